@@ -1,0 +1,1 @@
+"""Facts about blocks and loops: scopes, block kinds, accesses, reducers."""

@@ -1,0 +1,1 @@
+"""What can be proved about integers: bounds, simplification, iterator maps, regions."""

@@ -1,0 +1,118 @@
+"""Every exception metasched raises. All derive from MetaschedError, so one except clause suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class MetaschedError(Exception):
+    """Base of every error raised on purpose by metasched."""
+
+
+class ParseError(MetaschedError):
+    """A script cannot be read; the message shows the offending line with a caret."""
+
+    def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+class VerifyError(MetaschedError):
+    """A module breaks a rule of the IR (see `ir.verify`)."""
+
+
+class TypeMismatchError(MetaschedError, TypeError):
+    """An expression combines data types that have no common type."""
+
+
+class RegistryError(MetaschedError, LookupError):
+    """A name is unknown to, or taken in, a registry."""
+
+
+class ConfigError(MetaschedError, ValueError):
+    """A setting has a value that it cannot take."""
+
+
+class TargetError(MetaschedError, ValueError):
+    """A target description is malformed or unknown."""
+
+
+class LowerError(MetaschedError):
+    """A module cannot be lowered to loops."""
+
+
+class BuildError(MetaschedError):
+    """Code generation, compilation or loading failed."""
+
+
+class KernelError(MetaschedError, ValueError):
+    """A kernel was called with arguments it does not accept; names the argument."""
+
+
+class ExportError(MetaschedError):
+    """A kernel cannot be written out."""
+
+
+class TraceError(MetaschedError):
+    """A trace is malformed, of another schema, or does not fit the workload it is replayed on."""
+
+
+class DatabaseError(MetaschedError):
+    """A record or a database file cannot be read or written."""
+
+
+class MeasureError(MetaschedError):
+    """The measurement machinery itself (not a candidate) failed."""
+
+
+class TuneError(MetaschedError):
+    """Tuning cannot start or go on."""
+
+
+class ScheduleError(MetaschedError):
+    """A schedule step was refused; schedule, trace and random state are as before.
+
+    Search throws this by the thousand, so the text is rendered only when read.
+
+    Attributes:
+        primitive: name of the primitive that refused.
+        reason: a short slug, the same for every refusal of one kind.
+        block_or_loop: the IR node (or handle) that failed the condition, or None.
+    """
+
+    def __init__(
+        self,
+        primitive: str,
+        reason: str,
+        message: str | Callable[[], str],
+        *,
+        block_or_loop: Any = None,
+        hint: str = "",
+        excerpt: Callable[[], str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.primitive = primitive
+        self.reason = reason
+        self.block_or_loop = block_or_loop
+        self.hint = hint
+        self._message = message
+        self._excerpt = excerpt
+
+    @property
+    def message(self) -> str:
+        """The failed condition in words, without the script."""
+        return self._message if isinstance(self._message, str) else self._message()
+
+    def render(self) -> str:
+        """The whole report: condition, script with the node underlined, hint."""
+        parts = [f"{self.primitive}: {self.message} [{self.reason}]"]
+        if self._excerpt is not None:
+            parts.append(self._excerpt())
+        if self.hint:
+            parts.append(f"hint: {self.hint}")
+        return "\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.render()

@@ -1,0 +1,165 @@
+"""Data types: a DType is its own text (`float32`, `int8x16`) with kind, bits and lanes attached."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from metasched.errors import TypeMismatchError
+
+_TEXT = re.compile(r"(int|uint|float|bfloat|bool|handle|void)(\d*)(?:x(\d+))?")
+_TABLE: dict[str, DType] = {}
+_BITS = {
+    "int": (1, 4, 8, 16, 32, 64),
+    "uint": (1, 4, 8, 16, 32, 64),
+    "float": (16, 32, 64),
+    "bfloat": (16,),
+    "bool": (1,),
+    "handle": (64,),
+    "void": (0,),
+}
+
+
+class DType(str):
+    """An interned data type. Being a string, it compares with plain text: `x.dtype == "int32"`.
+
+    Attributes:
+        kind: int, uint, float, bfloat, bool, handle or void.
+        bits: width of one lane in bits.
+        lanes: number of lanes; 1 is a scalar.
+    """
+
+    __slots__ = ("bits", "kind", "lanes")
+    kind: str
+    bits: int
+    lanes: int
+
+    def __new__(cls, text: Any) -> DType:
+        """Read a type from its text, a NumPy dtype or a Python type."""
+        if type(text) is DType:
+            return text
+        found = _TABLE.get(text) if isinstance(text, str) else None
+        return found if found is not None else _parse(cls, text)
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory of one element, all lanes, in bytes."""
+        return (self.bits + 7) // 8 * self.lanes
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind in ("float", "bfloat")
+
+    @property
+    def is_int(self) -> bool:
+        """Signed or unsigned integer (bool excluded)."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    @property
+    def is_handle(self) -> bool:
+        return self.kind == "handle"
+
+    @property
+    def scalar(self) -> DType:
+        """The type of one lane."""
+        return self if self.lanes == 1 else self.with_lanes(1)
+
+    def with_lanes(self, lanes: int) -> DType:
+        """The same lane type with another number of lanes."""
+        base = str(self).split("x")[0]
+        return DType(base if lanes == 1 else f"{base}x{lanes}")
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type of one lane (ml_dtypes supplies bfloat16)."""
+        if self.kind == "bfloat":
+            return np.dtype(ml_dtypes.bfloat16)
+        if self.kind in ("handle", "void"):
+            raise TypeMismatchError(f"{self} has no NumPy type")
+        name = "bool" if self.is_bool else str(self.scalar)
+        try:
+            return np.dtype(name)
+        except TypeError:
+            raise TypeMismatchError(f"{self} has no NumPy type") from None
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest value of an integer or bool type."""
+        if self.kind == "int":
+            return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+        if self.kind in ("uint", "bool"):
+            return 0, (1 << self.bits) - 1
+        raise TypeMismatchError(f"{self} has no integer range")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DType, (str(self),)
+
+    def __repr__(self) -> str:
+        return f"DType({str.__repr__(self)})"
+
+
+def _parse(cls: type[DType], text: Any) -> DType:
+    if not isinstance(text, str):
+        name = {bool: "bool", int: "int32", float: "float32"}.get(text) or np.dtype(text).name
+        return DType(name)
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise TypeMismatchError(f"{text!r} is not a data type")
+    kind, width, lanes = match[1], match[2], int(match[3] or 1)
+    default = {"bool": 1, "handle": 64, "void": 0}.get(kind, 32)
+    bits = int(width) if width else default
+    if bits not in _BITS[kind] or lanes < 1:
+        raise TypeMismatchError(f"{text!r} is not a data type: {kind} has widths {_BITS[kind]}")
+    shown = kind if kind in ("bool", "handle", "void") else f"{kind}{bits}"
+    canonical = shown if lanes == 1 else f"{shown}x{lanes}"
+    found = _TABLE.get(canonical)
+    if found is None:
+        found = str.__new__(cls, canonical)
+        found.kind, found.bits, found.lanes = kind, bits, lanes
+        _TABLE[canonical] = found
+    _TABLE[text] = found
+    return found
+
+
+INT32 = DType("int32")
+INT64 = DType("int64")
+FLOAT32 = DType("float32")
+BOOL = DType("bool")
+HANDLE = DType("handle")
+VOID = DType("void")
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The common type of two operands: floats win over integers, wider over narrower.
+
+    Raises TypeMismatchError for a pair without a common type (handles, unequal lanes).
+    """
+    if a is b:
+        return a
+    if a.lanes != b.lanes and 1 not in (a.lanes, b.lanes):
+        raise TypeMismatchError(f"{a} and {b} have different numbers of lanes")
+    lanes = max(a.lanes, b.lanes)
+    x, y = a.scalar, b.scalar
+    if "handle" in (x.kind, y.kind) or "void" in (x.kind, y.kind):
+        raise TypeMismatchError(f"{a} and {b} have no common type")
+    if x.is_float or y.is_float:
+        if x.is_float and y.is_float:
+            winner = x if x.bits > y.bits else y if y.bits > x.bits else None
+            if winner is None:
+                winner = x if x is y else DType("float32")  # float16 with bfloat16
+        else:
+            winner = x if x.is_float else y
+    elif x.is_bool or y.is_bool:
+        winner = y if x.is_bool else x
+    elif x.bits != y.bits:
+        winner = x if x.bits > y.bits else y
+    else:
+        winner = x if x.kind == "uint" else y  # same width: unsigned wins, as in C
+    return winner.with_lanes(lanes)

@@ -1,0 +1,92 @@
+"""Functions and modules: PrimFunc, IRModule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import VOID, DType
+from metasched.ir.expr import Var
+from metasched.ir.stmt import EMPTY, Block, BlockRealize, FrozenMap, Stmt, frozen
+
+Param: TypeAlias = "Buffer | Var"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrimFunc:
+    """A function on buffers and scalars.
+
+    Attributes:
+        params: buffers (passed by pointer) and scalar variables, in calling order. Variables that
+            occur only in buffer shapes or strides are bound by the arguments' shapes.
+        body: for a schedulable function the realisation of its root block; anything once lowered.
+        attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers`, ...
+        ret_type: type of the returned value, void for none.
+    """
+
+    params: tuple[Param, ...]
+    body: Stmt
+    attrs: FrozenMap = EMPTY
+    ret_type: DType = VOID
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffer parameters in order."""
+        return tuple(p for p in self.params if isinstance(p, Buffer))
+
+    @property
+    def root(self) -> Block:
+        """The root block of a schedulable function."""
+        if not isinstance(self.body, BlockRealize):
+            raise TypeError("the function has no root block (it is lowered already)")
+        return self.body.block
+
+    @property
+    def is_schedulable(self) -> bool:
+        return isinstance(self.body, BlockRealize)
+
+    def with_body(self, body: Stmt) -> PrimFunc:
+        return PrimFunc(self.params, body, self.attrs, self.ret_type)
+
+    def with_attr(self, key: str, value: Any) -> PrimFunc:
+        attrs = frozen({**self.attrs, key: value})
+        return PrimFunc(self.params, self.body, attrs, self.ret_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IRModule(Mapping[str, PrimFunc]):
+    """Functions by name, in order."""
+
+    functions: FrozenMap
+    attrs: FrozenMap = EMPTY
+
+    @staticmethod
+    def of(source: PrimFunc | Mapping[str, PrimFunc]) -> IRModule:
+        """A module from a function (under the key "main") or from several by name."""
+        if isinstance(source, IRModule):
+            return source
+        if isinstance(source, PrimFunc):
+            return IRModule(FrozenMap({"main": source}))
+        return IRModule(FrozenMap(dict(source)))
+
+    def with_func(self, name: str, func: PrimFunc) -> IRModule:
+        return IRModule(FrozenMap({**self.functions, name: func}), self.attrs)
+
+    def __getitem__(self, name: str) -> PrimFunc:
+        return self.functions[name]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+

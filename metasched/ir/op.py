@@ -1,0 +1,205 @@
+"""Operations that Call applies, and the vector expressions.
+
+An Op says what an operation is (name, effect, arity); what it means is a rule in each consumer
+(interpreter, code generator, features), and a test holds that no consumer misses one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metasched.errors import TypeMismatchError
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr, ExprLike, as_expr, match_types
+from metasched.ir.intern import make
+from metasched.registry import Registry
+
+OPS: Registry[Op] = Registry("op", entry_points=False)
+
+
+class Effect(enum.IntEnum):
+    """What evaluating an operation may do; a larger value may do more."""
+
+    PURE = 0
+    READ = 1
+    UPDATE = 2
+    OPAQUE = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operation that Call applies; the table is `ir.op.OPS`, its meanings are in the consumers.
+
+    Attributes:
+        name: the word after `T.` in scripts.
+        effect: what evaluating it may do.
+        arity: number of arguments, None for any.
+    """
+
+    name: str
+    effect: Effect = Effect.PURE
+    arity: int | None = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return op_named, (self.name,)
+
+
+def op_named(name: str) -> Op:
+    """The registered operation called `name`."""
+    return OPS.get(name)
+
+
+class Call(Expr):
+    """`op` applied to `args`, giving a value of `dtype`."""
+
+    __slots__ = ("op", "args")
+    op: Op
+    args: tuple[Expr, ...]
+
+    def __new__(cls, dtype: DType | str, op: Op, args: Sequence[Expr]) -> Call:
+        dtype, args = DType(dtype), tuple(args)
+        if op.arity is not None and len(args) != op.arity:
+            raise TypeMismatchError(f"{op.name} takes {op.arity} arguments, not {len(args)}")
+        return make(cls, (cls, dtype, op, args), dtype, (op, args))  # type: ignore[no-any-return]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def rebuild(self, children: Sequence[Expr]) -> Expr:
+        return Call(self.dtype, self.op, children)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Call, (self.dtype, self.op, self.args)
+
+
+class Ramp(Expr):
+    """The vector base, base + stride, ..., `lanes` long."""
+
+    __slots__ = ("base", "stride", "lanes")
+    base: Expr
+    stride: Expr
+    lanes: int
+
+    def __new__(cls, base: Expr, stride: Expr, lanes: int) -> Ramp:
+        if base.dtype is not stride.dtype or not base.dtype.is_int:
+            raise TypeMismatchError(f"Ramp: base is {base.dtype}, stride {stride.dtype}")
+        dtype = base.dtype.with_lanes(base.dtype.lanes * lanes)
+        return make(cls, (cls, base, stride, lanes), dtype, (base, stride, lanes))  # type: ignore[no-any-return]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.base, self.stride)
+
+    def rebuild(self, children: Sequence[Expr]) -> Expr:
+        return Ramp(children[0], children[1], self.lanes)
+
+
+
+class Shuffle(Expr):
+    """The lanes of the concatenated `vectors` at the constant positions `indices`."""
+
+    __slots__ = ("vectors", "indices")
+    vectors: tuple[Expr, ...]
+    indices: tuple[int, ...]
+
+    def __new__(cls, vectors: Sequence[Expr], indices: Sequence[int]) -> Shuffle:
+        vectors, indices = tuple(vectors), tuple(int(i) for i in indices)
+        total = sum(v.dtype.lanes for v in vectors)
+        if not vectors or not all(0 <= i < total for i in indices):
+            raise TypeMismatchError(f"Shuffle: positions {indices} outside {total} lanes")
+        dtype = vectors[0].dtype.with_lanes(len(indices))
+        return make(cls, (cls, vectors, indices), dtype, (vectors, indices))  # type: ignore[no-any-return]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.vectors
+
+    def rebuild(self, children: Sequence[Expr]) -> Expr:
+        return Shuffle(children, self.indices)
+
+
+
+class Broadcast(Expr):
+    """A scalar repeated over `lanes`."""
+
+    __slots__ = ("value", "lanes")
+    value: Expr
+    lanes: int
+
+    def __new__(cls, value: Expr, lanes: int) -> Broadcast:
+        dtype = value.dtype.with_lanes(value.dtype.lanes * lanes)
+        return make(cls, (cls, value, lanes), dtype, (value, lanes))  # type: ignore[no-any-return]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, children: Sequence[Expr]) -> Expr:
+        return Broadcast(children[0], self.lanes)
+
+
+def _declare(effect: Effect, arity: int | None, names: str) -> None:
+    for name in names.split():
+        OPS.register(name, Op(name, effect, arity))
+
+
+# Floating-point functions of one argument; the result has the argument's type.
+_declare(Effect.PURE, 1, """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh
+    asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc""")
+_declare(Effect.PURE, 1, "abs popcount clz isnan isinf isfinite bitwise_not reinterpret")
+_declare(Effect.PURE, 2, """pow atan2 hypot fmod copysign ldexp
+    shift_left shift_right bitwise_and bitwise_or bitwise_xor""")
+_declare(Effect.PURE, 3, "fma")
+_declare(Effect.PURE, 4, "q_multiply_shift")
+# Control of evaluation: if_then_else evaluates one side only; likely is a hint.
+_declare(Effect.PURE, 3, "if_then_else")
+_declare(Effect.PURE, 1, "likely assume ret")
+_declare(Effect.PURE, 0, "undef vscale")
+# Foreign code: the first argument names it.
+_declare(Effect.PURE, None, "call_pure_extern call_llvm_pure_intrin")
+_declare(Effect.OPAQUE, None, "call_extern call_packed call_llvm_intrin tvm_call_intrin")
+# Memory: pointers, prefetch (a hint with no meaning), synchronisation, thread reductions.
+_declare(Effect.READ, None, "address_of access_ptr")
+_declare(Effect.OPAQUE, None, "prefetch")
+_declare(Effect.OPAQUE, None, """tvm_storage_sync tvm_thread_allreduce tvm_fill_fragment
+    tvm_load_matrix_sync tvm_store_matrix_sync tvm_mma_sync ptx_ldmatrix ptx_mma
+    ptx_commit_group ptx_wait_group ptx_cp_async start_profile_intrinsic end_profile_intrinsic""")
+_declare(Effect.PURE, 1, "ignore_loop_partition")
+
+_BOOL_RESULT = frozenset({"isnan", "isinf", "isfinite"})
+
+
+def call(name: str, *args: ExprLike, dtype: DType | str | None = None) -> Call:
+    """Apply the operation called `name`; without `dtype` the result has the arguments' type.
+
+    Raises RegistryError for an unknown name, TypeMismatchError for a wrong number of arguments.
+    """
+    op = OPS.get(name)
+    values = [as_expr(a) for a in args]
+    if name == "if_then_else" and len(values) == 3:
+        values[1:] = match_types(args[1], args[2])
+    elif op.effect is Effect.PURE and op.arity == 2:
+        values = list(match_types(args[0], args[1]))
+    if dtype is None:
+        if name in _BOOL_RESULT:
+            dtype = "bool"
+        elif values and op.arity is not None:
+            dtype = values[-1].dtype
+        else:
+            raise TypeMismatchError(f"{name}: the result's type must be given")
+    return Call(dtype, op, values)
+
+
+def effect_of(expr: Expr) -> Effect:
+    """The strongest effect among the operations in `expr` (loads from buffers count as PURE)."""
+    worst, stack = Effect.PURE, [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Call):
+            worst = max(worst, node.op.effect)
+        stack.extend(node.children)
+    return worst

@@ -1,0 +1,286 @@
+"""The traversals: walk, transform, substitute. Nothing else walks the tree by hand.
+
+Transformations share: a node whose parts are unchanged is returned as the very same object.
+Expressions are traversed with an explicit stack (sums of thousands of terms are legal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import overload
+
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
+from metasched.ir.expr import Expr, Let, Var
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import (
+    Allocate,
+    AttrStmt,
+    Block,
+    BlockRealize,
+    BlockToken,
+    BufferStore,
+    DeclBuffer,
+    For,
+    IterVar,
+    LetStmt,
+    MatchBufferRegion,
+    Stmt,
+    evolve,
+)
+
+ExprFn = Callable[[Expr], "Expr | None"]
+StmtFn = Callable[[Stmt], "Stmt | None"]
+
+
+def walk_exprs(expr: Expr) -> Iterator[Expr]:
+    """Every distinct sub-expression once, parents before children."""
+    seen = {expr}
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        for child in reversed(node.children):
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+
+
+def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement of the subtree (blocks included) in program order, parents first."""
+    stack = [stmt]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.stmts))
+
+
+def walk(stmt: Stmt) -> Iterator[Stmt | Expr]:
+    """Every statement and every expression of the subtree, statements in program order."""
+    for node in walk_stmts(stmt):
+        yield node
+        for expr in node.exprs:
+            yield from walk_exprs(expr)
+
+
+def blocks_of(stmt: Stmt) -> Iterator[BlockRealize]:
+    """Every realised block of the subtree in program order, outer before inner."""
+    return (s for s in walk_stmts(stmt) if isinstance(s, BlockRealize))
+
+
+def free_vars(expr: Expr) -> frozenset[Var]:
+    """The variables an expression mentions and does not bind itself; cached on the node."""
+    try:
+        return expr._free  # type: ignore[no-any-return, attr-defined]
+    except AttributeError:
+        pass
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        missing = [c for c in node.children if not hasattr(c, "_free")]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if isinstance(node, Var):
+            found = frozenset((node,))
+        else:
+            parts = [c._free for c in node.children]  # type: ignore[attr-defined]
+            found = parts[0] if len(parts) == 1 else frozenset().union(*parts)
+            if isinstance(node, Let):
+                found = parts[0] | (parts[1] - {node.var})
+        object.__setattr__(node, "_free", found)
+    return expr._free  # type: ignore[no-any-return, attr-defined]
+
+
+def stmt_vars(stmt: Stmt) -> frozenset[Var]:
+    """The variables a statement mentions and does not bind itself; cached on the node."""
+    found = stmt.facts.get("free")
+    if found is None:
+        parts = [free_vars(e) for e in stmt.exprs] + [stmt_vars(s) for s in stmt.stmts]
+        found = frozenset().union(*parts) - bound_vars(stmt)
+        if isinstance(stmt, LetStmt):
+            found |= free_vars(stmt.value)
+        elif isinstance(stmt, For):
+            found = found.union(*map(free_vars, stmt.exprs))
+        stmt.facts["free"] = found
+    return found  # type: ignore[no-any-return]
+
+
+def bound_vars(stmt: Stmt) -> frozenset[Var]:
+    """The variables this statement itself binds (a loop variable, iterators, a let)."""
+    if isinstance(stmt, (For, LetStmt)):
+        return frozenset((stmt.var,))
+    if isinstance(stmt, Block):
+        return frozenset(v.var for v in stmt.iter_vars)
+    return frozenset()
+
+
+def transform_expr(expr: Expr, fn: ExprFn, memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Rebuild bottom-up; `fn` sees each node over transformed children, None keeps it."""
+    memo = {} if memo is None else memo
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        if node in memo:
+            stack.pop()
+            continue
+        children = node.children
+        missing = [c for c in children if c not in memo]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        fresh = tuple(memo[c] for c in children)
+        rebuilt = node if fresh == children else node.rebuild(fresh)
+        result = fn(rebuilt)
+        memo[node] = rebuilt if result is None else result
+    return memo[expr]
+
+
+def transform(stmt: Stmt, on_stmt: StmtFn | None = None, on_expr: ExprFn | None = None) -> Stmt:
+    """Rebuild bottom-up; the functions see nodes over transformed parts, None keeps a node."""
+    memo: dict[Expr, Expr] = {}
+
+    def visit(node: Stmt) -> Stmt:
+        stmts, exprs = node.stmts, node.exprs
+        new_stmts = tuple([visit(s) for s in stmts])
+        new_exprs = exprs
+        if on_expr is not None:
+            new_exprs = tuple([transform_expr(e, on_expr, memo) for e in exprs])
+        if new_stmts != stmts or new_exprs != exprs:
+            node = node.rebuild(new_stmts, new_exprs)
+        result = on_stmt(node) if on_stmt is not None else None
+        return node if result is None else result
+
+    return visit(stmt)
+
+
+@overload
+def substitute(node: Expr, values: Mapping[Var, Expr]) -> Expr: ...
+@overload
+def substitute(node: Stmt, values: Mapping[Var, Expr]) -> Stmt: ...
+def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
+    """Replace free variables; subtrees that mention none of them are shared.
+
+    Below a block's bindings loop variables do not occur, so the walk stops there by itself.
+    Binders are left alone: the caller keeps variables unique (as `verify` demands).
+    """
+    if isinstance(node, Stmt):
+        return _substitute_stmt(node, values, {})
+    return _substitute_expr(node, values, {})
+
+
+def _substitute_expr(expr: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
+    if free_vars(expr).isdisjoint(values):
+        return expr
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        if node in memo:
+            stack.pop()
+            continue
+        if free_vars(node).isdisjoint(values):
+            memo[node] = node
+        elif isinstance(node, Var):
+            memo[node] = values[node]
+        else:
+            children = node.children
+            missing = [c for c in children if c not in memo]
+            if missing:
+                stack.extend(missing)
+                continue
+            memo[node] = node.rebuild([memo[c] for c in children])
+        stack.pop()
+    return memo[expr]
+
+
+def _substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Stmt:
+    if stmt_vars(stmt).isdisjoint(values):
+        return stmt
+    stmts = tuple([_substitute_stmt(s, values, memo) for s in stmt.stmts])
+    exprs = tuple([_substitute_expr(e, values, memo) for e in stmt.exprs])
+    return stmt.rebuild(stmts, exprs)
+
+
+def substitute_buffers(stmt: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
+    """Replace buffers wherever they occur: accesses, regions, allocations, views, attributes."""
+
+    def on_expr(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad) and node.buffer in buffers:
+            return BufferLoad(buffers[node.buffer], node.indices, node.predicate)
+        if isinstance(node, Var) and node in pointers:
+            return pointers[node]
+        return None
+
+    def region(r: BufferRegion) -> BufferRegion:
+        return BufferRegion(buffers[r.buffer], r.region) if r.buffer in buffers else r
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, (BufferStore, Allocate)) and node.buffer in buffers:
+            return evolve(node, buffer=buffers[node.buffer])
+        if isinstance(node, DeclBuffer):
+            pair = [buffers.get(b, b) for b in (node.buffer, node.source)]
+            return DeclBuffer(pair[0], pair[1], node.body)
+        if isinstance(node, AttrStmt) and isinstance(node.node, Buffer):
+            return evolve(node, node=buffers.get(node.node, node.node))
+        if isinstance(node, Block):
+            return _block_buffers(node)
+        return None
+
+    def _block_buffers(node: Block) -> Block | None:
+        reads, writes = tuple(map(region, node.reads)), tuple(map(region, node.writes))
+        allocs = tuple(buffers.get(b, b) for b in node.alloc_buffers)
+        matches = tuple(
+            MatchBufferRegion(buffers.get(m.buffer, m.buffer), region(m.source))
+            for m in node.match_buffers
+        )
+        if all(a is b for a, b in zip(reads, node.reads, strict=True)) and all(
+            a is b for a, b in zip(writes, node.writes, strict=True)
+        ):
+            reads, writes = node.reads, node.writes
+            same = allocs == node.alloc_buffers and all(
+                a.buffer is b.buffer and a.source is b.source
+                for a, b in zip(matches, node.match_buffers, strict=True)
+            )
+            if same:
+                return None
+        return evolve(
+            node, reads=reads, writes=writes, alloc_buffers=allocs, match_buffers=matches
+        )
+
+    pointers: dict[Expr, Expr] = {old.data: new.data for old, new in buffers.items()}
+    return transform(stmt, on_stmt, on_expr)
+
+
+def fresh_copy(stmt: Stmt, fresh_var: Callable[[Var], Var] | None = None) -> Stmt:
+    """A clone whose loop variables, iterators, let variables and block tokens are all new.
+
+    `fresh_var` makes the new variable for an old one (default: same name and type). Buffers
+    allocated inside are kept: a caller that duplicates allocations replaces them itself.
+    """
+    make = fresh_var or (lambda v: Var(v.name, v.dtype))
+    renamed: dict[Var, Expr] = {}
+    for node in walk_stmts(stmt):
+        for var in sorted(bound_vars(node), key=lambda v: (v.serial, v.name)):
+            renamed[var] = make(var)
+
+    def rename(var: Var) -> Var:
+        new = renamed[var]
+        assert isinstance(new, Var)
+        return new
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, (For, LetStmt)):
+            return evolve(node, var=rename(node.var))
+        if isinstance(node, Block):
+            iters = tuple(IterVar(rename(v.var), v.dom, v.kind) for v in node.iter_vars)
+            return evolve(node, iter_vars=iters, token=BlockToken())
+        return None
+
+    return transform(stmt, on_stmt, lambda e: renamed.get(e) if isinstance(e, Var) else None)
+
+
+def map_body(func: PrimFunc, fn: Callable[[Stmt], Stmt]) -> PrimFunc:
+    """`func` with `fn` applied to its body (the same function when the body is unchanged)."""
+    body = fn(func.body)
+    return func if body is func.body else func.with_body(body)

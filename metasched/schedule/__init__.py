@@ -1,0 +1,1 @@
+"""Edits of a program, recorded as a replayable trace."""

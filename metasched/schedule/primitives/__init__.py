@@ -1,0 +1,1 @@
+"""One schedule primitive (or family) a file."""
