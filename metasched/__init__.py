@@ -1,0 +1,67 @@
+"""metasched: say a tensor program, schedule it, search its space, ship the trace.
+
+The public names are loaded when first used, so that `import metasched` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that holds it.
+_PUBLIC = {
+    "MetaschedError": "metasched.errors",
+    "ScheduleError": "metasched.errors",
+    "PrimFunc": "metasched.ir.func",
+    "IRModule": "metasched.ir.func",
+    "Target": "metasched.target",
+    "parse": "metasched.script",
+    "structural_equal": "metasched.ir.equal",
+    "structural_hash": "metasched.ir.equal",
+    "Schedule": "metasched.schedule.schedule",
+    "Trace": "metasched.schedule.trace",
+    "BlockRV": "metasched.schedule.handles",
+    "LoopRV": "metasched.schedule.handles",
+    "ExprRV": "metasched.schedule.handles",
+    "TensorIntrin": "metasched.schedule.intrinsics",
+    "build": "metasched.runtime.build",
+    "Kernel": "metasched.runtime.kernel",
+    "schedule_module": "metasched.space.module",
+    "TraceFile": "metasched.database.record",
+    "tune": "metasched.tune",
+    "tune_tasks": "metasched.tune",
+    "replay": "metasched.tune",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module on first use."""
+    try:
+        module = importlib.import_module(_PUBLIC[name])
+    except KeyError:
+        raise AttributeError(f"module 'metasched' has no attribute {name!r}") from None
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(types.ModuleType):
+    """`metasched.tune` names the function, also after the module of that name was imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, types.ModuleType) and _PUBLIC.get(name) == value.__name__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,1 @@
+"""Operators as builders `shape -> PrimFunc`, with NumPy references and the usual shapes."""
