@@ -1,0 +1,176 @@
+"""Every setting: one typed table, read from argument > environment > pyproject.toml > default.
+
+A setting called `build_timeout` is the argument `build_timeout=`, the environment variable
+`METASCHED_BUILD_TIMEOUT` and the key `build_timeout` of `[tool.metasched]` in the pyproject.toml
+of the current directory. A value that does not fit is a ConfigError that names where it stands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from metasched.errors import ConfigError
+
+PREFIX = "METASCHED_"
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off", ""})
+_KINDS = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    tuple: "a list of texts (in the environment: separated by commas)",
+}
+
+
+def _setting(
+    default: Any, help: str, *, low: float | None = None, choices: tuple[str, ...] = ()
+) -> Any:
+    return field(default=default, metadata={"help": help, "low": low, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings with their values; `load` reads them, `describe` lists them."""
+
+    target: str = _setting("native", "machine to compile for: native, a tag, or a description")
+    work_dir: str = _setting("metasched-work", "folder for the database and the trace files")
+    trials: int = _setting(64, "candidates measured by one tuning run", low=1)
+    round_size: int = _setting(16, "candidates measured between two updates of the model", low=1)
+    seed: int = _setting(0, "seed of every random choice", low=0)
+    threads: int = _setting(0, "threads of a kernel; 0 means every core", low=0)
+    build_workers: int = _setting(0, "build processes; 0 means one for each core", low=0)
+    build_timeout: float = _setting(15.0, "seconds one candidate may take to build", low=0.01)
+    run_timeout: float = _setting(10.0, "seconds one candidate may take to run", low=0.01)
+    repeat_ms: float = _setting(5.0, "milliseconds one timing sample lasts at least", low=0.0)
+    samples: int = _setting(5, "timing samples of one candidate", low=1)
+    model: str = _setting("lightgbm", "cost model that ranks candidates")
+    strategy: str = _setting("evolutionary", "search strategy")
+    plugins: tuple[str, ...] = _setting((), "Python files loaded before tuning")
+    opt_level: int = _setting(2, "LLVM's optimisation level, 0 to 3", low=0)
+    cc: str = _setting("", "C compiler that links exported kernels; empty looks for cc, gcc, clang")
+    check: int = _setting(0, "1 verifies the program after every schedule step", low=0)
+    debug: int = _setting(0, "0 silent, 1 rounds, 2 candidates, 3 scripts, 5 machine code", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One row of the table of settings: what `describe` returns."""
+
+    name: str
+    variable: str
+    default: Any
+    value: Any
+    source: str
+    help: str
+
+
+def load(folder: str | Path | None = None, **arguments: Any) -> Config:
+    """The settings in force.
+
+    Args:
+        folder: where pyproject.toml is looked for (default: the current directory).
+        arguments: explicit values by setting name; None means not given.
+
+    Raises:
+        ConfigError: an unknown setting or a value that does not fit, with its place.
+    """
+    return Config(**{name: pair[0] for name, pair in _resolve(folder, arguments).items()})
+
+
+def describe(folder: str | Path | None = None, **arguments: Any) -> list[SettingInfo]:
+    """Every setting with its value and the place the value comes from."""
+    found = _resolve(folder, arguments)
+    return [
+        SettingInfo(
+            f.name, PREFIX + f.name.upper(), f.default, *found[f.name], str(f.metadata["help"])
+        )
+        for f in fields(Config)
+    ]
+
+
+def unknown_variables() -> list[str]:
+    """Environment variables that start with METASCHED_ and name no setting (misspelt ones)."""
+    known = {PREFIX + f.name.upper() for f in fields(Config)}
+    return sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
+
+
+def _resolve(folder: str | Path | None, arguments: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    path = Path.cwd() / "pyproject.toml" if folder is None else Path(folder) / "pyproject.toml"
+    table = _read_table(path, path.stat().st_mtime_ns) if path.is_file() else {}
+    names = [f.name for f in fields(Config)]
+    for given, place in ((arguments, "argument"), (table, f"[tool.metasched] of {path}")):
+        for name in given:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"{place}: no setting is called {name!r}{hint}")
+    found: dict[str, tuple[Any, str]] = {}
+    for f in fields(Config):
+        variable = PREFIX + f.name.upper()
+        if arguments.get(f.name) is not None:
+            raw, place = arguments[f.name], f"argument {f.name}"
+        elif variable in os.environ:
+            raw, place = os.environ[variable], f"environment variable {variable}"
+        elif f.name in table:
+            raw, place = table[f.name], f"{f.name} in [tool.metasched] of {path}"
+        else:
+            found[f.name] = (f.default, "default")
+            continue
+        found[f.name] = (_convert(raw, type(f.default), f.metadata, place), place)
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _read_table(path: Path, _modified: int) -> dict[str, Any]:
+    try:
+        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    table = tool.get("metasched", {}) if isinstance(tool, dict) else {}
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: tool.metasched must be a table")
+    return table
+
+
+def _convert(raw: Any, kind: type, rules: Any, place: str) -> Any:
+    """`raw` as a `kind` within the rules of its setting."""
+    try:
+        value = _as_text(raw, kind) if isinstance(raw, str) else _as_value(raw, kind)
+    except (ValueError, TypeError):
+        raise ConfigError(f"{place}: {raw!r} is not {_KINDS[kind]}") from None
+    low = rules["low"]
+    if low is not None and not value >= low:
+        raise ConfigError(f"{place}: {raw!r} is too small, the least is {low}")
+    if rules["choices"] and value not in rules["choices"]:
+        raise ConfigError(f"{place}: {raw!r} is not one of {', '.join(rules['choices'])}")
+    return value
+
+
+def _as_text(raw: str, kind: type) -> Any:
+    if kind is bool:
+        word = raw.strip().lower()
+        if word not in _TRUE | _FALSE:
+            raise ValueError(raw)
+        return word in _TRUE
+    if kind is tuple:
+        return tuple(part.strip() for part in raw.split(",") if part.strip())
+    return kind(raw)
+
+
+def _as_value(raw: Any, kind: type) -> Any:
+    if kind is tuple and isinstance(raw, (list, tuple)) and all(isinstance(r, str) for r in raw):
+        return tuple(raw)
+    if kind is float and isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return float(raw)
+    if kind is str and isinstance(raw, Path):
+        return str(raw)
+    if type(raw) is kind:
+        return raw
+    raise TypeError(raw)

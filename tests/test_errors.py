@@ -1,0 +1,65 @@
+"""Errors: one base class, and a ScheduleError whose text is rendered only when read."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from metasched import errors
+from metasched.errors import MetaschedError, ScheduleError
+
+
+def test_one_base_class():
+    for _, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, Exception):
+            assert issubclass(kind, MetaschedError)
+            assert kind.__doc__
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.ConfigError, ValueError),
+        (errors.KernelError, ValueError),
+        (errors.RegistryError, LookupError),
+        (errors.TypeMismatchError, TypeError),
+    ],
+)
+def test_errors_are_also_the_builtin_kind(kind, builtin):
+    assert issubclass(kind, builtin)
+
+
+def test_parse_error_carries_its_place():
+    error = errors.ParseError("bad", line=3, column=7)
+    assert (str(error), error.line, error.column) == ("bad", 3, 7)
+
+
+def test_schedule_error_renders_when_read():
+    calls = []
+
+    def text():
+        calls.append("text")
+        return "the loop carries a dependence"
+
+    def excerpt():
+        calls.append("excerpt")
+        return "for k in range(4):\n    ^^^"
+
+    node = object()
+    error = ScheduleError(
+        "parallel", "dependence", text, block_or_loop=node, hint="try another loop", excerpt=excerpt
+    )
+    assert calls == []
+    assert error.block_or_loop is node
+    assert (error.primitive, error.reason) == ("parallel", "dependence")
+    assert str(error) == (
+        "parallel: the loop carries a dependence [dependence]\n"
+        "for k in range(4):\n    ^^^\n"
+        "hint: try another loop"
+    )
+    assert calls == ["text", "excerpt"]
+
+
+def test_schedule_error_with_plain_text():
+    assert str(ScheduleError("split", "factors", "no factors")) == "split: no factors [factors]"

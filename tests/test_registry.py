@@ -1,0 +1,70 @@
+"""The registry: duplicates refused, near misses named, broken plug-ins warned of and skipped."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from metasched.errors import RegistryError
+from metasched.registry import Registry
+
+
+class Point:
+    """Stands for an entry point."""
+
+    def __init__(self, name, item):
+        self.name = name
+        self.item = item
+
+    def load(self):
+        if isinstance(self.item, Exception):
+            raise self.item
+        return self.item
+
+
+def test_register_get_names():
+    registry = Registry("colour", entry_points=False)
+    assert registry.register("red", 1) == 1
+    registry.register("blue", 2)
+    assert registry.get("red") == 1
+    assert registry.names() == ["red", "blue"] == list(registry)
+    assert "red" in registry
+    assert "green" not in registry
+
+
+def test_duplicate_is_refused():
+    registry = Registry("colour", entry_points=False)
+    registry.register("red", 1)
+    with pytest.raises(RegistryError, match="colour 'red' is registered already"):
+        registry.register("red", 2)
+    registry.register("red", 2, override=True)
+    assert registry.get("red") == 2
+
+
+def test_unknown_name_suggests():
+    registry = Registry("colour", entry_points=False)
+    registry.register("purple", 1)
+    with pytest.raises(RegistryError, match=r"no colour is called 'purpel'; did you mean purple\?"):
+        registry.get("purpel")
+    with pytest.raises(RegistryError, match="no colour is called 'x'$"):
+        registry.get("x")
+
+
+def test_entry_points_load_once_and_a_broken_one_breaks_nothing(monkeypatch):
+    asked = []
+
+    def entry_points(*, group):
+        asked.append(group)
+        return [Point("bad", ImportError("no such thing")), Point("good", 7), Point("own", 8)]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    registry = Registry("schedule module")
+    registry.register("own", 1)
+    assert registry.get("own") == 1
+    assert asked == []
+    with pytest.warns(UserWarning, match=r"plug-in bad \(metasched.schedule_module\) is broken"):
+        assert registry.get("good") == 7
+    assert registry.get("own") == 1
+    assert "bad" not in registry
+    assert asked == ["metasched.schedule_module"]
