@@ -1,0 +1,1 @@
+"""Lowered functions to LLVM text, objects and loaded code."""

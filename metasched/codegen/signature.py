@@ -1,0 +1,101 @@
+"""What a compiled kernel takes: the parameters of its C function in order, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+# An extent: a number, the name of a symbol or scalar parameter, or (operator, left, right).
+Extent: TypeAlias = "int | str | tuple[str, Extent, Extent]"
+
+_OPERATORS = {
+    "+": int.__add__,
+    "-": int.__sub__,
+    "*": int.__mul__,
+    "//": lambda a, b: a // b if b else 0,
+    "%": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BufferArg:
+    """A parameter passed by pointer to its first element.
+
+    Attributes:
+        name: unique in the signature.
+        dtype: element type as text (`float32`, `bfloat16`, `bool`).
+        shape: extents in elements.
+        strides: in elements, always given (row-major when the program states none).
+        compact: the strides are the row-major ones.
+        read, written: what the kernel does to it.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Extent, ...]
+    strides: tuple[Extent, ...]
+    compact: bool = True
+    read: bool = True
+    written: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArg:
+    """A parameter passed by value."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`int32_t symbol(params..., int64_t symbols...)`; a result other than 0 is a failure.
+
+    `symbol_repeat` takes the same and an `int64_t n` behind: it calls `symbol` n times and stops
+    at the first failure.
+
+    Attributes:
+        symbol: name of the function in the object.
+        params: buffers (pointers) and scalars in calling order.
+        symbols: extents that the shapes of the arguments bind, passed as int64 behind them.
+        messages: text of return code `i + FIRST_ASSERT`.
+    """
+
+    symbol: str
+    params: tuple[BufferArg | ScalarArg, ...]
+    symbols: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+
+    @property
+    def buffers(self) -> tuple[BufferArg, ...]:
+        """The buffer parameters in order."""
+        return tuple(p for p in self.params if isinstance(p, BufferArg))
+
+    def failure(self, code: int) -> str:
+        """The meaning of a return code other than 0."""
+        if code == OUT_OF_MEMORY:
+            return "out of memory for a temporary buffer"
+        index = code - FIRST_ASSERT
+        if 0 <= index < len(self.messages):
+            return f"assertion failed: {self.messages[index]}"
+        return f"the kernel returned {code}"
+
+
+OUT_OF_MEMORY = 1
+FIRST_ASSERT = 16
+
+
+def extent_value(extent: Extent, values: Mapping[str, int]) -> int:
+    """The number an extent stands for, given the symbols and scalars by name.
+
+    Raises KeyError for a name without a value.
+    """
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, str):
+        return values[extent]
+    operator, left, right = extent
+    return _OPERATORS[operator](extent_value(left, values), extent_value(right, values))

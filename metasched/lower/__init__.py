@@ -1,0 +1,1 @@
+"""From a scheduled function to plain loops over flat memory."""
