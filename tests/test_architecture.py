@@ -1,0 +1,288 @@
+"""The floors of the house as data, and the rules that keep imports pointing down.
+
+A file imports only files that stand before it in FLOORS. `*` names a folder whose files are one
+rank: they may import each other as long as no cycle arises. A file that is not in the table fails:
+enter it where it belongs, and README's table of floors with it when the floor is new.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Floor -> its files, lowest first. The floor "" holds the files directly below metasched/.
+FLOORS: list[tuple[str, str]] = [
+    ("", "errors config registry target"),
+    ("ir", "intern dtype expr op buffer stmt func visit equal verify interp"),
+    ("arith", "bounds modular linear rules analyzer itermap intset regions indexmap"),
+    ("script", "doc printer diagnostics regions builder tir ir parser"),
+    ("analysis", "scope block reducer access loops dependence flops"),
+    (
+        "schedule",
+        "path edit handles rng state checks instruction trace intrinsics primitives.* schedule",
+    ),
+    ("lower", "passes.* pipeline"),
+    ("codegen", "types ops vectormath module compile"),
+    ("runtime", "parallel kernel build export peak"),
+    ("space", "module combinators modules.* generate defaults"),
+    ("postproc", "*"),
+    ("mutate", "*"),
+    ("measure", "candidate timer worker local cluster replay"),
+    ("cost", "features model lightgbm"),
+    ("database", "record store"),
+    ("search", "population evolution annealing baselines tasks observe"),
+    ("", "tune"),
+    ("frontend", "te einsum torch"),
+    ("report", "tables compare html"),
+    ("", "cli"),
+]
+# The two folders of script functions: an intrinsic is known to the schedule floor by name, a
+# workload to the command line.
+AFTER = {"intrinsics": "metasched.schedule.intrinsics", "workloads": "metasched.tune"}
+
+MAX_FILE, MAX_FUNCTION, MAX_PRODUCT = 500, 60, 30_000
+
+# Third-party package -> where it may be imported.
+ALLOWED = {
+    "numpy": r".*",
+    "ml_dtypes": r"metasched\.ir\.dtype",
+    "llvmlite": r"metasched\.codegen\..*",
+    "lightgbm": r"metasched\.cost\.lightgbm",
+    "pydantic": r"metasched\.(database\..*|config|schedule\.trace|measure\.cluster)",
+    "rich": r"metasched\.(report\..*|cli)",
+    "torch": r"metasched\.frontend\.torch",
+    "ray": r"metasched\.measure\.cluster",
+}
+# Modules that bring a heavy package with them: these too may be imported inside a function.
+LAZY = r"metasched\.(codegen|runtime|report|cost\.lightgbm|database|cli|frontend\.torch).*"
+
+
+@functools.cache
+def product_files() -> dict[str, Path]:
+    """Module name -> path, for all product code."""
+    found = {}
+    for top, package in (
+        ("metasched", "metasched"),
+        ("intrinsics", "metasched.intrinsics"),
+        ("workloads", "metasched.workloads"),
+    ):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT / top).with_suffix("").parts
+            found[".".join((package, *parts))] = path
+    return found
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports_of(name: str, *, inside_functions: bool = False) -> set[str]:
+    """The modules that product module `name` imports (or only those inside its functions)."""
+    files = product_files()
+    tree = tree_of(files[name])
+    nodes: list[ast.AST] = list(ast.walk(tree))
+    if inside_functions:
+        functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        nodes = [inner for function in functions for inner in ast.walk(function)]
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = name.split(".")[: -node.level]
+                base = ".".join([*package, base] if base else package)
+            for alias in node.names:
+                child = f"{base}.{alias.name}"
+                is_module = child in files or f"{child}.__init__" in files
+                found.add(child if is_module else base)
+    return {f"{m}.__init__" if f"{m}.__init__" in files else m for m in found}
+
+
+@functools.cache
+def ranks() -> dict[str, int]:
+    """Module name -> position in the house, lowest first; files of a `*` folder share one."""
+    rank: dict[str, int] = {}
+    level = 0
+    for floor, listed in FLOORS:
+        prefix = f"metasched.{floor}." if floor else "metasched."
+        for entry in listed.split():
+            level += 1
+            if entry.endswith("*"):
+                folder = prefix + entry[:-1]
+                for name in product_files():
+                    if name.startswith(folder) and name not in rank:
+                        rank[name] = level
+            else:
+                rank[prefix + entry] = level
+        if floor:
+            level += 1
+            rank[f"{prefix}__init__"] = level
+    for folder, before in AFTER.items():
+        for name in product_files():
+            if name.startswith(f"metasched.{folder}."):
+                rank[name] = rank[before]
+    rank["metasched.__init__"] = 0
+    return rank
+
+
+def test_every_file_has_its_place():
+    missing = sorted(set(product_files()) - set(ranks()))
+    assert not missing, f"not in the table of floors: {missing}"
+
+
+def test_imports_point_down():
+    rank = ranks()
+    upward = []
+    for name in product_files():
+        for used in imports_of(name):
+            if not used.startswith("metasched") or used == name or {name, used} - rank.keys():
+                continue
+            level = rank[used] - rank[name]
+            if level > 0 or (level == 0 and not same_folder(name, used)):
+                upward.append(f"{name} imports {used}")
+    assert not upward, "\n".join(sorted(upward))
+
+
+def same_folder(a: str, b: str) -> bool:
+    return a.rpartition(".")[0] == b.rpartition(".")[0]
+
+
+def test_no_import_cycle():
+    graph = {name: imports_of(name) & product_files().keys() - {name} for name in product_files()}
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for used in sorted(graph[name]):
+                visit(used, [*path, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def test_third_party_packages_stay_in_their_places():
+    wrong = []
+    for name in product_files():
+        for used in imports_of(name):
+            top = used.split(".")[0]
+            if top in sys.stdlib_module_names or top == "metasched":
+                continue
+            if not re.fullmatch(ALLOWED.get(top, "never"), name):
+                wrong.append(f"{name} imports {used}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_inside_functions_are_of_heavy_packages_only():
+    wrong = []
+    for name in product_files():
+        for used in imports_of(name, inside_functions=True):
+            if used.split(".")[0] not in ALLOWED and not re.fullmatch(LAZY, used):
+                wrong.append(f"{name} imports {used} inside a function")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_is_long():
+    sizes = {n: len(p.read_text(encoding="utf-8").splitlines()) for n, p in product_files().items()}
+    assert not {n: s for n, s in sizes.items() if s > MAX_FILE}
+    assert sum(sizes.values()) <= MAX_PRODUCT
+
+
+def test_no_function_is_long():
+    long = []
+    for name, path in product_files().items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION:
+                    long.append(f"{name}.{node.name}: {lines} lines")
+    assert not long, "\n".join(long)
+
+
+def test_every_file_says_what_it_is_for():
+    files = [*product_files().values(), *sorted((ROOT / "tests").rglob("*.py"))]
+    silent = [str(p.relative_to(ROOT)) for p in files if not ast.get_docstring(tree_of(p))]
+    assert not silent
+
+
+def test_file_names_say_an_idea():
+    vague = {"utils", "util", "helpers", "helper", "common", "misc"}
+    assert not [n for n in product_files() if n.rpartition(".")[2] in vague]
+
+
+def test_packages_have_an_init_file():
+    for path in product_files().values():
+        assert (path.parent / "__init__.py").exists(), path
+
+
+# Written so that this file does not contain what it looks for.
+FORBIDDEN = {
+    "a path of one machine": r"(?<![\w.~])/(?:work|home|root|Users)/",
+    "an open end": r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b",
+    "a function that is not there": r"raise NotImpl" r"ementedError",
+    "a skipped test": r"mark\.(?:sk" r"ip\b|xf" r"ail)",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_holds(what):
+    files = [*product_files().values(), *sorted((ROOT / "tests").rglob("*.py"))]
+    files += [ROOT / "README.md", ROOT / "pyproject.toml"]
+    pattern = re.compile(FORBIDDEN[what])
+    found = []
+    for path in files:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)
+
+
+def test_readme_lists_the_floors_in_order():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## Architecture")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w/ ]+)` \|", section, re.MULTILINE)
+    expected = [f"{floor}/" if floor else listed for floor, listed in FLOORS]
+    assert rows == expected
+
+
+def test_import_is_light():
+    code = (
+        "import time; t = time.perf_counter(); import metasched; "
+        "metasched.Schedule; metasched.ScheduleError; "
+        "spent = time.perf_counter() - t; import sys; "
+        "heavy = {'llvmlite', 'lightgbm', 'rich', 'torch', 'scipy'} & set(sys.modules); "
+        "assert not heavy, heavy; print(spent)"
+    )
+    shell = [sys.executable, "-W", "error", "-c", code]
+    seconds = [
+        float(subprocess.run(shell, check=True, capture_output=True, text=True).stdout)
+        for _ in range(2)
+    ]
+    assert min(seconds) < 0.3
+
+
+def test_public_names_exist():
+    import metasched
+
+    for name in metasched.__all__:
+        assert getattr(metasched, name) is not None
+    assert set(dir(metasched)) >= set(metasched.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = metasched.nothing
+
+
+def test_tune_names_the_function_whatever_was_imported_first():
+    code = "import metasched.tune, metasched; assert callable(metasched.tune)"
+    subprocess.run([sys.executable, "-c", code], check=True)
