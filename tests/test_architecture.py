@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Floor -> its files, lowest first. The floor "" holds the files directly below metasched/.
 FLOORS: list[tuple[str, str]] = [
-    ("", "errors config registry target"),
+    ("", "errors config registry files hardware target"),
     ("ir", "intern dtype expr op buffer stmt func visit equal verify interp"),
     ("arith", "bounds modular linear rules analyzer itermap intset regions indexmap"),
     ("script", "doc printer diagnostics regions builder tir ir parser"),

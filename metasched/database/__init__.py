@@ -1,0 +1,1 @@
+"""Records of what was measured: trace files and the working store."""

@@ -1,0 +1,94 @@
+"""What is measured and what came of it: Candidate, the closed set Status, Outcome, Runner."""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from metasched.ir.func import IRModule
+
+
+class Status(enum.Enum):
+    """How a candidate ended. OK alone counts as measured; the rest are failures with a message."""
+
+    OK = "ok"
+    REPLAY_ERROR = "replay_error"  # the trace did not give a program
+    BUILD_ERROR = "build_error"  # lowering or compiling refused it
+    BUILD_TIMEOUT = "build_timeout"
+    BUILD_CRASH = "build_crash"  # the compiler took its process down
+    RUN_ERROR = "run_error"  # the kernel returned a failure, or could not be loaded
+    RUN_TIMEOUT = "run_timeout"
+    RUN_CRASH = "run_crash"  # the kernel took its process down
+    WRONG_RESULT = "wrong_result"
+    OUT_OF_BOUNDS = "out_of_bounds"  # it wrote outside its buffers
+    NOT_RECORDED = "not_recorded"  # a replay runner's table has no entry
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program to measure.
+
+    Attributes:
+        index: position in the run; candidate 0 is the default schedule.
+        module: the scheduled program, one function.
+        key: structural hash of the module; equal programs have equal keys.
+    """
+
+    index: int
+    module: IRModule = field(repr=False)
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one candidate.
+
+    Attributes:
+        status: how it ended.
+        seconds: time of one call, one value a sample; empty unless status is OK.
+        message: the reason of a failure, else empty.
+        build_seconds, run_seconds, check_seconds: what building, the timed calls, and the checked
+            call with its comparison took.
+        check: how the result was compared (`exact`, `64 eps`), and the largest difference seen.
+    """
+
+    status: Status
+    seconds: tuple[float, ...] = ()
+    message: str = ""
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+    check_seconds: float = 0.0
+    check: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    @property
+    def median(self) -> float:
+        """Median of the samples in seconds; infinite for a failure."""
+        return statistics.median(self.seconds) if self.ok and self.seconds else float("inf")
+
+
+OnOutcome = Callable[[Candidate, Outcome], None]
+
+
+class Runner(Protocol):
+    """Anything that measures candidates."""
+
+    def measure(
+        self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None
+    ) -> list[Outcome]:
+        """Build, run and check each; the outcomes come in the order of the candidates.
+
+        `on_outcome` is called as each one ends (in any order), so that an interrupt loses nothing.
+        Raises MeasureError when the machinery itself fails, never because of a candidate.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the workers; closing twice is allowed."""
+        ...

@@ -1,0 +1,1 @@
+"""Compiled programs as callables on NumPy arrays, and as files for other programs."""

@@ -1,0 +1,152 @@
+"""Targets: reading them from every form, near misses, identity, what can run where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metasched.errors import TargetError
+from metasched.hardware import CPU_FEATURES, KNOWN_FEATURES
+from metasched.target import TARGETS, Target, register_target
+
+
+def test_native_describes_this_machine():
+    target = Target.of(None)
+    assert target is Target.of("native") is Target.of(target)
+    assert target.kind == "cpu" and target.num_cores >= 1
+    assert target.vector_bits in (128, 256, 512)
+    assert target.has("sse2") or target.arch != "x86_64"
+
+
+def test_native_features_agree_with_llvm():
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    theirs = llvm.get_host_cpu_features()
+    target = Target.native()
+    for name in KNOWN_FEATURES[target.arch]:
+        assert target.has(name) == theirs.get(name, False), name
+
+
+def test_reading_a_target_imports_no_compiler():
+    code = (
+        "import sys; from metasched.target import Target; Target.native(); "
+        "assert 'llvmlite' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_tags_of_the_reference_system():
+    gpu = Target.of("nvidia/geforce-rtx-3080")
+    assert (gpu.kind, gpu.mcpu, gpu.warp_size) == ("cuda", "sm_86", 32)
+    assert (gpu.max_threads_per_block, gpu.max_shared_memory_per_block) == (1024, 49152)
+    assert gpu.registers_per_block == 65536
+    assert Target.of("nvidia/nvidia-v100").mcpu == "sm_70"
+    assert Target.of("nvidia/nvidia-h100").mcpu == "sm_90a"
+    cpu = Target.of("aws/cpu/c5.9xlarge")
+    assert (cpu.mcpu, cpu.num_cores, cpu.vector_bits) == ("skylake-avx512", 18, 512)
+
+
+def test_text_with_options_and_mapping_with_foreign_spelling():
+    text = Target.of("llvm -mcpu=haswell -num-cores=4")
+    assert (text.mcpu, text.num_cores, text.vector_bits, text.vector_registers) == (
+        "haswell", 4, 256, 16,
+    )  # fmt: skip
+    assert text == Target.of({"kind": "llvm", "mcpu": "haswell", "num-cores": 4})
+    assert Target.of({"kind": "cuda", "arch": "sm_80", "thread_warp_size": 32}).mcpu == "sm_80"
+    assert Target.of({"tag": "aws/cpu/c5.9xlarge", "num_cores": 2}).num_cores == 2
+    assert Target.of({"mattr": "+avx2,-avx512f", "mcpu": "x86-64-v3"}).features == ("avx2",)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nvidia/geforce-rtx-308", "did you mean nvidia/geforce-rtx-3080"),
+        ("lvm", "did you mean llvm"),
+        ("llvm mcpu", "'mcpu' is no option; write -name=value"),
+        ("llvm '", "cannot be read"),
+        ({"kind": "llvm", "num_coers": 3}, "did you mean num_cores"),
+        ({"kind": "lvm"}, "no target kind is called 'lvm'; did you mean llvm"),
+        ({"mcpu": "hasswell"}, "'hasswell' is not known; did you mean haswell"),
+        ({"features": ["avx512vnii"]}, "did you mean avx512vnni"),
+        ({"features": 3}, "list of names"),
+        ({"num_cores": "many"}, "'num_cores' is a number"),
+        ({"num_cores": 0}, "at least one core"),
+        ({"num_cores": -1}, "number from 0"),
+        ({"mcpu": 3}, "'mcpu' is a text"),
+        ({"kind": "cuda", "arch": "86"}, "like sm_86"),
+        (3, "not int"),
+    ],
+)
+def test_bad_targets_are_explained(source, message):
+    with pytest.raises(TargetError) as caught:
+        Target.of(source)
+    assert message in str(caught.value)
+
+
+@given(st.sampled_from([*TARGETS.names(), *(f"llvm -mcpu={n}" for n in CPU_FEATURES)]))
+def test_json_round_trip_keeps_identity(name):
+    if any(arm in name for arm in ("neoverse", "apple", "generic")):
+        name += " -mtriple=aarch64-unknown-linux-gnu"
+    target = Target.of(name)
+    again = Target.of(json.loads(json.dumps(target.to_json())))
+    assert again == target and again.key == target.key and hash(again) == hash(target)
+
+
+def test_keys_tell_targets_apart_and_ignore_the_model():
+    base = Target.of("llvm -mcpu=haswell -num-cores=4")
+    assert base.key == Target.of({**base.to_json(), "model": "other"}).key
+    assert base.key != Target.of({**base.to_json(), "num_cores": 8}).key
+    assert base.key != Target.of({**base.to_json(), "l2_bytes": 1}).key
+
+
+def test_supports_names_what_is_missing():
+    old, new = Target.of("llvm -mcpu=haswell"), Target.of("llvm -mcpu=cascadelake")
+    assert new.supports(old) is None
+    reason = old.supports(new)
+    assert reason is not None and reason.startswith("this target lacks the CPU features avx512bw")
+    one = Target.of({**new.to_json(), "features": [*old.features, "avx512f"]})
+    assert old.supports(one) == "this target lacks the CPU feature avx512f"
+    gpu = Target.of("nvidia/nvidia-v100")
+    assert "kind 'cuda'" in str(new.supports(gpu))
+    arm = Target.of({"triple": "aarch64-unknown-linux-gnu", "mcpu": "neoverse-n1"})
+    assert "made for aarch64" in str(new.supports(arm))
+
+
+def test_supports_on_gpus():
+    v100, a100, h100 = (Target.of(f"nvidia/nvidia-{n}") for n in ("v100", "a100", "h100"))
+    assert a100.supports(v100) is None
+    assert "sm_80" in str(v100.supports(a100))
+    newer = Target.of({"kind": "cuda", "arch": "sm_100"})
+    assert "sm_90a" in str(newer.supports(h100))
+    big = Target.of({**v100.to_json(), "max_shared_memory_per_block": 99999})
+    assert "max_shared_memory_per_block 99999" in str(v100.supports(big))
+
+
+def test_differences_are_listed():
+    a = Target.of("llvm -mcpu=haswell -num-cores=4")
+    b = Target.of("llvm -mcpu=cascadelake -num-cores=8")
+    text = "; ".join(a.differences(b))
+    assert "num_cores 8 instead of 4" in text and "features only there: avx512bw" in text
+    assert "features only here: avx512bw" in "; ".join(b.differences(a))
+    assert a.differences(a) == []
+
+
+def test_llvm_features_switch_off_what_is_absent():
+    words = Target.of("llvm -mcpu=haswell").llvm_features.split(",")
+    assert "+avx2" in words and "-avx512f" in words
+
+
+def test_unknown_feature_question_is_an_error():
+    with pytest.raises(TargetError, match="did you mean avx2"):
+        Target.native().has("avx22")
+
+
+def test_taken_tag_is_refused():
+    with pytest.raises(TargetError, match="registered already"):
+        register_target("nvidia/nvidia-v100", {"kind": "cuda", "arch": "sm_70"})
