@@ -1,0 +1,138 @@
+"""Requirements that primitives share: each is one function, one sentence, and raises ScheduleError.
+
+The facts come from `analysis`, which says what failed; here it becomes a refusal that names the
+loop or block and what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis import block as block_facts
+from metasched.analysis.block import Failure
+from metasched.analysis.scope import Scope
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import Block, BlockRealize, For, ForKind, SeqStmt, Stmt
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.state import State
+
+
+def refuse_on(state: State, failure: Failure | None, node: Stmt, hint: str = "") -> None:
+    """Turn a failed condition into the refusal of the running primitive."""
+    if failure is not None:
+        raise state.error(failure.slug, failure.sentence, failure.node or node, hint=hint)
+
+
+def require_plain_loop(state: State, rv: LoopRV) -> For:
+    """The loop has no annotation and no thread binding, and starts at zero."""
+    loop = state.loop(rv)
+    if loop.annotations:
+        keys = ", ".join(loop.annotations)
+        raise state.error(
+            "annotated-loop",
+            f"the loop {loop.var.name} carries annotations ({keys}) that would be lost",
+            loop,
+            hint="annotate after the loop has its final shape, or unannotate first",
+        )
+    if loop.thread is not None:
+        raise state.error(
+            "bound-loop", f"the loop {loop.var.name} is bound to {loop.thread}", loop,
+            hint="transform loops before binding them",
+        )  # fmt: skip
+    require_from_zero(state, loop)
+    return loop
+
+
+def require_from_zero(state: State, loop: For) -> None:
+    """The loop counts 0, 1, 2, ..."""
+    if as_int(loop.min) != 0 or (loop.step is not None and as_int(loop.step) != 1):
+        raise state.error(
+            "not-from-zero",
+            f"the loop {loop.var.name} does not count 0, 1, 2, ...",
+            loop,
+            hint="write the loop from zero and add the offset in the block's binding",
+        )
+
+
+def require_serial(state: State, loop: For) -> None:
+    """The loop has no kind yet."""
+    if loop.kind is not ForKind.SERIAL:
+        raise state.error(
+            "loop-has-kind",
+            f"the loop {loop.var.name} is {loop.kind.value} already",
+            loop,
+            hint="choose the kind once, after the loop has its final shape",
+        )
+
+
+def require_stage_pipeline(state: State, node: Stmt) -> Scope:
+    """The scope around `node` is a stage pipeline; returns the scope."""
+    scope = state.scope(node)
+    refuse_on(state, block_facts.stage_pipeline(scope), node)
+    return scope
+
+
+def require_complete(state: State, scope: Scope, realize: BlockRealize) -> None:
+    """All iterators spatial, the only writer of what it writes, reads nothing that it writes."""
+    refuse_on(state, block_facts.complete(scope, realize.block.token), realize)
+
+
+def require_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
+    """It has an init, affine bindings and is the only writer of its results."""
+    refuse_on(state, block_facts.reduction(scope, realize.block.token), realize)
+
+
+def require_complete_or_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
+    """The block is complete, or a reduction."""
+    refuse_on(state, block_facts.complete_or_reduction(scope, realize.block.token), realize)
+
+
+def require_affine_binding(state: State, realize: BlockRealize) -> None:
+    """Each iterator is bound to its own part of the loops, quasi-affinely."""
+    loops = state.loops_above(realize)
+    refuse_on(state, block_facts.affine_binding(realize, loops), realize)
+
+
+def require_not_output(state: State, realize: BlockRealize) -> None:
+    """The block writes only buffers allocated in the scope around it."""
+    scope = state.scope_block(realize)
+    if scope is not None and block_facts.is_output(scope, realize.block):
+        raise state.error(
+            "output-block",
+            f"the block {realize.block.name} writes an output of the function or outer block",
+            realize,
+        )
+
+
+def require_root_free(state: State, rv: BlockRV) -> BlockRealize:
+    """The block is not the root."""
+    realize = state.block(rv)
+    if state.parent(realize) is None:
+        raise state.error("is-root", "the root block cannot be transformed", realize)
+    return realize
+
+
+def require_nested(state: State, loops: Sequence[For]) -> None:
+    """Each loop is the only statement of the one before it."""
+    for outer, inner in zip(loops, loops[1:], strict=False):
+        if outer.body is not inner:
+            what = "has other statements beside it" if isinstance(outer.body, SeqStmt) else (
+                f"is not directly inside {outer.var.name}"
+            )  # fmt: skip
+            raise state.error(
+                "not-nested",
+                f"the loop {inner.var.name} {what}",
+                inner,
+                hint="reorder first so that the loops follow each other directly",
+            )
+
+
+def require_same_scope(state: State, nodes: Sequence[Stmt]) -> Block:
+    """All nodes stand in one block."""
+    scopes = [state.scope_block(n) for n in nodes]
+    for node, scope in zip(nodes, scopes, strict=True):
+        if scope is not scopes[0] or scope is None:
+            raise state.error("other-scope", "the loops and blocks stand in different blocks", node)
+    first = scopes[0]
+    assert first is not None
+    return first

@@ -1,0 +1,248 @@
+"""Trace entries as text: JSON with a schema version, and runnable Python. Reading executes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import RegistryError, TraceError
+from metasched.ir import expr as nodes
+from metasched.ir.dtype import DType
+from metasched.ir.expr import BinaryOp, Cast, Expr, FloatImm, IntImm, Not, Var
+from metasched.ir.visit import substitute
+from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
+from metasched.schedule.instruction import PRIMITIVES, Entry, expr_rvs
+from metasched.script.printer import script
+
+SCHEMA = 1
+Names: TypeAlias = "Mapping[RV, str]"
+_KINDS = {"b": BlockRV, "l": LoopRV, "v": ExprRV}
+
+
+def to_json(entries: Sequence[Entry], names: Names, *, indent: int | None = None) -> str:
+    """Entries as JSON text.
+
+    Handles are written `"$l3"`, text that starts with `$` as `"$$..."`, expressions and index
+    maps as nested lists under one key, non-finite floats as `{"float": "nan"}`.
+    """
+    steps = []
+    for entry in entries:
+        pairs = zip(entry.kind.params, entry.values, strict=True)
+        step: dict[str, Any] = {
+            "kind": entry.kind.name,
+            "args": {p.name: _encode(v, names) for p, v in pairs},
+            "outputs": [names[rv] for rv in entry.outputs],
+        }
+        if entry.kind.sampling:
+            step["decision"], step["domain"] = entry.decision, entry.domain
+        steps.append(step)
+    return json.dumps({"schema": SCHEMA, "steps": steps}, indent=indent)
+
+
+def from_json(text: str) -> tuple[Entry, ...]:
+    """Read entries; TraceError says which step and field is wrong."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"the trace is not JSON: {error}") from None
+    if not isinstance(data, dict) or "schema" not in data:
+        raise TraceError('the trace has no "schema" field')
+    if data["schema"] != SCHEMA:
+        raise TraceError(f"the trace has schema {data['schema']!r}; this version reads {SCHEMA}")
+    steps = data.get("steps")
+    if not isinstance(steps, list):
+        raise TraceError('the trace has no list "steps"')
+    handles: dict[str, RV] = {}
+    return tuple([_entry(i, step, handles) for i, step in enumerate(steps)])
+
+
+def _entry(position: int, step: Any, handles: dict[str, RV]) -> Entry:
+    where = f"step {position}"
+    if not isinstance(step, dict) or not isinstance(step.get("kind"), str):
+        raise TraceError(f'{where} has no "kind"')
+    try:
+        kind = PRIMITIVES.get(step["kind"])
+    except RegistryError as error:
+        raise TraceError(f"{where}: {error}") from None
+    where = f"{where} ({kind.name})"
+    args, outputs = step.get("args"), step.get("outputs")
+    if not isinstance(args, dict) or not isinstance(outputs, list):
+        raise TraceError(f'{where} needs an object "args" and a list "outputs"')
+    unknown = args.keys() - {p.name for p in kind.params}
+    if unknown:
+        raise TraceError(f"{where} has unknown arguments {', '.join(sorted(unknown))}")
+    values = []
+    for param in kind.params:
+        if param.name not in args:
+            raise TraceError(f"{where} misses the argument {param.name!r}")
+        value = _decode(args[param.name], handles, where)
+        values.append(tuple(value) if param.variadic else value)
+    made = []
+    for name in outputs:
+        if not isinstance(name, str) or name[:1] not in _KINDS or name in handles:
+            raise TraceError(f"{where} has a bad or repeated output {name!r}")
+        handles[name] = _KINDS[name[0]]()
+        made.append(handles[name])
+    if kind.sampling and ("decision" not in step or not isinstance(step.get("domain"), dict)):
+        raise TraceError(f'{where} needs a "decision" and an object "domain"')
+    decision = step.get("decision") if kind.sampling else None
+    domain = step.get("domain") if kind.sampling else None
+    return Entry(kind, tuple(values), tuple(made), decision, domain)
+
+
+def _encode(value: Any, names: Names) -> Any:
+    if isinstance(value, (BlockRV, LoopRV, ExprRV)):
+        return f"${names[value]}"
+    if isinstance(value, IndexMap):
+        return {"index_map": _encode_map(value)}
+    if isinstance(value, Expr):
+        return {"expr": _encode_expr(value, {rv: f"${names[rv]}" for rv in expr_rvs(value)})}
+    if isinstance(value, DType):
+        return str(value)
+    if isinstance(value, str):
+        return f"${value}" if value.startswith("$") else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, (list, tuple)):
+        return [_encode(v, names) for v in value]
+    if isinstance(value, dict):
+        return {"map": {k: _encode(v, names) for k, v in value.items()}}
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise TraceError(f"a {type(value).__name__} cannot be stored in a trace")
+
+
+def _decode(value: Any, handles: dict[str, RV], where: str) -> Any:
+    if isinstance(value, str):
+        if value.startswith("$$"):
+            return value[1:]
+        if value.startswith("$"):
+            return _handle(value, handles, where)
+        return value
+    if isinstance(value, list):
+        return [_decode(v, handles, where) for v in value]
+    if isinstance(value, dict) and len(value) == 1:
+        ((key, inner),) = value.items()
+        if key == "map" and isinstance(inner, dict):
+            return {k: _decode(v, handles, where) for k, v in inner.items()}
+        if key == "float" and inner in ("nan", "inf", "-inf"):
+            return float(inner)
+        if key == "expr":
+            return _decode_expr(inner, lambda name: _handle(name, handles, where), where)
+        if key == "index_map":
+            return _decode_map(inner, where)
+    if isinstance(value, dict):
+        raise TraceError(f"{where} has an argument that cannot be read: {value!r}")
+    return value
+
+
+def _handle(text: str, handles: dict[str, RV], where: str) -> RV:
+    try:
+        return handles[text[1:]]
+    except KeyError:
+        raise TraceError(f"{where} uses {text[1:]}, which no earlier step gives") from None
+
+
+def _encode_expr(expr: Expr, leaves: dict[Any, str]) -> Any:
+    if expr in leaves:
+        return leaves[expr]
+    if isinstance(expr, (IntImm, FloatImm)):
+        plain = expr.dtype in ("int32", "bool", "float32") and math.isfinite(expr.value)
+        if plain and expr.dtype != "bool":
+            return expr.value
+        return ["const", str(expr.dtype), repr(expr.value)]
+    if isinstance(expr, Cast):
+        return ["Cast", str(expr.dtype), _encode_expr(expr.value, leaves)]
+    if isinstance(expr, (BinaryOp, Not)):
+        return [type(expr).__name__, *(_encode_expr(c, leaves) for c in expr.children)]
+    raise TraceError(f"a {type(expr).__name__} cannot be stored in a trace")
+
+
+def _decode_expr(data: Any, leaf: Any, where: str) -> Expr:
+    if isinstance(data, str) and data.startswith("$"):
+        return leaf(data)  # type: ignore[no-any-return]
+    if isinstance(data, bool) or not isinstance(data, (int, float, list)):
+        raise TraceError(f"{where} has an expression that cannot be read: {data!r}")
+    if isinstance(data, (int, float)):
+        return nodes.as_expr(data)
+    head = data[0] if data else None
+    try:
+        if head == "const":
+            dtype = DType(data[1])
+            return FloatImm(dtype, float(data[2])) if dtype.is_float else IntImm(dtype, int(data[2]))
+        if head == "Cast":
+            return Cast(data[1], _decode_expr(data[2], leaf, where))
+        cls = getattr(nodes, head) if isinstance(head, str) else None
+        if isinstance(cls, type) and issubclass(cls, (BinaryOp, Not)):
+            return cls(*(_decode_expr(d, leaf, where) for d in data[1:]))  # type: ignore[no-any-return]
+    except (AttributeError, IndexError, TypeError, ValueError):
+        pass
+    raise TraceError(f"{where} has an expression that cannot be read: {data!r}")
+
+
+def _encode_map(index_map: IndexMap) -> dict[str, Any]:
+    leaves = {v: f"${i}" for i, v in enumerate(index_map.inputs)}
+    return {
+        "inputs": [v.name for v in index_map.inputs],
+        "outputs": [_encode_expr(e, leaves) for e in index_map.outputs],
+    }
+
+
+def _decode_map(data: Any, where: str) -> IndexMap:
+    try:
+        inputs = tuple(Var(str(name)) for name in data["inputs"])
+        outputs = data["outputs"]
+        read = lambda text: inputs[int(text[1:])]  # noqa: E731
+        return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in outputs))
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise TraceError(f"{where} has an index map that cannot be read: {data!r}") from None
+
+
+def as_python(entries: Sequence[Entry], names: Names) -> str:
+    """One call a line, arguments by keyword except variadic ones, decisions included."""
+    lines = []
+    for entry in entries:
+        args: list[str] = []
+        variadic = any(p.variadic for p in entry.kind.params)
+        for param, value in zip(entry.kind.params, entry.values, strict=True):
+            if param.variadic:
+                args[:0] = [_python(v, names) for v in value]
+            elif not (variadic and value == param.default):
+                args.append(f"{param.name}={_python(value, names)}")
+        if entry.kind.sampling:
+            args.append(f"decision={_python(entry.decision, names)}")
+        call = f"sch.{entry.kind.name}({', '.join(args)})"
+        out = ", ".join(names[rv] for rv in entry.outputs)
+        if len(entry.outputs) == 1 and entry.kind.many:
+            out += ","
+        lines.append(f"    {out} = {call}" if out else f"    {call}")
+    body = "\n".join(lines) if lines else "    pass"
+    return f"def apply_trace(sch):\n{body}\n"
+
+
+def _python(value: Any, names: Names) -> str:
+    if isinstance(value, (BlockRV, LoopRV, ExprRV)):
+        return names[value]
+    if isinstance(value, IndexMap):
+        inputs = [Var(v.name) for v in value.inputs]
+        outputs = value.apply(inputs)
+        shown = ", ".join(script(e) for e in outputs)
+        comma = "," if len(outputs) == 1 else ""
+        return f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
+    if isinstance(value, Expr):
+        return script(substitute(value, {rv: Var(names[rv]) for rv in expr_rvs(value)}))
+    if isinstance(value, DType):
+        return repr(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if isinstance(value, list):
+        return f"[{', '.join(_python(v, names) for v in value)}]"
+    if isinstance(value, tuple):
+        inside = ", ".join(_python(v, names) for v in value)
+        return f"({inside}{',' if len(value) == 1 else ''})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k!r}: {_python(v, names)}' for k, v in value.items())}}}"
+    return repr(value)

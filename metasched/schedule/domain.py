@@ -1,0 +1,253 @@
+"""Domains: the set of values a sampling step may decide on, as plain data.
+
+A domain is a JSON-able dictionary with a "kind"; what can be done with one is a row of `DOMAINS`:
+draw a decision, tell whether a decision is allowed, repair one that is not, list them all, and
+turn a decision into the values the step returns. Mutators, constraints and replay all work on
+domains, so they know nothing of primitives (idea: Hypothesis' choice sequence).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+from metasched.schedule.rng import Rng
+
+Domain: TypeAlias = "dict[str, Any]"
+Decision: TypeAlias = "list[int] | int"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainKind:
+    """The five things to do with the domains of one kind."""
+
+    draw: Callable[[Domain, Rng], Decision]
+    allows: Callable[[Domain, Any], bool]
+    repair: Callable[[Domain, Any], Decision]
+    enumerate: Callable[[Domain], Iterator[Decision]]
+    values: Callable[[Domain, Any], list[int]]
+
+
+def draw(domain: Domain, rng: Rng) -> Decision:
+    """A random decision."""
+    return DOMAINS[domain["kind"]].draw(domain, rng)
+
+
+def allows(domain: Domain, decision: Any) -> bool:
+    """Whether `decision` is one of the domain's."""
+    return DOMAINS[domain["kind"]].allows(domain, decision)
+
+
+def repair(domain: Domain, decision: Any) -> Decision:
+    """The allowed decision that stands for an impossible one; the same each time."""
+    return DOMAINS[domain["kind"]].repair(domain, decision)
+
+
+def enumerated(domain: Domain, limit: int) -> list[Decision] | None:
+    """All decisions, or None when there are more than `limit`."""
+    found = list(islice(DOMAINS[domain["kind"]].enumerate(domain), limit + 1))
+    return found if len(found) <= limit else None
+
+
+def values(domain: Domain, decision: Any) -> list[int]:
+    """The integers that the sampling step returns for `decision`."""
+    return DOMAINS[domain["kind"]].values(domain, decision)
+
+
+@functools.lru_cache(maxsize=4096)
+def factorize(n: int) -> tuple[tuple[int, int], ...]:
+    """Prime factors of n with their exponents, ascending."""
+    out, p = [], 2
+    while p * p <= n:
+        e = 0
+        while n % p == 0:
+            n //= p
+            e += 1
+        if e:
+            out.append((p, e))
+        p += 1 if p == 2 else 2
+    if n > 1:
+        out.append((n, 1))
+    return tuple(out)
+
+
+@functools.lru_cache(maxsize=4096)
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of n, ascending."""
+    out = [1]
+    for p, e in factorize(n):
+        out = [d * p**k for d in out for k in range(e + 1)]
+    return tuple(sorted(out))
+
+
+def _tilings(n: int, slots: int) -> int:
+    """How many ways there are to write n as an ordered product of `slots` factors."""
+    return math.prod(math.comb(e + slots - 1, slots - 1) for _, e in factorize(n))
+
+
+def _draw_product(n: int, slots: int, rng: Rng) -> list[int]:
+    """A uniformly random ordered factorisation: stars and bars for each prime."""
+    tile = [1] * slots
+    for p, e in factorize(n):
+        bars = rng.sample(e + slots - 1, slots - 1)
+        last = -1
+        for slot, bar in enumerate([*bars, e + slots - 1]):
+            tile[slot] *= p ** (bar - last - 1)
+            last = bar
+    return tile
+
+
+# -- perfect tile: {"kind", "extent", "n", "max_innermost"} (max_innermost 0: no limit) ------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _innermost(extent: int, n: int, limit: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes = tuple(d for d in divisors(extent) if limit <= 0 or d <= limit)
+    return sizes, tuple(_tilings(extent // d, n - 1) for d in sizes)
+
+
+def _draw_tile(d: Domain, rng: Rng) -> Decision:
+    if d["n"] == 1:
+        return [d["extent"]]
+    sizes, weights = _innermost(d["extent"], d["n"], d["max_innermost"])
+    inner = sizes[rng.weighted(weights)]
+    return [*_draw_product(d["extent"] // inner, d["n"] - 1, rng), inner]
+
+
+def _allows_tile(d: Domain, tile: Any) -> bool:
+    if not isinstance(tile, (list, tuple)) or len(tile) != d["n"]:
+        return False
+    if not all(isinstance(f, int) and f >= 1 for f in tile) or math.prod(tile) != d["extent"]:
+        return False
+    return d["max_innermost"] <= 0 or d["n"] == 1 or tile[-1] <= d["max_innermost"]
+
+
+def _repair_tile(d: Domain, tile: Any) -> Decision:
+    """From innermost out, each factor becomes the largest divisor of what is left not above it."""
+    wanted = [f if isinstance(f, int) and f > 0 else 1 for f in tile] if isinstance(tile, (list, tuple)) else []
+    wanted = ([1] * d["n"] + wanted)[-d["n"] :]
+    left, out = d["extent"], []
+    for position in range(d["n"] - 1, 0, -1):
+        cap = wanted[position]
+        if position == d["n"] - 1 and d["max_innermost"] > 0:
+            cap = min(cap, d["max_innermost"])
+        factor = max(f for f in divisors(left) if f <= max(cap, 1))
+        out.append(factor)
+        left //= factor
+    return [left, *reversed(out)]
+
+
+def _all_products(n: int, slots: int) -> Iterator[list[int]]:
+    if slots == 1:
+        yield [n]
+        return
+    for d in divisors(n):
+        for rest in _all_products(n // d, slots - 1):
+            yield [d, *rest]
+
+
+def _all_tiles(d: Domain) -> Iterator[Decision]:
+    if d["n"] == 1:
+        yield [d["extent"]]
+        return
+    for inner in _innermost(d["extent"], d["n"], d["max_innermost"])[0]:
+        for rest in _all_products(d["extent"] // inner, d["n"] - 1):
+            yield [*rest, inner]
+
+
+# -- partitioned tile: {"kind", "extent", "n", "position", "inner_factor"} -------------------------
+# The product of the factors from `position` on is a multiple of `inner_factor`.
+
+
+def _draw_partitioned(d: Domain, rng: Rng) -> Decision:
+    n, position, inner = d["n"], d["position"], d["inner_factor"]
+    if position <= 0 or position >= n:
+        return _draw_product(d["extent"], n, rng)
+    free = d["extent"] // inner
+    shares = [(f, _tilings(free // f, position) * _tilings(f * inner, n - position)) for f in divisors(free)]
+    share = shares[rng.weighted([w for _, w in shares])][0]
+    outer = _draw_product(free // share, position, rng)
+    return [*outer, *_draw_product(share * inner, n - position, rng)]
+
+
+def _allows_partitioned(d: Domain, tile: Any) -> bool:
+    plain = {"extent": d["extent"], "n": d["n"], "max_innermost": 0}
+    if not _allows_tile(plain, tile):
+        return False
+    return bool(math.prod(tile[d["position"] :]) % d["inner_factor"] == 0)
+
+
+def _repair_partitioned(d: Domain, tile: Any) -> Decision:
+    plain = {"extent": d["extent"], "n": d["n"], "max_innermost": 0}
+    fixed = _repair_tile(plain, tile)
+    if _allows_partitioned(d, fixed):
+        return fixed
+    n, position, inner = d["n"], d["position"], d["inner_factor"]
+    out = [1] * n
+    out[0] = d["extent"] // inner
+    out[position] *= inner
+    return out
+
+
+def _all_partitioned(d: Domain) -> Iterator[Decision]:
+    return (t for t in _all_products(d["extent"], d["n"]) if _allows_partitioned(d, t))
+
+
+# -- categorical: {"kind", "candidates", "probs"}; the decision is an index ------------------------
+
+
+def _repair_index(d: Domain, index: Any) -> Decision:
+    last = len(d["candidates"]) - 1
+    return max(0, min(index, last)) if isinstance(index, int) else 0
+
+
+# -- location: {"kind", "candidates"}: -2 inline, -1 root, else the position of a loop -------------
+
+
+def _repair_location(d: Domain, place: Any) -> Decision:
+    """The nearest smaller candidate, else root, else the first."""
+    candidates: list[int] = d["candidates"]
+    below = [c for c in candidates if isinstance(place, int) and c <= place]
+    return max(below) if below else -1 if -1 in candidates else candidates[0]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+DOMAINS: dict[str, DomainKind] = {
+    "perfect_tile": DomainKind(
+        _draw_tile, _allows_tile, _repair_tile, _all_tiles, lambda d, t: list(t)
+    ),
+    "partitioned_tile": DomainKind(
+        _draw_partitioned, _allows_partitioned, _repair_partitioned, _all_partitioned,
+        lambda d, t: list(t),
+    ),
+    "categorical": DomainKind(
+        lambda d, rng: rng.weighted(d["probs"]),
+        lambda d, i: _is_int(i) and 0 <= i < len(d["candidates"]),
+        _repair_index,
+        lambda d: (i for i, p in enumerate(d["probs"]) if p > 0),
+        lambda d, i: [d["candidates"][i]],
+    ),
+    "location": DomainKind(
+        lambda d, rng: rng.choice(d["candidates"]),
+        lambda d, p: _is_int(p) and p in d["candidates"],
+        _repair_location,
+        lambda d: iter(d["candidates"]),
+        lambda d, p: [p],
+    ),
+    # nothing to choose (a symbolic extent): {"kind", "value"}
+    "fixed": DomainKind(
+        lambda d, rng: list(d["value"]),
+        lambda d, t: list(t) == list(d["value"]),
+        lambda d, t: list(d["value"]),
+        lambda d: iter([list(d["value"])]),
+        lambda d, t: list(t),
+    ),
+}  # fmt: skip
+

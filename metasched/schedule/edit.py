@@ -1,0 +1,127 @@
+"""The five edits of a tree: replace, insert, delete, wrap, move, path-copying.
+
+An edit is a mapping from statements of the old tree to what becomes of them: a function of the
+node over its already edited parts, None for "gone". Several edits merge into one mapping and are
+applied in one pass, so every edit of a primitive is stated in terms of the tree it started from.
+Idea: Exo's cursors (core/internal_cursors.py), with identities instead of forwarding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from metasched.errors import VerifyError
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    For,
+    IfThenElse,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+
+Change: TypeAlias = "Callable[[Stmt], Stmt | None]"
+Edits: TypeAlias = "dict[Stmt, Change]"
+Parents: TypeAlias = "Mapping[Stmt, Stmt | None]"
+
+
+def replace(node: Stmt, new: Stmt) -> Edits:
+    """`new` in the place of `node`; other edits inside `node` are lost with it."""
+    return {node: lambda _: new}
+
+
+def insert(anchor: Stmt, stmt: Stmt, *, after: bool = False) -> Edits:
+    """`stmt` just before (or after) `anchor`."""
+    if after:
+        return {anchor: lambda node: seq((node, stmt))}
+    return {anchor: lambda node: seq((stmt, node))}
+
+
+def delete(node: Stmt) -> Edits:
+    """`node` gone, with the loops and sequences that it alone filled."""
+    return {node: lambda _: None}
+
+
+def wrap(node: Stmt, fn: Callable[[Stmt], Stmt]) -> Edits:
+    """`fn(node)` in the place of `node`, with the edits inside `node` applied."""
+    return {node: fn}
+
+
+def move(node: Stmt, anchor: Stmt, moved: Stmt, *, after: bool = False) -> Edits:
+    """`node` gone from its place, `moved` (what it becomes) beside `anchor`."""
+    return merge(delete(node), insert(anchor, moved, after=after))
+
+
+def merge(*edits: Edits) -> Edits:
+    """Several edits as one; edits of the same node follow each other in the order given."""
+    out: Edits = {}
+    for edit in edits:
+        for node, change in edit.items():
+            out[node] = change if node not in out else _then(out[node], change)
+    return out
+
+
+def _then(first: Change, second: Change) -> Change:
+    def both(node: Stmt) -> Stmt | None:
+        result = first(node)
+        return None if result is None else second(result)
+
+    return both
+
+
+def apply(root: Stmt, edits: Edits, parents: Parents) -> Stmt:
+    """The tree after `edits`; `parents` maps each statement of the old tree to its parent.
+
+    Only the paths from edited nodes to the root are copied. Raises VerifyError when nothing would
+    be left of the root.
+    """
+    touched: set[Stmt] = set()
+    for node in edits:
+        walk: Stmt | None = node
+        while walk is not None and walk not in touched:
+            touched.add(walk)
+            walk = parents[walk]
+    result = _apply(root, edits, touched)
+    if result is None:
+        raise VerifyError("an edit would leave the function without a body")
+    return result
+
+
+def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
+    if node not in touched:
+        return node
+    result: Stmt | None = node
+    old = node.stmts
+    if any(child in touched for child in old):
+        new = [_apply(child, edits, touched) for child in old]
+        result = _with_children(node, new)
+    change = edits.get(node)
+    if result is None:
+        return None
+    return result if change is None else change(result)
+
+
+def _with_children(node: Stmt, new: list[Stmt | None]) -> Stmt | None:
+    """`node` over other children; a loop, block or branch that lost its body is gone as well."""
+    if isinstance(node, SeqStmt):
+        kept = [s for s in new if s is not None]
+        return seq(kept) if kept else None
+    if isinstance(node, For):
+        return None if new[0] is None else evolve(node, body=new[0])
+    if isinstance(node, BlockRealize):
+        return None if new[0] is None else evolve(node, block=new[0])
+    if isinstance(node, Block):
+        if new[-1] is None:
+            return None
+        return evolve(node, body=new[-1], init=new[0] if node.init is not None else None)
+    if isinstance(node, IfThenElse):
+        orelse = new[1] if len(new) > 1 else None
+        if new[0] is None:
+            return None
+        return IfThenElse(node.condition, new[0], orelse)
+    if any(s is None for s in new):
+        return None
+    return node.rebuild([s for s in new if s is not None], node.exprs)

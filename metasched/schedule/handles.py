@@ -1,0 +1,57 @@
+"""Handles: names for a block, a loop or a sampled value, valid in the schedules that bind them.
+
+A handle is an identity, not a position. What it stands for (a block's token, a loop's variable,
+an integer) is in the table of each schedule, so a copied schedule resolves the same handles, and a
+replay binds the handles of the trace itself.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from metasched.ir.expr import Expr, Var
+
+
+class BlockRV:
+    """A block of a schedule."""
+
+    __slots__ = ("__weakref__",)
+
+
+class LoopRV:
+    """A loop of a schedule (or the mark "root" or "inline" of a sampled location)."""
+
+    __slots__ = ("__weakref__",)
+
+
+class ExprRV(Var):
+    """A sampled integer; it takes part in expressions: `sch.split(i, [None, v * 2])`."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str = "v") -> ExprRV:
+        self = Var.__new__(cls, name, "int32")
+        assert isinstance(self, ExprRV)
+        return self
+
+
+RV: TypeAlias = "BlockRV | LoopRV | ExprRV"
+BlockLike: TypeAlias = "BlockRV | str"
+IntLike: TypeAlias = "int | Expr"
+BufferArg: TypeAlias = "int | str | tuple[str, int]"
+
+
+class Mark:
+    """A place that is no loop: where sample_compute_location leaves a block at root or inlined."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+ROOT_MARK = Mark("root")
+INLINE_MARK = Mark("inline")

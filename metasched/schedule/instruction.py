@@ -1,0 +1,219 @@
+"""Primitives and their instructions: one decorated function is the single source of both.
+
+`@primitive` reads the signature of a function `(state, ...)` once and derives how arguments are
+bound, which of them are handles (inputs) and which constants (attributes), whether there is a
+decision, and so the trace entry, its JSON and its Python text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from metasched.errors import ScheduleError
+from metasched.ir.expr import Expr
+from metasched.ir.visit import substitute
+from metasched.registry import Registry
+from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
+from metasched.schedule.state import Snapshot, State, expr_rvs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_HANDLES = (BlockRV, LoopRV, ExprRV, Expr)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a primitive. `block` marks those where a block's name may stand."""
+
+    name: str
+    is_input: bool
+    variadic: bool
+    block: bool
+    default: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstructionKind:
+    """A primitive as an instruction.
+
+    Attributes:
+        pure: it changes nothing, so it may be dropped when its results are unused.
+        sampling: it draws a decision.
+        many: it returns a list of handles (of whatever length), not a single one.
+        params: its parameters in order, `decision` left out.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    pure: bool
+    sampling: bool
+    many: bool
+    params: tuple[Param, ...]
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+        """Arguments of a call in the order of `params`, and the decision (None if not given).
+
+        Raises TypeError, worded as Python words it, when they do not fit the signature.
+        """
+        out: list[Any] = []
+        position, left = 0, dict(kwargs)
+        for param in self.params:
+            if param.variadic:
+                out.append(tuple(args[position:]))
+                position = len(args)
+            elif position < len(args):
+                out.append(args[position])
+                position += 1
+                if param.name in left:
+                    raise TypeError(f"{self.name}() got {param.name!r} twice")
+            elif param.name in left:
+                out.append(left.pop(param.name))
+            elif param.default is not inspect.Parameter.empty:
+                out.append(param.default)
+            else:
+                raise TypeError(f"{self.name}() misses the argument {param.name!r}")
+        decision = left.pop("decision", None) if self.sampling else None
+        if self.sampling and position < len(args):
+            decision, position = args[position], position + 1
+        if position < len(args):
+            raise TypeError(f"{self.name}() takes {position} arguments, {len(args)} given")
+        if left:
+            raise TypeError(f"{self.name}() has no argument {', '.join(map(repr, left))}")
+        return tuple(out), decision
+
+    def call(
+        self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot
+    ) -> Any:
+        """Run the primitive on bound arguments; whatever it raises, `state` is as in `saved`."""
+        state.primitive, state.drawn, state.canonical = self.name, None, None
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {"decision": decision} if self.sampling else {}
+        for param, value in zip(self.params, values, strict=True):
+            if param.variadic:
+                args.extend(value)
+            elif any(p.variadic for p in self.params):
+                kwargs[param.name] = value
+            else:
+                args.append(value)
+        try:
+            return self.fn(state, *args, **kwargs)
+        except ScheduleError as error:
+            error.primitive = error.primitive or self.name
+            state.restore(saved)
+            raise
+        except BaseException:
+            state.restore(saved)
+            raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One step of a trace.
+
+    Attributes:
+        values: the arguments in the order of `kind.params`; handles stand for themselves.
+        outputs: the handles the step gave.
+        decision: what was drawn, None when the step does not sample.
+        domain: what could have been drawn, as plain data.
+    """
+
+    kind: InstructionKind
+    values: tuple[Any, ...]
+    outputs: tuple[RV, ...]
+    decision: Any = None
+    domain: Any = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments that may hold handles."""
+        pairs = zip(self.kind.params, self.values, strict=True)
+        return {p.name: v for p, v in pairs if p.is_input}
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The arguments that are constants."""
+        pairs = zip(self.kind.params, self.values, strict=True)
+        return {p.name: v for p, v in pairs if not p.is_input}
+
+    def uses(self) -> Iterator[RV]:
+        """The handles among the arguments, however deeply nested."""
+        return handles_in(self.values)
+
+    def with_decision(self, decision: Any) -> Entry:
+        return Entry(self.kind, self.values, self.outputs, decision, self.domain)
+
+
+def handles_in(value: Any) -> Iterator[RV]:
+    """The handles inside an argument: in lists, dictionaries and expressions too."""
+    if isinstance(value, (BlockRV, LoopRV, ExprRV)):
+        yield value
+    elif isinstance(value, Expr):
+        yield from expr_rvs(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from handles_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from handles_in(item)
+
+
+def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
+    """The argument with each handle replaced; expressions are rebuilt over the new handles."""
+    if isinstance(value, (BlockRV, LoopRV, ExprRV)):
+        return fn(value)
+    if isinstance(value, Expr):
+        from_to = {rv: fn(rv) for rv in expr_rvs(value)}
+        return substitute(value, from_to) if from_to else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_handles(v, fn) for v in value)
+    if isinstance(value, dict):
+        return {k: map_handles(v, fn) for k, v in value.items()}
+    return value
+
+
+PRIMITIVES: Registry[InstructionKind] = Registry("primitive", entry_points=False)
+
+
+def primitive(*, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a function `(state, ...)` as a primitive under its own name.
+
+    Arguments annotated with handle types (or expressions, or containers of these) are inputs, all
+    others attributes; a parameter called `decision` makes it a sampling step.
+    """
+
+    def register(fn: Callable[P, R]) -> Callable[P, R]:
+        name = fn.__name__
+        hints = typing.get_type_hints(fn)
+        params, sampling = [], False
+        for position, param in enumerate(inspect.signature(fn).parameters.values()):
+            if position == 0:
+                continue
+            if param.name == "decision":
+                sampling = True
+                continue
+            hint = hints[param.name]
+            is_input = _mentions(hint, _HANDLES)
+            block = _mentions(hint, (BlockRV,)) and _mentions(hint, (str,))
+            variadic = param.kind is inspect.Parameter.VAR_POSITIONAL
+            params.append(Param(param.name, is_input, variadic, block, param.default))
+        many = typing.get_origin(hints.get("return")) is list
+        kind = InstructionKind(name, fn, pure or sampling, sampling, many, tuple(params))
+        PRIMITIVES.register(name, kind)
+        return fn
+
+    return register
+
+
+def _mentions(hint: Any, wanted: tuple[type, ...]) -> bool:
+    if isinstance(hint, type) and hint in wanted:
+        return True
+    return any(_mentions(arg, wanted) for arg in typing.get_args(hint))
+
+
+def flat_outputs(result: Any) -> tuple[RV, ...]:
+    """The handles a primitive returned, in order."""
+    return tuple(handles_in(result))

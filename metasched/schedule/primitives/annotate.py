@@ -1,0 +1,72 @@
+"""annotate, unannotate: notes on blocks and loops, for later steps and for lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metasched.ir.expr import Expr
+from metasched.ir.stmt import BlockRealize, For, FrozenMap, Stmt, evolve
+from metasched.schedule import edit
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+
+@primitive()
+def annotate(
+    state: State,
+    block_or_loop: BlockRV | LoopRV,
+    ann_key: str,
+    ann_val: str | int | float | bool | None | Expr | list[Any] | dict[str, Any],
+    replace: bool = False,
+) -> None:
+    """Note `ann_val` under `ann_key`; sampled values in it are noted as their numbers.
+
+    requires  the key is not there yet, unless `replace`
+    """
+    _, notes = _target(state, block_or_loop)
+    if ann_key in notes and not replace:
+        raise state.error(
+            "annotation-exists",
+            f"the annotation {ann_key!r} is {notes[ann_key]!r} already",
+            _target(state, block_or_loop)[0],
+            hint="pass replace=True to overwrite it",
+        )
+    _put(state, block_or_loop, FrozenMap({**notes, ann_key: _plain(state, ann_val)}))
+
+
+@primitive()
+def unannotate(state: State, block_or_loop: BlockRV | LoopRV, ann_key: str) -> None:
+    """Remove the annotation `ann_key`.
+
+    requires  it is there
+    """
+    node, notes = _target(state, block_or_loop)
+    if ann_key not in notes:
+        raise state.error("no-annotation", f"there is no annotation {ann_key!r}", node)
+    _put(state, block_or_loop, FrozenMap({k: v for k, v in notes.items() if k != ann_key}))
+
+
+def _target(state: State, rv: BlockRV | LoopRV) -> tuple[BlockRealize | For, FrozenMap]:
+    if isinstance(rv, BlockRV):
+        realize = state.block(rv)
+        return realize, realize.block.annotations
+    loop = state.loop(rv)
+    return loop, loop.annotations
+
+
+def _put(state: State, rv: BlockRV | LoopRV, notes: FrozenMap) -> None:
+    node: Stmt = state.block(rv).block if isinstance(rv, BlockRV) else state.loop(rv)
+    state.commit(edit.wrap(node, lambda s: evolve(s, annotations=notes)))
+
+
+def _plain(state: State, value: Any) -> Any:
+    """The value with sampled integers in it replaced by their numbers."""
+    if isinstance(value, Expr):
+        number = state.integer(value)
+        return state.expr(value) if number is None else number
+    if isinstance(value, (list, tuple)):
+        return [_plain(state, v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(state, v) for k, v in value.items()}
+    return value

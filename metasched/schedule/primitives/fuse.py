@@ -1,0 +1,59 @@
+"""fuse: a nest becomes one loop."""
+
+from __future__ import annotations
+
+from metasched.ir.expr import Expr, as_expr, as_int
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import free_vars
+from metasched.schedule import edit
+from metasched.schedule.checks import require_nested, require_plain_loop, require_serial
+from metasched.schedule.handles import LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.rebind import ranges_of, rebind
+from metasched.schedule.state import State
+
+
+@primitive()
+def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
+    """Merge directly nested loops, outermost first, into one over the product of their extents.
+
+    requires  each loop is the only statement of the one before, starts at zero, is serial, has no
+              annotation or thread binding; no extent uses another fused loop's variable
+    rewrite   for i, j in T.grid(4, 8): S(i, j)
+              ->
+              for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
+    """
+    if not loops:
+        raise state.error("no-loops", "fuse needs at least one loop")
+    nodes = [require_plain_loop(state, rv) for rv in loops]
+    for node in nodes:
+        require_serial(state, node)
+    require_nested(state, nodes)
+    variables = {n.var for n in nodes}
+    for node in nodes:
+        if not free_vars(node.extent).isdisjoint(variables):
+            raise state.error(
+                "dependent-extent",
+                f"the extent of {node.var.name} depends on a loop it would be fused with",
+                node,
+            )
+    name = "_".join(n.var.name for n in nodes) + "_fused"
+    wide = max((n.var.dtype for n in nodes), key=lambda d: d.bits)
+    fused = state.fresh_var(name, wide)
+    extent: Expr = as_expr(1, wide)
+    for node in nodes:
+        extent = extent * node.extent
+    values: dict[object, Expr] = {}
+    rest: Expr = fused
+    for node in reversed(nodes):
+        if as_int(node.extent) == 1:
+            values[node.var] = as_expr(0, node.var.dtype)
+            continue
+        outermost = all(as_int(n.extent) == 1 for n in nodes[: nodes.index(node)])
+        values[node.var] = (rest if outermost else rest % node.extent).astype(node.var.dtype)
+        rest = rest // node.extent
+    new = For(fused, as_expr(0, wide), extent, ForKind.SERIAL, nodes[-1].body)
+    ranges = ranges_of([*state.loops_above(nodes[0]), new])
+    body = rebind(nodes[-1].body, values, ranges, preserve_unit_iters=preserve_unit_iters)  # type: ignore[arg-type]
+    state.commit(edit.replace(nodes[0], For(fused, new.min, extent, ForKind.SERIAL, body)))
+    return state.new_loop(fused)

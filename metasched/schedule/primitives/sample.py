@@ -1,0 +1,132 @@
+"""Sampling: random choices that are recorded with their domain, and constraints on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metasched.ir.expr import Expr, as_int
+from metasched.schedule import domain as domains
+from metasched.schedule.handles import ExprRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+
+def decide(state: State, domain: domains.Domain, decision: Any) -> Any:
+    """The decision to take: the given one where `domain` allows it, a fresh draw for None.
+
+    What happens to a given decision that is not allowed depends on who asks (`state.mode`):
+    refused live and in a stored replay, repaired by rule in search, drawn again in a redraw.
+    """
+    if decision is None:
+        if state.mode in ("stored", "repair"):
+            raise state.error("no-decision", "the trace holds no decision for this step")
+        taken: Any = domains.draw(domain, state.rng)
+    elif domains.allows(domain, decision):
+        taken = list(decision) if isinstance(decision, (list, tuple)) else decision
+    elif state.mode == "repair":
+        state.repairs += 1
+        taken = domains.repair(domain, decision)
+    elif state.mode == "keep":
+        taken = domains.draw(domain, state.rng)
+    else:
+        raise state.error(
+            "decision-not-allowed",
+            f"the decision {decision!r} is not in the domain {domain!r}",
+            hint='replay with decisions="repair" or "fresh", or correct the decision',
+        )
+    state.drawn = (taken, domain)
+    return taken
+
+
+@primitive()
+def sample_categorical(
+    state: State, candidates: Sequence[int], probs: Sequence[float], decision: int | None = None
+) -> ExprRV:
+    """Draw one of `candidates` with the given probabilities; the decision is its index.
+
+    requires  as many probabilities as candidates, none negative, a positive sum
+    """
+    values, weights = [int(c) for c in candidates], [float(p) for p in probs]
+    if not values or len(values) != len(weights):
+        raise state.error("bad-candidates", f"{len(values)} candidates, {len(weights)} probabilities")
+    if min(weights) < 0 or sum(weights) <= 0:
+        raise state.error("bad-probabilities", f"probabilities {weights} are not a distribution")
+    domain = {"kind": "categorical", "candidates": values, "probs": weights}
+    return state.new_value(values[decide(state, domain, decision)])
+
+
+@primitive()
+def sample_perfect_tile(
+    state: State,
+    loop: LoopRV,
+    n: int,
+    max_innermost_factor: int = 16,
+    decision: list[int] | None = None,
+) -> list[ExprRV]:
+    """Draw `n` factors whose product is the loop's extent, uniformly over all such tilings.
+
+    The last is at most `max_innermost_factor` (-1 for no limit). A symbolic extent leaves no
+    choice: the first factor is -1 (whatever is left), the others 1.
+
+    requires  n >= 1; a limit unless n is 1 is positive or -1
+    """
+    extent = as_int(state.loop(loop).extent)
+    if n < 1 or (max_innermost_factor < 1 and max_innermost_factor != -1):
+        raise state.error("bad-tile", f"n={n}, max_innermost_factor={max_innermost_factor}")
+    if extent is None or extent < 1:
+        domain: domains.Domain = {"kind": "fixed", "value": [-1] + [1] * (n - 1)}
+    else:
+        limit = max(0, max_innermost_factor)
+        domain = {"kind": "perfect_tile", "extent": extent, "n": n, "max_innermost": limit}
+    return [state.new_value(f) for f in decide(state, domain, decision)]
+
+
+@primitive()
+def sample_partitioned_tile(
+    state: State,
+    loop: LoopRV,
+    n: int,
+    partition_pos: int = 0,
+    innerpart_factor: int = 1,
+    decision: list[int] | None = None,
+) -> list[ExprRV]:
+    """Draw `n` factors of the extent; those from `partition_pos` on multiply to a multiple of
+    `innerpart_factor`. An extent that it does not divide leaves no choice.
+
+    requires  0 <= partition_pos <= n, innerpart_factor >= 1
+    """
+    extent = as_int(state.loop(loop).extent)
+    if n < 1 or not 0 <= partition_pos <= n or innerpart_factor < 1:
+        raise state.error("bad-tile", f"n={n}, position {partition_pos}, factor {innerpart_factor}")
+    inside = 0 < partition_pos < n
+    if extent is None or extent < 1 or extent % innerpart_factor:
+        domain: domains.Domain = {"kind": "fixed", "value": [-1] + [1] * (n - 1)}
+    else:
+        domain = {
+            "kind": "partitioned_tile", "extent": extent, "n": n,
+            "position": partition_pos if inside else 0,
+            "inner_factor": innerpart_factor if inside else 1,
+        }  # fmt: skip
+    return [state.new_value(f) for f in decide(state, domain, decision)]
+
+
+@primitive()
+def require(state: State, condition: Expr) -> None:
+    """Demand that `condition`, over sampled values, holds: a constraint of the space.
+
+    When it fails while decisions are being drawn, the latest sampling that it mentions is drawn
+    again among the decisions that satisfy it (see `Schedule`); in a replay it is refused.
+    """
+    value = as_int(state.expr(condition))
+    if value is None:
+        raise state.error("not-a-constraint", "the condition does not reduce to true or false")
+    if not value:
+        raise state.error("constraint", "a required condition does not hold")
+
+
+@primitive()
+def enter_postproc(state: State) -> None:
+    """Mark where post-processing begins; mutation works on what is before."""
+
+

@@ -1,0 +1,100 @@
+"""split: one loop becomes a nest that covers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Range
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
+from metasched.schedule import edit
+from metasched.schedule.checks import require_plain_loop, require_serial
+from metasched.schedule.handles import LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.rebind import nest, ranges_of, rebind
+from metasched.schedule.state import State
+
+
+@primitive()
+def split(
+    state: State,
+    loop: LoopRV,
+    factors: Sequence[int | Expr | None],
+    preserve_unit_iters: bool = True,
+    disable_predication: bool = False,
+) -> list[LoopRV]:
+    """Cut `loop` into len(factors) nested loops; one factor may be None (or -1): what is left.
+
+    requires  the loop starts at zero, is serial, has no annotation and no thread binding; factors
+              are positive and their product covers the extent
+    rewrite   for i in range(128): S(i)
+              ->
+              for i_0, i_1 in T.grid(2, 64): S(i_0 * 64 + i_1)
+
+    A predicate `i_0 * 64 + i_1 < extent` guards the blocks below where the cover is not exact
+    (`disable_predication` leaves it out: then out-of-range iterations run).
+    """
+    node = require_plain_loop(state, loop)
+    require_serial(state, node)
+    extents = _extents(state, node.extent, factors)
+    variables = [state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))]
+    flat = mixed_radix(variables, extents)
+    ranges = ranges_of(state.loops_above(node))
+    zero = as_expr(0, node.var.dtype)
+    ranges.update({v: Range(zero, e) for v, e in zip(variables, extents, strict=True)})
+    analyzer = Analyzer(ranges)
+    guard: Expr = TRUE
+    if not analyzer.prove(flat < node.extent):
+        guard = analyzer.simplify(flat < node.extent)
+    if disable_predication:
+        guard = TRUE
+    body = rebind(
+        node.body, {node.var: flat}, ranges, guard, preserve_unit_iters=preserve_unit_iters
+    )
+    state.commit(edit.replace(node, nest(list(zip(variables, extents, strict=True)), body)))
+    return state.new_loops(variables)
+
+
+def _extents(state: State, extent: Expr, factors: Sequence[int | Expr | None]) -> list[Expr]:
+    """The factors as expressions, the open one filled in."""
+    if not factors:
+        raise state.error("no-factors", "split needs at least one factor")
+    known: list[Expr | None] = []
+    for factor in factors:
+        value = None if factor is None else cast(extent.dtype, state.expr(factor))
+        size = as_int(value)
+        if size == -1:
+            value = None
+        elif size is not None and size < 1:
+            raise state.error("bad-factor", f"the factor {size} is not positive")
+        known.append(value)
+    if known.count(None) > 1:
+        raise state.error("open-factors", "at most one factor may be None")
+    product = as_expr(1, extent.dtype)
+    for item in known:
+        product = product if item is None else product * item
+    analyzer = Analyzer()
+    if None not in known:
+        if not analyzer.prove(product >= extent):
+            shown = analyzer.simplify(product)
+            raise state.error(
+                "not-covering",
+                f"the factors multiply to {as_int(shown) or shown!r}, less than the extent "
+                f"{as_int(extent) or extent!r} (or not provably as much)",
+                hint="leave one factor None",
+            )
+        return [f for f in known if f is not None]
+    rest = analyzer.simplify((extent + product - 1) // product)
+    return [rest if f is None else f for f in known]
+
+
+def mixed_radix(variables: Sequence[Var], extents: Sequence[Expr]) -> Expr:
+    """The position in a nest of these extents: i_0 * (e_1 * e_2) + i_1 * e_2 + i_2."""
+    flat: Expr | None = None
+    stride = as_expr(1, variables[0].dtype)
+    for var, extent in zip(reversed(variables), reversed(extents), strict=True):
+        term = var * stride
+        flat = term if flat is None else term + flat
+        stride = stride * extent
+    assert flat is not None
+    return flat

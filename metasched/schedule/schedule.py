@@ -1,0 +1,316 @@
+"""Schedule: a module that is transformed step by step and remembers how (the whole public face)."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from metasched import config
+from metasched.errors import ScheduleError, TraceError
+from metasched.ir.expr import Expr
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.stmt import Block, For
+from metasched.ir.verify import verify
+from metasched.schedule import domain as domains
+from metasched.schedule import primitives as p
+from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
+from metasched.schedule.instruction import (
+    PRIMITIVES,
+    Entry,
+    InstructionKind,
+    flat_outputs,
+    handles_in,
+)
+from metasched.schedule.state import Snapshot, State
+from metasched.schedule.trace import Trace
+from metasched.script.printer import script
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_ENUMERATE = 4096  # decisions of one step that are listed to satisfy a constraint
+_REDRAWS = 64  # draws of earlier steps before a constraint counts as unsatisfiable
+
+
+def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Schedule, P], R]:
+    """The method of Schedule that runs a primitive and records it."""
+    kind = PRIMITIVES.get(fn.__name__)
+
+    @functools.wraps(fn)
+    def method(self: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
+
+    return method
+
+
+class Schedule:
+    """A program being transformed.
+
+    Args:
+        mod: a PrimFunc (kept under the name "main") or an IRModule.
+        seed: of the random stream of sampling steps; None takes one from the system.
+        check: verify the module after every step (default: the setting `check`).
+
+    Attributes:
+        trace: the steps so far, a value that can be kept, edited and replayed.
+        state: module, index and handle table, for those who write primitives.
+
+    Raises VerifyError when `mod` is no well-formed module.
+    """
+
+    def __init__(
+        self,
+        mod: PrimFunc | IRModule | Mapping[str, PrimFunc],
+        *,
+        seed: int | None = None,
+        check: bool | None = None,
+    ) -> None:
+        module = IRModule.of(mod)
+        verify(module)
+        self.seed = secrets.randbits(62) if seed is None else seed
+        wanted = config.get("check") if check is None else check
+        self.state = State(module, self.seed, check=bool(wanted))
+        self.trace = Trace()
+        self._history: list[Snapshot] = []
+
+    # -- the program ---------------------------------------------------------------------------
+
+    @property
+    def mod(self) -> IRModule:
+        """The module as it stands."""
+        return self.state.mod
+
+    @property
+    def func(self) -> PrimFunc:
+        """The function worked on."""
+        return self.state.mod[self.state.working_func()]
+
+    def script(self) -> str:
+        """The module as script text."""
+        return script(self.mod)
+
+    def show(self) -> None:
+        """Print the module and the trace."""
+        text = f"{script(self.mod)}\n{self.trace.as_python()}"
+        print(text)  # noqa: T201  showing is what the user asked for
+
+    def work_on(self, func_name: str) -> None:
+        """Look up names in `func_name` from now on (not recorded: names are found by handle)."""
+        if func_name not in self.mod.functions:
+            known = ", ".join(self.mod.functions)
+            self.state.primitive = "work_on"
+            raise self.state.error("no-function", f"no function {func_name!r}; there are {known}")
+        self.state.func_name = func_name
+
+    @overload
+    def get(self, rv: BlockRV) -> Block: ...
+    @overload
+    def get(self, rv: LoopRV) -> For: ...
+    @overload
+    def get(self, rv: ExprRV | Expr | int) -> int: ...
+    def get(self, rv: Any) -> Any:
+        """What a handle stands for: the Block, the For, or the integer of a sampled value."""
+        self.state.primitive = "get"
+        if isinstance(rv, BlockRV):
+            return self.state.block(rv).block
+        if isinstance(rv, LoopRV):
+            return self.state.loop(rv)
+        number = self.state.integer(rv)
+        if number is None:
+            raise self.state.error("not-a-number", "the expression does not reduce to a number")
+        return number
+
+    def remove_rv(self, rv: RV) -> None:
+        """Forget a handle; using it afterwards is an error."""
+        self.state.table.pop(rv, None)
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def copy(self) -> Schedule:
+        """An independent schedule in which the same handles resolve; the seed is forked."""
+        other = Schedule.__new__(Schedule)
+        other.state = self.state.copy()
+        other.seed = other.state.rng.state
+        other.trace = self.trace
+        other._history = list(self._history)
+        return other
+
+    def fork_seed(self) -> int:
+        """A seed for an independent random stream."""
+        return self.state.rng.fork()
+
+    def undo(self) -> None:
+        """Take the last step back: module, trace and handles are as before it."""
+        if not self._history:
+            raise ScheduleError("undo", "nothing-to-undo", "the schedule has no step to undo")
+        rng = self.state.rng.state
+        self.state.restore(self._history.pop())
+        self.state.rng.state = rng
+        self.trace = Trace(self.trace.entries[:-1])
+
+    # -- running steps -------------------------------------------------------------------------
+
+    def _run(self, kind: InstructionKind, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a primitive as called by the user, and record it."""
+        values, decision = kind.bind(args, kwargs)
+        before = (self.trace, len(self._history), self.state.snapshot())
+        try:
+            values = self._blocks_by_name(kind, values)
+            self.state.mode = "live"
+            if kind.name == "require":
+                return self._require(kind, values)
+            return self._step(kind, values, decision, None)
+        except BaseException:
+            self.trace = before[0]
+            del self._history[before[1] :]
+            self.state.restore(before[2])
+            raise
+
+    def execute(self, entry: Entry, mode: str) -> None:
+        """Run one entry of a trace; `mode` says what becomes of its decision (`sample.decide`)."""
+        self.state.mode = mode
+        decision = None if mode == "fresh" else entry.decision
+        if entry.kind.name == "require" and mode == "fresh":
+            self._require(entry.kind, entry.values)
+            return
+        self._step(entry.kind, entry.values, decision, entry)
+
+    def _step(
+        self, kind: InstructionKind, values: tuple[Any, ...], decision: Any, entry: Entry | None
+    ) -> Any:
+        state = self.state
+        saved = state.snapshot()
+        result = kind.call(state, values, decision, saved)
+        outputs = flat_outputs(result)
+        drawn = state.drawn or (None, None)
+        if entry is None:
+            if state.canonical:
+                names = [param.name for param in kind.params]
+                values = tuple(state.canonical.get(n, v) for n, v in zip(names, values, strict=True))
+            entry = Entry(kind, values, outputs, *drawn)
+        else:
+            if len(outputs) != len(entry.outputs):
+                state.restore(saved)
+                raise TraceError(
+                    f"{kind.name} gives {len(outputs)} results here, the trace has "
+                    f"{len(entry.outputs)}: it was recorded on another program"
+                )
+            for name, made in zip(entry.outputs, outputs, strict=True):
+                state.table[name] = state.table.pop(made)
+            if kind.sampling:
+                entry = Entry(kind, entry.values, entry.outputs, *drawn)
+        self.trace = self.trace.append(entry)
+        self._history.append(saved)
+        return result
+
+    def _blocks_by_name(self, kind: InstructionKind, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Block names among the arguments looked up, which is recorded too."""
+        if not any(param.block for param in kind.params):
+            return values
+        get_block = PRIMITIVES.get("get_block")
+
+        def look_up(value: Any) -> Any:
+            if isinstance(value, str):
+                return self._run(get_block, (value,), {})
+            if isinstance(value, (list, tuple)):
+                return type(value)(look_up(v) for v in value)
+            return value
+
+        pairs = zip(kind.params, values, strict=True)
+        return tuple(look_up(v) if param.block else v for param, v in pairs)
+
+    # -- constraints ---------------------------------------------------------------------------
+
+    def _require(self, kind: InstructionKind, values: tuple[Any, ...]) -> None:
+        """`require`, drawing the latest sampling it mentions again until it holds."""
+        mode = self.state.mode
+        try:
+            self._step(kind, values, None, None)
+            return
+        except ScheduleError as error:
+            if error.reason != "constraint":
+                raise
+            failure = error
+        mentioned = set(handles_in(values[0]))
+        steps = [i for i, e in self.trace.sampling() if not mentioned.isdisjoint(e.outputs)]
+        for attempt in range(_REDRAWS if steps else 0):
+            if attempt and len(steps) > 1:
+                earlier = steps[attempt % (len(steps) - 1)]
+                self._redo(earlier, domains.draw(self.trace.entries[earlier].domain, self.state.rng))
+            latest = steps[-1]
+            decision = self._satisfying(latest, values[0])
+            if decision is not None:
+                self._redo(latest, decision)
+                self.state.mode = mode
+                self._step(kind, values, None, None)
+                return
+            if len(steps) == 1:
+                break
+        raise failure
+
+    def _satisfying(self, step: int, condition: Expr) -> Any:
+        """A decision of one step under which the condition and earlier constraints hold."""
+        entry = self.trace.entries[step]
+        conditions = [condition] + [
+            e.values[0]
+            for e in self.trace.entries[step:]
+            if e.kind.name == "require" and not set(e.outputs).isdisjoint(handles_in(e.values))
+        ]
+        saved = dict(self.state.table)
+
+        def holds(decision: Any) -> bool:
+            numbers = domains.values(entry.domain, decision)
+            self.state.table.update(zip(entry.outputs, numbers, strict=True))
+            return all(self.state.integer(c) for c in conditions)
+
+        try:
+            every = domains.enumerated(entry.domain, _ENUMERATE)
+            if every is not None:
+                good = [d for d in every if holds(d)]
+                return self.state.rng.choice(good) if good else None
+            for _ in range(_ENUMERATE):
+                decision = domains.draw(entry.domain, self.state.rng)
+                if holds(decision):
+                    return decision
+            return None
+        finally:
+            self.state.table = saved
+
+    def _redo(self, step: int, decision: Any) -> None:
+        """Take `decision` at a step and run the later steps again."""
+        entries = self.trace.entries
+        rng = self.state.rng.state
+        self.state.restore(self._history[step])
+        self.state.rng.state = rng
+        del self._history[step:]
+        self.trace = Trace(entries[:step])
+        self.state.mode = "keep"
+        for entry in (entries[step].with_decision(decision), *entries[step + 1 :]):
+            self._step(entry.kind, entry.values, entry.decision, entry)
+
+    # -- the primitives ------------------------------------------------------------------------
+
+    get_block = get_sblock = recorded(p.get_block)
+    get_loops = recorded(p.get_loops)
+    get_child_blocks = recorded(p.get_child_blocks)
+    get_producers = recorded(p.get_producers)
+    get_consumers = recorded(p.get_consumers)
+    get_output_blocks = recorded(p.get_output_blocks)
+
+    sample_categorical = recorded(p.sample_categorical)
+    sample_perfect_tile = recorded(p.sample_perfect_tile)
+    sample_partitioned_tile = recorded(p.sample_partitioned_tile)
+    require = recorded(p.require)
+    enter_postproc = recorded(p.enter_postproc)
+
+    split = recorded(p.split)
+    fuse = recorded(p.fuse)
+    reorder = recorded(p.reorder)
+    add_unit_loop = recorded(p.add_unit_loop)
+    parallel = recorded(p.parallel)
+    vectorize = recorded(p.vectorize)
+    unroll = recorded(p.unroll)
+    bind = recorded(p.bind)
+    annotate = recorded(p.annotate)
+    unannotate = recorded(p.unannotate)

@@ -1,0 +1,346 @@
+"""The state of a schedule: a module, an index into it, the table of handles, the random stream.
+
+Everything reachable is immutable, so a snapshot is a handful of references and undo is restoring
+them. The index (node -> parent, variable -> loop, token -> block) is rebuilt by one walk when it
+is first asked for after an edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metasched.analysis.scope import Scope
+from metasched.arith.analyzer import Analyzer
+from metasched.errors import ScheduleError
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr, Var, as_expr, as_int
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, Stmt
+from metasched.ir.verify import verify
+from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
+from metasched.schedule import edit
+from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
+from metasched.schedule.rng import Rng
+from metasched.script.printer import script_with_marks
+
+_POOL: dict[tuple[str, str, int], Var] = {}
+
+
+def pooled_var(name: str, dtype: DType | str, serial: int) -> Var:
+    """The variable number `serial` of that name: replays of one trace get the same objects, so
+    that interned expressions over them, and what was proved about those, are found again."""
+    key = (name, str(dtype), serial)
+    var = _POOL.get(key)
+    if var is None:
+        var = _POOL[key] = Var(name, dtype, serial)
+    return var
+
+
+class Index:
+    """Where everything is in one module."""
+
+    __slots__ = ("blocks", "by_name", "func_of", "loops", "parent")
+
+    def __init__(self, mod: IRModule) -> None:
+        self.parent: dict[Stmt, Stmt | None] = {}
+        self.loops: dict[Var, For] = {}
+        self.blocks: dict[BlockToken, BlockRealize] = {}
+        self.by_name: dict[str, list[BlockRealize]] = {}
+        self.func_of: dict[Stmt, str] = {}
+        for name, func in mod.functions.items():
+            self.parent[func.body] = None
+            self.func_of[func.body] = name
+            self._add(func.body)
+
+    def _add(self, body: Stmt) -> None:
+        parent, stack = self.parent, [body]
+        while stack:
+            node = stack.pop()
+            if type(node) is For:
+                self.loops[node.var] = node
+            elif type(node) is BlockRealize:
+                self.blocks[node.block.token] = node
+                self.by_name.setdefault(node.block.name, []).append(node)
+            children = node.stmts
+            for child in children:
+                parent[child] = node
+            stack.extend(reversed(children))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What `State.restore` needs."""
+
+    mod: IRModule
+    index: Index | None
+    table: dict[RV, Any]
+    serial: int
+    rng: int
+    func_name: str | None
+
+
+class State:
+    """The mutable cell that primitives work on.
+
+    Attributes:
+        mod: the module as it stands.
+        table: what each handle stands for: BlockToken, Var, int or Mark.
+        rng: the random stream of sampling primitives.
+        mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
+        repairs: how many decisions were repaired.
+        check: whether every commit is verified.
+        drawn: (decision, domain) of the sampling step that is running.
+        canonical: arguments to record in a plainer form than they were given, by name.
+    """
+
+    __slots__ = (
+        "_index", "canonical", "check", "drawn", "func_name", "mod", "mode", "primitive", "repairs",
+        "rng", "serial", "table",
+    )  # fmt: skip
+
+    def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
+        self.mod = mod
+        self._index: Index | None = None
+        self.table: dict[RV, Any] = {}
+        self.rng = Rng(seed)
+        self.serial = _last_serial(mod)
+        self.func_name: str | None = None
+        self.primitive = ""
+        self.drawn: tuple[Any, Any] | None = None
+        self.canonical: dict[str, Any] | None = None
+        self.mode = "live"
+        self.repairs = 0
+        self.check = check
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            self.mod, self._index, dict(self.table), self.serial, self.rng.state, self.func_name
+        )
+
+    def restore(self, saved: Snapshot) -> None:
+        self.mod, self._index, self.serial = saved.mod, saved.index, saved.serial
+        self.table = dict(saved.table)
+        self.rng.state, self.func_name = saved.rng, saved.func_name
+
+    def copy(self) -> State:
+        """An independent state in which the same handles resolve; its random stream is forked."""
+        other = State.__new__(State)
+        other.mod, other._index, other.serial = self.mod, self._index, self.serial
+        other.table, other.rng = dict(self.table), Rng(self.rng.fork())
+        other.func_name, other.primitive = self.func_name, ""
+        other.drawn, other.canonical = None, None
+        other.mode, other.repairs, other.check = "live", 0, self.check
+        return other
+
+    # -- lookup ----------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> Index:
+        if self._index is None:
+            self._index = Index(self.mod)
+        return self._index
+
+    def value(self, rv: RV) -> Any:
+        """What `rv` stands for here; an unknown handle is refused."""
+        try:
+            return self.table[rv]
+        except KeyError:
+            kind = {BlockRV: "block", LoopRV: "loop"}.get(type(rv), "value")
+            raise self.error(
+                "unknown-handle",
+                f"this {kind} handle belongs to another schedule or was removed",
+                hint="get the handle from this schedule (get_block, get_loops)",
+            ) from None
+
+    def loop(self, rv: LoopRV) -> For:
+        """The loop a handle stands for; a consumed loop or a mark is refused."""
+        var = self.value(rv)
+        node = self.index.loops.get(var)
+        if node is None:
+            if isinstance(var, Mark):
+                raise self.error("not-a-loop", f"the handle is the mark {var!r}, not a loop")
+            raise self.error(
+                "stale-handle",
+                f"the loop {var.name} is gone: an earlier step consumed it",
+                hint="use the handles that the consuming step returned, or get_loops again",
+            )
+        return node
+
+    def block(self, rv: BlockRV) -> BlockRealize:
+        """The realised block a handle stands for; a block that is gone is refused."""
+        node = self.index.blocks.get(self.value(rv))
+        if node is None:
+            raise self.error(
+                "stale-handle",
+                "the block is gone: an earlier step inlined or replaced it",
+                hint="get_block finds the blocks that are left",
+            )
+        return node
+
+    def integer(self, value: Any) -> int | None:
+        """The integer of a number, a sampled value or an expression over sampled values."""
+        if isinstance(value, int):
+            return value
+        if isinstance(value, ExprRV):
+            return self.value(value)  # type: ignore[no-any-return]
+        if isinstance(value, Expr):
+            return as_int(self.expr(value))
+        return None
+
+    def expr(self, value: Any) -> Expr:
+        """An expression with the sampled values in it replaced by their numbers."""
+        expr = as_expr(value)
+        known = {
+            v: as_expr(n)
+            for v, n in ((v, self.table.get(v)) for v in expr_rvs(expr))
+            if n is not None
+        }
+        return _fold(substitute(expr, known)) if known else expr
+
+    def parent(self, node: Stmt) -> Stmt | None:
+        return self.index.parent[node]
+
+    def ancestors(self, node: Stmt) -> Iterator[Stmt]:
+        """From the parent of `node` up to the root's realisation."""
+        parent = self.index.parent
+        above = parent[node]
+        while above is not None:
+            yield above
+            above = parent[above]
+
+    def scope_block(self, node: Stmt) -> Block | None:
+        """The block that encloses `node` (not `node` itself), None above the root."""
+        for above in self.ancestors(node):
+            if isinstance(above, Block):
+                return above
+        return None
+
+    def scope(self, node: Stmt) -> Scope:
+        """The scope that encloses `node`."""
+        block = self.scope_block(node)
+        if block is None:
+            raise self.error("is-root", "the root block stands in no scope", node)
+        return Scope.of(block)
+
+    def loops_above(self, node: Stmt) -> tuple[For, ...]:
+        """The loops between `node` and the block around it, outermost first."""
+        loops: list[For] = []
+        for above in self.ancestors(node):
+            if isinstance(above, Block):
+                break
+            if isinstance(above, For):
+                loops.append(above)
+        return tuple(reversed(loops))
+
+    def func_of(self, node: Stmt) -> tuple[str, PrimFunc]:
+        """Name and body of the function that holds `node`."""
+        top = node
+        for above in self.ancestors(node):
+            top = above
+        name = self.index.func_of[top]
+        return name, self.mod[name]
+
+    def working_func(self) -> str:
+        """The function that names are looked up in: the chosen one, else the only one."""
+        if self.func_name is not None:
+            return self.func_name
+        names = list(self.mod.functions)
+        if len(names) == 1:
+            return names[0]
+        if "main" in names:
+            return "main"
+        raise self.error(
+            "which-function",
+            f"the module has several functions: {', '.join(names)}",
+            hint="choose one with work_on(name) or pass func_name",
+        )
+
+    # -- new things ------------------------------------------------------------------------------
+
+    def fresh_var(self, name: str, dtype: DType | str = "int32") -> Var:
+        """A variable that no statement of the module binds."""
+        self.serial += 1
+        return pooled_var(name, dtype, self.serial)
+
+    def fresh_block_name(self, name: str) -> str:
+        """`name`, or `name_1`, `name_2`, ... when a block has it already."""
+        taken, candidate, n = self.index.by_name, name, 0
+        while candidate in taken:
+            n += 1
+            candidate = f"{name}_{n}"
+        return candidate
+
+    def new_loop(self, var: Var | Mark) -> LoopRV:
+        """A handle for a loop."""
+        rv = LoopRV()
+        self.table[rv] = var
+        return rv
+
+    def new_loops(self, variables: Sequence[Var]) -> list[LoopRV]:
+        return [self.new_loop(v) for v in variables]
+
+    def new_block(self, token: BlockToken) -> BlockRV:
+        """A handle for a block."""
+        rv = BlockRV()
+        self.table[rv] = token
+        return rv
+
+    def new_value(self, value: int) -> ExprRV:
+        """A handle for a sampled integer."""
+        rv = ExprRV()
+        self.table[rv] = value
+        return rv
+
+    # -- change ----------------------------------------------------------------------------------
+
+    def commit(self, *edits: edit.Edits) -> None:
+        """Apply edits, all stated in terms of the present tree."""
+        merged = edit.merge(*edits)
+        name, func = self.func_of(next(iter(merged)))
+        body = edit.apply(func.body, merged, self.index.parent)
+        self.set_func(name, func.with_body(body))
+
+    def set_func(self, name: str, func: PrimFunc) -> None:
+        """Put another function in the place of `name`."""
+        self.mod = self.mod.with_func(name, func)
+        self._index = None
+        if self.check:
+            verify(self.mod)
+
+    # -- refusal ---------------------------------------------------------------------------------
+
+    def error(
+        self, reason: str, message: Any, node: Any = None, *, hint: str = ""
+    ) -> ScheduleError:
+        """The error of the primitive that is running; its script is rendered when read."""
+        mod = self.mod
+        excerpt = None
+        if isinstance(node, (Stmt, Expr)):
+            excerpt = lambda: script_with_marks(mod, [node])  # noqa: E731
+        return ScheduleError(
+            self.primitive, reason, message, block_or_loop=node, hint=hint, excerpt=excerpt
+        )
+
+
+def _last_serial(mod: IRModule) -> int:
+    """The largest pool number among the variables a module binds."""
+    last = 0
+    for func in mod.functions.values():
+        for node in walk_stmts(func.body):
+            for var in bound_vars(node):
+                last = max(last, var.serial)
+    return last
+
+
+def expr_rvs(expr: Expr) -> list[ExprRV]:
+    """The sampled values an expression mentions."""
+    return [v for v in free_vars(expr) if isinstance(v, ExprRV)]
+
+
+def _fold(expr: Expr) -> Expr:
+    """Constant arithmetic over substituted numbers."""
+    return Analyzer().simplify(expr)

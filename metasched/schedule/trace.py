@@ -1,0 +1,148 @@
+"""Trace: the steps of a schedule as a value that can be replayed, edited, simplified and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from metasched.errors import TraceError
+from metasched.schedule import codec
+from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
+from metasched.schedule.instruction import Entry, map_handles
+
+if TYPE_CHECKING:
+    from metasched.schedule.state import State
+
+Decisions: TypeAlias = Literal["stored", "fresh", "repair"]
+POSTPROC = "enter_postproc"
+
+
+class Replayer(Protocol):
+    """What a trace is applied to: a Schedule."""
+
+    state: State
+
+    def execute(self, entry: Entry, mode: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """A sequence of entries; an immutable value, every change gives a new trace."""
+
+    entries: tuple[Entry, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def append(self, entry: Entry) -> Trace:
+        """This trace with one more step."""
+        return Trace((*self.entries, entry))
+
+    def apply(
+        self, sch: Replayer, *, decisions: Decisions = "stored", without_postproc: bool = False
+    ) -> None:
+        """Run the steps on `sch`, continuing what it has.
+
+        Args:
+            decisions: "stored" takes the recorded ones and never draws; "fresh" draws anew, and
+                draws again where a `require` fails; "repair" takes the recorded ones and replaces
+                those that are impossible by a fixed rule, counted in `sch.state.repairs`.
+            without_postproc: stop at the `enter_postproc` mark.
+
+        Raises ScheduleError when a step is refused, TraceError when an entry does not fit.
+        """
+        trace = self.before_postproc() if without_postproc else self
+        if any(rv in sch.state.table for e in trace.entries for rv in e.outputs):
+            trace = trace.renamed()
+        for entry in trace.entries:
+            sch.execute(entry, decisions)
+
+    def renamed(self) -> Trace:
+        """The same steps over new handles, for applying a trace where its own are in use."""
+        names: dict[RV, RV] = {}
+
+        def rename(rv: RV) -> RV:
+            return names.get(rv, rv)
+
+        out = []
+        for e in self.entries:
+            values = map_handles(e.values, rename)
+            outputs = tuple(type(rv)() for rv in e.outputs)
+            names.update(zip(e.outputs, outputs, strict=True))
+            out.append(Entry(e.kind, values, outputs, e.decision, e.domain))
+        return Trace(tuple(out))
+
+    def before_postproc(self) -> Trace:
+        """The steps before the `enter_postproc` mark (all when there is none)."""
+        for position, entry in enumerate(self.entries):
+            if entry.kind.name == POSTPROC:
+                return Trace(self.entries[:position])
+        return self
+
+    def sampling(self) -> list[tuple[int, Entry]]:
+        """The steps that carry a decision, with their positions."""
+        return [(i, e) for i, e in enumerate(self.entries) if e.kind.sampling]
+
+    def with_decision(self, position: int | Entry, decision: Any) -> Trace:
+        """This trace with another decision at one sampling step, given by position or entry."""
+        if isinstance(position, Entry):
+            position = self.entries.index(position)
+        entry = self.entries[position]
+        if not entry.kind.sampling:
+            raise TraceError(f"step {position}, {entry.kind.name}, carries no decision")
+        return Trace(
+            (*self.entries[:position], entry.with_decision(decision), *self.entries[position + 1 :])
+        )
+
+    def decisions(self) -> tuple[Any, ...]:
+        """All decisions in order, as hashable values."""
+        return tuple(
+            tuple(e.decision) if isinstance(e.decision, list) else e.decision
+            for e in self.entries
+            if e.kind.sampling
+        )
+
+    def simplified(self, *, without_postproc: bool = False) -> Trace:
+        """The trace without the pure steps whose results nothing uses.
+
+        Uses are looked for everywhere in the arguments (in lists and expressions too), so the
+        result replays whenever the original does.
+        """
+        trace = self.before_postproc() if without_postproc else self
+        used: set[RV] = set()
+        kept: list[Entry] = []
+        for entry in reversed(trace.entries):
+            if entry.kind.pure and used.isdisjoint(entry.outputs):
+                continue
+            used.update(entry.uses())
+            kept.append(entry)
+        return Trace(tuple(reversed(kept)))
+
+    def names(self) -> dict[RV, str]:
+        """The printed name of each handle: b#, l#, v#, numbered over all outputs."""
+        letters = {BlockRV: "b", LoopRV: "l", ExprRV: "v"}
+        out: dict[RV, str] = {}
+        for entry in self.entries:
+            for rv in entry.outputs:
+                out[rv] = f"{letters[type(rv)]}{len(out)}"
+        return out
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The trace as JSON text with its schema version (see `schedule.codec`)."""
+        return codec.to_json(self.entries, self.names(), indent=indent)
+
+    @staticmethod
+    def from_json(text: str) -> Trace:
+        """Read what `to_json` wrote; TraceError names the field that is wrong."""
+        return Trace(codec.from_json(text))
+
+    def as_python(self) -> str:
+        """A function `apply_trace(sch)` with one call a line that rebuilds the schedule."""
+        return codec.as_python(self.entries, self.names())
+
+    def __str__(self) -> str:
+        return self.as_python()
