@@ -20,7 +20,17 @@ class ParseError(MetaschedError):
 
 
 class VerifyError(MetaschedError):
-    """A module breaks a rule of the IR (see `ir.verify`)."""
+    """A module breaks a rule of the IR (see `ir.verify`); `rule` is its slug, `node` the breaker."""
+
+    def __init__(self, message: str, *, rule: str = "", node: Any = None) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.node = node
+
+
+class InterpretError(MetaschedError):
+    """The interpreter met something that has no meaning: an access outside a buffer, a failed
+    assertion, a division by zero, foreign code, arguments that do not fit."""
 
 
 class TypeMismatchError(MetaschedError, TypeError):

@@ -1,1 +1,1 @@
-"""What a program is: types, expressions, statements, functions, and how to walk and compare them."""
+"""Programs: types, expressions, statements, functions, and how to walk, compare and run them."""

@@ -36,7 +36,7 @@ ExprLike: TypeAlias = "Expr | int | float | bool"
 class Expr(Interned):
     """Base of all expressions. `children` are the sub-expressions, `rebuild` replaces them."""
 
-    __slots__ = ("_free", "_memo", "dtype")
+    __slots__ = ("_code", "_free", "_memo", "dtype")
     dtype: DType
 
     def __bool__(self) -> bool:
@@ -134,7 +134,7 @@ class IntImm(Expr):
 
 
 class FloatImm(Expr):
-    """A floating-point constant, told apart by its bits (0.0 and -0.0 differ, NaN equals itself)."""
+    """A floating-point constant, told apart by its bits: 0.0 and -0.0 differ, NaN equals itself."""
 
     __slots__ = ("value",)
     value: float
@@ -279,7 +279,7 @@ class Cast(Expr):
 
 
 class Select(Expr):
-    """`a` where `condition` holds, else `b`; both may be evaluated (if_then_else is the lazy one)."""
+    """`a` where `condition` holds, else `b`; both are evaluated (if_then_else is the lazy one)."""
 
     __slots__ = ("condition", "a", "b")
     condition: Expr

@@ -98,7 +98,6 @@ class Ramp(Expr):
         return Ramp(children[0], children[1], self.lanes)
 
 
-
 class Shuffle(Expr):
     """The lanes of the concatenated `vectors` at the constant positions `indices`."""
 
@@ -120,7 +119,6 @@ class Shuffle(Expr):
 
     def rebuild(self, children: Sequence[Expr]) -> Expr:
         return Shuffle(children, self.indices)
-
 
 
 class Broadcast(Expr):
@@ -148,8 +146,8 @@ def _declare(effect: Effect, arity: int | None, names: str) -> None:
 
 
 # Floating-point functions of one argument; the result has the argument's type.
-_declare(Effect.PURE, 1, """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh
-    asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc""")
+_declare(Effect.PURE, 1, """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
+    tanh asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc""")
 _declare(Effect.PURE, 1, "abs popcount clz isnan isinf isfinite bitwise_not reinterpret")
 _declare(Effect.PURE, 2, """pow atan2 hypot fmod copysign ldexp
     shift_left shift_right bitwise_and bitwise_or bitwise_xor""")

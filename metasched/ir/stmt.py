@@ -92,7 +92,7 @@ class Stmt:
         return self
 
 
-def evolve(node: S, **changes: Any) -> S:
+def evolve(node: S, /, **changes: Any) -> S:
     """A copy of `node` with some fields changed."""
     names = type(node).__dataclass_fields__  # type: ignore[attr-defined]
     unknown = changes.keys() - names.keys()
@@ -113,7 +113,7 @@ class ForKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For(Stmt):
-    """`for var in [min, min + extent * step)`; `thread` is the tag of a bound loop (`blockIdx.x`)."""
+    """`for var in [min, min + extent * step)`; `thread` is a bound loop's tag (`blockIdx.x`)."""
 
     var: Var
     min: Expr

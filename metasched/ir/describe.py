@@ -1,0 +1,165 @@
+"""One line for a node and the lines around it, for errors raised below the script printer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Add,
+    And,
+    BinaryOp,
+    Cast,
+    Div,
+    Expr,
+    FloatImm,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Let,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    StringImm,
+    Sub,
+    Var,
+)
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.op import Broadcast, Call, Ramp
+from metasched.ir.stmt import (
+    Allocate,
+    AssertStmt,
+    AttrStmt,
+    Block,
+    BlockRealize,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    IterVar,
+    LetStmt,
+    Return,
+    Stmt,
+    While,
+)
+
+_SIGNS: dict[type[Any], str] = {
+    Add: "+", Sub: "-", Mul: "*", Div: "/", Mod: "truncmod", FloorDiv: "//", FloorMod: "%",
+    EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">=", And: "and", Or: "or",
+}  # fmt: skip
+_DEEPEST = 12
+
+
+def show_expr(expr: Expr, depth: int = 0) -> str:
+    """An expression as a person writes it; deep ones end in dots."""
+    if isinstance(expr, Var):
+        return expr.name
+    if isinstance(expr, (IntImm, FloatImm)):
+        return str(bool(expr.value) if expr.dtype.is_bool else expr.value)
+    if isinstance(expr, StringImm):
+        return repr(expr.value)
+    if depth > _DEEPEST:
+        return "..."
+    parts = [show_expr(c, depth + 1) for c in expr.children]
+    if isinstance(expr, BinaryOp):
+        sign = _SIGNS.get(type(expr))
+        if sign is not None:
+            return f"({parts[0]} {sign} {parts[1]})"
+    if isinstance(expr, BufferLoad):
+        return f"{expr.buffer.name}[{', '.join(parts)}]"
+    if isinstance(expr, Cast):
+        return f"{expr.dtype}({parts[0]})"
+    if isinstance(expr, Not):
+        return f"(not {parts[0]})"
+    if isinstance(expr, Let):
+        return f"let({expr.var.name}, {parts[0]}, {parts[1]})"
+    if isinstance(expr, (Ramp, Broadcast)):
+        parts.append(str(expr.lanes))
+    name = expr.op.name if isinstance(expr, Call) else type(expr).__name__.lower()
+    return f"{name}({', '.join(parts)})"
+
+
+def show_range(r: Range) -> str:
+    low, size = show_expr(r.min), show_expr(r.extent)
+    if r.is_point:
+        return low
+    return f"{low}:{low} + {size}" if low != "0" else f"0:{size}"
+
+
+def show_region(region: BufferRegion) -> str:
+    return f"{region.buffer.name}[{', '.join(map(show_range, region.region))}]"
+
+
+def describe(node: Any) -> str:
+    """One line that lets a reader find `node` in the program."""
+    if isinstance(node, Expr):
+        return show_expr(node)
+    if isinstance(node, Stmt):
+        return _stmt_line(node)
+    if isinstance(node, Buffer):
+        shape = ", ".join(map(show_expr, node.shape))
+        return f"buffer {node.name}: {node.dtype}[{shape}] in {node.scope}"
+    if isinstance(node, BufferRegion):
+        return show_region(node)
+    if isinstance(node, Range):
+        return show_range(node)
+    if isinstance(node, IterVar):
+        return f"{node.kind.value} {node.var.name} in {show_range(node.dom)}"
+    if isinstance(node, PrimFunc):
+        params = ", ".join(p.name for p in node.params)
+        return f"def {node.attrs.get('global_symbol', 'function')}({params})"
+    if isinstance(node, IRModule):
+        return f"module of {', '.join(node)}"
+    return repr(node)
+
+
+def _stmt_line(s: Stmt) -> str:
+    if isinstance(s, For):
+        kind = "" if s.kind is ForKind.SERIAL else f" [{s.thread or s.kind.value}]"
+        step = "" if s.step is None else f" step {show_expr(s.step)}"
+        return f"for {s.var.name} in {show_range(Range(s.min, s.extent))}{step}{kind}"
+    if isinstance(s, BufferStore):
+        place = ", ".join(map(show_expr, s.indices))
+        return f"{s.buffer.name}[{place}] = {show_expr(s.value)}"
+    if isinstance(s, BlockRealize):
+        pairs = zip(s.block.iter_vars, s.iter_values, strict=False)
+        bound = ", ".join(f"{v.var.name}={show_expr(e)}" for v, e in pairs)
+        return f"block {s.block.name}({bound})"
+    if isinstance(s, Block):
+        return f"block {s.name}({', '.join(v.var.name for v in s.iter_vars)})"
+    if isinstance(s, IfThenElse):
+        return f"if {show_expr(s.condition)}"
+    if isinstance(s, While):
+        return f"while {show_expr(s.condition)}"
+    if isinstance(s, LetStmt):
+        return f"let {s.var.name} = {show_expr(s.value)}"
+    if isinstance(s, Evaluate):
+        return show_expr(s.value)
+    if isinstance(s, Return):
+        return "return" if s.value is None else f"return {show_expr(s.value)}"
+    if isinstance(s, AssertStmt):
+        return f"assert {show_expr(s.condition)}, {s.message!r}"
+    if isinstance(s, AttrStmt):
+        return f"attr {s.key} = {show_expr(s.value)}"
+    if isinstance(s, Allocate):
+        return f"allocate {describe(s.buffer)}"
+    if isinstance(s, DeclBuffer):
+        return f"declare {describe(s.buffer)} over {s.source.name}"
+    return type(s).__name__
+
+
+def context(stack: Sequence[Any], node: Any, above: int = 4) -> str:
+    """The nearest statements above `node`, each a level deeper, and `node` marked with `>`."""
+    lines = [x for x in stack if not isinstance(x, Block)][-above:]
+    text = [f"    {'  ' * depth}{describe(x)}" for depth, x in enumerate(lines)]
+    return "\n".join([*text, f"  > {'  ' * len(lines)}{describe(node)}"])

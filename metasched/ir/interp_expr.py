@@ -1,0 +1,423 @@
+"""Expressions to closures: what an expression is worth in an environment of the interpreter.
+
+An environment is a list with a slot for each variable (its value) and two for each buffer (its
+NumPy array, and the flags of its written elements where those are watched).
+`ExprCompiler.expr(e)` gives a function of the environment; it is made once for each distinct
+expression, so evaluating costs one call a node and no dispatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from metasched.errors import InterpretError
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.describe import show_expr
+from metasched.ir.expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Add,
+    And,
+    Arithmetic,
+    BinaryOp,
+    Cast,
+    Compare,
+    Expr,
+    FloatImm,
+    IntImm,
+    Let,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Or,
+    Select,
+    StringImm,
+    Sub,
+    Var,
+    wrap,
+)
+from metasched.ir.interp_ops import (
+    IGNORES_ARGUMENTS,
+    INT_ARRAY_DIVISIONS,
+    INT_DIVISIONS,
+    OP_RULES,
+    as_value,
+    converter,
+    reinterpret,
+    storage,
+    undefined,
+    wrap_array,
+)
+from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
+
+Env: TypeAlias = list[Any]
+Eval: TypeAlias = Callable[[Env], Any]
+_LONG = 40
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return a if a != a or (a < b and b == b) else b
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return a if a != a or (a > b and b == b) else b
+
+
+_PLAIN: dict[type[Any], Callable[[Any, Any], Any]] = {
+    Add: lambda a, b: a + b, Sub: lambda a, b: a - b, Mul: lambda a, b: a * b,
+    Min: _minimum, Max: _maximum,
+    EQ: lambda a, b: a == b, NE: lambda a, b: a != b, LT: lambda a, b: a < b,
+    LE: lambda a, b: a <= b, GT: lambda a, b: a > b, GE: lambda a, b: a >= b,
+    And: lambda a, b: a and b, Or: lambda a, b: a or b,
+}  # fmt: skip
+_ARRAY: dict[type[Any], Callable[[Any, Any], Any]] = {
+    **_PLAIN, Min: np.minimum, Max: np.maximum, And: np.logical_and, Or: np.logical_or,
+}  # fmt: skip
+_FLOAT_DIVISIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Div": lambda a, b: a / b, "Mod": np.fmod, "FloorDiv": np.floor_divide, "FloorMod": np.mod,
+}  # fmt: skip
+
+
+class ExprCompiler:
+    """Gives slots to variables and buffers and closures to expressions."""
+
+    def __init__(self, check_undefined: bool = False) -> None:
+        self.slots: dict[Var | Buffer, int] = {}
+        self.size = 1  # slot 0 is the random generator
+        self.check_undefined = check_undefined
+        self._memo: dict[Expr, Eval] = {}
+
+    def slot(self, leaf: Var | Buffer) -> int:
+        """The place of a variable or buffer in the environment."""
+        found = self.slots.get(leaf)
+        if found is None:
+            found = self.slots[leaf] = self.size
+            self.size += 2 if isinstance(leaf, Buffer) else 1
+        return found
+
+    def expr(self, e: Expr) -> Eval:
+        """The closure that evaluates `e`."""
+        found = self._memo.get(e)
+        if found is None:
+            found = self._memo[e] = self._compile(e)
+        return found
+
+    def _compile(self, e: Expr) -> Eval:
+        if isinstance(e, (IntImm, FloatImm)):
+            value = as_value(e.dtype, e.value)
+            return lambda env: value
+        if isinstance(e, Var):
+            return self._var(e)
+        if isinstance(e, BinaryOp):
+            return self._binary(e)
+        if isinstance(e, BufferLoad):
+            return self._load(e)
+        for kind, rule in _RULES.items():
+            if isinstance(e, kind):
+                return rule(self, e)
+        raise InterpretError(f"{type(e).__name__} has no rule in the interpreter")
+
+    def _var(self, e: Var) -> Eval:
+        if e not in self.slots:
+            raise InterpretError(f"variable {e.name} is used where it has no value")
+        return itemgetter(self.slots[e])
+
+    # Operators
+
+    def _binary(self, e: BinaryOp) -> Eval:
+        spine: list[BinaryOp] = []
+        node: Expr = e
+        while isinstance(node, BinaryOp) and node not in self._memo:
+            spine.append(node)
+            node = node.a
+        if len(spine) > _LONG:  # a deep sum: a loop instead of recursion
+            return self._chain(self.expr(node), spine)
+        apply = operator(e)
+        a, b = self.expr(e.a), self.expr(e.b)
+        if e.dtype.lanes == 1 and isinstance(e, (Add, Sub, Mul)) and e.dtype.is_int:
+            return _int_arithmetic(e, a, b)
+        return lambda env: apply(a(env), b(env))
+
+    def _chain(self, first: Eval, spine: Sequence[BinaryOp]) -> Eval:
+        steps = [(operator(node), self.expr(node.b)) for node in reversed(spine)]
+
+        def run(env: Env) -> Any:
+            value = first(env)
+            for apply, operand in steps:
+                value = apply(value, operand(env))
+            return value
+
+        return run
+
+    def _not(self, e: Not) -> Eval:
+        a = self.expr(e.a)
+        if e.dtype.lanes > 1:
+            return lambda env: np.logical_not(a(env))
+        return lambda env: not a(env)
+
+    def _cast(self, e: Cast) -> Eval:
+        convert, value = converter(e.value.dtype, e.dtype), self.expr(e.value)
+        return lambda env: convert(value(env))
+
+    def _select(self, e: Select) -> Eval:
+        condition, a, b = self.expr(e.condition), self.expr(e.a), self.expr(e.b)
+        if e.condition.dtype.lanes > 1:
+            return lambda env: np.where(condition(env), a(env), b(env))
+
+        def select(env: Env) -> Any:
+            x, y = a(env), b(env)  # both sides, as machine code does
+            return x if condition(env) else y
+
+        return select
+
+    def _let(self, e: Let) -> Eval:
+        slot, value, body = self.slot(e.var), self.expr(e.value), self.expr(e.body)
+
+        def let(env: Env) -> Any:
+            env[slot] = value(env)
+            return body(env)
+
+        return let
+
+    # Vectors
+
+    def _ramp(self, e: Ramp) -> Eval:
+        base, stride, dtype = self.expr(e.base), self.expr(e.stride), e.dtype
+        steps = np.arange(e.lanes)
+        if e.base.dtype.lanes > 1:
+            return lambda env: wrap_array(
+                dtype, np.concatenate([base(env) + stride(env) * i for i in steps])
+            )
+        return lambda env: wrap_array(dtype, base(env) + stride(env) * steps)
+
+    def _broadcast(self, e: Broadcast) -> Eval:
+        value, lanes, kind = self.expr(e.value), e.lanes, storage(e.dtype)
+        if e.value.dtype.lanes > 1:
+            return lambda env: np.tile(value(env), lanes)
+        return lambda env: np.full(lanes, value(env), kind)
+
+    def _shuffle(self, e: Shuffle) -> Eval:
+        vectors = [self.expr(v) for v in e.vectors]
+        picks, scalar = list(e.indices), e.dtype.lanes == 1
+        dtype = e.dtype
+
+        def shuffle(env: Env) -> Any:
+            lanes = np.concatenate([np.atleast_1d(v(env)) for v in vectors])[picks]
+            return as_value(dtype, lanes[0]) if scalar else lanes
+
+        return shuffle
+
+    # Calls
+
+    def _call(self, e: Call) -> Eval:
+        name, dtype = e.op.name, e.dtype
+        if name == "if_then_else":
+            return self._if_then_else(e)
+        rule = OP_RULES.get(name)
+        if rule is None:
+            raise InterpretError(f"{name} has no rule in the interpreter")
+        if name in IGNORES_ARGUMENTS:
+            return lambda env: 0
+        if name == "undef":
+            return lambda env: undefined(dtype)
+        if dtype.is_handle or any(a.dtype.is_handle for a in e.args):
+            return lambda env: rule(dtype)  # pointers and foreign code: the rule refuses
+        args = [self.expr(a) for a in e.args]
+        if name == "reinterpret":
+            source, value = e.args[0].dtype, args[0]
+            return lambda env: as_value(dtype, reinterpret(source, dtype, value(env)))
+        return lambda env: as_value(dtype, rule(dtype, *[a(env) for a in args]))
+
+    def _if_then_else(self, e: Call) -> Eval:
+        condition, a, b = (self.expr(x) for x in e.args)
+        if e.args[0].dtype.lanes > 1:
+            return lambda env: np.where(condition(env), a(env), b(env))
+        return lambda env: a(env) if condition(env) else b(env)
+
+    # Memory
+
+    def _load(self, e: BufferLoad) -> Eval:
+        if e.dtype.lanes > 1 or e.predicate is not None:
+            return self._vector_load(e)
+        at = self.place(e.buffer, e.indices)
+        slot, is_float, buffer = self.slot(e.buffer), e.dtype.is_float, e.buffer
+        read = self._scalar_load(e, is_float)
+        if not self.check_undefined:
+            return read
+
+        def checked(env: Env) -> Any:
+            where = at(env)
+            written = env[slot + 1]
+            if written is not None and not written[where]:
+                raise InterpretError(f"{buffer.name}{list(where)} is read but was never written")
+            return read(env)
+
+        return checked
+
+    def _scalar_load(self, e: BufferLoad, is_float: bool) -> Eval:
+        slot, buffer = self.slot(e.buffer), e.buffer
+        if len(e.indices) == 1:
+            only = self.expr(e.indices[0])
+
+            def load1(env: Env) -> Any:
+                i = only(env)
+                try:
+                    if i >= 0:
+                        return env[slot][i] if is_float else env[slot].item(i)
+                except (IndexError, TypeError, AttributeError):
+                    pass
+                raise outside(buffer, (i,), env[slot])
+
+            return load1
+        if len(e.indices) == 2:
+            first, second = map(self.expr, e.indices)
+
+            def load2(env: Env) -> Any:
+                i, j = first(env), second(env)
+                try:
+                    if i >= 0 and j >= 0:
+                        return env[slot][i, j] if is_float else env[slot].item(i, j)
+                except (IndexError, TypeError, AttributeError):
+                    pass
+                raise outside(buffer, (i, j), env[slot])
+
+            return load2
+        at = self.place(buffer, e.indices)
+
+        def load(env: Env) -> Any:
+            where = at(env)
+            return env[slot][where] if is_float else env[slot].item(*where)
+
+        return load
+
+    def place(self, buffer: Buffer, indices: Sequence[Expr]) -> Callable[[Env], tuple[int, ...]]:
+        """The position of one element, checked against the array's shape."""
+        slot = self.slot(buffer)
+        parts = [self.expr(i) for i in indices]
+
+        def at(env: Env) -> tuple[int, ...]:
+            where = tuple([p(env) for p in parts])
+            array = env[slot]
+            if array is None:
+                raise outside(buffer, where, array)
+            for i, n in zip(where, array.shape, strict=False):
+                if not 0 <= i < n:
+                    raise outside(buffer, where, array)
+            return where
+
+        return at
+
+    def lanes_of(
+        self, buffer: Buffer, indices: Sequence[Expr], predicate: Expr | None, lanes: int
+    ) -> Callable[[Env], tuple[Any, Any]]:
+        """(positions, mask) of a vector access; lanes that are masked out are not checked."""
+        parts = [self.expr(i) for i in indices]
+        mask = None if predicate is None else self.expr(predicate)
+        slot = self.slot(buffer)
+
+        def at(env: Env) -> tuple[Any, Any]:
+            active = np.ones(lanes, bool) if mask is None else np.broadcast_to(mask(env), lanes)
+            where = tuple([np.broadcast_to(p(env), lanes).astype(np.int64)[active] for p in parts])
+            array = env[slot]
+            if array is None:
+                raise outside(buffer, tuple(w.tolist() for w in where), array)
+            for i, n in zip(where, array.shape, strict=False):
+                if i.size and not (i.min() >= 0 and i.max() < n):
+                    raise outside(buffer, tuple(w.tolist() for w in where), array)
+            return where, active
+
+        return at
+
+    def _vector_load(self, e: BufferLoad) -> Eval:
+        lanes = e.dtype.lanes // e.buffer.dtype.lanes
+        at = self.lanes_of(e.buffer, e.indices, e.predicate, lanes)
+        slot, dtype, buffer = self.slot(e.buffer), e.dtype, e.buffer
+        inner = () if buffer.dtype.lanes == 1 else (buffer.dtype.lanes,)
+        checking = self.check_undefined
+
+        def load(env: Env) -> Any:
+            where, active = at(env)
+            if checking:
+                written = env[slot + 1]
+                if written is not None and not np.all(written[where]):
+                    raise InterpretError(f"{buffer.name} is read where it was never written")
+            out = np.full((lanes, *inner), undefined(dtype), storage(dtype))
+            out[active] = env[slot][where]
+            flat = out.reshape(-1)
+            return flat if dtype.lanes > 1 else as_value(dtype, flat[0])
+
+        return load
+
+
+def _refuse_text(_: ExprCompiler, e: StringImm) -> Eval:
+    return lambda env: e.value
+
+
+_RULES: dict[type[Any], Callable[[ExprCompiler, Any], Eval]] = {
+    Not: ExprCompiler._not, Cast: ExprCompiler._cast, Select: ExprCompiler._select,
+    Let: ExprCompiler._let, Ramp: ExprCompiler._ramp, Broadcast: ExprCompiler._broadcast,
+    Shuffle: ExprCompiler._shuffle, Call: ExprCompiler._call, StringImm: _refuse_text,
+}  # fmt: skip
+
+
+def operator(e: BinaryOp) -> Callable[[Any, Any], Any]:
+    """The function of two values that a binary node applies."""
+    kind, dtype = type(e), e.a.dtype
+    name = kind.__name__
+    if dtype.is_handle:
+        raise InterpretError(f"{show_expr(e)}: pointers cannot be interpreted")
+    if isinstance(e, Compare) or not isinstance(e, Arithmetic):
+        return (_ARRAY if dtype.lanes > 1 else _PLAIN)[kind]
+    if dtype.is_float:
+        return _FLOAT_DIVISIONS.get(name) or (_ARRAY if dtype.lanes > 1 else _PLAIN)[kind]
+    if dtype.lanes > 1:
+        array = INT_ARRAY_DIVISIONS.get(name) or _ARRAY[kind]
+        return lambda a, b: wrap_array(dtype, array(a, b))
+    rule = INT_DIVISIONS.get(name) or _PLAIN[kind]
+    if kind in (Min, Max):
+        return rule
+    low, high = dtype.range
+
+    def apply(a: int, b: int) -> int:
+        value = rule(a, b)
+        return value if low <= value <= high else wrap(dtype, value)
+
+    return apply
+
+
+def _int_arithmetic(e: BinaryOp, a: Eval, b: Eval) -> Eval:
+    """The commonest nodes, without the call of an operator."""
+    dtype = e.dtype
+    low, high = dtype.range
+
+    def add(env: Env) -> int:
+        v: int = a(env) + b(env)
+        return v if low <= v <= high else wrap(dtype, v)
+
+    def sub(env: Env) -> int:
+        v: int = a(env) - b(env)
+        return v if low <= v <= high else wrap(dtype, v)
+
+    def mul(env: Env) -> int:
+        v: int = a(env) * b(env)
+        return v if low <= v <= high else wrap(dtype, v)
+
+    return add if isinstance(e, Add) else sub if isinstance(e, Sub) else mul
+
+
+def outside(buffer: Buffer, where: Sequence[Any], array: Any) -> InterpretError:
+    """The error of an access outside the buffer (or of a buffer without memory)."""
+    place = ", ".join(map(str, where))
+    if array is None:
+        return InterpretError(f"buffer {buffer.name} has no memory here (access [{place}])")
+    shape = array.shape[: len(buffer.shape)]
+    return InterpretError(f"{buffer.name}[{place}] is outside the buffer of shape {tuple(shape)}")

@@ -1,0 +1,164 @@
+"""The interpreter's memory: fresh allocations, views of regions, views of raw memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from metasched.errors import InterpretError
+from metasched.ir.buffer import Buffer
+from metasched.ir.describe import show_expr, show_region
+from metasched.ir.expr import Expr, Var
+from metasched.ir.interp_expr import Env, ExprCompiler
+from metasched.ir.interp_ops import storage, undefined
+from metasched.ir.stmt import MatchBufferRegion
+
+Step = Callable[[Env], None]
+
+
+def full_shape(buffer: Buffer, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The array's shape: one more axis for a buffer of vectors."""
+    return (*sizes, buffer.dtype.lanes) if buffer.dtype.lanes > 1 else tuple(sizes)
+
+
+def allocate(compiler: ExprCompiler, buffer: Buffer) -> Step:
+    """Fresh memory, filled with what nobody wrote: NaN, for integers a sentinel."""
+    shape = [compiler.expr(s) for s in buffer.shape]
+    slot, watch = compiler.slot(buffer), compiler.check_undefined
+    fill, kind = undefined(buffer.dtype), storage(buffer.dtype)
+
+    def run(env: Env) -> None:
+        sizes = [s(env) for s in shape]
+        if any(n < 0 for n in sizes):
+            raise InterpretError(f"allocation of {buffer.name} with shape {sizes}")
+        env[slot] = np.full(full_shape(buffer, sizes), fill, kind)
+        env[slot + 1] = np.zeros(sizes, bool) if watch else None
+
+    return run
+
+
+def bind_or_check(compiler: ExprCompiler, expr: Expr, what: str) -> Callable[[Env, int], None]:
+    """Give a new variable its value, or check that a known expression has it."""
+    if isinstance(expr, Var) and expr not in compiler.slots:
+        slot = compiler.slot(expr)
+
+        def bind(env: Env, value: int) -> None:
+            env[slot] = value
+
+        return bind
+    known = compiler.expr(expr)
+
+    def check(env: Env, value: int) -> None:
+        wanted = known(env)
+        if wanted != value:
+            raise InterpretError(f"{what} is {value}, declared as {show_expr(expr)} = {wanted}")
+
+    return check
+
+
+def layout_binders(
+    compiler: ExprCompiler, buffer: Buffer, *, offset_known: bool
+) -> Callable[[Env, Any, int], None]:
+    """Bind (or check) the declared strides and offset of a buffer against those of an array."""
+    strides = [
+        bind_or_check(compiler, s, f"stride {i} of {buffer.name}")
+        for i, s in enumerate(buffer.strides)
+    ]
+    offset = None
+    new = isinstance(buffer.elem_offset, Var) and buffer.elem_offset not in compiler.slots
+    if buffer.elem_offset is not None and (offset_known or new):
+        offset = bind_or_check(compiler, buffer.elem_offset, f"elem_offset of {buffer.name}")
+
+    def run(env: Env, array: Any, start: int) -> None:
+        for i, rule in enumerate(strides):
+            if array.shape[i] > 1 or isinstance(buffer.strides[i], Var):
+                rule(env, array.strides[i] // array.dtype.itemsize)
+        if offset is not None:
+            offset(env, start)
+
+    return run
+
+
+def match_view(compiler: ExprCompiler, match: MatchBufferRegion) -> Step:
+    """The region of the source as a buffer of its own, sharing its memory."""
+    source, buffer = match.source.buffer, match.buffer
+    region = [(compiler.expr(r.min), compiler.expr(r.extent)) for r in match.source.region]
+    lead = len(region) - len(buffer.shape)
+    if lead < 0:
+        raise InterpretError(f"{buffer.name} has more dimensions than {show_region(match.source)}")
+    shape = [
+        bind_or_check(compiler, s, f"extent {i} of {buffer.name}")
+        for i, s in enumerate(buffer.shape)
+    ]
+    layout = layout_binders(compiler, buffer, offset_known=False)
+    from_slot, slot = compiler.slot(source), compiler.slot(buffer)
+
+    def run(env: Env) -> None:
+        array, written = env[from_slot], env[from_slot + 1]
+        if array is None:
+            raise InterpretError(f"buffer {source.name} has no memory where it is matched")
+        box: list[Any] = []
+        start = 0
+        for i, (low, extent) in enumerate(region):
+            first, size = low(env), extent(env)
+            if first < 0 or size < 0 or first + size > array.shape[i]:
+                raise InterpretError(
+                    f"{buffer.name} matches {show_region(match.source)}: [{first}, {first + size})"
+                    f" is outside dimension {i} of shape {array.shape}"
+                )
+            if i < lead and size != 1:
+                raise InterpretError(f"{buffer.name} drops a dimension of extent {size}")
+            box.append(first if i < lead else slice(first, first + size))
+            start += first * (array.strides[i] // array.dtype.itemsize)
+        where = tuple(box)
+        view = array[where] if where else array
+        for i, rule in enumerate(shape):
+            rule(env, view.shape[i])
+        layout(env, view, start)
+        env[slot] = view
+        env[slot + 1] = None if written is None else written[where]
+
+    return run
+
+
+def declare_view(compiler: ExprCompiler, buffer: Buffer, source: Buffer) -> Step:
+    """Another view of all of the source's memory, with a type, shape and strides of its own."""
+    shape = [compiler.expr(s) for s in buffer.shape]
+    strides = [compiler.expr(s) for s in buffer.row_major_strides()]
+    offset = None if buffer.elem_offset is None else compiler.expr(buffer.elem_offset)
+    from_slot, slot = compiler.slot(source), compiler.slot(buffer)
+    kind = storage(buffer.dtype)
+
+    def run(env: Env) -> None:
+        array = env[from_slot]
+        if array is None or not array.flags.c_contiguous:
+            raise InterpretError(f"{buffer.name} views {source.name}, which is not contiguous")
+        lanes = buffer.dtype.lanes
+        sizes = full_shape(buffer, [s(env) for s in shape])
+        steps = [s(env) * lanes for s in strides] + ([1] if lanes > 1 else [])
+        start = 0 if offset is None else offset(env) * lanes
+        flat = array.reshape(-1).view(kind)
+        env[slot] = strided(flat, sizes, steps, start, buffer.name)
+        written = env[from_slot + 1]
+        same = written is not None and flat.size == written.size and lanes == 1
+        env[slot + 1] = (
+            strided(written.reshape(-1), sizes, steps, start, buffer.name) if same else None
+        )
+
+    return run
+
+
+def strided(flat: Any, sizes: Sequence[int], steps: Sequence[int], start: int, name: str) -> Any:
+    """A strided view of a flat array that stays within it."""
+    last = start + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
+    if math.prod(sizes) > 0 and not (start >= 0 and last < flat.size):
+        raise InterpretError(f"{name} reaches element {last} of memory that has {flat.size}")
+    if math.prod(sizes) == 0:
+        return np.empty(tuple(sizes), flat.dtype)
+    bytes_of = flat.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(
+        flat[start:], tuple(sizes), [s * bytes_of for s in steps]
+    )

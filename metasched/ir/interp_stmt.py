@@ -1,0 +1,555 @@
+"""Statements to closures: sequential execution, and lockstep execution for vector lanes.
+
+Each statement is compiled twice where needed: for one environment, and for a list of environments
+(the lanes of a vectorized loop, the threads of a block that synchronises) that all finish a
+statement before any begins the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from metasched.errors import InterpretError
+from metasched.ir.describe import describe, show_expr
+from metasched.ir.expr import TRUE, Var, as_expr, as_int
+from metasched.ir.interp_expr import Env, Eval, ExprCompiler, outside
+from metasched.ir.interp_memory import allocate, declare_view, match_view
+from metasched.ir.op import Call
+from metasched.ir.stmt import (
+    Allocate,
+    AssertStmt,
+    AttrStmt,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    IterKind,
+    LetStmt,
+    Return,
+    SeqStmt,
+    Stmt,
+    While,
+)
+from metasched.ir.visit import free_vars, walk, walk_stmts
+
+Run: TypeAlias = Callable[[Env], None]
+RunAll: TypeAlias = Callable[[list[Env]], None]
+
+
+class _Break(Exception):
+    pass
+
+
+class _Continue(Exception):
+    pass
+
+
+class ReturnSignal(Exception):
+    """Leaves the function; `value` is what it returns."""
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self.value = value
+
+
+class StmtCompiler(ExprCompiler):
+    """Compiles statements; `one` for an environment, `all` for lanes in lockstep."""
+
+    def one(self, stmt: Stmt) -> Run:
+        """Run for one environment."""
+        rule = _ONE.get(type(stmt))
+        if rule is None:
+            raise InterpretError(f"{type(stmt).__name__} has no rule in the interpreter")
+        return rule(self, stmt)
+
+    def all(self, stmt: Stmt) -> RunAll:
+        """Run for many environments, each statement in all of them before the next."""
+        rule = _ALL.get(type(stmt))
+        if rule is not None:
+            return rule(self, stmt)
+        raise InterpretError(f"{type(stmt).__name__} cannot run in lockstep: {describe(stmt)}")
+
+    # One environment
+
+    def _seq(self, s: SeqStmt) -> Run:
+        items = [self.one(x) for x in s.items]
+        if len(items) == 2:
+            first, second = items
+
+            def run2(env: Env) -> None:
+                first(env)
+                second(env)
+
+            return run2
+
+        def run(env: Env) -> None:
+            for item in items:
+                item(env)
+
+        return run
+
+    def _for(self, s: For) -> Run:
+        if s.kind is ForKind.VECTORIZED or (s.kind is ForKind.THREAD_BINDING and _synchronises(s)):
+            return self._lockstep_for(s)
+        values, slot = self._range(s), self.slot(s.var)
+        body = self.one(s.body)
+        if _leaves(s.body):
+            body = _stopping(body)
+        if s.kind in (ForKind.PARALLEL, ForKind.THREAD_BINDING) and not _crosses(s):
+
+            def shuffled(env: Env) -> None:
+                order = list(values(env))
+                env[0].shuffle(order)
+                for i in order:
+                    env[slot] = i
+                    body(env)
+
+            return _until_break(shuffled, s.body)
+
+        def run(env: Env) -> None:
+            for i in values(env):
+                env[slot] = i
+                body(env)
+
+        return _until_break(run, s.body)
+
+    def _range(self, s: For) -> Callable[[Env], range]:
+        low, extent = as_int(s.min), as_int(s.extent)
+        if low is not None and extent is not None and s.step is None:
+            constant = range(low, low + extent)
+            return lambda env: constant
+        start, size = self.expr(s.min), self.expr(s.extent)
+        step = (lambda env: 1) if s.step is None else self.expr(s.step)
+
+        def values(env: Env) -> range:
+            by = step(env)
+            if by <= 0:
+                raise InterpretError(f"{describe(s)}: the step is {by}")
+            first = start(env)
+            return range(first, first + size(env) * by, by)
+
+        return values
+
+    def _lockstep_for(self, s: For) -> Run:
+        values, slot = self._range(s), self.slot(s.var)
+        body = self.all(s.body)
+
+        def run(env: Env) -> None:
+            lanes = []
+            for i in values(env):
+                lane = env.copy()
+                lane[slot] = i
+                lanes.append(lane)
+            if lanes:
+                body(lanes)
+
+        return run
+
+    def _while(self, s: While) -> Run:
+        condition, body = self.expr(s.condition), self.one(s.body)
+        if _leaves(s.body):
+            body = _stopping(body)
+
+        def run(env: Env) -> None:
+            while condition(env):
+                body(env)
+
+        return _until_break(run, s.body)
+
+    def _if(self, s: IfThenElse) -> Run:
+        condition, then = self.expr(s.condition), self.one(s.then)
+        orelse = None if s.orelse is None else self.one(s.orelse)
+
+        def run(env: Env) -> None:
+            if condition(env):
+                then(env)
+            elif orelse is not None:
+                orelse(env)
+
+        return run
+
+    def _store(self, s: BufferStore) -> Run:
+        if s.predicate is not None or s.value.dtype.lanes > 1:
+            prepare, commit = self._store_parts(s)
+            return lambda env: commit(env, prepare(env))
+        value, slot, buffer = self.expr(s.value), self.slot(s.buffer), s.buffer
+        watch = self.check_undefined
+        if len(s.indices) == 1 and not watch:
+            index = self.expr(s.indices[0])
+
+            def store1(env: Env) -> None:
+                v, i = value(env), index(env)
+                if i < 0:
+                    raise outside(buffer, (i,), env[slot])
+                try:
+                    env[slot][i] = v
+                except (IndexError, TypeError):
+                    raise outside(buffer, (i,), env[slot]) from None
+
+            return store1
+        at = self.place(s.buffer, s.indices)
+
+        def store(env: Env) -> None:
+            v = value(env)
+            where = at(env)
+            env[slot][where] = v
+            if watch and env[slot + 1] is not None:
+                env[slot + 1][where] = True
+
+        return store
+
+    def _store_parts(self, s: BufferStore) -> tuple[Eval, Callable[[Env, Any], None]]:
+        """Evaluate everything, then write: lanes in lockstep do the first all before the second."""
+        value, slot = self.expr(s.value), self.slot(s.buffer)
+        if s.predicate is None and s.value.dtype.lanes == 1:
+            at = self.place(s.buffer, s.indices)
+
+            def write(env: Env, pair: Any) -> None:
+                env[slot][pair[0]] = pair[1]
+                if env[slot + 1] is not None:
+                    env[slot + 1][pair[0]] = True
+
+            return lambda env: (at(env), value(env)), write
+        inner = s.buffer.dtype.lanes
+        lanes = s.value.dtype.lanes // inner
+        many = self.lanes_of(s.buffer, s.indices, s.predicate, lanes)
+
+        def prepare(env: Env) -> Any:
+            where, active = many(env)
+            v = np.asarray(value(env))
+            return where, (v.reshape(lanes, inner) if inner > 1 else v.reshape(lanes))[active]
+
+        def commit(env: Env, pair: Any) -> None:
+            env[slot][pair[0]] = pair[1]
+            if env[slot + 1] is not None:
+                env[slot + 1][pair[0]] = True
+
+        return prepare, commit
+
+    def _evaluate(self, s: Evaluate) -> Run:
+        value = self.expr(s.value)
+        if isinstance(s.value, Call) and s.value.op.name == "ret":
+
+            def leave(env: Env) -> None:
+                raise ReturnSignal(value(env))
+
+            return leave
+
+        def run(env: Env) -> None:
+            value(env)
+
+        return run
+
+    def _let_stmt(self, s: LetStmt) -> Run:
+        value, slot = self.expr(s.value), self.slot(s.var)
+        body = self.one(s.body)
+
+        def run(env: Env) -> None:
+            env[slot] = value(env)
+            body(env)
+
+        return run
+
+    def _attr(self, s: AttrStmt) -> Run:
+        loop = _launch(s)
+        return self.one(s.body) if loop is None else self._for(loop)
+
+    def _assert(self, s: AssertStmt) -> Run:
+        condition = self.expr(s.condition)
+
+        def run(env: Env) -> None:
+            if not condition(env):
+                raise InterpretError(f"assertion failed: {s.message} ({show_expr(s.condition)})")
+
+        return run
+
+    def _allocate(self, s: Allocate) -> Run:
+        fresh, body = allocate(self, s.buffer), self.one(s.body)
+
+        def run(env: Env) -> None:
+            fresh(env)
+            body(env)
+
+        return run
+
+    def _decl(self, s: DeclBuffer) -> Run:
+        view, body = declare_view(self, s.buffer, s.source), self.one(s.body)
+
+        def run(env: Env) -> None:
+            view(env)
+            body(env)
+
+        return run
+
+    def _realize(self, s: BlockRealize) -> Run:
+        enter, starts = self._bind(s)
+        init = None if s.block.init is None else self.one(s.block.init)
+        body = self.one(s.block.body)
+
+        def run(env: Env) -> None:
+            if enter(env):
+                if init is not None and starts(env):
+                    init(env)
+                body(env)
+
+        return run
+
+    def _bind(self, s: BlockRealize) -> tuple[Callable[[Env], bool], Callable[[Env], bool]]:
+        """`enter` binds the iterators and makes the block's buffers, false where the predicate
+        fails; `starts` says whether all reduce iterators are at their minimum."""
+        block = s.block
+        predicate = None if s.predicate is TRUE else self.expr(s.predicate)
+        values = [self.expr(v) for v in s.iter_values]
+        bounds = [(self.expr(v.dom.min), self.expr(v.dom.extent)) for v in block.iter_vars]
+        slots = [self.slot(v.var) for v in block.iter_vars]
+        reduce = [
+            (slot, low)
+            for v, slot, (low, _) in zip(block.iter_vars, slots, bounds, strict=True)
+            if v.kind is IterKind.REDUCE
+        ]
+        setup = [allocate(self, b) for b in block.alloc_buffers]
+        setup += [match_view(self, m) for m in block.match_buffers]
+        checked = [v.kind in (IterKind.SPATIAL, IterKind.REDUCE) for v in block.iter_vars]
+        plan = list(zip(slots, bounds, checked, block.iter_vars, strict=True))
+
+        def enter(env: Env) -> bool:
+            if predicate is not None and not predicate(env):
+                return False
+            bound = [v(env) for v in values]
+            for (slot, (low, extent), check, iter_var), value in zip(plan, bound, strict=True):
+                if check and not 0 <= value - low(env) < extent(env):
+                    raise InterpretError(
+                        f"block {block.name}: iterator {iter_var.var.name} = {value} is outside "
+                        f"its domain ({describe(iter_var)})"
+                    )
+                env[slot] = value
+            for step in setup:
+                step(env)
+            return True
+
+        return enter, lambda env: all(env[slot] == low(env) for slot, low in reduce)
+
+    def _return(self, s: Return) -> Run:
+        value = (lambda env: None) if s.value is None else self.expr(s.value)
+
+        def leave(env: Env) -> None:
+            raise ReturnSignal(value(env))
+
+        return leave
+
+    # Lanes in lockstep
+
+    def _seq_all(self, s: SeqStmt) -> RunAll:
+        items = [self.all(x) for x in s.items]
+
+        def run(lanes: list[Env]) -> None:
+            for item in items:
+                item(lanes)
+
+        return run
+
+    def _for_all(self, s: For) -> RunAll:
+        values, slot = self._range(s), self.slot(s.var)
+        body = self.all(s.body)
+        if s.kind is ForKind.VECTORIZED or (s.kind is ForKind.THREAD_BINDING and _synchronises(s)):
+
+            def widen(lanes: list[Env]) -> None:
+                wider = []
+                for lane in lanes:
+                    for i in values(lane):
+                        one = lane.copy()
+                        one[slot] = i
+                        wider.append(one)
+                if wider:
+                    body(wider)
+
+            return widen
+        shuffles = s.kind in (ForKind.PARALLEL, ForKind.THREAD_BINDING) and not _crosses(s)
+
+        def run(lanes: list[Env]) -> None:
+            ranges = [values(lane) for lane in lanes]
+            order = list(range(max(len(r) for r in ranges)))
+            if shuffles:
+                lanes[0][0].shuffle(order)
+            for step in order:
+                active = []
+                for lane, r in zip(lanes, ranges, strict=True):
+                    if step < len(r):
+                        lane[slot] = r[step]
+                        active.append(lane)
+                body(active)
+
+        return run
+
+    def _while_all(self, s: While) -> RunAll:
+        condition, body = self.expr(s.condition), self.all(s.body)
+
+        def run(lanes: list[Env]) -> None:
+            active = [lane for lane in lanes if condition(lane)]
+            while active:
+                body(active)
+                active = [lane for lane in active if condition(lane)]
+
+        return run
+
+    def _if_all(self, s: IfThenElse) -> RunAll:
+        condition, then = self.expr(s.condition), self.all(s.then)
+        orelse = None if s.orelse is None else self.all(s.orelse)
+
+        def run(lanes: list[Env]) -> None:
+            truths = [bool(condition(lane)) for lane in lanes]
+            yes = [lane for lane, t in zip(lanes, truths, strict=True) if t]
+            no = [lane for lane, t in zip(lanes, truths, strict=True) if not t]
+            if yes:
+                then(yes)
+            if no and orelse is not None:
+                orelse(no)
+
+        return run
+
+    def _store_all(self, s: BufferStore) -> RunAll:
+        prepare, commit = self._store_parts(s)
+
+        def run(lanes: list[Env]) -> None:
+            pairs = [prepare(lane) for lane in lanes]
+            for lane, pair in zip(lanes, pairs, strict=True):
+                commit(lane, pair)
+
+        return run
+
+    def _let_all(self, s: LetStmt) -> RunAll:
+        value, slot = self.expr(s.value), self.slot(s.var)
+        body = self.all(s.body)
+
+        def run(lanes: list[Env]) -> None:
+            for lane in lanes:
+                lane[slot] = value(lane)
+            body(lanes)
+
+        return run
+
+    def _attr_all(self, s: AttrStmt) -> RunAll:
+        loop = _launch(s)
+        return self.all(s.body) if loop is None else self._for_all(loop)
+
+    def _scoped_all(self, s: Allocate | DeclBuffer) -> RunAll:
+        if isinstance(s, Allocate):
+            setup = allocate(self, s.buffer)
+        else:
+            setup = declare_view(self, s.buffer, s.source)
+        body = self.all(s.body)
+
+        def run(lanes: list[Env]) -> None:
+            for lane in lanes:
+                setup(lane)
+            body(lanes)
+
+        return run
+
+    def _realize_all(self, s: BlockRealize) -> RunAll:
+        enter, starts = self._bind(s)
+        init = None if s.block.init is None else self.all(s.block.init)
+        body = self.all(s.block.body)
+
+        def run(lanes: list[Env]) -> None:
+            inside = [lane for lane in lanes if enter(lane)]
+            if init is not None:
+                first = [lane for lane in inside if starts(lane)]
+                if first:
+                    init(first)
+            if inside:
+                body(inside)
+
+        return run
+
+    def _each(self, s: Stmt) -> RunAll:
+        one = self.one(s)
+
+        def run(lanes: list[Env]) -> None:
+            for lane in lanes:
+                one(lane)
+
+        return run
+
+
+def _raise(error: type[Exception]) -> Callable[[StmtCompiler, Any], Run]:
+    def leave(env: Env) -> None:
+        raise error
+
+    return lambda compiler, s: leave
+
+
+_ONE: dict[type[Any], Callable[[Any, Any], Run]] = {
+    SeqStmt: StmtCompiler._seq, For: StmtCompiler._for, While: StmtCompiler._while,
+    IfThenElse: StmtCompiler._if, BufferStore: StmtCompiler._store, Return: StmtCompiler._return,
+    Evaluate: StmtCompiler._evaluate, LetStmt: StmtCompiler._let_stmt, AttrStmt: StmtCompiler._attr,
+    AssertStmt: StmtCompiler._assert, Allocate: StmtCompiler._allocate,
+    DeclBuffer: StmtCompiler._decl, BlockRealize: StmtCompiler._realize,
+    Break: _raise(_Break), Continue: _raise(_Continue),
+}  # fmt: skip
+_ALL: dict[type[Any], Callable[[Any, Any], RunAll]] = {
+    SeqStmt: StmtCompiler._seq_all, For: StmtCompiler._for_all, While: StmtCompiler._while_all,
+    IfThenElse: StmtCompiler._if_all, BufferStore: StmtCompiler._store_all,
+    Evaluate: StmtCompiler._each, AssertStmt: StmtCompiler._each, LetStmt: StmtCompiler._let_all,
+    AttrStmt: StmtCompiler._attr_all, Allocate: StmtCompiler._scoped_all,
+    DeclBuffer: StmtCompiler._scoped_all, BlockRealize: StmtCompiler._realize_all,
+}  # fmt: skip
+
+
+def _leaves(body: Stmt) -> bool:
+    return any(isinstance(s, (Break, Continue)) for s in walk_stmts(body))
+
+
+def _stopping(body: Run) -> Run:
+    def run(env: Env) -> None:
+        with suppress(_Continue):
+            body(env)
+
+    return run
+
+
+def _until_break(loop: Run, body: Stmt) -> Run:
+    if not _leaves(body):
+        return loop
+
+    def run(env: Env) -> None:
+        with suppress(_Break):
+            loop(env)
+
+    return run
+
+
+def _synchronises(s: For) -> bool:
+    """Whether threads of this loop wait for each other: they must then run side by side."""
+    return (s.thread or "").startswith("threadIdx") and any(
+        isinstance(e, Call) and e.op.name == "tvm_storage_sync" for e in walk(s.body)
+    )
+
+
+def _crosses(s: For) -> bool:
+    """Whether a thread loop carries a reduction (lowering makes a cross-thread one of it)."""
+    if s.kind is not ForKind.THREAD_BINDING:
+        return False
+    return any(
+        v.kind is IterKind.REDUCE and s.var in free_vars(value)
+        for r in walk_stmts(s.body)
+        if isinstance(r, BlockRealize)
+        for v, value in zip(r.block.iter_vars, r.iter_values, strict=True)
+    )
+
+
+def _launch(s: AttrStmt) -> For | None:
+    """The thread loop that an attribute `thread_extent` of a variable stands for."""
+    if s.key not in ("thread_extent", "virtual_thread") or not isinstance(s.node, Var):
+        return None
+    zero = as_expr(0, s.value.dtype)
+    return For(s.node, zero, s.value, ForKind.THREAD_BINDING, s.body, s.node.name)
