@@ -37,7 +37,7 @@ FLOORS: list[tuple[str, str]] = [
     ("mutate", "*"),
     ("measure", "candidate timer worker local cluster replay"),
     ("cost", "features model lightgbm"),
-    ("database", "record store"),
+    ("database", "record store lookup"),
     ("search", "population evolution annealing baselines tasks observe"),
     ("", "tune"),
     ("frontend", "te einsum torch"),

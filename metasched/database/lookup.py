@@ -1,0 +1,129 @@
+"""Finding the record for a workload on a target: a Hit, or a Miss that says why."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from metasched.database.record import Measured, Record
+from metasched.database.store import Store
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A record that can be used.
+
+    Attributes:
+        record: the fastest one.
+        exact: it was measured on exactly this target.
+        note: how its target differs, empty when exact.
+    """
+
+    record: Measured
+    exact: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why there is no record.
+
+    Attributes:
+        reason: a sentence.
+        field: which part did not fit: `workload`, `target` or `status`; empty in an empty store.
+        nearest: the record that came closest, or None.
+    """
+
+    reason: str
+    field: str = ""
+    nearest: Measured | None = None
+
+
+def lookup(
+    store: Store, workload_hash: str, target: Target, *, script: str = "", strict: bool = False
+) -> Hit | Miss:
+    """The best record for a workload on a target.
+
+    Args:
+        store: where to look.
+        workload_hash: structural hash of the unscheduled function.
+        target: the machine to run on.
+        script: the function's script, to name the nearest workload in a miss.
+        strict: accept a record of exactly this target only; otherwise also one of another target
+            whose code can run here.
+    """
+    exact = store.best(workload_hash, target)
+    if exact is not None:
+        return Hit(exact)
+    found = [(t, store.best(workload_hash, t)) for t in store.targets(workload_hash)]
+    others = [(t, record) for t, record in found if record is not None]
+    reasons = []
+    for other, record in sorted(others, key=lambda pair: pair[1].seconds):
+        reason = target.supports(other)
+        if reason is None and not strict:
+            return Hit(record, exact=False, note="; ".join(target.differences(other)))
+        reasons.append((reason or "; ".join(target.differences(other)), other, record))
+    if reasons:
+        reason, other, record = reasons[0]
+        return Miss(
+            f"the workload was tuned for {other.key} only, not for {target.key}: {reason}",
+            "target", record,
+        )  # fmt: skip
+    failed = store.all(workload_hash, target)
+    if failed:
+        last = failed[-1]
+        return Miss(
+            f"all {len(failed)} candidates of this workload failed here, the last with "
+            f"{last.status.value}: {last.message}",
+            "status", last,
+        )  # fmt: skip
+    return _unknown_workload(store, workload_hash, script)
+
+
+def explain(
+    record: Measured, workload_hash: str, target: Target, *, script: str = ""
+) -> Hit | Miss:
+    """Whether one record (a trace file, say) fits a workload and a target."""
+    if record.workload_hash != workload_hash:
+        change = first_change(record.workload, script) if script else ""
+        detail = f": {change}" if change else ""
+        return Miss(
+            f"it was made for another workload (hash {record.workload_hash[:12]}, "
+            f"this one is {workload_hash[:12]}){detail}",
+            "workload", record,
+        )  # fmt: skip
+    other = record.target_value
+    reason = target.supports(other)
+    if reason is not None:
+        return Miss(reason, "target", record)
+    return Hit(record, other == target, "; ".join(target.differences(other)))
+
+
+def first_change(theirs: str, ours: str) -> str:
+    """The first line in which two scripts differ, as a sentence; empty when they are equal."""
+    left, right = (text.strip().splitlines() for text in (theirs, ours))
+    for a, b in zip(left, right, strict=False):
+        if a.strip() != b.strip():
+            return f"it has `{a.strip()}` where this one has `{b.strip()}`"
+    if len(left) != len(right):
+        return f"it has {len(left)} lines, this one {len(right)}"
+    return ""
+
+
+def _unknown_workload(store: Store, workload_hash: str, script: str) -> Miss:
+    known = store.workloads()
+    if not known:
+        return Miss("the database has no records")
+    text = f"no record of workload {workload_hash[:12]} among {len(known)}"
+    if not script:
+        return Miss(text, "workload")
+    ratio = {
+        key: difflib.SequenceMatcher(None, script.splitlines(), other.splitlines()).ratio()
+        for key, other in known.items()
+    }
+    nearest = max(ratio, key=lambda key: ratio[key])
+    record: Record | None = next(iter(store.all(nearest, limit=1)), None)
+    return Miss(
+        f"{text}; in the nearest, {first_change(known[nearest], script)}", "workload", record
+    )

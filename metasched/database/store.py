@@ -1,0 +1,306 @@
+"""The working store: one SQLite file of records, safe with several tuners and with kill -9.
+
+Write-ahead log, synchronous=FULL, every write in its own BEGIN IMMEDIATE transaction (a deferred
+one that upgrades fails at once when another tuner wrote). A corrupt file is set aside under a new
+name, with its -wal and -shm, and never overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from metasched.database.record import SCHEMA_VERSION, Record, tool_version
+from metasched.errors import DatabaseError
+from metasched.measure.candidate import Status
+from metasched.target import Target
+
+_APPLICATION = 0x4D534348  # "MSCH" in the file's header says whose it is
+_LOST = ("malformed", "not a database", "file is encrypted")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS workloads (hash TEXT PRIMARY KEY, script TEXT NOT NULL, name TEXT);
+CREATE TABLE IF NOT EXISTS targets (key TEXT PRIMARY KEY, json TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS records (
+    id INTEGER PRIMARY KEY,
+    workload TEXT NOT NULL REFERENCES workloads(hash),
+    target TEXT NOT NULL REFERENCES targets(key),
+    candidate TEXT NOT NULL,
+    status TEXT NOT NULL,
+    median REAL,
+    body TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_median ON records (workload, target, median);
+"""
+_SELECT = """SELECT records.body, workloads.hash, workloads.script, workloads.name, targets.json
+    FROM records JOIN workloads ON workloads.hash = records.workload
+    JOIN targets ON targets.key = records.target"""
+_ELSEWHERE = ("workload_hash", "workload", "workload_name", "target")
+
+
+class Store:
+    """Records in one SQLite file.
+
+    Attributes:
+        path: the file.
+        set_aside: where a corrupt file of that name was moved when it was found, or None.
+        unsaved: records that a full disk kept out; the next successful `put` writes them too.
+    """
+
+    def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 30.0) -> None:
+        """Open or create the file.
+
+        Args:
+            path: file name; `:memory:` keeps everything in memory.
+            read_only: refuse to write, and to create.
+            timeout: seconds to wait for another tuner's transaction.
+
+        Raises:
+            DatabaseError: the place cannot be written, the file belongs to another program or to a
+                later metasched. A corrupt file is no error: it is set aside with a warning.
+        """
+        self.path = Path(path)
+        self.set_aside: Path | None = None
+        self.unsaved: list[Record] = []
+        self._memory = str(path) == ":memory:"
+        self._read_only = read_only
+        self._timeout = timeout
+        self._known: set[tuple[str, str]] = set()
+        self._connection = self._open()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, records: Record | Iterable[Record]) -> None:
+        """Store records, all or none.
+
+        Raises DatabaseError (disk full, no permission, file damaged); the records stay in
+        `unsaved` and everything stored before is intact.
+        """
+        new = [records] if isinstance(records, Record) else list(records)
+        pending = [*self.unsaved, *new]
+        if not pending:
+            return
+        try:
+            with self._transaction() as cursor:
+                for record in pending:
+                    self._insert(cursor, record)
+        except sqlite3.Error as error:
+            self.unsaved = pending
+            self._known.clear()
+            raise DatabaseError(
+                f"{self.path}: {len(pending)} record(s) could not be saved ({error}); they are "
+                "kept in memory and written with the next ones, what was saved before is intact"
+            ) from None
+        self.unsaved = []
+
+    def _insert(self, cursor: sqlite3.Cursor, record: Record) -> None:
+        target = record.target_value
+        pair = (record.workload_hash, target.key)
+        if pair not in self._known:
+            cursor.execute(
+                "INSERT OR IGNORE INTO workloads VALUES (?, ?, ?)",
+                (record.workload_hash, record.workload, record.workload_name),
+            )
+            cursor.execute(
+                "INSERT OR IGNORE INTO targets VALUES (?, ?)",
+                (target.key, json.dumps(target.to_json())),
+            )
+        body = record.model_dump(mode="json", exclude=set(_ELSEWHERE))
+        median = record.seconds if record.ok else None
+        cursor.execute(
+            "INSERT INTO records (workload, target, candidate, status, median, body) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (*pair, record.candidate_key, record.status.value, median, json.dumps(body)),
+        )
+        self._known.add(pair)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def best(self, workload_hash: str, target: Target) -> Record | None:
+        """The fastest correct record of this workload on exactly this target, or None."""
+        rows = self._records(
+            "WHERE records.workload = ? AND records.target = ? AND median IS NOT NULL "
+            "ORDER BY median, id LIMIT 1",
+            (workload_hash, target.key),
+        )
+        return rows[0] if rows else None
+
+    def all(
+        self,
+        workload_hash: str | None = None,
+        target: Target | None = None,
+        status: Status | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """The records that match, in the order they were stored."""
+        wanted = {
+            "records.workload": workload_hash,
+            "records.target": target.key if target is not None else None,
+            "records.status": status.value if status is not None else None,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{c} = ?' for c in given)} " if given else ""
+        tail = f"ORDER BY id LIMIT {-1 if limit is None else int(limit)}"
+        return self._records(where + tail, tuple(given.values()))
+
+    def keys(self, workload_hash: str, target: Target) -> set[str]:
+        """The keys of the candidates measured already, failed ones included."""
+        rows = self._query(
+            "SELECT DISTINCT candidate FROM records WHERE workload = ? AND target = ?",
+            (workload_hash, target.key),
+        )
+        return {row[0] for row in rows}
+
+    def workloads(self) -> dict[str, str]:
+        """Script by hash of every workload with a record."""
+        return dict(self._query("SELECT hash, script FROM workloads", ()))
+
+    def targets(self, workload_hash: str) -> list[Target]:
+        """The targets for which this workload has a correct record."""
+        rows = self._query(
+            "SELECT DISTINCT targets.json FROM targets JOIN records ON key = target "
+            "WHERE workload = ? AND median IS NOT NULL",
+            (workload_hash,),
+        )
+        return [Target.of(json.loads(row[0])) for row in rows]
+
+    def __len__(self) -> int:
+        return int(self._query("SELECT count(*) FROM records", ())[0][0])
+
+    def close(self) -> None:
+        """Close the file; closing twice is allowed."""
+        self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the file --------------------------------------------------------------------------------
+
+    def _records(self, tail: str, values: Sequence[Any]) -> list[Record]:
+        found = []
+        for body, key, script, name, target in self._query(f"{_SELECT} {tail}", values):
+            try:
+                data = {**json.loads(body), "target": json.loads(target)}
+            except json.JSONDecodeError as error:
+                raise DatabaseError(f"{self.path}: a record is damaged: {error}") from None
+            data.update(workload_hash=key, workload=script, workload_name=name or "")
+            found.append(Record.from_data(data, source=str(self.path)))
+        return found
+
+    def _query(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        try:
+            return self._connection.execute(sql, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise DatabaseError(f"{self.path}: cannot be read: {error}") from None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Cursor]:
+        cursor = self._connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield cursor
+            cursor.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._memory:
+            return self._prepare(sqlite3.connect(":memory:", isolation_level=None))
+        try:
+            if self._read_only:
+                return self._connect()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock():
+                try:
+                    return self._connect()
+                except sqlite3.DatabaseError as error:
+                    if not any(word in str(error) for word in _LOST):
+                        raise
+                    reason = " ".join(str(error).split())
+                    self.set_aside = self._move_aside()
+                    connection = self._connect()
+            warnings.warn(
+                f"{self.path} is corrupt ({reason}); it was kept as {self.set_aside} and a new "
+                "database was started",
+                stacklevel=4,
+            )
+            return connection
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(f"{self.path}: cannot be opened: {error}") from None
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """One process at a time creates, checks or sets aside the file."""
+        with open(f"{self.path}.lock", "w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _connect(self) -> sqlite3.Connection:
+        mode = "mode=ro" if self._read_only else "mode=rwc"
+        if self._read_only and not os.access(self.path.parent, os.W_OK):
+            mode = "mode=ro&immutable=1"  # a log's companion files cannot be made there
+        uri = f"{self.path.absolute().as_uri()}?{mode}"
+        connection = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
+        try:
+            return self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _prepare(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Check whose file it is and that it is whole; create the tables."""
+
+        def pragma(name: str) -> Any:
+            return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+        owner, version = pragma("application_id"), pragma("user_version")
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and owner != _APPLICATION:
+            raise DatabaseError(f"{self.path} is a database of another program; it was not touched")
+        if version > SCHEMA_VERSION:
+            raise DatabaseError(
+                f"{self.path} has schema version {version}; this metasched ({tool_version()}) "
+                f"knows versions up to {SCHEMA_VERSION}; use a later metasched"
+            )
+        problem = pragma("quick_check(1)")
+        if problem != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
+        if not self._read_only:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+        if not self._read_only and (not tables or version < SCHEMA_VERSION):
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={_APPLICATION}")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        return connection
+
+    def _move_aside(self) -> Path:
+        """Rename the corrupt file and its companions to the first free name."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        number = 0
+        while True:
+            suffix = f"-{number}" if number else ""
+            base = self.path.with_name(f"{self.path.name}.corrupt-{stamp}{suffix}")
+            if not base.exists():
+                break
+            number += 1
+        for tail in ("-wal", "-shm", ""):
+            source = Path(f"{self.path}{tail}")
+            if source.exists():
+                os.rename(source, f"{base}{tail}")
+        return base
