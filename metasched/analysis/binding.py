@@ -1,0 +1,93 @@
+"""Bindings: how the loops above a block give values to its iterators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.affine import linear
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child
+from metasched.ir.describe import show_expr
+from metasched.ir.expr import TRUE, Var, as_int
+from metasched.ir.stmt import BlockRealize, For
+
+
+def trivial_binding(
+    target: Child | BlockRealize, loops: Sequence[For] | None = None
+) -> Failure | None:
+    """Whether iterator number n is bound to exactly loop number n, and there are as many."""
+    realize, above = _parts(target, loops)
+    values = realize.iter_values
+    same = len(values) == len(above)
+    if same and all(v is loop.var for v, loop in zip(values, above, strict=True)):
+        return None
+
+    def sentence() -> str:
+        bound = ", ".join(map(show_expr, values))
+        names = ", ".join(loop.var.name for loop in above)
+        return f"the iterators of block {realize.block.name} are bound to ({bound}), not ({names})"
+
+    return Failure("not-trivial-binding", sentence, realize)
+
+
+def _parts(
+    target: Child | BlockRealize, loops: Sequence[For] | None
+) -> tuple[BlockRealize, Sequence[For]]:
+    if isinstance(target, Child):
+        return target.realize, target.loops if loops is None else loops
+    return target, loops or ()
+
+
+def affine_binding(
+    target: Child | BlockRealize, loops: Sequence[For] | None = None
+) -> Failure | None:
+    """Whether the bindings are a surjective affine map of the loops, leading term of scale 1.
+
+    Cached on the realisation, for the loops it was asked with.
+
+    Args:
+        target: the block; a Child brings the loops up to its scope.
+        loops: the loops that iterate; variables of other loops are constants.
+    """
+    realize, above = _parts(target, loops)
+    if not above or not realize.iter_values:
+        return None
+    key = ("affine", *[(p.var, p.min, p.extent, p.step) for p in above])
+    facts = realize.facts
+    if key not in facts:
+        facts[key] = None if _plain(realize, above) else _by_iter_map(realize, above)
+    return facts[key]  # type: ignore[no-any-return]
+
+
+def _plain(realize: BlockRealize, loops: Sequence[For]) -> bool:
+    """The common case at little cost: sums of distinct loop variables that tile exactly."""
+    if realize.predicate is not TRUE:
+        return False
+    extents: dict[Var, int | None] = {}
+    for loop in loops:
+        if as_int(loop.min) != 0 or loop.step is not None:
+            return False
+        extents[loop.var] = as_int(loop.extent)
+    for value in realize.iter_values:
+        expected: int | None = 1
+        for atom, coef in sorted(linear(value).terms.items(), key=lambda item: item[1]):
+            if not isinstance(atom, Var) or atom not in extents:
+                return False
+            extent = extents.pop(atom)
+            if extent == 1:
+                continue
+            if coef != expected:
+                return False
+            expected = None if extent is None else expected * extent
+    return True
+
+
+def _by_iter_map(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
+    def sentence() -> str:
+        bound = ", ".join(
+            f"{v.var.name} = {show_expr(e)}"
+            for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        )
+        return f"the bindings of block {realize.block.name} are not affine: {bound}"
+
+    return Failure("not-affine", sentence, realize)

@@ -1,0 +1,330 @@
+"""What a block is within its scope: the conditions that the legality of primitives rests on.
+
+Every condition returns None when it holds and a Failure that says why when it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from metasched.analysis.binding import affine_binding as affine_binding
+from metasched.analysis.binding import trivial_binding as trivial_binding
+from metasched.analysis.cover import region_cover as region_cover
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child, EdgeKind, Scope, footprints, may_overlap
+from metasched.ir.buffer import Buffer
+from metasched.ir.describe import describe, show_region
+from metasched.ir.expr import Var, as_int
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind
+from metasched.ir.visit import free_vars, walk_stmts
+
+
+def is_spatial_only(block: Block) -> Failure | None:
+    """Whether all iterators of a block are spatial."""
+    for v in block.iter_vars:
+        if not v.is_spatial:
+            text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}, not spatial"
+            return Failure("not-spatial", text, block)
+    return None
+
+
+def is_leaf(block: Block) -> Failure | None:
+    """Whether no other block stands inside `block` (cached)."""
+    inner = block.facts.get("inner", 0)
+    if inner == 0:
+        found = (s for s in walk_stmts(block) if isinstance(s, BlockRealize))
+        inner = block.facts["inner"] = next(found, None)
+    if inner is None:
+        return None
+    text = f"block {block.name} is no leaf: block {inner.block.name} stands inside it"
+    return Failure("not-leaf", text, block)
+
+
+def is_output(scope_block: Block, block: Block) -> bool:
+    """Whether `block` writes a buffer that its scope block does not allocate."""
+    own = scope_block.alloc_buffers
+    return any(all(r.buffer is not b for b in own) for r in block.writes)
+
+
+def dominant(
+    scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
+) -> Failure | None:
+    """Whether a child is the only one to write what it writes.
+
+    Args:
+        sole: require it to be the only writer of each buffer; otherwise other writers are
+            allowed where their regions are proved disjoint from this block's.
+        among: the children to compare with (default: all of the scope).
+    """
+    block = scope.child(token).block
+    for region in block.writes:
+        for other in scope.realizes if among is None else among:
+            if other.token is token or not _writes(other.block, region.buffer):
+                continue
+            if sole or may_overlap(block, other.block, region.buffer, reads_a=False, reads_b=False):
+                return _two_writers(block, other.block, region.buffer)
+    return None
+
+
+def _writes(block: Block, buffer: Buffer) -> bool:
+    foot = footprints(block).get(buffer)
+    return foot is not None and bool(foot.writes)
+
+
+def _two_writers(block: Block, other: Block, buffer: Buffer) -> Failure:
+    def sentence() -> str:
+        name = buffer.name
+        return f"block {block.name} is not the only writer of {name}: {other.name} writes it too"
+
+    return Failure("not-dominant", sentence, block)
+
+
+def complete(
+    scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
+) -> Failure | None:
+    """Whether a child is complete: it can be run anywhere, in any order, any number of times.
+
+    All its iterators are spatial, it dominates what it writes (see `dominant` for `sole` and
+    `among`) and it reads no buffer that it writes.
+    """
+    block = scope.child(token).block
+    return _complete_alone(block) or dominant(scope, token, sole=sole, among=among)
+
+
+def _complete_alone(block: Block) -> Failure | None:
+    if "complete" not in block.facts:
+        block.facts["complete"] = is_spatial_only(block) or _reads_own_output(block)
+    return block.facts["complete"]  # type: ignore[no-any-return]
+
+
+def _reads_own_output(block: Block) -> Failure | None:
+    for region in block.writes:
+        for read in block.reads:
+            if read.buffer is region.buffer:
+                name = region.buffer.name
+                text = f"block {block.name} both reads and writes {name}"
+                return Failure("reads-own-output", text, block)
+    return None
+
+
+def reduction(
+    scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
+) -> Failure | None:
+    """Whether a child is a reduction block: its updates commute and start from its init.
+
+    It has an init, an affine binding, only spatial and reduction iterators, dominates what it
+    writes, and no reduction iterator occurs in the indices of what it writes.
+    """
+    child = scope.child(token)
+    return (
+        _reduction_alone(child.block)
+        or dominant(scope, token, sole=sole, among=among)
+        or affine_binding(child)
+    )
+
+
+def _reduction_alone(block: Block) -> Failure | None:
+    if "reduction" not in block.facts:
+        block.facts["reduction"] = (
+            _has_init(block) or _spatial_or_reduce(block) or _reduction_free_output(block)
+        )
+    return block.facts["reduction"]  # type: ignore[no-any-return]
+
+
+def _has_init(block: Block) -> Failure | None:
+    if block.init is not None:
+        return None
+    return Failure("no-init", f"block {block.name} has no init", block)
+
+
+def _spatial_or_reduce(block: Block) -> Failure | None:
+    for v in block.iter_vars:
+        if not (v.is_spatial or v.is_reduce):
+            text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}"
+            return Failure("iterator-kind", f"{text}, not spatial or reduce", block)
+    return None
+
+
+def _reduction_free_output(block: Block) -> Failure | None:
+    reduced = frozenset(v.var for v in block.iter_vars if v.is_reduce)
+    for region in block.writes:
+        for r in region.region:
+            hit = (free_vars(r.min) | free_vars(r.extent)) & reduced
+            if hit:
+                names = ", ".join(sorted(v.name for v in hit))
+
+                def sentence(region=region, names=names) -> str:  # type: ignore[no-untyped-def]
+                    where = f"{show_region(region)} of block {block.name}"
+                    return f"reduction iterator {names} indexes the output {where}"
+
+                return Failure("reduction-indexes-output", sentence, block)
+    return None
+
+
+def complete_or_reduction(
+    scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
+) -> Failure | None:
+    """Whether a child is a complete or a reduction block."""
+    first = complete(scope, token, sole=sole, among=among)
+    if first is None:
+        return None
+    second = reduction(scope, token, sole=sole, among=among)
+    if second is None:
+        return None
+
+    def sentence() -> str:
+        name = scope.child(token).block.name
+        return (
+            f"block {name} is neither complete ({first.sentence}) "
+            f"nor a reduction ({second.sentence})"
+        )
+
+    return Failure("not-complete-or-reduction", sentence, scope.child(token).block)
+
+
+def stage_pipeline(scope: Scope) -> Failure | None:
+    """Whether a scope is a pipeline of stages, each reading only what earlier ones have written.
+
+    Its statements are loops and blocks only, no block overwrites what an earlier one reads, and
+    every child has region cover. Cached with the scope.
+    """
+    facts = scope.block.facts
+    if "stage_pipeline" not in facts:
+        facts["stage_pipeline"] = _stage_pipeline(scope)
+    return facts["stage_pipeline"]  # type: ignore[no-any-return]
+
+
+def _stage_pipeline(scope: Scope) -> Failure | None:
+    for stmt, _ in scope.loose:
+
+        def foreign(stmt=stmt) -> str:  # type: ignore[no-untyped-def]
+            return f"scope {scope.block.name} holds more than loops and blocks: {describe(stmt)}"
+
+        return Failure("not-structured", foreign, stmt)
+    for edge in scope.edges:
+        if edge.kind is EdgeKind.WAR:
+
+            def overwritten(edge=edge) -> str:  # type: ignore[no-untyped-def]
+                src, dst = scope.child(edge.src).block, scope.child(edge.dst).block
+                return f"block {dst.name} overwrites {edge.buffer.name}, which {src.name} reads"
+
+            return Failure("write-after-read", overwritten, scope.child(edge.dst).block)
+    for child in scope.realizes:
+        failure = region_cover(scope, child.token)
+        if failure is not None:
+            return failure
+    return None
+
+
+def compact_dataflow(scope: Scope, tokens: Iterable[BlockToken]) -> Failure | None:
+    """Whether each of these children, taken among themselves, is complete or a reduction.
+
+    Two blocks may write one buffer where their regions are proved disjoint.
+    """
+    among = [scope.child(t) for t in tokens]
+    for child in among:
+        failure = complete_or_reduction(scope, child.token, sole=False, among=among)
+        if failure is not None:
+            return Failure("not-compact-dataflow", lambda f=failure: f.sentence, child.block)  # type: ignore[misc]
+    return None
+
+
+def loop_iter_kind(loop: For, children: Iterable[Child]) -> IterKind:
+    """What a loop iterates: reduce or spatial iterators only, or opaque when mixed or other.
+
+    A loop that no binding mentions is spatial.
+    """
+    kinds = set()
+    for child in children:
+        for value, v in zip(child.realize.iter_values, child.block.iter_vars, strict=True):
+            if loop.var in free_vars(value):
+                kinds.add(v.kind)
+    if kinds <= {IterKind.SPATIAL}:
+        return IterKind.SPATIAL
+    return IterKind.REDUCE if kinds == {IterKind.REDUCE} else IterKind.OPAQUE
+
+
+TILED = "meta_schedule.tiling_structure"
+"""The annotation of a block that multi-level tiling has been applied to."""
+
+
+def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
+    """Whether tiling a child can pay: some read misses a spatial iterator, so data is reused."""
+    child = scope.child(token)
+    block = child.block
+    if "tiling" not in block.facts:
+        block.facts["tiling"] = _has_reuse(block)
+    failure: Failure | None = block.facts["tiling"]
+    return failure or trivial_binding(child)
+
+
+def _has_reuse(block: Block) -> Failure | None:
+    def no(slug: str, why: str) -> Failure:
+        return Failure(slug, f"block {block.name} {why}", block)
+
+    if TILED in block.annotations:
+        return no("already-tiled", "has been tiled already")
+    if len(block.writes) != 1 or not block.reads:
+        return no("not-tileable", "must write one buffer and read at least one")
+    if is_spatial_only(block) is None:
+        return no("no-reduction", "has only spatial iterators, so nothing is reused")
+    buffers = [r.buffer for r in block.reads]
+    if len(set(map(id, buffers))) != len(buffers):
+        return no("repeated-read", "reads one buffer in two ways")
+    spatial = [v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
+    unused = 0
+    for region in block.reads:
+        if region.buffer is block.writes[0].buffer:
+            continue
+        if any(as_int(r.extent) is None for r in region.region):
+            return no("symbolic-region", f"reads {region.buffer.name} in a region without a size")
+        used: set[Var] = set().union(*(free_vars(r.min) for r in region.region))
+        unused += sum(v not in used for v in spatial)
+    return None if unused else no("no-reuse", "uses every element of its inputs once")
+
+
+def needs_rfactor(scope: Scope, token: BlockToken, max_parallel: int) -> Failure | None:
+    """Whether factoring the reduction of a child can pay: it lacks spatial parallelism.
+
+    Args:
+        max_parallel: how many iterations are worth running in parallel.
+    """
+    child = scope.child(token)
+    block = child.block
+
+    def no(slug: str, why: str) -> Failure:
+        return Failure(slug, f"block {block.name} {why}", block)
+
+    if TILED in block.annotations:
+        return no("already-tiled", "has been tiled already")
+    failure = reduction(scope, token) or trivial_binding(child)
+    if failure is not None:
+        return failure
+    space = reduce = 1
+    bodies = [*child.loops[1:], child.realize]
+    for loop, body in zip(child.loops, bodies, strict=True):
+        extent = as_int(loop.extent)
+        if loop.body is not body:
+            return no("not-perfect", f"is not alone below loop {loop.var.name}")
+        if extent is None:
+            return no("symbolic-extent", f"has loop {loop.var.name} of unknown extent")
+        kind = loop_iter_kind(loop, (child,))
+        if kind is IterKind.REDUCE:
+            reduce *= extent
+        elif kind is IterKind.SPATIAL:
+            space *= extent
+        else:
+            return no("loop-kind", f"mixes iterator kinds in loop {loop.var.name}")
+    if reduce <= 1:
+        return no("no-reduction", "has no reduction longer than one")
+    if needs_multi_level_tiling(scope, token) is None and (space >= reduce or space > max_parallel):
+        return no("enough-parallelism", f"has {space} spatial iterations, reduction {reduce}")
+    return None
+
+
+__all__ = [
+    "TILED", "affine_binding", "compact_dataflow", "complete", "complete_or_reduction", "dominant",
+    "is_leaf", "is_output", "is_spatial_only", "loop_iter_kind",
+    "needs_multi_level_tiling", "needs_rfactor", "reduction", "region_cover", "stage_pipeline",
+    "trivial_binding",
+]  # fmt: skip

@@ -1,0 +1,235 @@
+"""Can two accesses touch one element? A system of differences, solved by interval propagation.
+
+Two executions, a and b, touch the same element when the boxes they access overlap in every
+dimension: `-(wa - 1) <= min_a - min_b <= wb - 1`. Both minima are linear over atoms. An atom that
+both sides use with one coefficient contributes its difference d(x) = x_a - x_b, which is 0 for
+variables that are fixed (they stand outside both executions). Every `q = e // c` and `r = e % c`
+adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c. Tightening the interval of every unknown
+against every equation, with a divisibility test, proves what affine schedules produce: splits,
+fuses, tiles, strides and shifted stencils. What it cannot prove counts as touching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Sequence
+from dataclasses import dataclass
+from math import gcd, inf
+from typing import TypeAlias
+
+from metasched.analysis.affine import Form, Interval, Ranges, interval, linear
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var
+from metasched.ir.visit import free_vars, walk_exprs
+
+Side: TypeAlias = tuple[Form, float]
+"""One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
+
+_ROUNDS = 16
+
+
+@dataclass(slots=True)
+class _Equation:
+    terms: Sequence[tuple[Hashable, int]]
+    low: float
+    high: float
+
+
+class _System:
+    """Unknowns with intervals, and the equations between them."""
+
+    def __init__(self, fixed: Container[Var], ranges: Ranges) -> None:
+        self.fixed, self.ranges = fixed, ranges
+        self.bounds: dict[Hashable, Interval] = {}
+        self.equations: list[_Equation] = []
+        self.implied: list[tuple[Sequence[Expr], Sequence[tuple[Expr, int]]]] = []
+        self._divided: set[tuple[Expr, Expr]] = set()
+        self._fixed: dict[Expr, bool] = {}
+
+    def is_fixed(self, atom: Expr) -> bool:
+        """Whether both executions see one value of `atom`."""
+        found = self._fixed.get(atom)
+        if found is None:
+            if isinstance(atom, Var):
+                found = atom in self.fixed
+            else:
+                found = all(v in self.fixed for v in free_vars(atom)) and not _loads(atom)
+            self._fixed[atom] = found
+        return found
+
+    def single(self, atom: Expr, side: int) -> Hashable:
+        """The unknown for the value of `atom` in one execution."""
+        key = (atom, side)
+        if key not in self.bounds:
+            self.bounds[key] = interval(atom, self.ranges)
+        return key
+
+    def difference(self, atom: Expr) -> Hashable:
+        """The unknown for the value of `atom` in a minus its value in b."""
+        if atom in self.bounds:
+            return atom
+        lo, hi = interval(atom, self.ranges)
+        width = hi - lo if lo > -inf and hi < inf else inf
+        self.bounds[atom] = (-width, width)
+        if isinstance(atom, (FloorDiv, FloorMod)):
+            self._define_division(atom)
+        elif not isinstance(atom, Var) and not _loads(atom):
+            parts = [v for v in free_vars(atom) if v not in self.fixed]
+            for part in parts:
+                self.difference(part)
+            self.implied.append((parts, [(atom, 1)]))
+        return atom
+
+    def _define_division(self, atom: FloorDiv | FloorMod) -> None:
+        """e = (e // c) c + e % c, for both of a pair at once."""
+        quotient, rest = FloorDiv(atom.a, atom.b), FloorMod(atom.a, atom.b)
+        if (atom.a, atom.b) in self._divided:
+            return
+        self._divided.add((atom.a, atom.b))
+        self.difference(quotient)
+        self.difference(rest)
+        inner = self._changing(linear(atom.a).terms)
+        for part, _ in inner:
+            self.difference(part)
+        if isinstance(atom.b, IntImm) and atom.b.value > 0:
+            both = [*inner, (quotient, -atom.b.value), (rest, -1)]
+            self.equations.append(_Equation(both, 0, 0))
+        elif all(v in self.fixed for v in free_vars(atom.b)) and not _loads(atom.b):
+            self.implied.append(([quotient, rest], inner))
+            parts = [v for v in free_vars(atom.a) if v not in self.fixed]
+            if not _loads(atom.a):
+                self.implied.append((parts, [(quotient, 1)]))
+                self.implied.append((parts, [(rest, 1)]))
+
+    def _changing(self, terms: dict[Expr, int]) -> list[tuple[Expr, int]]:
+        return [(a, c) for a, c in terms.items() if not self.is_fixed(a)]
+
+    def require(self, a: Side, b: Side) -> None:
+        """The two boxes overlap in one dimension."""
+        terms: list[tuple[Hashable, int]] = []
+        form_a, form_b = a[0].terms, b[0].terms
+        for atom, coef in form_a.items():
+            other = form_b.get(atom, 0)
+            if self.is_fixed(atom):
+                if coef != other:
+                    terms.append((self.single(atom, 0), coef - other))
+            elif other:
+                terms.append((self.difference(atom), coef))
+                if coef != other:
+                    terms.append((self.single(atom, 1), coef - other))
+            else:
+                terms.append((self.single(atom, 0), coef))
+        for atom, coef in form_b.items():
+            if atom not in form_a:
+                terms.append((self.single(atom, 0 if self.is_fixed(atom) else 1), -coef))
+        shift = b[0].const - a[0].const
+        self.equations.append(_Equation(terms, shift - (a[1] - 1), shift + b[1] - 1))
+
+    def tighten(self) -> bool:
+        """Shrink the intervals until nothing changes; False when there is no solution."""
+        for _ in range(_ROUNDS):
+            changed = False
+            for equation in self.equations:
+                verdict = self._tighten_one(equation)
+                if verdict is None:
+                    return False
+                changed |= verdict
+            changed |= self._follow_implications()
+            if not changed:
+                break
+        return True
+
+    def _tighten_one(self, equation: _Equation) -> bool | None:
+        """True if an interval shrank, None if the equation cannot hold."""
+        bounds, terms = self.bounds, equation.terms
+        spans: list[Interval] = []
+        low_sum: float = 0
+        high_sum: float = 0
+        const, step = 0, 0
+        for key, coef in terms:
+            lo, hi = bounds[key]
+            if lo > hi:
+                return None
+            span = (coef * lo, coef * hi) if coef > 0 else (coef * hi, coef * lo)
+            spans.append(span)
+            if lo == hi:
+                const += coef * int(lo)
+            else:
+                step = gcd(step, coef)
+            low_sum += span[0]
+            high_sum += span[1]
+        need_low, need_high = equation.low, equation.high
+        if low_sum > need_high or high_sum < need_low:
+            return None
+        if step > 1 and need_low + (const - need_low) % step > need_high:
+            return None  # no multiple of the common divisor falls between
+        changed = False
+        for (key, coef), (span_low, span_high) in zip(terms, spans, strict=True):
+            rest_low = low_sum - span_low if span_low > -inf else _rest(spans, 0)
+            rest_high = high_sum - span_high if span_high < inf else _rest(spans, 1)
+            if rest_low == -inf and rest_high == inf:
+                continue
+            least, most = need_low - rest_high, need_high - rest_low
+            lo, hi = (least, most) if coef > 0 else (most, least)
+            old = bounds[key]
+            new_lo = max(old[0], _ceil(lo, coef))
+            new_hi = min(old[1], _floor(hi, coef))
+            if new_lo > new_hi:
+                return None
+            if (new_lo, new_hi) != old:
+                bounds[key] = (new_lo, new_hi)
+                changed = True
+        return changed
+
+    def _follow_implications(self) -> bool:
+        """Where all conditions are zero, the sum they imply is zero."""
+        left, fired = [], False
+        for conditions, terms in self.implied:
+            if all(self.bounds[c] == (0, 0) for c in conditions):
+                self.equations.append(_Equation(list(terms), 0, 0))
+                fired = True
+            else:
+                left.append((conditions, terms))
+        self.implied = left
+        return fired
+
+
+def _rest(spans: list[Interval], end: int) -> float:
+    """The sum of one end of all spans without one infinite end."""
+    ends = [s[end] for s in spans]
+    ends.remove(-inf if end == 0 else inf)
+    return sum(ends)
+
+
+def _ceil(value: float, by: int) -> float:
+    return value / by if abs(value) == inf else -(-value // by)
+
+
+def _floor(value: float, by: int) -> float:
+    return value / by if abs(value) == inf else value // by
+
+
+def _loads(expr: Expr) -> bool:
+    return not isinstance(expr, Var) and any(isinstance(e, BufferLoad) for e in walk_exprs(expr))
+
+
+def collide(
+    a: Sequence[Side], b: Sequence[Side], fixed: Container[Var], ranges: Ranges
+) -> dict[Var, Interval] | None:
+    """When two executions access the boxes `a` and `b`: can they touch one element?
+
+    Args:
+        a, b: for each dimension the first element and the number of elements.
+        fixed: variables with one value in both executions.
+        ranges: values the other variables can take (both included); missing means any.
+
+    Returns:
+        None when proved that they cannot; otherwise for each variable the interval of its value
+        in the first execution minus that in the second (variables not named: unrestricted).
+    """
+    system = _System(fixed, ranges)
+    for side_a, side_b in zip(a, b, strict=True):
+        if side_a[1] < inf and side_b[1] < inf:
+            system.require(side_a, side_b)
+    if not system.tighten():
+        return None
+    return {key: span for key, span in system.bounds.items() if isinstance(key, Var)}

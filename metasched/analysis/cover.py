@@ -1,0 +1,310 @@
+"""Region cover: does a block read only what its producers have surely written before?
+
+Producers and consumer are compared within one iteration of the loops they share. What a producer
+writes is bounded from below (only boxes that are filled without gaps count), what the consumer
+reads from above. Bounds are integer intervals on top of a fixed part: the terms of the index over
+variables of shared loops, which have one value on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child, EdgeKind, Scope
+from metasched.ir.buffer import Buffer, BufferRegion
+from metasched.ir.describe import show_region
+from metasched.ir.expr import LT, And, Expr, Var, as_int
+from metasched.ir.stmt import BlockToken, For
+from metasched.ir.visit import free_vars, substitute
+
+
+class Span(NamedTuple):
+    """The elements from fixed + low to fixed + high in one dimension."""
+
+    fixed: frozenset[tuple[Expr, int]]
+    low: float
+    high: float
+
+
+Box: TypeAlias = tuple[Span, ...]
+_NOTHING: frozenset[tuple[Expr, int]] = frozenset()
+
+
+def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, list[tuple[Expr, Expr]]]]:
+    """The regions of a child over loop variables: its iterators replaced by bindings (cached)."""
+    key = ("bound", writes)
+    found: list[tuple[Buffer, list[tuple[Expr, Expr]]]] | None = child.realize.facts.get(key)
+    if found is None:
+        block = child.block
+        names = [v.var for v in block.iter_vars]
+        values = dict(zip(names, child.realize.iter_values, strict=True))
+        found = [
+            (r.buffer, [(_bind(d.min, values), _bind(d.extent, values)) for d in r.region])
+            for r in (block.writes if writes else block.reads)
+        ]
+        child.realize.facts[key] = found
+    return found
+
+
+def _bind(expr: Expr, values: dict[Var, Expr]) -> Expr:
+    if isinstance(expr, Var):
+        value = values.get(expr)
+        return expr if value is None else value
+    return substitute(expr, values)
+
+
+def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
+    """The values of each loop variable; symbolic ends are unbounded."""
+    ranges: dict[Var, Interval] = {}
+    for loop in loops:
+        low, high = range_interval(loop.min, loop.extent)
+        if loop.step is not None:
+            step = as_int(loop.step)
+            high = low + (high - low) * step if step is not None and step > 0 else inf
+            low = low if step is not None and step > 0 else -inf
+        ranges[loop.var] = (low, high)
+    return ranges
+
+
+def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
+    """Bounds of one dimension while the `varying` variables take all their values."""
+    form = linear(low)
+    fixed = []
+    least: float = form.const
+    most: float = form.const
+    for atom, coef in form.terms.items():
+        if free_vars(atom).isdisjoint(varying):
+            fixed.append((atom, coef))
+            continue
+        lo, hi = interval(atom, varying)
+        least += coef * (lo if coef > 0 else hi)
+        most += coef * (hi if coef > 0 else lo)
+    return Span(frozenset(fixed), least, most + interval(extent, varying)[1] - 1)
+
+
+@dataclass(slots=True)
+class _Limit:
+    """A conjunct `terms + const < bound` of a predicate, over varying variables."""
+
+    terms: dict[Expr, int]
+    most: int
+    used: bool = False
+
+
+def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
+    """The conjuncts of a predicate as limits; None if one is of another form."""
+    out: list[_Limit] = []
+    stack = [predicate]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, And):
+            stack += (part.a, part.b)
+        elif as_int(part) == 1:
+            continue
+        elif isinstance(part, LT):
+            left, right = linear(part.a), linear(part.b)
+            terms = dict(left.terms)
+            const = left.const + right.scaled_into(terms, -1)
+            out.append(_Limit(terms, -const - 1))
+        else:
+            return None
+    return out
+
+
+def lower_box(region: list[tuple[Expr, Expr]], predicate: Expr, varying: Ranges) -> Box | None:
+    """A box surely filled while the `varying` variables take all their values; None if unknown."""
+    limits = _limits(predicate, varying)
+    if limits is None:
+        return None
+    seen: set[Expr] = set()
+    spans: list[Span] = []
+    for low, extent in region:
+        width = as_int(extent)
+        if width is None:
+            return None
+        span = _filled(linear(low), width, varying, seen, limits)
+        if span is None:
+            return None
+        spans.append(span)
+    return tuple(spans) if all(limit.used for limit in limits) else None
+
+
+def _filled(
+    form: Form, width: int, varying: Ranges, seen: set[Expr], limits: list[_Limit]
+) -> Span | None:
+    """The gap-free interval that one dimension takes, if it is one."""
+    fixed: list[tuple[Expr, int]] = []
+    moving: list[tuple[int, float]] = []
+    low: float = form.const
+    for atom, coef in form.terms.items():
+        if free_vars(atom).isdisjoint(varying):
+            fixed.append((atom, coef))
+            continue
+        if not isinstance(atom, Var) or atom in seen or coef < 0:
+            return None
+        seen.add(atom)
+        lo, hi = varying[atom]
+        if hi - lo == inf or lo == -inf:
+            return None
+        low += coef * lo
+        moving.append((coef, hi - lo))
+    span: float = width
+    for coef, steps in sorted(moving):
+        if coef > span and steps:
+            return None
+        span += coef * steps
+    high = low + span - 1
+    for limit in limits:
+        if limit.terms == form.terms:
+            limit.used = True
+            high = min(high, limit.most + form.const + width - 1)
+    return Span(frozenset(fixed), low, high)
+
+
+def shared_loops(a: Child, b: Child) -> int:
+    """How many loops two children of a scope have in common."""
+    count = 0
+    for x, y in zip(a.loops, b.loops, strict=False):
+        if x.var is not y.var:
+            break
+        count += 1
+    return count
+
+
+def _whole(buffer: Buffer) -> Box:
+    """All of a buffer; symbolic dimensions have no upper end."""
+    return tuple(Span(_NOTHING, 0, interval(s, {})[1] - 1) for s in buffer.shape)
+
+
+def _inside(inner: Span, outer: Span, whole: Span) -> bool:
+    """Whether `inner`, clipped to the buffer, lies in `outer`."""
+    if not outer.fixed and outer.low <= whole.low and outer.high >= whole.high < inf:
+        return True
+    if inner.fixed != outer.fixed:
+        return False
+    low, high = inner.low, inner.high
+    if not inner.fixed:
+        low, high = max(low, whole.low), min(high, whole.high)
+    return low > high or (outer.low <= low and high <= outer.high)
+
+
+def _merge(boxes: list[Box]) -> list[Box]:
+    """Join boxes that differ in one dimension only, where they overlap or touch."""
+    boxes = list(dict.fromkeys(boxes))
+    joined = True
+    while joined:
+        joined = False
+        for i, a in enumerate(boxes):
+            for j in range(i + 1, len(boxes)):
+                both = _join(a, boxes[j])
+                if both is not None:
+                    boxes[i : i + 1] = [both]
+                    del boxes[j]
+                    joined = True
+                    break
+            if joined:
+                break
+    return boxes
+
+
+def _join(a: Box, b: Box) -> Box | None:
+    differing = [k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+    if not differing:
+        return a
+    k = differing[0]
+    x, y = a[k], b[k]
+    if len(differing) > 1 or x.fixed != y.fixed or max(x.low, y.low) > min(x.high, y.high) + 1:
+        return None
+    return (*a[:k], Span(x.fixed, min(x.low, y.low), max(x.high, y.high)), *a[k + 1 :])
+
+
+def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
+    """Whether every element a child reads from its producers was written by them before.
+
+    Each group of producers that meet the consumer below the same loop must cover, within one
+    iteration of the shared loops, what the consumer reads there of that buffer.
+    """
+    child = scope.child(token)
+    groups: dict[tuple[Buffer, int], list[Child]] = {}
+    for edge in scope.incoming(token):
+        if edge.kind is EdgeKind.RAW:
+            producer = scope.child(edge.src)
+            key = (edge.buffer, shared_loops(producer, child))
+            groups.setdefault(key, []).append(producer)
+    for (buffer, shared), producers in groups.items():
+        failure = covered(child, producers, buffer, shared)
+        if failure is not None:
+            return failure
+    return None
+
+
+def covered(
+    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
+) -> Failure | None:
+    """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops."""
+    extra = thread_loops(child.loops[:shared], buffer.scope)
+    written: list[Box] = []
+    for producer in producers:
+        varying = loop_ranges((*producer.loops[shared:], *extra))
+        for where, region in bound_regions(producer, writes=True):
+            if where is buffer:
+                box = lower_box(region, producer.realize.predicate, varying)
+                if box is not None:
+                    written.append(box)
+    written = _merge(written)
+    whole = _whole(buffer)
+    varying = loop_ranges((*child.loops[shared:], *extra))
+    for k, (where, region) in enumerate(bound_regions(child, writes=False)):
+        if where is not buffer:
+            continue
+        need = [upper_span(low, extent, varying) for low, extent in region]
+        if not any(all(map(_inside, need, box, whole)) for box in written):
+            return _uncovered(child, child.block.reads[k], producers)
+    return None
+
+
+def _uncovered(child: Child, region: BufferRegion, producers: Sequence[Child]) -> Failure:
+    def sentence() -> str:
+        written = ", ".join(
+            f"{show_region(r)} by {p.block.name}"
+            for p in producers
+            for r in p.block.writes
+            if r.buffer is region.buffer
+        )
+        return (
+            f"block {child.block.name} reads {show_region(region)}, which is not proved to be "
+            f"written before: {written} (region cover)"
+        )
+
+    return Failure("region-cover", sentence, child.block)
+
+
+_SCOPE_RANK = {"global": 0, "shared": 1, "warp": 2, "local": 3}
+
+
+def scope_rank(storage_scope: str) -> int:
+    """How private a storage scope is: global 0, shared 1, warp 2, local and beyond 3."""
+    return _SCOPE_RANK.get(storage_scope.split(".")[0], 3)
+
+
+def thread_rank(tag: str) -> int:
+    """How fine a thread tag is: blockIdx 0, threadIdx and vthread 1, cluster tags 2."""
+    if tag.startswith("blockIdx"):
+        return 0
+    return 1 if tag.startswith(("threadIdx", "vthread")) else 2
+
+
+def thread_loops(loops: Iterable[For], storage_scope: str) -> list[For]:
+    """The thread-bound loops over which memory of this scope is shared."""
+    bound = [loop for loop in loops if loop.thread is not None]
+    if not bound:
+        return bound
+    rank = scope_rank(storage_scope)
+    if storage_scope.startswith("warp"):
+        return [loop for loop in bound if loop.thread == "threadIdx.x"]
+    return [loop for loop in bound if loop.thread and rank <= thread_rank(loop.thread)]

@@ -1,0 +1,445 @@
+"""Instance-wise dependence: may different iterations of a loop touch the same element?
+
+Iterator kinds say what the author promises about a block; these tests look at the accesses
+themselves, over the loops, so that in-place stencils and scans are refused where loops would be run
+in parallel or reordered, and everything whose indices provably differ is accepted.
+
+Two accesses that meet do no harm when
+- the buffer is private: allocated in the scope, used only below the loop, and every iteration reads
+  only what it has written before (each iteration can have memory of its own); or
+- the writers are idempotent: equal elements mean equal iterator values and therefore equal values.
+For a change of order, updates of one element by a commutative reduction do no harm either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import inf
+
+from metasched.analysis.affine import Interval, interval, linear
+from metasched.analysis.binding import affine_binding
+from metasched.analysis.collide import Side, collide
+from metasched.analysis.cover import (
+    bound_regions,
+    covered,
+    loop_ranges,
+    scope_rank,
+    shared_loops,
+    thread_rank,
+)
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child, EdgeKind, Scope, footprints, iter_ranges, sides
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
+from metasched.ir.describe import describe, show_region
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.op import Effect, effect_of
+from metasched.ir.stmt import (
+    Block,
+    Break,
+    BufferStore,
+    Continue,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IterKind,
+    LetStmt,
+    Return,
+    Stmt,
+    While,
+)
+from metasched.ir.visit import free_vars, walk_exprs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """One access of a buffer below a loop: a region of a child block, or a load or store outside.
+
+    Attributes:
+        child: the block, None outside of blocks.
+        where: the region as declared (over the block's iterators).
+        box: the same over loop variables.
+        loops: all loops around it, from the scope block down.
+    """
+
+    buffer: Buffer
+    writes: bool
+    child: Child | None
+    where: BufferRegion
+    box: tuple[Side, ...]
+    loops: tuple[For, ...]
+
+    def show(self) -> str:
+        """The access in words."""
+        who = f"block {self.child.block.name}" if self.child is not None else "a statement"
+        return f"{who} {'writes' if self.writes else 'reads'} {show_region(self.where)}"
+
+
+@lru_cache(maxsize=1 << 14)
+def _loads(expr: Expr) -> tuple[BufferLoad, ...]:
+    return tuple(e for e in walk_exprs(expr) if isinstance(e, BufferLoad))
+
+
+def touches(child: Child) -> tuple[Touch, ...]:
+    """Every access that a child declares, and the loads in its bindings (cached)."""
+    found: tuple[Touch, ...] | None = child.realize.facts.get("touches")
+    if found and found[0].loops == child.loops:
+        return found
+    out: list[Touch] = []
+    for writes in (False, True):
+        declared = child.block.writes if writes else child.block.reads
+        bound = bound_regions(child, writes=writes)
+        for where, (buffer, region) in zip(declared, bound, strict=True):
+            box = tuple((linear(low), interval(extent, {})[1]) for low, extent in region)
+            out.append(Touch(buffer, writes, child, where, box, child.loops))
+    for expr in child.realize.exprs:
+        out += [_point(load, False, child, child.loops) for load in _loads(expr)]
+    child.realize.facts["touches"] = tuple(out)
+    return tuple(out)
+
+
+def _point(
+    access: BufferLoad | BufferStore, writes: bool, child: Child | None, loops: tuple[For, ...]
+) -> Touch:
+    region = BufferRegion.point(access.buffer, access.indices)
+    box = tuple((linear(i), 1.0) for i in access.indices)
+    return Touch(access.buffer, writes, child, region, box, loops)
+
+
+def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
+    headers: set[For] = set()
+    for child in scope.under(loop):
+        yield from touches(child)
+        headers.update(child.loops)
+    for stmt, loops in scope.loose:
+        if any(above.var is loop.var for above in loops):
+            headers.update(loops)
+            if isinstance(stmt, BufferStore):
+                yield _point(stmt, True, None, loops)
+            for expr in stmt.exprs:
+                yield from (_point(load, False, None, loops) for load in _loads(expr))
+    for header in headers:
+        for expr in header.exprs:
+            yield from (_point(load, False, None, (loop,)) for load in _loads(expr))
+
+
+def _below(loops: Sequence[For], top: For) -> list[For]:
+    for k, loop in enumerate(loops):
+        if loop.var is top.var:
+            return list(loops[k:])
+    return []
+
+
+class _Outside:
+    """The variables that have one value during all iterations of a loop."""
+
+    __slots__ = ("moving",)
+
+    def __init__(self, moving: set[Var]) -> None:
+        self.moving = moving
+
+    def __contains__(self, var: object) -> bool:
+        return var not in self.moving
+
+
+def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] | None:
+    """When `a` and `b` in two iterations of `top` can touch one element: see `collide`."""
+    if a.buffer is not b.buffer:
+        return None
+    below = [*_below(a.loops, top), *_below(b.loops, top)]
+    moving = {loop.var for loop in below} | lets
+    ranges = loop_ranges((*a.loops, *b.loops))
+    return collide(a.box, b.box, _Outside(moving), ranges)
+
+
+def _conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
+    """Every pair of accesses below `top`, one of them a write, that may touch one element."""
+    by_buffer: dict[Buffer, list[Touch]] = {}
+    for touch in _touches_under(top, scope):
+        by_buffer.setdefault(touch.buffer, []).append(touch)
+    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
+    for group in by_buffer.values():
+        if not any(t.writes for t in group):
+            continue
+        pairs = [(t, t) for t in group if t.writes]
+        pairs += [(a, b) for a, b in combinations(group, 2) if a.writes or b.writes]
+        for a, b in pairs:
+            distance = _meet(a, b, top, lets)
+            if distance is not None:
+                yield a, b, distance
+
+
+def carried_dependence(
+    loop: For, scope: Scope, *, thread: str | None = None, private: bool = True
+) -> Failure | None:
+    """Whether different iterations of `loop` may touch one element, at least one writing it.
+
+    None means that the iterations may run at the same time.
+
+    Args:
+        loop: a loop of the scope.
+        scope: the scope the loop belongs to.
+        thread: the thread tag the loop is to be bound to; memory that the threads share is then
+            not private.
+        private: accept buffers of which each iteration can have a copy of its own (right for
+            `parallel`, whose iterations allocate; wrong for lanes of a vector).
+    """
+    unknown = _unknown_effects(loop, scope)
+    if unknown is not None:
+        return unknown
+    extent = as_int(loop.extent)
+    if extent is not None and extent <= 1:
+        return None
+    harmless: dict[Buffer, bool] = {}
+    for a, b, distance in _conflicts(scope, loop):
+        if distance.get(loop.var) == (0, 0):
+            continue
+        if a is b and a.child is not None and _idempotent(a.child, scope, loop):
+            continue
+        if a.buffer not in harmless:
+            harmless[a.buffer] = _harmless(a.buffer, scope, loop, thread, private)
+        if not harmless[a.buffer]:
+            return _carried(loop, a, b)
+    return None
+
+
+def _unknown_effects(loop: For, scope: Scope) -> Failure | None:
+    """Statements outside of blocks whose accesses or control flow are not analysed."""
+    for stmt, loops in scope.loose:
+        opaque = isinstance(stmt, (While, Break, Continue, Return, DeclBuffer))
+        if isinstance(stmt, Evaluate):
+            opaque = effect_of(stmt.value) > Effect.READ
+        if opaque and any(above.var is loop.var for above in loops):
+
+            def sentence(stmt: Stmt = stmt) -> str:
+                return f"loop {loop.var.name} holds a statement of unknown effect: {describe(stmt)}"
+
+            return Failure("unknown-effect", sentence, stmt)
+    return None
+
+
+def _carried(loop: For, a: Touch, b: Touch) -> Failure:
+    reduces = a.child is b.child and a.child is not None and _feeds_reduction(loop, a.child)
+    slug = "carried-reduction" if reduces else "carried-dependence"
+
+    def sentence() -> str:
+        what = a.show() if a is b else f"{a.show()} and {b.show()}"
+        why = " (a reduction)" if reduces else ""
+        return (
+            f"different iterations of loop {loop.var.name} may touch the same element of "
+            f"{a.buffer.name}{why}: {what}"
+        )
+
+    return Failure(slug, sentence, loop)
+
+
+def _feeds_reduction(loop: For, child: Child) -> bool:
+    """Whether a loop drives reduction iterators only, of a block that updates its output."""
+    block = child.block
+    kinds = {
+        v.kind
+        for v, e in zip(block.iter_vars, child.realize.iter_values, strict=True)
+        if loop.var in free_vars(e)
+    }
+    return kinds == {IterKind.REDUCE} and all(commutes(block, r.buffer) for r in block.writes)
+
+
+def commutes(block: Block, buffer: Buffer) -> bool:
+    """Whether the instances of a block that update one element of `buffer` may change order.
+
+    The reduction iterators promise it where the block reads of the buffer only what it writes.
+    With an init, the spatial iterators must be told by the element, so that each is set once.
+    """
+    key = ("commutes", buffer)
+    found: bool | None = block.facts.get(key)
+    if found is None:
+        found = block.facts[key] = _commutes(block, buffer)
+    return found
+
+
+def _commutes(block: Block, buffer: Buffer) -> bool:
+    foot = footprints(block)[buffer]
+    if len(foot.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
+        return False
+    reduced = {v.var for v in block.iter_vars if v.is_reduce}
+    written = [(r.min, r.extent) for r in foot.writes[0].region]
+    if not reduced or any(not free_vars(e).isdisjoint(reduced) for pair in written for e in pair):
+        return False
+    if any([(r.min, r.extent) for r in read.region] != written for read in foot.reads):
+        return False
+    return block.init is None or _determines(block, foot.writes[0], spatial_only=True)
+
+
+def _determines(block: Block, region: BufferRegion, *, spatial_only: bool) -> bool:
+    """Whether an element of `region` tells the values of the block's iterators."""
+    ranges = iter_ranges(block)
+    box = sides(region)
+    met = collide(box, box, _Outside(set(ranges)), ranges)
+    if met is None:
+        return True
+    asked = [v for v in block.iter_vars if v.is_spatial or not spatial_only]
+    return all(met.get(v.var, ranges[v.var]) == (0, 0) or _single(ranges[v.var]) for v in asked)
+
+
+def _single(span: Interval) -> bool:
+    return span[0] == span[1] and abs(span[0]) < inf
+
+
+def injective_writes(block: Block) -> bool:
+    """Whether each element a block writes tells the values of all its iterators (cached)."""
+    found: bool | None = block.facts.get("injective_writes")
+    if found is None:
+        found = all(_determines(block, r, spatial_only=False) for r in block.writes)
+        block.facts["injective_writes"] = found
+    return found
+
+
+def _idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
+    """Whether running an instance again, in any iteration of `loop`, writes the same values."""
+    block = child.block
+    mine = footprints(block)
+    if id(block) in seen or any(f.reads and f.writes for f in mine.values()):
+        return False
+    if not block.writes or not injective_writes(block):
+        return False
+    seen |= {id(block)}
+    inputs = [buffer for buffer, foot in mine.items() if foot.reads]
+    below = scope.under(loop)
+    return all(
+        _idempotent(other, scope, loop, seen)
+        for other in below
+        if other is not child and any(b in inputs for b, f in _writes_of(other))
+    )
+
+
+def _writes_of(child: Child) -> Iterator[tuple[Buffer, object]]:
+    return ((b, f) for b, f in footprints(child.block).items() if f.writes)
+
+
+def _harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, private: bool) -> bool:
+    """Whether accesses of different iterations to `buffer` cannot disturb each other."""
+    writers = scope.writers(buffer)
+    allocated = any(buffer is b for b in scope.block.alloc_buffers)
+    if thread is not None:
+        allocated = allocated and scope_rank(buffer.scope) > thread_rank(thread)
+    if not (allocated and private):
+        inside = [c for c in writers if any(p.var is loop.var for p in c.loops)]
+        if not all(_idempotent(c, scope, loop) for c in inside):
+            return False
+    return self_contained(buffer, scope, loop)
+
+
+def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
+    """Whether each iteration of `loop` reads of `buffer` only what it has itself written before.
+
+    False as well when the buffer is touched outside of the loop or outside of blocks.
+    """
+    under = scope.under(loop)
+    users = [c for c in scope.realizes if buffer in footprints(c.block)]
+    if any(c not in under for c in users):
+        return False
+    for stmt, _ in scope.loose:
+        accesses = [load.buffer for e in stmt.exprs for load in _loads(e)]
+        if buffer in accesses or (isinstance(stmt, BufferStore) and stmt.buffer is buffer):
+            return False
+    for child in scope.readers(buffer):
+        groups: dict[int, list[Child]] = {}
+        for edge in scope.incoming(child.token):
+            if edge.kind is EdgeKind.RAW and edge.buffer is buffer:
+                producer = scope.child(edge.src)
+                groups.setdefault(shared_loops(producer, child), []).append(producer)
+        if not any(covered(child, group, buffer, n) is None for n, group in groups.items()):
+            return False
+    return True
+
+
+def reorder_violation(
+    loops: Sequence[For], new_order: Sequence[For], scope: Scope
+) -> Failure | None:
+    """Whether executing a chain of loops in another order could change a result.
+
+    All blocks below must have only spatial and reduction iterators and affine bindings. Then for
+    every pair of accesses that may touch one element, the order of the two must stay: the distance
+    vectors that are positive in the old order must be positive in the new one. Updates by
+    commutative reductions are free.
+
+    Args:
+        loops: all loops of the chain from the first to the last that moves, outermost first.
+        new_order: the same loops in their new order.
+        scope: the scope the loops belong to.
+    """
+    top, bottom = loops[0], loops[-1]
+    unknown = _unknown_effects(top, scope)
+    if unknown is not None:
+        return unknown
+    for child in scope.under(bottom):
+        failure = _reorderable(child, top)
+        if failure is not None:
+            return failure
+    old_vars = [loop.var for loop in loops]
+    new_vars = [loop.var for loop in new_order]
+    if old_vars == new_vars:
+        return None
+    harmless: dict[Buffer, bool] = {}
+    for a, b, distance in _conflicts(scope, top):
+        if _order_kept(old_vars, new_vars, distance) or _free_order(a, b, scope, top):
+            continue
+        if a.buffer not in harmless:
+            harmless[a.buffer] = _harmless(a.buffer, scope, bottom, None, True)
+        if not harmless[a.buffer]:
+            return _reversed_pair(loops, a, b)
+    return None
+
+
+def _reorderable(child: Child, top: For) -> Failure | None:
+    block = child.block
+    for v in block.iter_vars:
+        if not (v.is_spatial or v.is_reduce):
+            text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}"
+            return Failure("iterator-kind", f"{text}, not spatial or reduce", block)
+    failure = affine_binding(child)
+    if failure is not None and affine_binding(child.realize, _below(child.loops, top)) is not None:
+        return failure
+    return None
+
+
+def _free_order(a: Touch, b: Touch, scope: Scope, top: For) -> bool:
+    """Whether two accesses of one block may change order whatever they touch."""
+    if a.child is None or a.child is not b.child:
+        return False
+    if _has_writes(a.child, a.buffer) and commutes(a.child.block, a.buffer):
+        return True
+    return a is b and _idempotent(a.child, scope, top)
+
+
+def _has_writes(child: Child, buffer: Buffer) -> bool:
+    foot = footprints(child.block).get(buffer)
+    return foot is not None and bool(foot.writes)
+
+
+def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:
+    """Whether the first non-zero component of the distance has one sign in both orders."""
+    spans = {v: distance.get(v, (-inf, inf)) for v in old}
+    moving_old = [v for v in old if spans[v] != (0, 0)]
+    moving_new = [v for v in new if spans[v] != (0, 0)]
+    while moving_old and moving_new and moving_old[0] is moving_new[0]:
+        low, high = spans[moving_old.pop(0)]
+        moving_new.pop(0)
+        if low > 0 or high < 0:
+            return True
+    left = [spans[v] for v in moving_old]
+    return all(s[0] >= 0 for s in left) or all(s[1] <= 0 for s in left)
+
+
+def _reversed_pair(loops: Sequence[For], a: Touch, b: Touch) -> Failure:
+    def sentence() -> str:
+        names = ", ".join(loop.var.name for loop in loops)
+        what = a.show() if a is b else f"{a.show()} and {b.show()}"
+        return (
+            f"reordering loops {names} could exchange accesses to one element of "
+            f"{a.buffer.name}: {what}"
+        )
+
+    return Failure("reversed-dependence", sentence, loops[0])

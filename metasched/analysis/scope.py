@@ -1,0 +1,254 @@
+"""The scope of a block: its child blocks in program order and the dependences between them.
+
+An edge joins two sibling blocks that may touch one element of a buffer, in program order, at
+least one of them writing. Regions, relaxed over each block's iterator domains, refine edges: a pair
+is dropped when the regions are proved disjoint. Which iterations touch is not asked here but in
+`dependence`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from metasched.analysis.affine import Interval, Ranges, interval, linear, range_interval
+from metasched.analysis.collide import Side, collide
+from metasched.ir.buffer import Buffer, BufferRegion
+from metasched.ir.expr import Var
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    Evaluate,
+    For,
+    SeqStmt,
+    Stmt,
+)
+from metasched.ir.visit import free_vars
+
+
+class EdgeKind(enum.Enum):
+    """What a dependence is: read after write, write after write, write after read."""
+
+    RAW = "read after write"
+    WAW = "write after write"
+    WAR = "write after read"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Child:
+    """A block directly in a scope, with the loops from the scope block down to it."""
+
+    realize: BlockRealize
+    loops: tuple[For, ...]
+
+    @property
+    def block(self) -> Block:
+        return self.realize.block
+
+    @property
+    def token(self) -> BlockToken:
+        return self.realize.block.token
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`dst`, later in the program, depends on `src` through `buffer`."""
+
+    src: BlockToken
+    dst: BlockToken
+    kind: EdgeKind
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footprint:
+    """What a block touches of one buffer, as regions over its iterators.
+
+    Attributes:
+        reads, writes: the declared regions.
+        ranges: the values of the iterators.
+    """
+
+    buffer: Buffer
+    reads: tuple[BufferRegion, ...]
+    writes: tuple[BufferRegion, ...]
+    ranges: Ranges
+
+
+def iter_ranges(block: Block) -> dict[Var, Interval]:
+    """The values each iterator of a block can take (cached)."""
+    found: dict[Var, Interval] | None = block.facts.get("iter_ranges")
+    if found is None:
+        found = {v.var: range_interval(v.dom.min, v.dom.extent) for v in block.iter_vars}
+        block.facts["iter_ranges"] = found
+    return found
+
+
+def footprints(block: Block) -> dict[Buffer, Footprint]:
+    """What a block touches, by buffer, from its declared regions (cached)."""
+    found: dict[Buffer, Footprint] | None = block.facts.get("footprints")
+    if found is None:
+        parts: dict[Buffer, tuple[list[BufferRegion], list[BufferRegion]]] = {}
+        for side, regions in enumerate((block.reads, block.writes)):
+            for region in regions:
+                parts.setdefault(region.buffer, ([], []))[side].append(region)
+        ranges = iter_ranges(block)
+        found = {
+            buffer: Footprint(buffer, tuple(reads), tuple(writes), ranges)
+            for buffer, (reads, writes) in parts.items()
+        }
+        block.facts["footprints"] = found
+    return found
+
+
+def sides(region: BufferRegion) -> list[Side]:
+    """A region as `collide` takes it."""
+    return [(linear(r.min), interval(r.extent, {})[1]) for r in region.region]
+
+
+class _Free:
+    """The container of all variables but some."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, *inner: Iterable[Var]) -> None:
+        self.inner = frozenset().union(*inner)
+
+    def __contains__(self, var: object) -> bool:
+        return var not in self.inner
+
+
+@lru_cache(maxsize=1 << 13)
+def _touch(a: Footprint, b: Footprint, reads_a: bool, reads_b: bool) -> bool:
+    """Whether one instance of each block may touch one element."""
+    ranges = {**a.ranges, **b.ranges}
+    fixed = _Free(a.ranges, b.ranges)
+    for x in a.reads if reads_a else a.writes:
+        for y in b.reads if reads_b else b.writes:
+            if collide(sides(x), sides(y), fixed, ranges) is not None:
+                return True
+    return False
+
+
+class Scope:
+    """The child blocks of a scope block and the edges between them; make one with `Scope.of`.
+
+    Attributes:
+        block: the scope block.
+        realizes: the children in program order.
+        loose: statements of the scope that are neither loops, sequences nor blocks, with the
+            loops above them (conditions, stores outside of any block, lets, ...).
+    """
+
+    __slots__ = ("_children", "_edges", "_incoming", "_outgoing", "block", "loose", "realizes")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.realizes: list[Child] = []
+        self.loose: list[tuple[Stmt, tuple[For, ...]]] = []
+        self._collect(block)
+        self._children = {child.token: child for child in self.realizes}
+        self._edges: list[Edge] | None = None
+        self._incoming: dict[BlockToken, list[Edge]] = {}
+        self._outgoing: dict[BlockToken, list[Edge]] = {}
+
+    @staticmethod
+    def of(block: Block) -> Scope:
+        """The scope of `block`, made once for each Block object."""
+        found: Scope | None = block.facts.get("scope")
+        if found is None:
+            found = block.facts["scope"] = Scope(block)
+        return found
+
+    def _collect(self, block: Block) -> None:
+        stack: list[tuple[Stmt, tuple[For, ...]]] = [(s, ()) for s in reversed(block.stmts)]
+        while stack:
+            stmt, loops = stack.pop()
+            if isinstance(stmt, For):
+                stack.append((stmt.body, (*loops, stmt)))
+            elif isinstance(stmt, BlockRealize):
+                self.realizes.append(Child(stmt, loops))
+            elif isinstance(stmt, SeqStmt):
+                stack.extend((item, loops) for item in reversed(stmt.items))
+            else:
+                if not (isinstance(stmt, Evaluate) and not free_vars(stmt.value)):
+                    self.loose.append((stmt, loops))
+                stack.extend((s, loops) for s in reversed(stmt.stmts))
+
+    def child(self, token: BlockToken) -> Child:
+        """The child with this token; KeyError when it is not directly in the scope."""
+        return self._children[token]
+
+    def get(self, token: BlockToken) -> Child | None:
+        """The child with this token, None when it is not directly in the scope."""
+        return self._children.get(token)
+
+    @property
+    def edges(self) -> list[Edge]:
+        """All dependences between different children, by the position of `dst`."""
+        if self._edges is None:
+            self._edges = list(_edges(self.realizes))
+            for edge in self._edges:
+                self._incoming.setdefault(edge.dst, []).append(edge)
+                self._outgoing.setdefault(edge.src, []).append(edge)
+        return self._edges
+
+    def incoming(self, token: BlockToken) -> Sequence[Edge]:
+        """The edges into a child."""
+        _ = self.edges
+        return self._incoming.get(token, ())
+
+    def outgoing(self, token: BlockToken) -> Sequence[Edge]:
+        """The edges out of a child."""
+        _ = self.edges
+        return self._outgoing.get(token, ())
+
+    def producers(self, token: BlockToken) -> list[Child]:
+        """The children that a child reads or overwrites results of, in program order."""
+        flow = {e.src for e in self.incoming(token) if e.kind is not EdgeKind.WAR}
+        return [c for c in self.realizes if c.token in flow]
+
+    def consumers(self, token: BlockToken) -> list[Child]:
+        """The children that read or overwrite results of a child, in program order."""
+        flow = {e.dst for e in self.outgoing(token) if e.kind is not EdgeKind.WAR}
+        return [c for c in self.realizes if c.token in flow]
+
+    def writers(self, buffer: Buffer) -> list[Child]:
+        """The children that write `buffer`, in program order."""
+        return [c for c in self.realizes if (f := footprints(c.block).get(buffer)) and f.writes]
+
+    def readers(self, buffer: Buffer) -> list[Child]:
+        """The children that read `buffer`, in program order."""
+        return [c for c in self.realizes if (f := footprints(c.block).get(buffer)) and f.reads]
+
+    def under(self, loop: For) -> list[Child]:
+        """The children below `loop`."""
+        var = loop.var
+        return [c for c in self.realizes if any(above.var is var for above in c.loops)]
+
+
+def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: bool) -> bool:
+    """Whether some instances of two blocks may touch one element of `buffer`.
+
+    `reads_a` takes what `a` reads, else what it writes; likewise `reads_b`. Cached by blocks.
+    """
+    x, y = footprints(a).get(buffer), footprints(b).get(buffer)
+    return x is not None and y is not None and _touch(x, y, reads_a, reads_b)
+
+
+def _edges(children: Sequence[Child]) -> Iterable[Edge]:
+    touched: dict[Buffer, list[tuple[BlockToken, Footprint]]] = {}
+    for child in children:
+        for buffer, foot in footprints(child.block).items():
+            earlier = touched.setdefault(buffer, [])
+            for token, before in earlier:
+                if before.writes and foot.reads and _touch(before, foot, False, True):
+                    yield Edge(token, child.token, EdgeKind.RAW, buffer)
+                if before.writes and foot.writes and _touch(before, foot, False, False):
+                    yield Edge(token, child.token, EdgeKind.WAW, buffer)
+                if before.reads and foot.writes and _touch(before, foot, True, False):
+                    yield Edge(token, child.token, EdgeKind.WAR, buffer)
+            earlier.append((child.token, foot))
