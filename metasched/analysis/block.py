@@ -175,8 +175,7 @@ def complete_or_reduction(
     def sentence() -> str:
         name = scope.child(token).block.name
         return (
-            f"block {name} is neither complete ({first.sentence}) "
-            f"nor a reduction ({second.sentence})"
+            f"block {name} is neither complete ({first.message}) nor a reduction ({second.message})"
         )
 
     return Failure("not-complete-or-reduction", sentence, scope.child(token).block)
@@ -225,7 +224,7 @@ def compact_dataflow(scope: Scope, tokens: Iterable[BlockToken]) -> Failure | No
     for child in among:
         failure = complete_or_reduction(scope, child.token, sole=False, among=among)
         if failure is not None:
-            return Failure("not-compact-dataflow", lambda f=failure: f.sentence, child.block)  # type: ignore[misc]
+            return Failure("not-compact-dataflow", failure.sentence, child.block)
     return None
 
 
@@ -323,8 +322,21 @@ def needs_rfactor(scope: Scope, token: BlockToken, max_parallel: int) -> Failure
 
 
 __all__ = [
-    "TILED", "affine_binding", "compact_dataflow", "complete", "complete_or_reduction", "dominant",
-    "is_leaf", "is_output", "is_spatial_only", "loop_iter_kind",
-    "needs_multi_level_tiling", "needs_rfactor", "reduction", "region_cover", "stage_pipeline",
+    "TILED",
+    "Failure",
+    "affine_binding",
+    "compact_dataflow",
+    "complete",
+    "complete_or_reduction",
+    "dominant",
+    "is_leaf",
+    "is_output",
+    "is_spatial_only",
+    "loop_iter_kind",
+    "needs_multi_level_tiling",
+    "needs_rfactor",
+    "reduction",
+    "region_cover",
+    "stage_pipeline",
     "trivial_binding",
-]  # fmt: skip
+]

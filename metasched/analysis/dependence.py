@@ -172,7 +172,12 @@ def _conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var,
 
 
 def carried_dependence(
-    loop: For, scope: Scope, *, thread: str | None = None, private: bool = True
+    loop: For,
+    scope: Scope,
+    *,
+    thread: str | None = None,
+    private: bool = True,
+    allow_reduction: bool = False,
 ) -> Failure | None:
     """Whether different iterations of `loop` may touch one element, at least one writing it.
 
@@ -185,6 +190,8 @@ def carried_dependence(
             not private.
         private: accept buffers of which each iteration can have a copy of its own (right for
             `parallel`, whose iterations allocate; wrong for lanes of a vector).
+        allow_reduction: accept iterations that update one element by a commutative reduction (the
+            loop is to become a cross-thread reduction).
     """
     unknown = _unknown_effects(loop, scope)
     if unknown is not None:
@@ -201,7 +208,9 @@ def carried_dependence(
         if a.buffer not in harmless:
             harmless[a.buffer] = _harmless(a.buffer, scope, loop, thread, private)
         if not harmless[a.buffer]:
-            return _carried(loop, a, b)
+            reduces = a.child is b.child and a.child is not None and feeds_reduction(loop, a.child)
+            if not (reduces and allow_reduction):
+                return _carried(loop, a, b, reduces)
     return None
 
 
@@ -220,8 +229,7 @@ def _unknown_effects(loop: For, scope: Scope) -> Failure | None:
     return None
 
 
-def _carried(loop: For, a: Touch, b: Touch) -> Failure:
-    reduces = a.child is b.child and a.child is not None and _feeds_reduction(loop, a.child)
+def _carried(loop: For, a: Touch, b: Touch, reduces: bool) -> Failure:
     slug = "carried-reduction" if reduces else "carried-dependence"
 
     def sentence() -> str:
@@ -235,7 +243,7 @@ def _carried(loop: For, a: Touch, b: Touch) -> Failure:
     return Failure(slug, sentence, loop)
 
 
-def _feeds_reduction(loop: For, child: Child) -> bool:
+def feeds_reduction(loop: For, child: Child) -> bool:
     """Whether a loop drives reduction iterators only, of a block that updates its output."""
     block = child.block
     kinds = {

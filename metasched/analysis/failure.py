@@ -15,18 +15,19 @@ class Failure:
 
     Attributes:
         slug: a short word, the same for every failure of one kind.
-        text: the sentence, or a function that makes it (search drops failures by the thousand).
+        sentence: the failed condition in words, with the expressions involved, or a function that
+            makes it (search drops failures by the thousand; `message` renders).
         node: the statement or expression that fails the condition.
     """
 
     slug: str
-    text: str | Callable[[], str]
+    sentence: str | Callable[[], str]
     node: Stmt | Expr | None = None
 
     @property
-    def sentence(self) -> str:
-        """The failed condition in words, with the expressions involved."""
-        return self.text if isinstance(self.text, str) else self.text()
+    def message(self) -> str:
+        """The sentence, rendered."""
+        return self.sentence if isinstance(self.sentence, str) else self.sentence()
 
     def __str__(self) -> str:
-        return f"{self.sentence} [{self.slug}]"
+        return f"{self.message} [{self.slug}]"
