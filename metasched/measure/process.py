@@ -1,0 +1,400 @@
+"""The parent's side of a worker: start it, give it one job at a time, bury it when it fails.
+
+A worker has its own process session, so that a deadline kills the whole group. Nothing here
+blocks longer than the caller allows: `wait` watches any number of workers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from metasched.errors import MeasureError
+from metasched.measure.worker import frame, unframe
+
+# Thread pools that a worker does not use and that would only cost start-up time and memory.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a job ended.
+
+    Attributes:
+        kind: `value`, `error` (the job raised), `timeout` or `crash` (the process died).
+        value: the result, for `value`.
+        message: the reason, otherwise.
+        detail: a traceback or the last lines the worker wrote to stderr.
+        seconds: from the start of the work to its end.
+        error: name of the exception's type, for `error`.
+        signal: name of the signal that ended the process, for `crash`; empty for a plain exit.
+    """
+
+    kind: str
+    value: Any = None
+    message: str = ""
+    detail: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    signal: str = ""
+
+
+@dataclass(slots=True)
+class _Job:
+    number: int
+    data: bytes
+    limit: float
+    started: float = 0.0
+    attempts: int = 0
+
+
+class Worker:
+    """One child process that runs jobs one after another and is restarted when it dies."""
+
+    def __init__(
+        self,
+        name: str = "worker",
+        *,
+        nice: int = 0,
+        memory: int = 0,
+        fds: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        start_limit: float = 60.0,
+    ) -> None:
+        """Nothing starts before `start` or `submit`.
+
+        Args:
+            name: for messages.
+            nice: added to the nice level; 19 for what must not disturb a timed kernel.
+            memory: limit of the address space in bytes; 0 for none.
+            fds: file descriptors to hand on under the same numbers.
+            environment: variables to add to this process's.
+            start_limit: seconds until the process must be ready.
+        """
+        self.name = name
+        self.starts = 0
+        self._arguments = ["--nice", str(nice), "--memory", str(memory)]
+        self._fds = tuple(fds)
+        self._environment = dict(environment or {})
+        self._start_limit = start_limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = bytearray()
+        self._job: _Job | None = None
+        self._deadline = 0.0
+        self._ready = False
+        self._number = 0
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """A job was given and has not ended."""
+        return self._job is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None when no process is alive."""
+        return self._process.pid if self._alive() and self._process else None
+
+    def start(self) -> None:
+        """Start the process if it does not live; returns before it is ready."""
+        if self._alive():
+            return
+        self._bury()
+        paths = [_PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        search = {"PYTHONPATH": os.pathsep.join(paths)}
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "metasched.measure.worker", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                bufsize=0,
+                pass_fds=self._fds,
+                start_new_session=True,
+                env={**os.environ, **_ENVIRONMENT, **search, **self._environment},
+            )
+        except OSError as error:
+            self._log.close()
+            raise MeasureError(f"{self.name} cannot be started: {error}") from None
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        self._finalizer = weakref.finalize(self, _forgotten, self._process, self._log, os.getpid())
+        self._ready, self._buffer = False, bytearray()
+        self._deadline = time.monotonic() + self._start_limit
+        self.starts += 1
+
+    def submit(self, function: str, *arguments: Any, limit: float) -> None:
+        """Give a job to an idle worker.
+
+        Args:
+            function: "module:function", importable in the worker.
+            arguments: any picklable values.
+            limit: seconds the work itself may take; waiting and importing do not count.
+        """
+        if self._job is not None:
+            raise MeasureError(f"{self.name} is busy")
+        self._number += 1
+        data = frame((self._number, function, dump(arguments)))
+        self._job = _Job(self._number, data, limit)
+        self._deliver()
+
+    def run(self, function: str, *arguments: Any, limit: float) -> Reply:
+        """Submit and wait for the end."""
+        self.submit(function, *arguments, limit=limit)
+        while True:
+            for _, reply in wait([self]):
+                return reply
+
+    def close(self, grace: float = 0.3) -> None:
+        """End the process: close its stdin, then kill the group if it lingers."""
+        self._job = None
+        if self._process is not None:
+            _end(self._process, grace)
+        self._bury()
+
+    # -- used by wait ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When (monotonic clock) the present job, or the start of the process, is overdue."""
+        return self._deadline
+
+    def fileno(self) -> int:
+        """The descriptor on which answers arrive."""
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def receive(self) -> Reply | None:
+        """Read what has arrived; the reply when the job has ended."""
+        assert self._process is not None and self._process.stdout is not None
+        chunk = self._process.stdout.read(1 << 20)
+        if not chunk:
+            return self._died()
+        self._buffer += chunk
+        for message in unframe(self._buffer):
+            kind = message[0]
+            if kind == "ready":
+                self._ready = True
+                if self._job is not None:
+                    self._send()
+            elif self._job is not None and message[1] == self._job.number:
+                if kind == "start":
+                    self._job.started = time.monotonic()
+                    self._deadline = self._job.started + self._job.limit
+                else:
+                    return self._finished(message)
+        return None
+
+    def expire(self) -> Reply | None:
+        """The deadline has passed: kill the group; the reply when a job was running."""
+        job = self._job
+        detail = self._tail()
+        self._kill()
+        if job is None or not job.started:
+            self._job = None
+            raise MeasureError(
+                f"{self.name} was not ready within {self._start_limit:g} s{_after(detail)}"
+            )
+        self._job = None
+        spent = time.monotonic() - job.started
+        return Reply("timeout", None, f"longer than {job.limit:g} s", detail, spent)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _deliver(self) -> None:
+        self.start()
+        if self._ready:
+            self._send()
+
+    def _send(self) -> None:
+        """Write the job; a worker that does not read in time counts as not ready."""
+        assert self._job is not None and self._process is not None
+        assert self._process.stdin is not None
+        self._deadline = time.monotonic() + self._start_limit
+        pipe, data = self._process.stdin.fileno(), memoryview(self._job.data)
+        while data:
+            try:
+                data = data[os.write(pipe, data) :]
+            except BlockingIOError:
+                left = self._deadline - time.monotonic()
+                if left <= 0 or not select.select([], [pipe], [], left)[1]:
+                    return  # `wait` finds the deadline passed
+            except BrokenPipeError:
+                return  # `wait` finds the pipe at its end
+
+    def _finished(self, message: tuple[Any, ...]) -> Reply:
+        assert self._job is not None
+        spent = time.monotonic() - self._job.started
+        self._job = None
+        if message[0] == "value":
+            return Reply("value", pickle.loads(message[2]), seconds=spent)
+        _, _, error, text, trace = message
+        return Reply("error", None, text, trace, spent, error=error)
+
+    def _died(self) -> Reply | None:
+        """The process is gone. A job that had not begun is given to a new process once."""
+        assert self._process is not None
+        detail, job = self._tail(), self._job
+        self._kill()
+        code = self._process.returncode or 0
+        if job is None:
+            return None
+        if not job.started:
+            job.attempts += 1
+            if job.attempts > 1 or not self._ready:
+                self._job = None
+                raise MeasureError(f"{self.name} does not start ({_ending(code)}){_after(detail)}")
+            self._deliver()
+            return None
+        self._job = None
+        spent = time.monotonic() - job.started
+        name = signal.Signals(-code).name if code < 0 else ""
+        return Reply("crash", None, _ending(code), detail, spent, signal=name)
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            _end(self._process, 0.0)
+
+    def _bury(self) -> None:
+        if self._process is None or self._finalizer is None:
+            return
+        self._finalizer.detach()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process = None
+
+    def _tail(self, size: int = 2000) -> str:
+        """The last lines the worker wrote to stderr."""
+        try:
+            end = self._log.seek(0, os.SEEK_END)
+            self._log.seek(max(0, end - size))
+            return self._log.read().decode(errors="replace").strip()
+        except (OSError, ValueError):
+            return ""
+
+
+def wait(workers: Iterable[Worker], timeout: float | None = None) -> list[tuple[Worker, Reply]]:
+    """The jobs that ended, after waiting for one, for a deadline, or for `timeout` seconds.
+
+    May return an empty list earlier than that (a start was noted, say); call again.
+    Raises MeasureError when a worker cannot be brought to work at all.
+    """
+    busy = [w for w in workers if w.busy]
+    if not busy:
+        return []
+    now = time.monotonic()
+    left = min(w.deadline for w in busy) - now
+    if timeout is not None:
+        left = min(left, timeout)
+    poll = select.poll()
+    by_fd = {w.fileno(): w for w in busy}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN | select.POLLHUP)
+    ready = {fd for fd, _ in poll.poll(max(0.0, left) * 1000 + 1)}
+    ended = []
+    for fd, worker in by_fd.items():
+        reply = None
+        if fd in ready:
+            reply = worker.receive()
+        elif time.monotonic() >= worker.deadline:
+            reply = worker.expire()
+        if reply is not None:
+            ended.append((worker, reply))
+    return ended
+
+
+def dump(value: Any) -> bytes:
+    """Pickle a value of any depth: sums of thousands of terms exceed the recursion limit."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except RecursionError:
+        return _dump_deep(value)
+    except _UNPICKLABLE as error:
+        raise MeasureError(f"this cannot be sent to a worker: {error}") from error
+
+
+def _dump_deep(value: Any) -> bytes:
+    """Pickle in a thread with a large stack."""
+    out: list[bytes | BaseException] = []
+
+    def work() -> None:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(400_000)
+        try:
+            out.append(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        except (RecursionError, *_UNPICKLABLE) as error:
+            out.append(error)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    before = threading.stack_size(512 << 20)
+    thread = threading.Thread(target=work)
+    thread.start()
+    threading.stack_size(before)
+    thread.join()
+    if isinstance(out[0], BaseException):
+        raise MeasureError(f"this cannot be sent to a worker: {out[0]}") from out[0]
+    return out[0]
+
+
+def _end(process: subprocess.Popen[bytes], grace: float) -> None:
+    """Close stdin, wait a little, then kill the whole group and reap the process."""
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    if grace:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+    if process.returncode is None:
+        # Not reaped yet, so the number is still this group's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _forgotten(process: subprocess.Popen[bytes], log: IO[bytes], owner: int) -> None:
+    """End a worker that nobody closed, unless this is a fork of the process that started it."""
+    if os.getpid() == owner:
+        _end(process, 0.0)
+    for pipe in (process.stdout, log):
+        if pipe is not None:
+            pipe.close()
+
+
+def _ending(code: int) -> str:
+    """A process's end in words: the signal's name or the exit code."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        meaning = {"SIGSEGV": " (access outside of mapped memory)", "SIGABRT": " (abort)",
+                   "SIGFPE": " (integer division by zero)", "SIGILL": " (illegal instruction)",
+                   "SIGKILL": " (killed from outside, or out of memory)"}  # fmt: skip
+        return f"the process died of {name}{meaning.get(name, '')}"
+    return f"the process exited with code {code}"
+
+
+def _after(detail: str) -> str:
+    return f": {detail.splitlines()[-1]}" if detail else ""

@@ -1,0 +1,125 @@
+"""A worker process: `python -m metasched.measure.worker` runs jobs that arrive on its stdin.
+
+Frames on both pipes are an 8-byte length and a pickle. A job is (number, "module:function",
+pickled arguments); the answers are ("ready", pid), then for each job ("start", number) when the
+work begins (the parent's clock starts then) and ("value", number, pickled result) or ("error",
+number, type, text, traceback). When stdin closes, a thread ends the process at once, whatever the
+main thread is doing: no worker outlives its parent, even one killed by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pickle
+import queue
+import resource
+import signal
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+_LENGTH = struct.Struct("<Q")
+MAX_STDERR = 64 << 20  # bytes a worker may write into files: a candidate that prints for ever ends
+
+
+def frame(message: Any) -> bytes:
+    """A message as it travels: length and pickle."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(body)) + body
+
+
+def unframe(buffer: bytearray) -> list[Any]:
+    """Take the complete messages off the front of `buffer`."""
+    messages = []
+    while len(buffer) >= _LENGTH.size:
+        size = _LENGTH.unpack_from(buffer)[0] + _LENGTH.size
+        if len(buffer) < size:
+            break
+        messages.append(pickle.loads(bytes(memoryview(buffer)[_LENGTH.size : size])))
+        del buffer[:size]
+    return messages
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function called "module:function"."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve jobs until stdin closes."""
+    parser = argparse.ArgumentParser(prog="metasched.measure.worker")
+    parser.add_argument("--nice", type=int, default=0, help="added to the process's nice level")
+    parser.add_argument("--memory", type=int, default=0, help="bytes of address space; 0: no limit")
+    options = parser.parse_args(arguments)
+    _confine(options.nice, options.memory)
+    source = os.fdopen(os.dup(0), "rb", buffering=0)
+    sink = os.fdopen(os.dup(1), "wb", buffering=0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # native code that reads or prints must not touch the protocol
+    os.dup2(2, 1)
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
+    _send(sink, ("ready", os.getpid()))
+    while True:
+        number, function, payload = jobs.get()
+        _send(sink, _work(sink, number, function, payload))
+
+
+def _confine(nice: int, memory: int) -> None:
+    """Ctrl-C is the parent's business; no core files; priority and limits as asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
+    if nice:
+        os.nice(nice)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _receive(source: BinaryIO, jobs: queue.SimpleQueue[Any]) -> None:
+    """Queue the jobs as they come; the end of the pipe is the end of the process."""
+    buffer = bytearray()
+    while True:
+        chunk = source.read(1 << 20)
+        if not chunk:
+            os._exit(0)
+        buffer += chunk
+        for message in unframe(buffer):
+            jobs.put(message)
+
+
+def _work(sink: BinaryIO, number: int, name: str, payload: bytes) -> tuple[Any, ...]:
+    """Run one job; whatever it raises becomes an answer."""
+    started = False
+    try:
+        function = resolve(name)
+        arguments = pickle.loads(payload)
+        _send(sink, ("start", number))
+        started = True
+        return "value", number, pickle.dumps(function(*arguments), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # the outermost frame: any failure of a job is an answer
+        if not started:
+            _send(sink, ("start", number))
+        text = f"{error}" or type(error).__name__
+        return "error", number, type(error).__name__, text, traceback.format_exc(limit=-8)
+
+
+def _send(sink: BinaryIO, message: tuple[Any, ...]) -> None:
+    data = memoryview(frame(message))
+    try:
+        while data:
+            data = data[sink.write(data) :]
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.modules["metasched.measure.worker"] = sys.modules["__main__"]
+    main()
