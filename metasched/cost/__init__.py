@@ -1,0 +1,1 @@
+"""What the search believes about candidates: features of a program, and models that rank them."""

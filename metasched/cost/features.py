@@ -1,0 +1,324 @@
+"""Features: what the cost model sees of a candidate, 164 numbers a store, one vector a program.
+
+The numbers are those of the per-store features of Ansor and MetaSchedule (operation counts, loop
+annotations, buffer accesses, arithmetic intensity, allocation, loops), read from the scheduled
+program without lowering it, with what is degenerate there put right:
+
+- a multiply-add counts as one, and integer programs have an intensity curve too;
+- the position of vectorized, unrolled and parallel loops is a real one-hot;
+- every store has its row, also the second to one buffer and those of constants;
+- a buffer that a schedule keeps local has the strides and the size of its compacted form.
+
+A program's vector holds, for each feature, the sum and the maximum over its stores of
+log2(|x| + 1), and log2 of one more than the sum of |x|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from metasched.cost.motion import LANES
+from metasched.cost.summary import KINDS, REDUCE, SPATIAL, Access, Loop, Store, Summary, summarize
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import as_int
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.target import Target
+
+FEATURE_VERSION = 1
+
+BUFFERS = 5
+CURVE = 10
+THREADS = (
+    "blockIdx.x", "blockIdx.y", "blockIdx.z",
+    "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread",
+)  # fmt: skip
+ANNOTATIONS = (("vectorize", "vectorized"), ("unroll", "unroll"), ("parallel", "parallel"))
+POSITIONS = (
+    "none", "inner_spatial", "middle_spatial", "outer_spatial",
+    "inner_reduce", "middle_reduce", "outer_reduce", "mixed",
+)  # fmt: skip
+ACCESS = (
+    "read", "write", "read_write", "bytes", "unique_bytes", "lines", "unique_lines",
+    "loop_reuse", "serial_reuse", "no_reuse", "reuse_iterations", "reuse_bytes", "reuse_count",
+    "bytes_each", "unique_bytes_each", "lines_each", "unique_lines_each", "stride",
+)  # fmt: skip
+
+STORE_FEATURES: tuple[str, ...] = (
+    *(f"float_{k}" for k in KINDS),
+    *(f"int_{k}" for k in KINDS),
+    "logic", "select",
+    *(f"{a}.{what}" for a, _ in ANNOTATIONS for what in ("number", "product", "inner", *POSITIONS)),
+    "is_gpu", *THREADS,
+    *(f"buffer{i}.{what}" for i in range(BUFFERS) for what in ACCESS),
+    *(f"intensity{i + 1}" for i in range(CURVE)),
+    "alloc.bytes", "alloc.traffic", "alloc.outer", "alloc.inner",
+    "iterations", "loops", "unroll_step",
+)  # fmt: skip
+
+FEATURE_NAMES: tuple[str, ...] = tuple(
+    f"{how}.{name}" for how in ("sum", "max", "total") for name in STORE_FEATURES
+)
+
+
+def features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
+    """The vector of a scheduled program, float32, as long as FEATURE_NAMES.
+
+    Args:
+        mod: the program after postprocs, not lowered.
+        target: gives the length of a cache line, and whether it is a GPU.
+    """
+    rows = store_features(mod, target)
+    if not len(rows):
+        return np.zeros(len(FEATURE_NAMES), np.float32)
+    logs = np.log2(rows + 1.0)
+    total = np.log2(rows.sum(axis=0) + 1.0)
+    return np.concatenate((logs.sum(axis=0), logs.max(axis=0), total)).astype(np.float32)
+
+
+def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
+    """One row of raw numbers for each store, columns as STORE_FEATURES."""
+    summary = summarize(IRModule.of(mod))
+    memory = _memory(summary)
+    line, gpu = target.cache_line or 64, float(target.kind != "cpu")
+    uses: dict[Buffer, int] = {}
+    for store in summary.stores:
+        for access in store.accesses:
+            uses[access.buffer] = uses.get(access.buffer, 0) + 1
+    rows = [_row(store, summary, memory, uses, line, gpu) for store in summary.stores]
+    return np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES))
+
+
+@dataclass(slots=True)
+class _Memory:
+    """A buffer as it will be allocated: extents, element strides, elements."""
+
+    extents: list[int]
+    strides: list[int]
+    elements: int
+
+
+def _memory(summary: Summary) -> dict[Buffer, _Memory]:
+    """Every buffer, those of the program compacted to what is alive under their shared loops."""
+    extents: dict[Buffer, list[int]] = {}
+    for store in summary.stores:
+        for access in store.accesses:
+            buffer = access.buffer
+            if buffer in summary.parameters:
+                if buffer not in extents:
+                    extents[buffer] = [_size(s) for s in buffer.shape]
+                continue
+            outer = {loop.index for loop in summary.shared[buffer]}
+            need = extents.setdefault(buffer, [1] * len(access.dims))
+            for d, motion in enumerate(access.dims):
+                reach = 1 + sum(w for i, (_, w) in motion.items() if i not in outer)
+                need[d] = max(need[d], min(reach, _size(buffer.shape[d])))
+    return {buffer: _layout(buffer, sizes) for buffer, sizes in extents.items()}
+
+
+def _layout(buffer: Buffer, extents: list[int]) -> _Memory:
+    strides, step = [], 1
+    for extent in reversed(extents):
+        strides.append(step)
+        step *= extent
+    strides.reverse()
+    if buffer.strides:
+        strides = [_size(s) for s in buffer.strides]
+    return _Memory(extents, strides, step)
+
+
+def _size(extent: object) -> int:
+    value = as_int(extent)
+    return 64 if value is None else max(value, 1)
+
+
+def _row(
+    store: Store,
+    summary: Summary,
+    memory: dict[Buffer, _Memory],
+    uses: dict[Buffer, int],
+    line: int,
+    gpu: float,
+) -> list[float]:
+    order = store.loops[::-1]
+    products = [1]
+    for loop in order:
+        products.append(products[-1] * max(loop.extent, 1))
+    total = products[-1]
+    moves = [_Moves(access, memory[access.buffer], order) for access in store.accesses]
+    row: list[float] = [float(total * count) for count in store.counts]
+    for _, kind in ANNOTATIONS:
+        row += _annotated(store, order, kind)
+    row.append(gpu)
+    row += _threads(order)
+    entries = []
+    traffic = [sum(m.bytes * m.touched[k] for m in moves) for k in range(len(products))]
+    for m in moves:
+        shared = len(order) - len(summary.shared[m.access.buffer])
+        serial = shared if uses[m.access.buffer] > 1 and shared < len(order) else None
+        entries.append(_access(m, order, products, traffic, serial, uses, line))
+    entries.sort(key=lambda e: (-e[5], -e[3]))
+    for entry in entries[:BUFFERS]:
+        row += entry
+    row += [0.0] * (len(ACCESS) * max(BUFFERS - len(entries), 0))
+    row += _curve(store.counts, products, traffic)
+    written = store.written.buffer
+    home = memory[written]
+    outer = 1
+    for loop in () if written in summary.parameters else summary.shared[written]:
+        outer *= max(loop.extent, 1)
+    row += (moves[0].bytes * home.elements, home.elements * outer, outer, total / outer)
+    row += (total, len(order), store.unroll_step)
+    return row
+
+
+class _Moves:
+    """How one access moves: the flat element step of each loop, inner first (None: not at all),
+    and the elements touched under the k innermost loops."""
+
+    __slots__ = ("access", "bytes", "run", "steps", "touched")
+
+    def __init__(self, access: Access, memory: _Memory, order: list[Loop]) -> None:
+        by_loop: dict[int, list[tuple[int, int, int]]] = {}
+        for d, motion in enumerate(access.dims):
+            for index, (step, width) in motion.items():
+                by_loop.setdefault(index, []).append((d, step, width))
+        reach = [1] * len(access.dims)
+        for d, _, width in by_loop.get(LANES, ()):
+            reach[d] += width
+        limits, strides = memory.extents, memory.strides
+        elements = _box(reach, limits)
+        self.access = access
+        self.bytes = access.buffer.dtype.bytes
+        self.steps: list[int | None] = []
+        self.touched = [elements]
+        for loop in order:
+            moved = by_loop.get(loop.index)
+            if moved is None:
+                self.steps.append(None)
+            else:
+                step = 0
+                for d, by, width in moved:
+                    step += by * strides[d]
+                    reach[d] += width
+                self.steps.append(abs(step))
+                elements = _box(reach, limits)
+            self.touched.append(elements)
+        self.run = 1
+        for have, limit in zip(reversed(reach), reversed(limits), strict=True):
+            self.run *= min(have, limit)
+            if have < limit:
+                break
+
+
+def _box(reach: list[int], limits: list[int]) -> int:
+    elements = 1
+    for have, limit in zip(reach, limits, strict=True):
+        elements *= have if have < limit else limit
+    return elements
+
+
+def _access(
+    moves: _Moves,
+    order: list[Loop],
+    products: list[int],
+    traffic: list[int],
+    serial: int | None,
+    uses: dict[Buffer, int],
+    line: int,
+) -> list[float]:
+    """The 18 numbers of one buffer of a store, in the order of ACCESS."""
+    access, steps, size = moves.access, moves.steps, moves.bytes
+    total, n = products[-1], len(order)
+    mover = next((k for k in range(n) if steps[k] is not None), n)
+    stride = steps[mover] or 0 if mover < n else 0
+    count = access.reads + access.writes
+    unique = size * moves.touched[n]
+    lines = max(1.0, total / products[mover] * min(1.0, stride * size / line))
+    unique_lines = max(1.0, unique / min(line, size * moves.run))
+    still = next((k for k in range(n) if steps[k] is None), None)
+    if still is not None and (serial is None or still <= serial):
+        reuse = (1.0, 0.0, 0.0, float(products[still]), float(traffic[still]))
+        times = float(order[still].extent)
+    elif serial is not None:
+        reuse = (0.0, 1.0, 0.0, float(products[serial]), float(traffic[serial]))
+        times = float(uses[access.buffer] - 1)
+    else:
+        reuse, times = (0.0, 0.0, 1.0, 0.0, 0.0), 0.0
+    moved = float(size * total * count)
+    share = 1.0 / times if times else 2.0
+    return [
+        float(access.reads > 0 and not access.writes),
+        float(access.writes > 0 and not access.reads),
+        float(access.reads > 0 and access.writes > 0),
+        moved, unique, lines, unique_lines, *reuse, times,
+        moved * share, unique * share, lines * share, unique_lines * share,
+        float(stride if mover == 0 else 0),
+    ]  # fmt: skip
+
+
+def _annotated(store: Store, order: list[Loop], kind: str) -> list[float]:
+    """Number, product, innermost extent and position of the loops of one kind."""
+    chosen = [loop for loop in order if loop.kind == kind]
+    row = [0.0] * (3 + len(POSITIONS))
+    if not chosen:
+        row[3] = 1.0
+        return row
+    product = 1
+    for loop in chosen:
+        product *= max(loop.extent, 1)
+    found = {_position(store, order, loop, kind) for loop in chosen}
+    row[:3] = (len(chosen), product, chosen[0].extent)
+    row[3 + (found.pop() if len(found) == 1 else 7)] = 1.0
+    return row
+
+
+def _position(store: Store, order: list[Loop], loop: Loop, kind: str) -> int:
+    """Index into POSITIONS: where a loop stands among those of its role around the store."""
+    role = _role(store, loop)
+    if role not in (SPATIAL, REDUCE):
+        return 7
+    peers = [other for other in order if _role(store, other) == role]
+    ends = ((peers[0], 1), (peers[-1], 3))
+    for end, place in reversed(ends) if kind == "parallel" else ends:
+        if loop is end:
+            return place + (3 if role == REDUCE else 0)
+    return 2 + (3 if role == REDUCE else 0)
+
+
+def _role(store: Store, loop: Loop) -> int:
+    role = store.roles.get(loop.index)
+    if role is None:  # a loop within a block: spatial when it moves what is written
+        role = SPATIAL if any(loop.index in m for m in store.written.dims) else REDUCE
+    return role
+
+
+def _threads(order: list[Loop]) -> list[float]:
+    row = [1.0] * len(THREADS)
+    for loop in order:
+        if loop.thread is not None:
+            name = "vthread" if loop.thread.startswith("vthread") else loop.thread
+            if name in THREADS:
+                row[THREADS.index(name)] = float(loop.extent)
+    return row
+
+
+def _curve(counts: tuple[int, ...], products: list[int], traffic: list[int]) -> list[float]:
+    """Operations a byte at ten points, from the innermost loops to all of them."""
+    each = 2 * counts[0] + sum(counts[1:7]) or 2 * counts[7] + sum(counts[8:14])
+    if not each:
+        return [0.0] * CURVE
+    ops = [each * p for p in products]
+    ratios = [o / max(t, 1) for o, t in zip(ops, traffic, strict=True)]
+    row, p = [], 0
+    for i in range(1, CURVE + 1):
+        target = ops[-1] * i / CURVE
+        while ops[p] < target and p < len(ops) - 1:
+            p += 1
+        if p == 0 or ops[p] == ops[p - 1]:
+            row.append(ratios[p])
+        else:
+            part = (target - ops[p - 1]) / (ops[p] - ops[p - 1])
+            row.append(ratios[p - 1] + part * (ratios[p] - ratios[p - 1]))
+    return row

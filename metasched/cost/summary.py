@@ -1,0 +1,340 @@
+"""Summary: what a scheduled program does, found by one walk and without lowering it.
+
+A program is a list of stores. Each stands under loops and touches buffers; how its indices move
+with the loops is known from the bindings of the blocks around it. What a store alone says (its
+operations, its accesses) is cached on the statement, since replays share statements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metasched.cost.motion import Motion, motion_of
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
+from metasched.ir.expr import (
+    Add,
+    And,
+    BinaryOp,
+    Compare,
+    Div,
+    Expr,
+    FloatImm,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    Select,
+    StringImm,
+    Sub,
+    Var,
+    as_int,
+)
+from metasched.ir.func import IRModule
+from metasched.ir.op import Call, Effect
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt
+
+UNKNOWN_EXTENT = 64
+"""What a symbolic extent is taken for."""
+
+SPATIAL, REDUCE = 1, 2
+KINDS = ("mad", "add_sub", "mul", "div_mod", "cmp", "math", "call")
+"""Operation counts of one store: KINDS for floats, KINDS for the rest, then logic and select."""
+
+LOGIC, SELECT = 14, 15
+
+
+@dataclass(slots=True)
+class Loop:
+    """A loop of more than one iteration; `index` numbers the loops of the program."""
+
+    extent: int
+    kind: str
+    thread: str | None
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a store says by itself: counts of operations, accesses as (buffer, indices, writes)."""
+
+    counts: tuple[int, ...]
+    accesses: tuple[tuple[Buffer, tuple[Expr, ...], bool], ...]
+    lanes: int
+
+
+@dataclass(slots=True)
+class Access:
+    """One buffer of a store: how each dimension moves with the loops (by position)."""
+
+    buffer: Buffer
+    dims: list[Motion]
+    reads: int = 0
+    writes: int = 0
+
+
+@dataclass(slots=True)
+class Store:
+    """A store with all that stands around it."""
+
+    counts: tuple[int, ...]
+    loops: list[Loop]
+    accesses: list[Access]
+    lanes: int
+    roles: dict[int, int]
+    unroll_step: int
+
+    @property
+    def written(self) -> Access:
+        return self.accesses[0]
+
+
+@dataclass(slots=True)
+class Summary:
+    """All stores in order, and for each allocated buffer how many loops its uses share."""
+
+    stores: list[Store] = field(default_factory=list)
+    shared: dict[Buffer, list[Loop]] = field(default_factory=dict)
+    parameters: set[Buffer] = field(default_factory=set)
+
+
+def summarize(mod: IRModule) -> Summary:
+    """The stores of every function of the module."""
+    walker = _Walker()
+    for func in mod.functions.values():
+        walker.out.parameters.update(func.buffers)
+        walker.visit(func.body, [], {}, {}, {}, 0)
+    return walker.out
+
+
+class _Walker:
+    """The walk; loops, variables' motion, views and roles are passed down."""
+
+    def __init__(self) -> None:
+        self.out = Summary()
+        self.loops_seen = 0
+
+    def visit(
+        self,
+        stmt: Stmt,
+        loops: list[Loop],
+        env: dict[Var, Motion],
+        views: dict[Buffer, BufferRegion],
+        roles: dict[int, int],
+        unroll: int,
+    ) -> None:
+        kind = type(stmt)
+        if kind is For:
+            self._loop(stmt, loops, env, views, roles, unroll)  # type: ignore[arg-type]
+        elif kind is BlockRealize:
+            self._block(stmt, loops, env, views, roles, unroll)  # type: ignore[arg-type]
+        elif kind is BufferStore:
+            facts = stmt.facts.get("cost")
+            if facts is None:
+                facts = stmt.facts["cost"] = _facts_of(stmt)  # type: ignore[arg-type]
+            self._store(facts, loops, env, views, roles, unroll)
+        else:
+            for below in stmt.stmts:
+                self.visit(below, loops, env, views, roles, unroll)
+
+    def _loop(
+        self,
+        loop: For,
+        loops: list[Loop],
+        env: dict[Var, Motion],
+        views: dict[Buffer, BufferRegion],
+        roles: dict[int, int],
+        unroll: int,
+    ) -> None:
+        notes = loop.annotations
+        if notes:
+            unroll = _unroll_step(notes, unroll)
+        extent = as_int(loop.extent)
+        if extent is None:
+            extent = UNKNOWN_EXTENT
+        if extent != 1:
+            index = self.loops_seen
+            self.loops_seen += 1
+            step = 1 if loop.step is None else as_int(loop.step) or 1
+            loops = [*loops, Loop(extent, loop.kind.value, loop.thread, index)]
+            env[loop.var] = {index: (step, step * max(extent - 1, 0))}
+        self.visit(loop.body, loops, env, views, roles, unroll)
+
+    def _block(
+        self,
+        realize: BlockRealize,
+        loops: list[Loop],
+        env: dict[Var, Motion],
+        views: dict[Buffer, BufferRegion],
+        roles: dict[int, int],
+        unroll: int,
+    ) -> None:
+        block = realize.block
+        if block.annotations:
+            unroll = _unroll_step(block.annotations, unroll)
+        if block.iter_vars:
+            roles = dict(roles)
+            for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
+                moved = env[iter_var.var] = motion_of(value, env)
+                role = REDUCE if iter_var.is_reduce else SPATIAL
+                for index in moved:
+                    roles[index] = roles.get(index, 0) | role
+        if block.match_buffers:
+            views = {**views, **{m.buffer: m.source for m in block.match_buffers}}
+        before = len(self.out.stores)
+        self.visit(block.body, loops, env, views, roles, unroll)
+        if len(self.out.stores) == before and block.writes:
+            self._store(_opaque_facts(block), loops, env, views, roles, unroll)
+
+    def _store(
+        self,
+        facts: StoreFacts,
+        loops: list[Loop],
+        env: dict[Var, Motion],
+        views: dict[Buffer, BufferRegion],
+        roles: dict[int, int],
+        unroll: int,
+    ) -> None:
+        merged: dict[Buffer, Access] = {}
+        for buffer, indices, writes in facts.accesses:
+            dims = [motion_of(i, env) for i in indices]
+            while buffer in views:
+                buffer, dims = _through_view(views[buffer], dims, env)
+            access = merged.get(buffer)
+            if access is None:
+                access = merged[buffer] = Access(buffer, dims)
+                self._share(buffer, loops)
+            elif access.dims != dims:
+                access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
+            access.writes += writes
+            access.reads += not writes
+        accesses = list(merged.values())
+        self.out.stores.append(Store(facts.counts, loops, accesses, facts.lanes, roles, unroll))
+
+    def _share(self, buffer: Buffer, loops: list[Loop]) -> None:
+        """Keep the loops common to all uses of a buffer: it is allocated under the last of them."""
+        old = self.out.shared.get(buffer)
+        if old is None:
+            self.out.shared[buffer] = loops
+        elif old is not loops:
+            same = 0
+            for a, b in zip(old, loops, strict=False):
+                if a is not b:
+                    break
+                same += 1
+            if same < len(old):
+                self.out.shared[buffer] = old[:same]
+
+
+def _union(a: Motion, b: Motion) -> Motion:
+    out = dict(a)
+    for loop, pair in b.items():
+        if loop not in out or out[loop][1] < pair[1]:
+            out[loop] = pair
+    return out
+
+
+def _through_view(
+    source: BufferRegion, dims: list[Motion], env: dict[Var, Motion]
+) -> tuple[Buffer, list[Motion]]:
+    """The access to a view as one to the memory it names; trailing dimensions correspond."""
+    base = [motion_of(r.min, env) for r in source.region]
+    lead = len(base) - len(dims)
+    for d in range(max(lead, 0), len(base)):
+        base[d] = _union(base[d], dims[d - lead])
+    return source.buffer, base
+
+
+def _unroll_step(notes: dict[str, object], default: int) -> int:
+    for key in ("pragma_auto_unroll_max_step", "auto_unroll_max_step"):
+        if key in notes:
+            return as_int(notes[key]) or 0
+    return default
+
+
+def _facts_of(store: BufferStore) -> StoreFacts:
+    counts = [0] * 16
+    accesses: list[tuple[Buffer, tuple[Expr, ...], bool]] = [(store.buffer, store.indices, True)]
+    lanes = store.value.dtype.lanes
+    _count(store.value, counts, accesses)
+    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), lanes)
+
+
+def _opaque_facts(block: Block) -> StoreFacts:
+    """A block without stores (one that calls an instruction): its regions, one operation."""
+    accesses = [
+        (r.buffer, tuple(one.min for one in r.region), writes)
+        for regions, writes in ((block.writes, True), (block.reads, False))
+        for r in regions
+    ]
+    counts = [0] * 16
+    counts[6 if accesses[0][0].dtype.is_float else 13] = 1
+    return StoreFacts(tuple(counts), tuple(accesses), 1)
+
+
+def _count(
+    value: Expr, counts: list[int], accesses: list[tuple[Buffer, tuple[Expr, ...], bool]]
+) -> None:
+    """Count the operations of a value, in place; a sum with a product is one multiply-add."""
+    stack = [value]
+    while stack:
+        expr = stack.pop()
+        kind = type(expr)
+        if kind is Var or kind is IntImm or kind is FloatImm or kind is StringImm:
+            continue
+        if kind is BufferLoad:
+            accesses.append((expr.buffer, expr.indices, False))  # type: ignore[attr-defined]
+            stack.extend(expr.indices)  # type: ignore[attr-defined]
+            continue
+        slot = _slot(expr)
+        if slot is not None:
+            counts[slot] += 1
+        if (kind is Add or kind is Sub) and slot is not None:
+            product = _product_of(expr)
+            if product is not None:
+                counts[slot] -= 1
+                counts[slot - 1] += 1
+                other = expr.a if product is expr.b else expr.b  # type: ignore[attr-defined]
+                stack += (other, *product.children)
+                continue
+        stack.extend(expr.children)
+
+
+def _product_of(expr: Expr) -> Expr | None:
+    for side in (expr.b, expr.a):  # type: ignore[attr-defined]
+        if type(side) is Mul:
+            return side
+    return None
+
+
+_BINARY: dict[type[Expr], int] = {
+    Add: 1, Sub: 1, Mul: 2, Div: 3, Mod: 3, FloorDiv: 3, FloorMod: 3, Min: 4, Max: 4,
+}  # fmt: skip
+
+
+def _slot(expr: Expr) -> int | None:
+    """The counter of an operation, None for what costs nothing (casts, vectors, bindings)."""
+    kind = type(expr)
+    if isinstance(expr, (And, Or, Not)):
+        return LOGIC
+    if kind is Select:
+        return SELECT
+    if isinstance(expr, BinaryOp):
+        operand = expr.a.dtype
+        slot = 4 if isinstance(expr, Compare) else _BINARY[kind]
+        return slot if operand.is_float else slot + 7
+    if isinstance(expr, Call):
+        if expr.op.name == "if_then_else":
+            return SELECT
+        if expr.op.name in ("likely", "reinterpret", "address_of", "access_ptr"):
+            return None
+        pure = expr.op.effect is Effect.PURE and expr.op.arity is not None
+        slot = 0 if expr.op.name == "fma" else 5 if pure else 6
+        return slot if expr.dtype.is_float else slot + 7
+    return None
+
+
