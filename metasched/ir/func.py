@@ -88,5 +88,3 @@ class IRModule(Mapping[str, PrimFunc]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-

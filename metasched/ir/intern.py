@@ -14,7 +14,7 @@ class _Ref(weakref.ref["Interned"]):
     key: Any
 
 
-def _forget(ref: Any, table: dict[Any, _Ref] = _TABLE) -> None:
+def _forget(ref: Any, table: dict[Any, Any] = _TABLE) -> None:
     if table.get(ref.key) is ref:
         del table[ref.key]
 

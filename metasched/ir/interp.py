@@ -35,9 +35,10 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.interp_expr import Env
+from metasched.ir.interp_lanes import LaneCompiler
 from metasched.ir.interp_memory import bind_or_check, full_shape, layout_binders
 from metasched.ir.interp_ops import OP_RULES, as_value, storage
-from metasched.ir.interp_stmt import ReturnSignal, StmtCompiler
+from metasched.ir.interp_stmt import ReturnSignal
 
 __all__ = ["OP_RULES", "run"]
 
@@ -66,7 +67,7 @@ def run(
         InterpretError: the arguments do not fit, or the program does something without meaning.
     """
     func = _choose(source, name)
-    compiler = StmtCompiler(check_undefined)
+    compiler = LaneCompiler(check_undefined)
     if len(args) != len(func.params):
         raise InterpretError(f"{len(func.params)} arguments expected, {len(args)} given")
     env: Env = [None]
@@ -92,9 +93,7 @@ def _choose(source: PrimFunc | IRModule, name: str | None) -> PrimFunc:
     return next(iter(source.values()))
 
 
-def _bind_arguments(
-    compiler: StmtCompiler, func: PrimFunc, args: Sequence[Any], env: Env
-) -> Any:
+def _bind_arguments(compiler: LaneCompiler, func: PrimFunc, args: Sequence[Any], env: Env) -> Any:
     """Put arguments into the environment, bind the symbolic extents, compile the body."""
     scalars = [(p, a) for p, a in zip(func.params, args, strict=True) if isinstance(p, Var)]
     arrays = [(p, a) for p, a in zip(func.params, args, strict=True) if isinstance(p, Buffer)]
@@ -123,7 +122,7 @@ def _bind_arguments(
     return body
 
 
-def _is_new(compiler: StmtCompiler, extent: Expr) -> bool:
+def _is_new(compiler: LaneCompiler, extent: Expr) -> bool:
     return isinstance(extent, Var) and extent not in compiler.slots
 
 

@@ -148,7 +148,6 @@ def _float(name: str, rule: Rule) -> None:
     OP_RULES[name] = lambda dtype, *args: _in_float32(dtype, rule, args)
 
 
-
 def _round_away(x: Value) -> Value:
     """C's round: halves go away from zero; exact also next to 0.5 and for large values."""
     whole = np.trunc(x)
@@ -158,7 +157,7 @@ def _round_away(x: Value) -> Value:
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
-for _name, _rule in {
+_FLOAT_RULES: dict[str, Rule] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10,
     "log1p": np.log1p, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asin": np.arcsin, "acos": np.arccos,
@@ -171,7 +170,8 @@ for _name, _rule in {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": lambda x: _erf(x.astype(np.float64)),
     "ldexp": lambda x, n: np.ldexp(x, n.astype(np.int32)),
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _rule in _FLOAT_RULES.items():
     _float(_name, _rule)
 
 

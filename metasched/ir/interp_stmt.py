@@ -1,9 +1,4 @@
-"""Statements to closures: sequential execution, and lockstep execution for vector lanes.
-
-Each statement is compiled twice where needed: for one environment, and for a list of environments
-(the lanes of a vectorized loop, the threads of a block that synchronises) that all finish a
-statement before any begins the next.
-"""
+"""Statements to closures: what running a statement does to an environment of the interpreter."""
 
 from __future__ import annotations
 
@@ -42,7 +37,6 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars, walk, walk_stmts
 
 Run: TypeAlias = Callable[[Env], None]
-RunAll: TypeAlias = Callable[[list[Env]], None]
 
 
 class _Break(Exception):
@@ -62,7 +56,7 @@ class ReturnSignal(Exception):
 
 
 class StmtCompiler(ExprCompiler):
-    """Compiles statements; `one` for an environment, `all` for lanes in lockstep."""
+    """Compiles statements for one environment."""
 
     def one(self, stmt: Stmt) -> Run:
         """Run for one environment."""
@@ -71,14 +65,9 @@ class StmtCompiler(ExprCompiler):
             raise InterpretError(f"{type(stmt).__name__} has no rule in the interpreter")
         return rule(self, stmt)
 
-    def all(self, stmt: Stmt) -> RunAll:
-        """Run for many environments, each statement in all of them before the next."""
-        rule = _ALL.get(type(stmt))
-        if rule is not None:
-            return rule(self, stmt)
-        raise InterpretError(f"{type(stmt).__name__} cannot run in lockstep: {describe(stmt)}")
-
-    # One environment
+    def lockstep(self, loop: For) -> Run:
+        """Run a loop with all its iterations side by side; `interp_lanes` does it."""
+        raise InterpretError(f"cannot run in lockstep: {describe(loop)}")
 
     def _seq(self, s: SeqStmt) -> Run:
         items = [self.one(x) for x in s.items]
@@ -98,13 +87,13 @@ class StmtCompiler(ExprCompiler):
         return run
 
     def _for(self, s: For) -> Run:
-        if s.kind is ForKind.VECTORIZED or (s.kind is ForKind.THREAD_BINDING and _synchronises(s)):
-            return self._lockstep_for(s)
-        values, slot = self._range(s), self.slot(s.var)
+        if side_by_side(s):
+            return self.lockstep(s)
+        values, slot = self.values(s), self.slot(s.var)
         body = self.one(s.body)
         if _leaves(s.body):
             body = _stopping(body)
-        if s.kind in (ForKind.PARALLEL, ForKind.THREAD_BINDING) and not _crosses(s):
+        if s.kind in (ForKind.PARALLEL, ForKind.THREAD_BINDING) and not crosses(s):
 
             def shuffled(env: Env) -> None:
                 order = list(values(env))
@@ -122,7 +111,7 @@ class StmtCompiler(ExprCompiler):
 
         return _until_break(run, s.body)
 
-    def _range(self, s: For) -> Callable[[Env], range]:
+    def values(self, s: For) -> Callable[[Env], range]:
         low, extent = as_int(s.min), as_int(s.extent)
         if low is not None and extent is not None and s.step is None:
             constant = range(low, low + extent)
@@ -138,21 +127,6 @@ class StmtCompiler(ExprCompiler):
             return range(first, first + size(env) * by, by)
 
         return values
-
-    def _lockstep_for(self, s: For) -> Run:
-        values, slot = self._range(s), self.slot(s.var)
-        body = self.all(s.body)
-
-        def run(env: Env) -> None:
-            lanes = []
-            for i in values(env):
-                lane = env.copy()
-                lane[slot] = i
-                lanes.append(lane)
-            if lanes:
-                body(lanes)
-
-        return run
 
     def _while(self, s: While) -> Run:
         condition, body = self.expr(s.condition), self.one(s.body)
@@ -179,7 +153,7 @@ class StmtCompiler(ExprCompiler):
 
     def _store(self, s: BufferStore) -> Run:
         if s.predicate is not None or s.value.dtype.lanes > 1:
-            prepare, commit = self._store_parts(s)
+            prepare, commit = self.store_parts(s)
             return lambda env: commit(env, prepare(env))
         value, slot, buffer = self.expr(s.value), self.slot(s.buffer), s.buffer
         watch = self.check_undefined
@@ -207,7 +181,7 @@ class StmtCompiler(ExprCompiler):
 
         return store
 
-    def _store_parts(self, s: BufferStore) -> tuple[Eval, Callable[[Env, Any], None]]:
+    def store_parts(self, s: BufferStore) -> tuple[Eval, Callable[[Env, Any], None]]:
         """Evaluate everything, then write: lanes in lockstep do the first all before the second."""
         value, slot = self.expr(s.value), self.slot(s.buffer)
         if s.predicate is None and s.value.dtype.lanes == 1:
@@ -260,7 +234,7 @@ class StmtCompiler(ExprCompiler):
         return run
 
     def _attr(self, s: AttrStmt) -> Run:
-        loop = _launch(s)
+        loop = launched(s)
         return self.one(s.body) if loop is None else self._for(loop)
 
     def _assert(self, s: AssertStmt) -> Run:
@@ -291,7 +265,7 @@ class StmtCompiler(ExprCompiler):
         return run
 
     def _realize(self, s: BlockRealize) -> Run:
-        enter, starts = self._bind(s)
+        enter, starts = self.bind(s)
         init = None if s.block.init is None else self.one(s.block.init)
         body = self.one(s.block.body)
 
@@ -303,7 +277,7 @@ class StmtCompiler(ExprCompiler):
 
         return run
 
-    def _bind(self, s: BlockRealize) -> tuple[Callable[[Env], bool], Callable[[Env], bool]]:
+    def bind(self, s: BlockRealize) -> tuple[Callable[[Env], bool], Callable[[Env], bool]]:
         """`enter` binds the iterators and makes the block's buffers, false where the predicate
         fails; `starts` says whether all reduce iterators are at their minimum."""
         block = s.block
@@ -346,140 +320,6 @@ class StmtCompiler(ExprCompiler):
 
         return leave
 
-    # Lanes in lockstep
-
-    def _seq_all(self, s: SeqStmt) -> RunAll:
-        items = [self.all(x) for x in s.items]
-
-        def run(lanes: list[Env]) -> None:
-            for item in items:
-                item(lanes)
-
-        return run
-
-    def _for_all(self, s: For) -> RunAll:
-        values, slot = self._range(s), self.slot(s.var)
-        body = self.all(s.body)
-        if s.kind is ForKind.VECTORIZED or (s.kind is ForKind.THREAD_BINDING and _synchronises(s)):
-
-            def widen(lanes: list[Env]) -> None:
-                wider = []
-                for lane in lanes:
-                    for i in values(lane):
-                        one = lane.copy()
-                        one[slot] = i
-                        wider.append(one)
-                if wider:
-                    body(wider)
-
-            return widen
-        shuffles = s.kind in (ForKind.PARALLEL, ForKind.THREAD_BINDING) and not _crosses(s)
-
-        def run(lanes: list[Env]) -> None:
-            ranges = [values(lane) for lane in lanes]
-            order = list(range(max(len(r) for r in ranges)))
-            if shuffles:
-                lanes[0][0].shuffle(order)
-            for step in order:
-                active = []
-                for lane, r in zip(lanes, ranges, strict=True):
-                    if step < len(r):
-                        lane[slot] = r[step]
-                        active.append(lane)
-                body(active)
-
-        return run
-
-    def _while_all(self, s: While) -> RunAll:
-        condition, body = self.expr(s.condition), self.all(s.body)
-
-        def run(lanes: list[Env]) -> None:
-            active = [lane for lane in lanes if condition(lane)]
-            while active:
-                body(active)
-                active = [lane for lane in active if condition(lane)]
-
-        return run
-
-    def _if_all(self, s: IfThenElse) -> RunAll:
-        condition, then = self.expr(s.condition), self.all(s.then)
-        orelse = None if s.orelse is None else self.all(s.orelse)
-
-        def run(lanes: list[Env]) -> None:
-            truths = [bool(condition(lane)) for lane in lanes]
-            yes = [lane for lane, t in zip(lanes, truths, strict=True) if t]
-            no = [lane for lane, t in zip(lanes, truths, strict=True) if not t]
-            if yes:
-                then(yes)
-            if no and orelse is not None:
-                orelse(no)
-
-        return run
-
-    def _store_all(self, s: BufferStore) -> RunAll:
-        prepare, commit = self._store_parts(s)
-
-        def run(lanes: list[Env]) -> None:
-            pairs = [prepare(lane) for lane in lanes]
-            for lane, pair in zip(lanes, pairs, strict=True):
-                commit(lane, pair)
-
-        return run
-
-    def _let_all(self, s: LetStmt) -> RunAll:
-        value, slot = self.expr(s.value), self.slot(s.var)
-        body = self.all(s.body)
-
-        def run(lanes: list[Env]) -> None:
-            for lane in lanes:
-                lane[slot] = value(lane)
-            body(lanes)
-
-        return run
-
-    def _attr_all(self, s: AttrStmt) -> RunAll:
-        loop = _launch(s)
-        return self.all(s.body) if loop is None else self._for_all(loop)
-
-    def _scoped_all(self, s: Allocate | DeclBuffer) -> RunAll:
-        if isinstance(s, Allocate):
-            setup = allocate(self, s.buffer)
-        else:
-            setup = declare_view(self, s.buffer, s.source)
-        body = self.all(s.body)
-
-        def run(lanes: list[Env]) -> None:
-            for lane in lanes:
-                setup(lane)
-            body(lanes)
-
-        return run
-
-    def _realize_all(self, s: BlockRealize) -> RunAll:
-        enter, starts = self._bind(s)
-        init = None if s.block.init is None else self.all(s.block.init)
-        body = self.all(s.block.body)
-
-        def run(lanes: list[Env]) -> None:
-            inside = [lane for lane in lanes if enter(lane)]
-            if init is not None:
-                first = [lane for lane in inside if starts(lane)]
-                if first:
-                    init(first)
-            if inside:
-                body(inside)
-
-        return run
-
-    def _each(self, s: Stmt) -> RunAll:
-        one = self.one(s)
-
-        def run(lanes: list[Env]) -> None:
-            for lane in lanes:
-                one(lane)
-
-        return run
-
 
 def _raise(error: type[Exception]) -> Callable[[StmtCompiler, Any], Run]:
     def leave(env: Env) -> None:
@@ -495,13 +335,6 @@ _ONE: dict[type[Any], Callable[[Any, Any], Run]] = {
     AssertStmt: StmtCompiler._assert, Allocate: StmtCompiler._allocate,
     DeclBuffer: StmtCompiler._decl, BlockRealize: StmtCompiler._realize,
     Break: _raise(_Break), Continue: _raise(_Continue),
-}  # fmt: skip
-_ALL: dict[type[Any], Callable[[Any, Any], RunAll]] = {
-    SeqStmt: StmtCompiler._seq_all, For: StmtCompiler._for_all, While: StmtCompiler._while_all,
-    IfThenElse: StmtCompiler._if_all, BufferStore: StmtCompiler._store_all,
-    Evaluate: StmtCompiler._each, AssertStmt: StmtCompiler._each, LetStmt: StmtCompiler._let_all,
-    AttrStmt: StmtCompiler._attr_all, Allocate: StmtCompiler._scoped_all,
-    DeclBuffer: StmtCompiler._scoped_all, BlockRealize: StmtCompiler._realize_all,
 }  # fmt: skip
 
 
@@ -528,14 +361,16 @@ def _until_break(loop: Run, body: Stmt) -> Run:
     return run
 
 
-def _synchronises(s: For) -> bool:
-    """Whether threads of this loop wait for each other: they must then run side by side."""
+def side_by_side(s: For) -> bool:
+    """Whether iterations run in lockstep: lanes of a vector, threads that wait for each other."""
+    if s.kind is ForKind.VECTORIZED:
+        return True
     return (s.thread or "").startswith("threadIdx") and any(
         isinstance(e, Call) and e.op.name == "tvm_storage_sync" for e in walk(s.body)
     )
 
 
-def _crosses(s: For) -> bool:
+def crosses(s: For) -> bool:
     """Whether a thread loop carries a reduction (lowering makes a cross-thread one of it)."""
     if s.kind is not ForKind.THREAD_BINDING:
         return False
@@ -547,7 +382,7 @@ def _crosses(s: For) -> bool:
     )
 
 
-def _launch(s: AttrStmt) -> For | None:
+def launched(s: AttrStmt) -> For | None:
     """The thread loop that an attribute `thread_extent` of a variable stands for."""
     if s.key not in ("thread_extent", "virtual_thread") or not isinstance(s.node, Var):
         return None

@@ -45,7 +45,7 @@ class FrozenMap(dict[str, Any]):
         raise TypeError("annotations are immutable; build a new mapping")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self))

@@ -103,7 +103,7 @@ def stmt_vars(stmt: Stmt) -> frozenset[Var]:
         elif isinstance(stmt, For):
             found = found.union(*map(free_vars, stmt.exprs))
         stmt.facts["free"] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def bound_vars(stmt: Stmt) -> frozenset[Var]:

@@ -1,0 +1,349 @@
+"""The rules of a well-formed program, a table: slug, sentence, the nodes it is about, a check.
+
+A check is a generator of complaints: one sentence for each breach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.canonical import Leaf, expr_code
+from metasched.ir.describe import describe, show_expr
+from metasched.ir.dtype import VOID
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import (
+    Allocate,
+    AssertStmt,
+    Block,
+    BlockRealize,
+    BlockToken,
+    Break,
+    BufferStore,
+    Continue,
+    DeclBuffer,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    Return,
+    SeqStmt,
+    Stmt,
+    While,
+)
+from metasched.ir.visit import walk_exprs
+
+THREAD_TAGS = ("blockIdx", "threadIdx", "vthread", "clusterCtaIdx", "clusterIdx")
+SCOPES = (
+    "global", "shared", "local", "warp", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
+    "texture", "amx.tmm", "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
+    "metal.simdgroup", "metal.cooperative_tensor", "trn.sbuf", "trn.psum",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is known at a node: the walk's state, which the rules read."""
+
+    func: PrimFunc
+    known: dict[Leaf, str] = field(default_factory=dict)  # leaf -> what it is
+    hidden: set[Leaf] = field(default_factory=set)  # loop variables outside the innermost block
+    bound: set[Var] = field(default_factory=set)
+    tokens: set[BlockToken] = field(default_factory=set)
+    stack: list[Any] = field(default_factory=list)
+    loops: list[Stmt] = field(default_factory=list)  # loops inside the innermost block
+    blocks: list[Block] = field(default_factory=list)
+
+
+Check: TypeAlias = Callable[[Scope, Any], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A slug, the sentence that must hold, the node classes it is about, and the check."""
+
+    slug: str
+    sentence: str
+    kinds: tuple[type[Any], ...]
+    check: Check
+
+
+RULES: list[Rule] = []
+BY_KIND: dict[type[Any], list[Rule]] = {}
+
+
+def rule(slug: str, sentence: str, *kinds: type[Any]) -> Callable[[Check], Check]:
+    """Enter a check into the table."""
+
+    def enter(check: Check) -> Check:
+        entry = Rule(slug, sentence, kinds, check)
+        RULES.append(entry)
+        for kind in kinds:
+            BY_KIND.setdefault(kind, []).append(entry)
+        return check
+
+    return enter
+
+
+def walk_rule(slug: str, sentence: str) -> Rule:
+    """A rule that the walk itself enforces."""
+    entry = Rule(slug, sentence, (), lambda scope, node: iter(()))
+    RULES.append(entry)
+    return entry
+
+
+DEFINED = walk_rule("undefined-variable", "every variable is defined before it is used")
+BUFFERS = walk_rule(
+    "undefined-buffer", "every buffer is a parameter, or allocated, matched or declared in scope"
+)
+HIDDEN = walk_rule(
+    "loop-variable-in-block", "a block mentions iterators, never the loop variables around it"
+)
+
+
+@rule(
+    "unique-variable",
+    "every loop variable, iterator and let variable is bound once",
+    For,
+    LetStmt,
+    Block,
+)
+def _unique_variable(scope: Scope, node: For | LetStmt | Block) -> Iterator[str]:
+    names = [v.var for v in node.iter_vars] if isinstance(node, Block) else [node.var]
+    for i, var in enumerate(names):
+        if var in scope.bound or var in names[:i]:
+            yield f"variable {var.name} is bound twice"
+
+
+@rule("unique-token", "no two blocks of a function carry the same token", Block)
+def _unique_token(scope: Scope, block: Block) -> Iterator[str]:
+    if block.token in scope.tokens:
+        yield f"block {block.name} carries the token of another block"
+
+
+@rule("parameters", "parameters are distinct, scalars are not pointers", PrimFunc)
+def _parameters(scope: Scope, func: PrimFunc) -> Iterator[str]:
+    for i, param in enumerate(func.params):
+        if any(param is other for other in func.params[:i]):
+            yield f"parameter {param.name} occurs twice"
+        if isinstance(param, Var) and (param.dtype.is_handle or param.dtype.lanes > 1):
+            yield f"parameter {param.name} is {param.dtype}; pass a buffer"
+
+
+@rule(
+    "root-block",
+    "a function with blocks is the realisation of a root block without iterators",
+    PrimFunc,
+)
+def _root(scope: Scope, func: PrimFunc) -> Iterator[str]:
+    if isinstance(func.body, BlockRealize) and func.body.block.iter_vars:
+        yield f"the root block {func.body.block.name} has iterators"
+
+
+@rule("bindings", "a block has one binding of the iterator's type for each iterator", BlockRealize)
+def _bindings(scope: Scope, stmt: BlockRealize) -> Iterator[str]:
+    iters, values = stmt.block.iter_vars, stmt.iter_values
+    if len(iters) != len(values):
+        yield f"block {stmt.block.name} has {len(iters)} iterators and {len(values)} bindings"
+    for v, value in zip(iters, values, strict=False):
+        if v.var.dtype is not value.dtype:
+            yield f"iterator {v.var.name} is {v.var.dtype}, its binding {value.dtype}"
+
+
+@rule("iterator-domain", "the domain of an iterator has the iterator's integer type", Block)
+def _domains(scope: Scope, block: Block) -> Iterator[str]:
+    for v in block.iter_vars:
+        if not v.var.dtype.is_int:
+            yield f"iterator {v.var.name} is {v.var.dtype}"
+        if not v.dom.min.dtype is v.dom.extent.dtype is v.var.dtype:
+            yield f"iterator {v.var.name} is {v.var.dtype}, its domain {v.dom.extent.dtype}"
+
+
+@rule(
+    "predicate",
+    "predicates and conditions are single bools",
+    BlockRealize,
+    IfThenElse,
+    While,
+    AssertStmt,
+)
+def _conditions(scope: Scope, stmt: Any) -> Iterator[str]:
+    condition = stmt.predicate if isinstance(stmt, BlockRealize) else stmt.condition
+    if condition.dtype != "bool":
+        yield f"{show_expr(condition)} is {condition.dtype}"
+
+
+@rule("region-rank", "a region has one integer range for each dimension of its buffer", Block)
+def _regions(scope: Scope, block: Block) -> Iterator[str]:
+    for region in (*block.reads, *block.writes, *(m.source for m in block.match_buffers)):
+        if len(region.region) != region.buffer.ndim:
+            yield f"{describe(region)} has {len(region.region)} ranges"
+        for r in region.region:
+            if not (r.min.dtype.is_int and r.extent.dtype.is_int):
+                yield f"{describe(region)} has a range of type {r.min.dtype}"
+
+
+@rule("match-buffer", "a matched buffer has its source's type and not more dimensions", Block)
+def _matches(scope: Scope, block: Block) -> Iterator[str]:
+    for match in block.match_buffers:
+        source = match.source.buffer
+        if match.buffer.dtype is not source.dtype:
+            yield f"{match.buffer.name} is {match.buffer.dtype}, its source {source.dtype}"
+        if match.buffer.ndim > source.ndim:
+            yield f"{match.buffer.name} has more dimensions than its source {source.name}"
+
+
+@rule("init", "init writes only what the block writes, and holds no block", Block)
+def _init(scope: Scope, block: Block) -> Iterator[str]:
+    if block.init is None:
+        return
+    written = {r.buffer for r in block.writes}
+    stack: list[Stmt] = [block.init]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BlockRealize):
+            yield f"the init of {block.name} holds block {node.block.name}"
+        if isinstance(node, BufferStore) and node.buffer not in written:
+            yield f"the init of {block.name} writes {node.buffer.name}, the block does not"
+        stack.extend(node.stmts)
+
+
+@rule("loop-type", "a loop's variable, minimum, extent and step have one integer type", For)
+def _loop_type(scope: Scope, loop: For) -> Iterator[str]:
+    for part in loop.exprs:
+        if part.dtype is not loop.var.dtype or not part.dtype.is_int or part.dtype.lanes != 1:
+            yield f"loop {loop.var.name} is {loop.var.dtype}, {show_expr(part)} is {part.dtype}"
+
+
+@rule("loop-step", "a step is a positive constant", For)
+def _loop_step(scope: Scope, loop: For) -> Iterator[str]:
+    if loop.step is not None and (as_int(loop.step) or 0) <= 0:
+        yield f"loop {loop.var.name} has step {show_expr(loop.step)}"
+
+
+@rule("loop-kind", "a vectorized loop has a constant extent and no step", For)
+def _loop_kind(scope: Scope, loop: For) -> Iterator[str]:
+    if loop.kind is ForKind.VECTORIZED and (as_int(loop.extent) is None or loop.step is not None):
+        yield f"loop {loop.var.name} cannot be vectorized over {show_expr(loop.extent)}"
+
+
+@rule("thread-tag", "thread-bound loops, and only they, have a known thread tag", For)
+def _thread_tag(scope: Scope, loop: For) -> Iterator[str]:
+    if loop.kind is not ForKind.THREAD_BINDING:
+        if loop.thread is not None:
+            yield f"loop {loop.var.name} is {loop.kind.value} but has the tag {loop.thread}"
+    elif loop.thread is None or loop.thread.split(".")[0] not in THREAD_TAGS:
+        yield f"loop {loop.var.name} has the thread tag {loop.thread}"
+
+
+@rule(
+    "store-type",
+    "a store gives one integer index for each dimension and a value of the buffer's type",
+    BufferStore,
+)
+def _store(scope: Scope, stmt: BufferStore) -> Iterator[str]:
+    buffer, value = stmt.buffer, stmt.value.dtype
+    if len(stmt.indices) != buffer.ndim:
+        yield f"{buffer.name} has {buffer.ndim} dimensions, {len(stmt.indices)} indices given"
+    if value.scalar is not buffer.dtype.scalar:
+        yield f"{buffer.name} is {buffer.dtype}, the stored value {value}"
+    lanes = max([buffer.dtype.lanes * i.dtype.lanes for i in stmt.indices], default=value.lanes)
+    if lanes != value.lanes:
+        yield f"{lanes} lanes of {buffer.name} get a value of {value.lanes} lanes"
+    if any(not i.dtype.is_int for i in stmt.indices):
+        yield f"{buffer.name} is indexed with {', '.join(str(i.dtype) for i in stmt.indices)}"
+
+
+@rule("let-type", "a let variable has the type of its value", LetStmt)
+def _let_type(scope: Scope, stmt: LetStmt) -> Iterator[str]:
+    if stmt.var.dtype is not stmt.value.dtype:
+        yield f"{stmt.var.name} is {stmt.var.dtype}, its value {stmt.value.dtype}"
+
+
+@rule("sequence", "a sequence has two or more statements and is not nested", SeqStmt)
+def _sequence(scope: Scope, stmt: SeqStmt) -> Iterator[str]:
+    if len(stmt.items) < 2 or any(isinstance(s, SeqStmt) for s in stmt.items):
+        yield f"a sequence of {len(stmt.items)} statements; build sequences with seq()"
+
+
+@rule(
+    "leave-loop",
+    "break and continue stand inside a while or serial loop of their own block",
+    Break,
+    Continue,
+)
+def _leave(scope: Scope, stmt: Break | Continue) -> Iterator[str]:
+    loop = scope.loops[-1] if scope.loops else None
+    if loop is None or (isinstance(loop, For) and loop.kind is not ForKind.SERIAL):
+        yield f"{type(stmt).__name__.lower()} has no loop to act on"
+
+
+@rule("return", "a return gives a value of the function's return type", Return)
+def _return(scope: Scope, stmt: Return) -> Iterator[str]:
+    given = VOID if stmt.value is None else stmt.value.dtype
+    if given is not scope.func.ret_type:
+        yield f"the function returns {scope.func.ret_type}, this returns {given}"
+
+
+@rule("storage-scope", "allocations have a known storage scope", Block, Allocate)
+def _scopes(scope: Scope, node: Block | Allocate) -> Iterator[str]:
+    for buffer in node.alloc_buffers if isinstance(node, Block) else (node.buffer,):
+        if not any(buffer.scope == s or buffer.scope.startswith(f"{s}.") for s in SCOPES):
+            yield f"buffer {buffer.name} has the scope {buffer.scope!r}"
+
+
+@rule("declared-reads", "what a block loads is declared in its reads (or is its own result)", Block)
+def _declared_reads(scope: Scope, block: Block) -> Iterator[str]:
+    loaded = _touched(block)[0]
+    for buffer in sorted(loaded - _declared(scope, block, reads=True), key=lambda b: b.name):
+        yield f"block {block.name} loads {buffer.name} without declaring it"
+
+
+@rule("declared-writes", "what a block stores is declared in its writes", Block)
+def _declared_writes(scope: Scope, block: Block) -> Iterator[str]:
+    stored = _touched(block)[1]
+    for buffer in sorted(stored - _declared(scope, block, reads=False), key=lambda b: b.name):
+        yield f"block {block.name} stores {buffer.name} without declaring it"
+
+
+def _touched(block: Block) -> tuple[set[Buffer], set[Buffer]]:
+    """The buffers that the block loads and stores, in nested blocks too; kept on the block."""
+    found = block.facts.get("touched")
+    if found is None:
+        loads: set[Buffer] = set()
+        stores: set[Buffer] = set()
+        inside = {*block.alloc_buffers, *(m.buffer for m in block.match_buffers)}
+        stack: list[Stmt] = list(block.stmts)
+        while stack:
+            node = stack.pop()
+            if isinstance(node, BlockRealize):
+                inner = _touched(node.block)
+                loads |= inner[0]
+                stores |= inner[1]
+            else:
+                stack.extend(node.stmts)
+                if isinstance(node, BufferStore):
+                    stores.add(node.buffer)
+                elif isinstance(node, (Allocate, DeclBuffer)):
+                    inside.add(node.buffer)
+            loads.update(_loads(node.exprs))
+        found = block.facts["touched"] = (loads - inside, stores - inside)
+    return found
+
+
+def _loads(exprs: tuple[Expr, ...]) -> Iterator[Buffer]:
+    for expr in exprs:
+        if any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
+            for node in walk_exprs(expr):
+                if isinstance(node, BufferLoad):
+                    yield node.buffer
+
+
+def _declared(scope: Scope, block: Block, *, reads: bool) -> set[Buffer]:
+    """Buffers that the block may touch; a root block declares nothing and may touch everything."""
+    if len(scope.blocks) == 1 and not block.iter_vars and not block.reads and not block.writes:
+        return {b for b in scope.known if isinstance(b, Buffer)}
+    return {r.buffer for r in ((*block.reads, *block.writes) if reads else block.writes)}
