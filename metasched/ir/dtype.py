@@ -80,14 +80,16 @@ class DType(str):
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type of one lane (ml_dtypes supplies bfloat16)."""
         if self.kind == "bfloat":
-            return np.dtype(ml_dtypes.bfloat16)
+            brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return brain
         if self.kind in ("handle", "void"):
             raise TypeMismatchError(f"{self} has no NumPy type")
         name = "bool" if self.is_bool else str(self.scalar)
         try:
-            return np.dtype(name)
+            found: np.dtype[Any] = np.dtype(name)
         except TypeError:
             raise TypeMismatchError(f"{self} has no NumPy type") from None
+        return found
 
     @property
     def range(self) -> tuple[int, int]:

@@ -15,8 +15,9 @@ class _Ref(weakref.ref["Interned"]):
 
 
 def _forget(ref: Any, table: dict[Any, Any] = _TABLE) -> None:
-    if table.get(ref.key) is ref:
-        del table[ref.key]
+    key = ref.key
+    if table.get(key) is ref:
+        del table[key]
 
 
 class Interned:
