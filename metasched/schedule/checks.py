@@ -136,3 +136,20 @@ def require_same_scope(state: State, nodes: Sequence[Stmt]) -> Block:
     first = scopes[0]
     assert first is not None
     return first
+
+
+SCOPE_PREFIXES = (
+    "global", "shared", "warp", "local", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
+    "texture", "amx.tmm", "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
+    "metal.simdgroup", "metal.cooperative_tensor", "trn.sbuf", "trn.psum",
+)  # fmt: skip
+
+
+def require_scope_name(state: State, scope: str) -> None:
+    """The storage scope is a known prefix with a free tag behind it (`shared.dyn`)."""
+    known = any(scope == s or scope.startswith(f"{s}.") for s in SCOPE_PREFIXES)
+    if not known:
+        raise state.error(
+            "unknown-scope", f"{scope!r} is no storage scope",
+            hint=f"use one of {', '.join(SCOPE_PREFIXES)}, with a tag if wanted",
+        )  # fmt: skip

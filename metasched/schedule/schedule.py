@@ -314,3 +314,12 @@ class Schedule:
     bind = recorded(p.bind)
     annotate = recorded(p.annotate)
     unannotate = recorded(p.unannotate)
+
+    compute_at = recorded(p.compute_at)
+    reverse_compute_at = recorded(p.reverse_compute_at)
+    compute_inline = recorded(p.compute_inline)
+    reverse_compute_inline = recorded(p.reverse_compute_inline)
+    cache_read = recorded(p.cache_read)
+    cache_write = recorded(p.cache_write)
+    decompose_reduction = recorded(p.decompose_reduction)
+    set_scope = recorded(p.set_scope)

@@ -1,7 +1,11 @@
 """One schedule primitive (or family) a file; this front lists them all."""
 
 from metasched.schedule.primitives.annotate import annotate, unannotate
+from metasched.schedule.primitives.cache import cache_read, cache_write
+from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.fuse import fuse
+from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from metasched.schedule.primitives.query import (
     get_block,
@@ -20,28 +24,14 @@ from metasched.schedule.primitives.sample import (
     sample_perfect_tile,
 )
 from metasched.schedule.primitives.split import split
+from metasched.schedule.primitives.storage import set_scope
 from metasched.schedule.primitives.unit_loop import add_unit_loop
 
 __all__ = [
-    "add_unit_loop",
-    "annotate",
-    "bind",
-    "enter_postproc",
-    "fuse",
-    "get_block",
-    "get_child_blocks",
-    "get_consumers",
-    "get_loops",
-    "get_output_blocks",
-    "get_producers",
-    "parallel",
-    "reorder",
-    "require",
-    "sample_categorical",
-    "sample_partitioned_tile",
-    "sample_perfect_tile",
-    "split",
-    "unannotate",
-    "unroll",
-    "vectorize",
-]
+    "add_unit_loop", "annotate", "bind", "cache_read", "cache_write", "compute_at",
+    "compute_inline", "decompose_reduction", "enter_postproc", "fuse", "get_block",
+    "get_child_blocks", "get_consumers", "get_loops", "get_output_blocks", "get_producers",
+    "parallel", "reorder", "require", "reverse_compute_at", "reverse_compute_inline",
+    "sample_categorical", "sample_partitioned_tile", "sample_perfect_tile", "set_scope", "split",
+    "unannotate", "unroll", "vectorize",
+]  # fmt: skip

@@ -65,8 +65,8 @@ def get_producers(state: State, block: BlockLike) -> list[BlockRV]:
     """The sibling blocks whose results this block reads or overwrites."""
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    tokens = state.scope(realize).producers(realize.block.token)
-    return [state.new_block(t) for t in tokens]
+    found = state.scope(realize).producers(realize.block.token)
+    return [state.new_block(child.token) for child in found]
 
 
 @primitive(pure=True)
@@ -74,8 +74,8 @@ def get_consumers(state: State, block: BlockLike) -> list[BlockRV]:
     """The sibling blocks that read or overwrite this block's results."""
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    tokens = state.scope(realize).consumers(realize.block.token)
-    return [state.new_block(t) for t in tokens]
+    found = state.scope(realize).consumers(realize.block.token)
+    return [state.new_block(child.token) for child in found]
 
 
 @primitive(pure=True)

@@ -1,0 +1,286 @@
+"""cache_read, cache_write: a copy of a buffer in another storage scope, beside its users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.scope import Child, Scope
+from metasched.arith.intset import relax, union_regions
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IterVar,
+    MatchBufferRegion,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import substitute, substitute_buffers, transform, walk_stmts
+from metasched.schedule import edit
+from metasched.schedule.checks import require_root_free, require_scope_name
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.storage import pick_buffer
+from metasched.schedule.rebind import nest, ranges_of
+from metasched.schedule.state import State
+
+
+@primitive()
+def cache_read(
+    state: State,
+    block: BlockLike,
+    read_buffer_index: int | str,
+    storage_scope: str,
+    consumer_blocks: Sequence[BlockRV | str] = (),
+) -> BlockRV:
+    """Let consumers read a copy of a buffer; returns the block that copies.
+
+    The copy is made where the scope begins, or right after the block of the scope that writes the
+    buffer; it is read by `consumer_blocks` (all readers of the scope when none are given).
+
+    requires  a known storage scope; at most one block of the scope writes the buffer, before all
+              readers; no consumer also writes it
+    rewrite   B[i] = A[i] -> A_local[i] = A[i]; B[i] = A_local[i]
+    """
+    assert isinstance(block, BlockRV)
+    require_scope_name(state, storage_scope)
+    realize = require_root_free(state, block)
+    buffer = pick_buffer(state, realize, "read", read_buffer_index)
+    scope = state.scope(realize)
+    writers = scope.writers(buffer)
+    if len(writers) > 1 or (writers and writers[0].realize is realize):
+        who = ", ".join(w.block.name for w in writers)
+        raise state.error(
+            "written-in-scope", f"{buffer.name} is written by {who} in this scope", realize,
+            hint="only a buffer with at most one writer before its readers can be cached",
+        )  # fmt: skip
+    readers = _consumers(state, scope, buffer, consumer_blocks, writers)
+    cache = cache_buffer(buffer, storage_scope)
+    if writers:
+        anchor = _split_point(state, writers[0], readers)
+        source = _written_region(state, writers[0], buffer, anchor)
+    else:
+        anchor = None
+        source = _read_region(readers, buffer)
+    copy = copy_nest(state, cache.name, buffer, cache, source)
+    edits = [
+        edit.wrap(c.realize, lambda s: redirect(s, buffer, cache, loads=True)) for c in readers
+    ]
+    if anchor is not None:
+        edits.append(edit.insert(anchor, copy, after=True))
+    edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, anchor is None)))
+    state.commit(*edits)
+    return state.new_block(_copy_block(copy).token)
+
+
+@primitive()
+def cache_write(
+    state: State,
+    block: BlockLike,
+    write_buffer_index: int | str,
+    storage_scope: str,
+    consumer_blocks: Sequence[BlockRV | str] = (),
+) -> BlockRV:
+    """Let `block` write a copy of its result, copied back afterwards; returns the copying block.
+
+    `consumer_blocks` read the copy directly.
+
+    requires  a known storage scope; the block is the only writer of the buffer in its scope
+    rewrite   B[i] = A[i] -> B_local[i] = A[i]; B[i] = B_local[i]
+    """
+    assert isinstance(block, BlockRV)
+    require_scope_name(state, storage_scope)
+    realize = require_root_free(state, block)
+    buffer = pick_buffer(state, realize, "write", write_buffer_index)
+    scope = state.scope(realize)
+    writers = scope.writers(buffer)
+    if len(writers) != 1:
+        who = ", ".join(w.block.name for w in writers)
+        raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
+    writer = writers[0]
+    if any(r.buffer is buffer for r in realize.block.reads):
+        raise state.error(
+            "reads-own-output", f"{realize.block.name} reads {buffer.name}, which it writes",
+            realize, hint="the copy would have to be filled first: use cache_inplace",
+        )  # fmt: skip
+    direct = []
+    if consumer_blocks:
+        direct = _consumers(state, scope, buffer, consumer_blocks, [writer])
+    readers = [c for c in scope.readers(buffer) if c.realize is not realize]
+    anchor = _split_point(state, writer, readers)
+    cache = cache_buffer(buffer, storage_scope)
+    source = _written_region(state, writer, buffer, anchor)
+    copy = copy_nest(state, cache.name, cache, buffer, source)
+    edits = [edit.wrap(realize, lambda s: redirect(s, buffer, cache, loads=True, stores=True))]
+    edits += [
+        edit.wrap(c.realize, lambda s: redirect(s, buffer, cache, loads=True)) for c in direct
+    ]
+    edits.append(edit.insert(anchor, copy, after=True))
+    edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, False)))
+    state.commit(*edits)
+    return state.new_block(_copy_block(copy).token)
+
+
+def cache_buffer(buffer: Buffer, scope: str) -> Buffer:
+    """A compact buffer like `buffer` in another scope, named after both."""
+    name = f"{buffer.name}_{scope.replace('.', '_')}"
+    return Buffer(name, buffer.shape, buffer.dtype, scope, (), None, buffer.align)
+
+
+def copy_nest(
+    state: State, name: str, source: Buffer, target: Buffer, region: Sequence[Range]
+) -> Stmt:
+    """`target[region] = source[region]`, one block under a loop for each dimension."""
+    iters = [
+        IterVar(state.fresh_var(f"v{d}", r.min.dtype), Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype)))
+        for d, (r, extent) in enumerate(zip(region, source.shape, strict=True))
+    ]
+    point = tuple(v.var for v in iters)
+    store = BufferStore(target, BufferLoad(source, point), point)
+    block = Block(
+        state.fresh_block_name(name), tuple(iters),
+        (BufferRegion.point(source, point),), (BufferRegion.point(target, point),), store,
+    )  # fmt: skip
+    loops: list[tuple[Var, Expr | int]] = [
+        (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(region)
+    ]
+    values = tuple(r.min + loop[0] for r, loop in zip(region, loops, strict=True))
+    return nest(loops, BlockRealize(values, TRUE, block))
+
+
+def redirect(
+    stmt: Stmt, old: Buffer, new: Buffer, *, loads: bool = False, stores: bool = False
+) -> Stmt:
+    """`stmt` reading (and writing) `new` where it read (and wrote) `old`."""
+    if loads and stores:
+        return substitute_buffers(stmt, {old: new})
+
+    def on_expr(node: Expr) -> Expr | None:
+        if loads and isinstance(node, BufferLoad) and node.buffer is old:
+            return BufferLoad(new, node.indices, node.predicate)
+        return None
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, Block):
+            reads = tuple(
+                BufferRegion(new, r.region) if loads and r.buffer is old else r for r in node.reads
+            )
+            matches = tuple(
+                MatchBufferRegion(m.buffer, BufferRegion(new, m.source.region))
+                if loads and m.source.buffer is old
+                else m
+                for m in node.match_buffers
+            )
+            return evolve(node, reads=reads, match_buffers=matches)
+        return None
+
+    return transform(stmt, on_stmt, on_expr)
+
+
+def _consumers(
+    state: State,
+    scope: Scope,
+    buffer: Buffer,
+    wanted: Sequence[BlockRV | str],
+    writers: Sequence[Child],
+) -> list[Child]:
+    """The readers to redirect: those asked for, or all that read after the writer."""
+    readers = scope.readers(buffer)
+    if wanted:
+        tokens = {state.value(rv) for rv in wanted if isinstance(rv, BlockRV)}
+        chosen = [c for c in readers if c.token in tokens]
+        if len(chosen) != len(tokens):
+            raise state.error(
+                "not-a-consumer", f"a given consumer does not read {buffer.name} in this scope"
+            )
+        readers = chosen
+    order = {c.token: n for n, c in enumerate(scope.realizes)}
+    for child in readers:
+        if any(child.token is w.token or order[child.token] < order[w.token] for w in writers):
+            raise state.error(
+                "reads-before-written",
+                f"{child.block.name} reads {buffer.name} before or while it is written",
+                child.realize,
+            )
+    return readers
+
+
+def _split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
+    """The statement with the writer after which the copy goes: below the loops that the writer
+    shares with the readers; the outermost one when there are no readers."""
+    shared = len(writer.loops)
+    for child in readers:
+        common = 0
+        for a, b in zip(writer.loops, child.loops, strict=False):
+            if a is not b:
+                break
+            common += 1
+        shared = min(shared, common)
+    if not readers:
+        shared = 0
+    node: Stmt = writer.realize if shared >= len(writer.loops) else writer.loops[shared]
+    parent = state.parent(node)
+    while parent is not None and not isinstance(parent, (For, Block, SeqStmt)):
+        node, parent = parent, state.parent(parent)
+    return node
+
+
+def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -> list[Range]:
+    """What the writer writes of `buffer` during one execution of `anchor`."""
+    outer = state.loops_above(anchor)
+    inner = [n for n in writer.loops if n not in outer]
+    return _bound_region(writer, writer.block.writes, buffer, inner)
+
+
+def _read_region(readers: Sequence[Child], buffer: Buffer) -> list[Range]:
+    """What the readers read of `buffer` during one execution of the scope."""
+    box: list[Range] | None = None
+    for child in readers:
+        region = _bound_region(child, child.block.reads, buffer, child.loops)
+        box = region if box is None else union_regions(box, region)
+    assert box is not None
+    return box
+
+
+def _bound_region(
+    child: Child, regions: Sequence[BufferRegion], buffer: Buffer, loops: Sequence[For]
+) -> list[Range]:
+    """The union of the regions of `buffer`, bindings put in, while `loops` run, within bounds."""
+    block, values = child.block, child.realize.iter_values
+    bound = dict(zip((v.var for v in block.iter_vars), values, strict=True))
+    box: list[Range] | None = None
+    for region in regions:
+        if region.buffer is not buffer:
+            continue
+        here = BufferRegion(
+            buffer,
+            tuple(Range(substitute(r.min, bound), substitute(r.extent, bound)) for r in region.region),
+        )
+        ranges = list(relax(here, ranges_of(loops)).region)
+        box = ranges if box is None else union_regions(box, ranges)
+    assert box is not None
+    return [clipped(r, extent) for r, extent in zip(box, buffer.shape, strict=True)]
+
+
+def clipped(r: Range, extent: Expr) -> Range:
+    """A constant range cut to [0, extent); others as they are."""
+    low, size, whole = as_int(r.min), as_int(r.extent), as_int(extent)
+    if low is None or size is None or whole is None:
+        return r
+    first, last = max(low, 0), min(low + size, whole)
+    return Range.of(first, last - first) if (first, last) != (low, low + size) else r
+
+
+def _with_cache(node: Stmt, cache: Buffer, copy: Stmt, at_start: bool) -> Stmt:
+    assert isinstance(node, Block)
+    body = seq((copy, node.body)) if at_start else node.body
+    return evolve(node, body=body, alloc_buffers=(*node.alloc_buffers, cache))
+
+
+def _copy_block(nested: Stmt) -> Block:
+    return next(n for n in walk_stmts(nested) if isinstance(n, Block))

@@ -1,0 +1,359 @@
+"""compute_at, reverse_compute_at: a block is executed under a loop of its consumers or producers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.cover import thread_loops
+from metasched.analysis.scope import Child, Scope
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import relax, relax_ranges, union_regions
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.expr import (
+    LT,
+    TRUE,
+    Add,
+    Expr,
+    FloorDiv,
+    IntImm,
+    Mul,
+    Sub,
+    Var,
+    as_int,
+    compare,
+    logical_and,
+)
+from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.visit import free_vars, substitute, walk_stmts
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    require_complete_or_reduction,
+    require_not_output,
+    require_root_free,
+    require_same_scope,
+    require_stage_pipeline,
+)
+from metasched.schedule.handles import INLINE_MARK, ROOT_MARK, BlockLike, BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from metasched.schedule.rebind import nest, ranges_of
+from metasched.schedule.state import State
+
+LATEST, EARLIEST = -1, -2
+
+
+@primitive()
+def compute_at(
+    state: State,
+    block: BlockLike,
+    loop: LoopRV,
+    preserve_unit_loops: bool = False,
+    index: int = -1,
+) -> None:
+    """Execute a producer under `loop`, just what its consumers need in one iteration.
+
+    `index` chooses the place among the statements of the loop: -1 the latest possible, -2 the
+    earliest, else a position. A root mark leaves the block where it is, an inline mark inlines it.
+
+    requires  a stage pipeline; `block` complete or a reduction, no output; block and loop in one
+              scope, the loop not above the block; all consumers under the loop, and a place after
+              the block's producers and before its consumers
+    rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
+    """
+    assert isinstance(block, BlockRV)
+    mark = state.value(loop)
+    if mark is ROOT_MARK:
+        return
+    if mark is INLINE_MARK:
+        compute_inline(state, block)
+        return
+    _move(state, block, loop, preserve_unit_loops, index, reverse=False)
+
+
+@primitive()
+def reverse_compute_at(
+    state: State,
+    block: BlockLike,
+    loop: LoopRV,
+    preserve_unit_loops: bool = False,
+    index: int = -1,
+) -> None:
+    """Execute a consumer under `loop`, just what one iteration of its producers has made.
+
+    requires  as compute_at, with producers and consumers exchanged; an output may be moved; each
+              instance reads only what one iteration of `loop` makes
+    rewrite   for i: B(i); for i: C(reads B[i]) -> for i: B(i); C(reads B[i])
+    """
+    assert isinstance(block, BlockRV)
+    mark = state.value(loop)
+    if mark is ROOT_MARK:
+        return
+    if mark is INLINE_MARK:
+        reverse_compute_inline(state, block)
+        return
+    _move(state, block, loop, preserve_unit_loops, index, reverse=True)
+
+
+def _move(
+    state: State, rv: BlockRV, loop_rv: LoopRV, preserve: bool, index: int, *, reverse: bool
+) -> None:
+    realize, loop = require_root_free(state, rv), state.loop(loop_rv)
+    scope = require_stage_pipeline(state, realize)
+    require_same_scope(state, [realize, loop])
+    child = scope.child(realize.block.token)
+    if loop in child.loops:
+        raise state.error(
+            "loop-above", f"the loop {loop.var.name} is above {realize.block.name} already", loop
+        )
+    require_complete_or_reduction(state, scope, realize)
+    if not reverse:
+        require_not_output(state, realize)
+    token = realize.block.token
+    others = scope.producers(token) if reverse else scope.consumers(token)
+    under = {c.token for c in scope.under(loop)}
+    what = "producer" if reverse else "consumer"
+    outside = [c for c in others if c.token not in under]
+    if outside or not others:
+        who = f"{outside[0].block.name} is not" if outside else f"there is no {what}"
+        raise state.error(
+            f"{what}-outside", f"every {what} must be under {loop.var.name}, but {who}", loop
+        )
+    place = _insertion(state, scope, child, loop, index)
+    domains = _domains(state, child, others, loop, reverse=reverse)
+    moved = _rebuilt(state, realize, loop, domains, preserve, exact=reverse)
+    if reverse:
+        _require_once(state, realize, loop, domains)
+    state.commit(
+        edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place))
+    )
+
+
+def _insertion(state: State, scope: Scope, child: Child, loop: For, index: int) -> Stmt | None:
+    """The statement of the loop's body before which the block goes, None for the end."""
+    items = loop.body.items if isinstance(loop.body, SeqStmt) else (loop.body,)
+    holds = [{n.block.token for n in walk_stmts(s) if isinstance(n, BlockRealize)} for s in items]
+    producers = {c.token for c in scope.producers(child.token)}
+    consumers = {c.token for c in scope.consumers(child.token)}
+    first = max((n + 1 for n, h in enumerate(holds) if h & producers), default=0)
+    last = min((n for n, h in enumerate(holds) if h & consumers), default=len(items))
+    if first > last:
+        raise state.error(
+            "no-place",
+            f"under {loop.var.name} there is no place after the producers and before the "
+            f"consumers of {child.block.name}",
+            loop,
+        )
+    at = last if index == LATEST else first if index == EARLIEST else index
+    if not first <= at <= last:
+        raise state.error(
+            "bad-index", f"the block can stand at positions {first} to {last}, not {index}", loop
+        )
+    return items[at] if at < len(items) else None
+
+
+def _inserted(loop: Stmt, moved: Stmt, before: Stmt | None) -> Stmt:
+    assert isinstance(loop, For)
+    items = list(loop.body.items) if isinstance(loop.body, SeqStmt) else [loop.body]
+    at = next((n for n, s in enumerate(items) if s is before), len(items))
+    items.insert(at, moved)
+    return evolve(loop, body=seq(items))
+
+
+def _domains(
+    state: State, child: Child, others: Sequence[Child], loop: For, *, reverse: bool
+) -> dict[Var, Range]:
+    """For each iterator of the block the range it must run over in one iteration of `loop`."""
+    block = child.block
+    provided = block.reads if reverse else block.writes
+    above = ranges_of([*state.loops_above(loop), loop])
+    analyzer = Analyzer(above)
+    domains: dict[Var, Range] = {}
+    iters = {v.var: v.dom for v in block.iter_vars}
+    for region in provided:
+        needed = _needed(state, region.buffer, others, loop, reverse=reverse)
+        if needed is None:
+            continue
+        for have, want in zip(region.region, needed, strict=True):
+            solved = _solve(analyzer, have, want, iters, exact=reverse)
+            if solved is not None:
+                var, dom = solved
+                dom = Range(analyzer.simplify(dom.min), analyzer.simplify(dom.extent))
+                if var in domains:
+                    both = union_regions([domains[var]], [dom], analyzer)[0]
+                    if reverse and not (_same(analyzer, both, dom, domains[var])):
+                        raise _not_ready(state, block, region.buffer, loop)
+                    dom = both
+                domains[var] = dom
+            elif reverse and not _covers(analyzer, have, want, iters):
+                raise _not_ready(state, block, region.buffer, loop)
+    if reverse and not domains and any(as_int(d.extent) != 1 for d in iters.values()):
+        raise state.error(
+            "not-ready", f"no iterator of {block.name} follows from what {loop.var.name} makes", loop
+        )
+    return domains
+
+
+def _same(analyzer: Analyzer, *ranges: Range) -> bool:
+    first = ranges[0]
+    return all(
+        analyzer.equal(r.min, first.min) and analyzer.equal(r.extent, first.extent) for r in ranges
+    )
+
+
+def _not_ready(state: State, block: Block, buffer: Buffer, loop: For) -> ScheduleError:
+    return state.error(
+        "not-ready",
+        f"an instance of {block.name} may read elements of {buffer.name} that other iterations "
+        f"of {loop.var.name} make",
+        loop,
+        hint="choose a loop further out",
+    )
+
+
+def _needed(
+    state: State, buffer: Buffer, others: Sequence[Child], loop: For, *, reverse: bool
+) -> list[Range] | None:
+    """What the other blocks read (or, reversed, write) of `buffer` in one iteration of `loop`."""
+    outer = state.loops_above(loop)
+    box: list[Range] | None = None
+    for other in others:
+        inner = [n for n in other.loops if n not in outer and n is not loop]
+        if not reverse:
+            inner += thread_loops([*outer, loop], buffer.scope)
+        bound = dict(zip((v.var for v in other.block.iter_vars), other.realize.iter_values, strict=True))
+        for region in other.block.writes if reverse else other.block.reads:
+            if region.buffer is not buffer:
+                continue
+            here = BufferRegion(
+                buffer,
+                tuple(
+                    Range(substitute(r.min, bound), substitute(r.extent, bound))
+                    for r in region.region
+                ),
+            )
+            ranges = list(relax(here, ranges_of(inner)).region)
+            box = ranges if box is None else union_regions(box, ranges)
+    return box
+
+
+def _solve(
+    analyzer: Analyzer, have: Range, want: Range, iters: dict[Var, Range], *, exact: bool
+) -> tuple[Var, Range] | None:
+    """The iterator that `have` follows, and the range over which it covers `want`.
+
+    Patterns: v + c, v * e + c with blocks of e elements, v // e; None for anything else. With
+    `exact` no instance of that range reaches outside of `want`.
+    """
+    low, width, offset = have.min, as_int(have.extent), 0
+    while isinstance(low, (Add, Sub)) and isinstance(low.b, IntImm):
+        offset += low.b.value if isinstance(low, Add) else -low.b.value
+        low = low.a
+    begin = want.min - offset
+    if isinstance(low, Var) and low in iters and width == 1:
+        return low, Range(begin, want.extent)
+    if isinstance(low, Mul) and isinstance(low.a, Var) and low.a in iters:
+        factor = as_int(low.b)
+        if factor is not None and width is not None and 0 < width <= factor:
+            aligned = not exact or (
+                analyzer.equal(begin % factor, 0) and analyzer.equal(want.extent % factor, 0)
+            )
+            if width == factor and aligned:
+                first = begin // factor
+                return low.a, Range(first, (begin + want.extent - 1) // factor - first + 1)
+            return None
+    if isinstance(low, FloorDiv) and isinstance(low.a, Var) and low.a in iters and width == 1:
+        factor = as_int(low.b)
+        if factor is not None and factor > 0:
+            return low.a, Range(begin * factor, want.extent * factor)
+    return None
+
+
+def _covers(analyzer: Analyzer, have: Range, want: Range, iters: dict[Var, Range]) -> bool:
+    """Whether `want` holds all of `have`, whatever the block's iterators are."""
+    box = relax_range(have, iters)
+    if box is None:
+        return False
+    return analyzer.prove(want.min <= box.min) and analyzer.prove(
+        box.min + box.extent <= want.min + want.extent
+    )
+
+
+def relax_range(r: Range, iters: dict[Var, Range]) -> Range | None:
+    """The range that `r` takes while the iterators run."""
+    if free_vars(r.min).isdisjoint(iters) and free_vars(r.extent).isdisjoint(iters):
+        return r
+    found = relax_ranges([r], iters)
+    return None if found is None else found[0]
+
+
+def _rebuilt(
+    state: State,
+    realize: BlockRealize,
+    loop: For,
+    domains: dict[Var, Range],
+    preserve: bool,
+    *,
+    exact: bool,
+) -> Stmt:
+    """The block under fresh loops over its domains, clipped to the iterators' own.
+
+    Unless `exact`, a domain may be widened, to one of constant extent or to the iterator's own.
+    """
+    analyzer = Analyzer(ranges_of([*state.loops_above(loop), loop]))
+    loops: list[tuple[Var, Expr | int]] = []
+    values: list[Expr] = []
+    predicate: Expr = TRUE
+    for iter_var in realize.block.iter_vars:
+        own = iter_var.dom
+        dom = domains.get(iter_var.var, own)
+        if exact:
+            pass
+        elif as_int(dom.extent) is None and as_int(own.extent) is not None:
+            dom = _bounded(analyzer, dom, own)
+        elif (whole := as_int(own.extent)) is not None and (as_int(dom.extent) or 0) > whole:
+            dom = own
+        if as_int(dom.extent) == 1 and not preserve:
+            value = dom.min
+        else:
+            var = state.fresh_var(f"ax{len(loops)}", iter_var.var.dtype)
+            loops.append((var, dom.extent))
+            analyzer.bind(var, Range(IntImm(var.dtype, 0), dom.extent))
+            value = analyzer.simplify(dom.min + var)
+        values.append(value)
+        if dom is not own:
+            for condition in (own.min <= value, compare(LT, value, own.min + own.extent)):
+                if not analyzer.prove(condition):
+                    predicate = logical_and(predicate, analyzer.simplify(condition))
+    return nest(loops, BlockRealize(tuple(values), predicate, realize.block))
+
+
+def _require_once(
+    state: State, realize: BlockRealize, loop: For, domains: dict[Var, Range]
+) -> None:
+    """A reduction that is spread over loops above runs each of its instances once.
+
+    (One that is complete within an iteration starts anew with its init each time.)
+    """
+    reduced = [v.var for v in realize.block.iter_vars if v.is_reduce and v.var in domains]
+    spread = frozenset().union(*(free_vars(domains[v].min) for v in reduced))
+    if not spread:
+        return
+    used = frozenset().union(*(free_vars(d.min) for d in domains.values()))
+    for above in (*state.loops_above(loop), loop):
+        if above.var not in used and as_int(above.extent) != 1:
+            raise state.error(
+                "repeated-reduction",
+                f"{realize.block.name} would add the same elements again in each iteration of "
+                f"{above.var.name}",
+                above,
+            )
+
+
+def _bounded(analyzer: Analyzer, dom: Range, own: Range) -> Range:
+    """A range of constant extent that holds `dom`: its largest extent, or the whole domain."""
+    high = analyzer.bounds(dom.extent).hi
+    size, whole = (None if high is None else int(high)), as_int(own.extent)
+    if size is None or whole is None or size >= whole:
+        return own
+    return Range(dom.min, IntImm(dom.min.dtype, size))

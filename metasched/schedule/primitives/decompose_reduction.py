@@ -1,0 +1,136 @@
+"""decompose_reduction: the initialisation of a reduction as a block of its own."""
+
+from __future__ import annotations
+
+from metasched.ir.buffer import BufferRegion
+from metasched.ir.expr import TRUE, And, Expr, Var, logical_and
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, IterVar, Stmt, evolve, seq
+from metasched.ir.visit import free_vars, fresh_copy, substitute
+from metasched.schedule import edit
+from metasched.schedule.checks import require_reduction
+from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+
+@primitive()
+def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
+    """Move the init of a reduction block before `loop`; returns the init block.
+
+    The given handle stands for the update block afterwards.
+
+    requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
+              a loop above `loop`; a predicate whose conditions do not mix kept and dropped loops
+    rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
+              ->
+              for i in range(4):
+                  C_init(C[i] = 0)
+                  for k in range(8): C_update(C[i] += A[i, k])
+    """
+    assert isinstance(block, BlockRV)
+    realize, target = state.block(block), state.loop(loop)
+    old, scope = realize.block, state.scope(realize)
+    require_reduction(state, scope, realize)
+    loops = state.loops_above(realize)
+    if target not in loops:
+        raise state.error("not-above", f"the loop {target.var.name} is not above {old.name}", target)
+    position = loops.index(target)
+    outer = {n.var for n in loops[:position]}
+    for iter_var, value in zip(old.iter_vars, realize.iter_values, strict=True):
+        if iter_var.is_reduce and not free_vars(value).isdisjoint(outer):
+            raise state.error(
+                "reduction-above",
+                f"the reduce iterator {iter_var.var.name} depends on a loop outside "
+                f"{target.var.name}",
+                target,
+                hint="choose the outermost reduction loop, or reorder",
+            )
+    init = _init_nest(state, realize, loops[position:], outer)
+    update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
+    state.commit(
+        edit.wrap(old, lambda s: evolve(update, body=s.stmts[-1])),
+        edit.wrap(target, lambda s: seq((init, s))),
+    )
+    while not isinstance(init, BlockRealize):
+        init = init.stmts[0]
+    return state.new_block(init.block.token)
+
+
+def _init_nest(
+    state: State, realize: BlockRealize, loops: tuple[For, ...], outer: set[Var]
+) -> Stmt:
+    """The init block under copies of the loops that spatial iterators use."""
+    old = realize.block
+    assert old.init is not None
+    spatial = [
+        (v, e) for v, e in zip(old.iter_vars, realize.iter_values, strict=True) if not v.is_reduce
+    ]
+    used = frozenset().union(*(free_vars(e) for _, e in spatial))
+    kept = [loop for loop in loops if loop.var in used]
+    renamed: dict[Var, Expr] = {
+        n.var: state.fresh_var(f"{n.var.name}_init", n.var.dtype) for n in kept
+    }
+    iters: dict[Var, Expr] = {
+        v.var: state.fresh_var(f"{v.var.name}_init", v.var.dtype) for v, _ in spatial
+    }
+    new_iters = tuple(IterVar(_var(iters[v.var]), v.dom, v.kind) for v, _ in spatial)
+    name = state.fresh_block_name(f"{old.name}_init")
+    init = Block(name, new_iters, (), old.writes, old.init, token=BlockToken())
+    block = substitute(fresh_copy(init.body, lambda v: state.fresh_var(v.name, v.dtype)), iters)
+    writes = tuple(_region(r, iters) for r in old.writes)
+    init = evolve(
+        init, body=block, writes=writes, alloc_buffers=(), annotations=old.annotations
+    )
+    predicate = _kept_conditions(state, realize, set(renamed) | outer, kept)
+    body: Stmt = BlockRealize(
+        tuple(substitute(e, renamed) for _, e in spatial), substitute(predicate, renamed), init
+    )
+    for loop in reversed(kept):
+        low, extent = (substitute(e, renamed) for e in (loop.min, loop.extent))
+        body = For(_var(renamed[loop.var]), low, extent, ForKind.SERIAL, body)
+    return body
+
+
+def _kept_conditions(
+    state: State, realize: BlockRealize, known: set[Var], kept: list[For]
+) -> Expr:
+    """The conditions of the predicate that speak of kept loops only."""
+    out: Expr = TRUE
+    stack = [realize.predicate]
+    dropped = {n.var for n in state.loops_above(realize)} - known
+    inside = {n.var for n in kept}
+    while stack:
+        condition = stack.pop()
+        if isinstance(condition, And):
+            stack.extend((condition.b, condition.a))
+            continue
+        variables = free_vars(condition)
+        if variables.isdisjoint(dropped):
+            out = logical_and(out, condition)
+        elif not variables.isdisjoint(inside):
+            raise state.error(
+                "mixed-predicate",
+                "a condition of the predicate mixes loops of the init with reduction loops",
+                realize,
+                hint="decompose before splitting by factors that do not divide the extent",
+            )
+    return out
+
+
+def _update_block(old: Block, name: str) -> Block:
+    """The block without its init, reading its own output."""
+    written = {r.buffer for r in old.writes}
+    reads = (*old.writes, *(r for r in old.reads if r.buffer not in written))
+    return evolve(old, name=name, init=None, reads=reads)
+
+
+def _region(region: BufferRegion, values: dict[Var, Expr]) -> BufferRegion:
+    from_to = [
+        type(r)(substitute(r.min, values), substitute(r.extent, values)) for r in region.region
+    ]
+    return BufferRegion(region.buffer, tuple(from_to))
+
+
+def _var(expr: Expr) -> Var:
+    assert isinstance(expr, Var)
+    return expr

@@ -1,0 +1,279 @@
+"""compute_inline, reverse_compute_inline: a block dissolves into its consumers or its producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.itermap import detect_iter_map, inverse_iter_map
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import LT, TRUE, Expr, Var, as_int, compare, logical_and
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
+from metasched.ir.visit import free_vars, substitute, transform, transform_expr, walk_exprs, walk_stmts
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    require_complete,
+    require_not_output,
+    require_root_free,
+    require_stage_pipeline,
+)
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+
+@primitive()
+def compute_inline(state: State, block: BlockLike) -> None:
+    """Replace every load of what `block` computes by the expression it computes.
+
+    requires  a complete block without init in a stage pipeline, no output; its body one store
+              whose indices are its iterators or an invertible affine map of them; the buffer is
+              used only by loads
+    rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
+    """
+    assert isinstance(block, BlockRV)
+    realize = require_root_free(state, block)
+    scope = require_stage_pipeline(state, realize)
+    require_not_output(state, realize)
+    require_complete(state, scope, realize)
+    store = _single_store(state, realize)
+    _require_loads_only(state, realize, store.buffer)
+    pattern = _Pattern(state, realize, store)
+    around = state.scope_block(realize)
+    assert around is not None
+
+    def on_expr(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad) and node.buffer is store.buffer:
+            return pattern.value_at(node.indices)
+        return None
+
+    edits = edit.merge(
+        *(
+            edit.replace(c.realize, _with_loads(c.realize, on_expr))
+            for c in scope.realizes
+            if c.realize is not realize and _reads(c.block, store.buffer)
+        ),
+        edit.delete(realize),
+        edit.wrap(around, lambda s: _without(s, store.buffer)),
+    )
+    state.commit(edits)
+
+
+class _Pattern:
+    """The producer's store, solved for its iterators: what it computes at given indices."""
+
+    def __init__(self, state: State, realize: BlockRealize, store: BufferStore) -> None:
+        self.store = store
+        block = realize.block
+        self.slots: dict[Var, int] | None = {}
+        for position, index in enumerate(store.indices):
+            if isinstance(index, Var) and index not in self.slots:
+                self.slots[index] = position
+            elif as_int(index) is None:
+                self.slots = None
+                break
+        needed = free_vars(store.value)
+        iters = {v.var: v.dom for v in block.iter_vars}
+        if self.slots is not None and all(v in self.slots for v in needed if v in iters):
+            return
+        self.slots = None
+        self.names = [state.fresh_var(f"d{n}", i.dtype) for n, i in enumerate(store.indices)]
+        found = detect_iter_map(store.indices, iters, TRUE, "bijective")
+        if found.error is not None:
+            raise state.error(
+                "not-invertible",
+                f"the indices of {store.buffer.name} cannot be solved for the iterators of "
+                f"{block.name}: {found.error}",
+                realize,
+            )
+        self.inverse = inverse_iter_map(found.sums, self.names)
+
+    def value_at(self, indices: tuple[Expr, ...]) -> Expr:
+        if self.slots is not None:
+            return substitute(self.store.value, {v: indices[p] for v, p in self.slots.items()})
+        here = dict(zip(self.names, indices, strict=True))
+        solved = {v: Analyzer().simplify(substitute(e, here)) for v, e in self.inverse.items()}
+        return substitute(self.store.value, solved)
+
+
+@primitive()
+def reverse_compute_inline(state: State, block: BlockLike) -> None:
+    """Compute `block` in its producer: the producer stores the final value at once.
+
+    requires  a complete block without init in a stage pipeline, with predicate true; exactly one
+              producer, which is complete and no output; all its loads of the intermediate have
+              the same, invertible indices; its iterators stay within what the producer covers
+    rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
+    """
+    assert isinstance(block, BlockRV)
+    realize = require_root_free(state, block)
+    scope = require_stage_pipeline(state, realize)
+    require_complete(state, scope, realize)
+    store = _single_store(state, realize)
+    if realize.predicate is not TRUE:
+        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
+    producers = scope.producers(realize.block.token)
+    if len(producers) != 1:
+        raise state.error(
+            "not-one-producer", f"{realize.block.name} has {len(producers)} producers", realize
+        )
+    producer = producers[0].realize
+    require_complete(state, scope, producer)
+    require_not_output(state, producer)
+    inner, guard = _guarded_store(state, producer)
+    if len(scope.consumers(producer.block.token)) != 1:
+        raise state.error(
+            "other-consumers", f"{inner.buffer.name} is read by other blocks too", producer
+        )
+    solved = _solve_loads(state, realize, store, inner.buffer)
+    at_store = {v: substitute(e, dict(zip(solved.names, inner.indices, strict=True))) for v, e in solved.values.items()}
+    analyzer = Analyzer({v.var: v.dom for v in producer.block.iter_vars})
+    at_store = {v: analyzer.simplify(e) for v, e in at_store.items()}
+
+    def on_load(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad) and node.buffer is inner.buffer:
+            return inner.value
+        return None
+
+    value = substitute(transform_expr(store.value, on_load), at_store)
+    indices = tuple(analyzer.simplify(substitute(i, at_store)) for i in store.indices)
+    body: Stmt = BufferStore(store.buffer, value, indices)
+    if guard is not None:
+        body = IfThenElse(guard, body)
+    residual = _residual(analyzer, realize.block, at_store)
+    at_loops = dict(zip((v.var for v in producer.block.iter_vars), producer.iter_values, strict=True))
+    predicate = logical_and(producer.predicate, substitute(residual, at_loops))
+    merged = _rewritten(producer.block, body)
+    around = state.scope_block(realize)
+    assert around is not None
+    state.commit(
+        edit.replace(producer, BlockRealize(producer.iter_values, predicate, merged)),
+        edit.delete(realize),
+        edit.wrap(around, lambda s: _without(s, inner.buffer)),
+    )
+
+
+class _Solved:
+    """Iterators of a consumer as functions of the indices it loads at."""
+
+    def __init__(self, names: list[Var], values: Mapping[Var, Expr]) -> None:
+        self.names, self.values = names, values
+
+
+def _solve_loads(
+    state: State, realize: BlockRealize, store: BufferStore, buffer: Buffer
+) -> _Solved:
+    block = realize.block
+    loads = {
+        e.indices
+        for root in (store.value, *store.indices)
+        for e in walk_exprs(root)
+        if isinstance(e, BufferLoad) and e.buffer is buffer
+    }
+    if len(loads) != 1:
+        raise state.error(
+            "different-loads",
+            f"{block.name} loads {buffer.name} at {len(loads)} different places",
+            realize,
+        )
+    indices = next(iter(loads))
+    names = [state.fresh_var(f"d{n}", i.dtype) for n, i in enumerate(indices)]
+    iters = {v.var: v.dom for v in block.iter_vars}
+    found = detect_iter_map(indices, iters, TRUE, "bijective")
+    unsolved = [v for v in iters if not any(v in free_vars(i) for i in indices)]
+    open_iters = [v for v in unsolved if as_int(iters[v].extent) != 1]
+    if found.error is not None or open_iters:
+        why = found.error or f"the iterator {open_iters[0].name} does not occur in them"
+        raise state.error(
+            "not-invertible",
+            f"the indices of {buffer.name} cannot be solved for the iterators of {block.name}: {why}",
+            realize,
+        )
+    solved = dict(inverse_iter_map(found.sums, names))
+    for var in unsolved:
+        solved[var] = iters[var].min
+    return _Solved(names, solved)
+
+
+def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr]) -> Expr:
+    """The bounds of the consumer's iterators that do not follow from the producer's."""
+    out: Expr = TRUE
+    for iter_var in consumer.iter_vars:
+        value, dom = at_store[iter_var.var], iter_var.dom
+        for condition in (
+            compare(LT, value, dom.min + dom.extent),
+            dom.min <= value,
+        ):
+            if not analyzer.prove(condition):
+                out = logical_and(out, analyzer.simplify(condition))
+    return out
+
+
+def _single_store(state: State, realize: BlockRealize) -> BufferStore:
+    """The one store that is the block's body; the block has no init."""
+    block = realize.block
+    if block.init is not None:
+        raise state.error("has-init", f"{block.name} is a reduction", realize)
+    if not isinstance(block.body, BufferStore) or len(block.writes) != 1:
+        raise state.error(
+            "not-one-store", f"the body of {block.name} is not a single store", realize
+        )
+    if block.match_buffers or block.alloc_buffers:
+        raise state.error("has-buffers", f"{block.name} allocates or matches buffers", realize)
+    return block.body
+
+
+def _guarded_store(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr | None]:
+    """The store of a producer, which may stand under an `if` without else."""
+    body = realize.block.body
+    if isinstance(body, IfThenElse) and body.orelse is None and isinstance(body.then, BufferStore):
+        return body.then, body.condition
+    return _single_store(state, realize), None
+
+
+def _require_loads_only(state: State, realize: BlockRealize, buffer: Buffer) -> None:
+    """The buffer is used by plain loads: no view of it, no pointer to it, no other allocation."""
+    around = state.scope_block(realize)
+    assert around is not None
+    for node in walk_stmts(around):
+        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
+            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
+        if any(buffer.data in free_vars(e) for e in node.exprs):
+            raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
+
+
+def _reads(block: Block, buffer: Buffer) -> bool:
+    return any(r.buffer is buffer for r in block.reads)
+
+
+def _rewritten(block: Block, body: Stmt) -> Block:
+    """The block over another body, its regions inferred again."""
+    changed = evolve(block, body=body)
+    reads, writes = block_access_regions(changed)
+    return evolve(changed, reads=reads, writes=writes)
+
+
+def _with_loads(realize: BlockRealize, on_expr: object) -> Stmt:
+    """A consumer with loads replaced; the regions of the blocks that changed are inferred again."""
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, Block) and node.token in stale:
+            reads, writes = block_access_regions(node)
+            return evolve(node, reads=reads, writes=writes)
+        return None
+
+    changed = transform(realize, None, on_expr)  # type: ignore[arg-type]
+    before = {n.token: n for n in walk_stmts(realize) if isinstance(n, Block)}
+    stale = {
+        n.token for n in walk_stmts(changed) if isinstance(n, Block) and before[n.token] is not n
+    }
+    return transform(changed, on_stmt)
+
+
+def _without(node: Stmt, buffer: Buffer) -> Block:
+    """The scope block without the allocation of `buffer`."""
+    assert isinstance(node, Block)
+    return evolve(node, alloc_buffers=tuple(b for b in node.alloc_buffers if b is not buffer))
+
+

@@ -1,0 +1,85 @@
+"""set_scope: where a buffer lives."""
+
+from __future__ import annotations
+
+from metasched.ir.buffer import Buffer
+from metasched.ir.stmt import Block, BlockRealize, evolve
+from metasched.ir.visit import substitute_buffers
+from metasched.schedule import edit
+from metasched.schedule.checks import require_scope_name
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+
+@primitive()
+def set_scope(
+    state: State, block: BlockLike, buffer_index: int | str, storage_scope: str
+) -> None:
+    """Put a buffer that `block` writes (by position or name) into another storage scope.
+
+    requires  the buffer is allocated by a block; the scope is known
+    rewrite   B = T.alloc_buffer((4,)) -> B = T.alloc_buffer((4,), scope="local")
+    """
+    assert isinstance(block, BlockRV)
+    require_scope_name(state, storage_scope)
+    realize = state.block(block)
+    buffer = written_buffer(state, realize, buffer_index)
+    site = allocating_block(state, realize, buffer)
+    if buffer.scope != storage_scope:
+        replace_allocated(state, site, buffer, _in_scope(buffer, storage_scope))
+
+
+def _in_scope(buffer: Buffer, scope: str) -> Buffer:
+    return Buffer(
+        buffer.name, buffer.shape, buffer.dtype, scope, buffer.strides, buffer.elem_offset,
+        buffer.align, buffer.offset_factor,
+    )  # fmt: skip
+
+
+def written_buffer(state: State, realize: BlockRealize, which: int | str) -> Buffer:
+    """The buffer a block writes at a position of its write regions, or of a name."""
+    return pick_buffer(state, realize, "write", which)
+
+
+def pick_buffer(state: State, realize: BlockRealize, side: str, which: object) -> Buffer:
+    """The buffer given by its position among the reads or writes, by name or as itself."""
+    block = realize.block
+    regions = block.reads if side == "read" else block.writes
+    if isinstance(which, int) and 0 <= which < len(regions):
+        return regions[which].buffer
+    for region in regions:
+        if region.buffer is which or region.buffer.name == which:
+            return region.buffer
+    names = ", ".join(r.buffer.name for r in regions) or "none"
+    raise state.error(
+        "no-such-buffer",
+        f"{block.name} has no {side} buffer {which!r}; it {side}s {names}",
+        realize,
+        hint="give the position or the name of a buffer in the block's regions",
+    )
+
+
+def allocating_block(state: State, realize: BlockRealize, buffer: Buffer) -> Block:
+    """The block around `realize` that allocates `buffer`."""
+    for above in (realize.block, *state.ancestors(realize)):
+        if isinstance(above, Block) and buffer in above.alloc_buffers:
+            return above
+    raise state.error(
+        "not-allocated",
+        f"the buffer {buffer.name} is a parameter or view, not allocated by a block",
+        realize,
+        hint="cache it first (cache_read, cache_write) and transform the cache",
+    )
+
+
+def replace_allocated(state: State, site: Block, old: Buffer, new: Buffer) -> None:
+    """`new` in the place of an allocated buffer, everywhere."""
+
+    def change(node: object) -> Block:
+        assert isinstance(node, Block)
+        result = substitute_buffers(node, {old: new})
+        assert isinstance(result, Block)
+        return evolve(result)
+
+    state.commit(edit.wrap(site, change))  # type: ignore[arg-type]
