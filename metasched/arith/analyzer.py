@@ -1,0 +1,332 @@
+"""Analyzer: what is known of variables in scope, and simplify, prove, bounds from it.
+
+Integer arithmetic is done on linear forms (`arith.linear`), never by rewriting trees. Arithmetic
+of the index types int32 and int64 is taken not to overflow; narrower and unsigned integers are
+treated as the mathematical integer only where their bounds prove that nothing wraps, and
+floating-point expressions are left alone but for the integers inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from metasched.arith import atoms, conditions, modular, prove, rules
+from metasched.arith.bounds import EVERYTHING, INF, Bounds, Pair, is_index, of_type
+from metasched.arith.linear import Linear, add_term, emit, multiply
+from metasched.arith.modular import ANY, Modular
+from metasched.ir.buffer import Range
+from metasched.ir.dtype import INT32, INT64
+from metasched.ir.expr import (
+    TRUE,
+    Add,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mul,
+    Sub,
+    Var,
+    as_expr,
+)
+from metasched.ir.visit import free_vars
+
+Known: TypeAlias = "Range | tuple[int | None, int | None] | Expr | int"
+
+_SIMPLIFIED: dict[tuple[object, ...], Expr] = {}
+_LIMIT = 1 << 17
+
+
+class Analyzer:
+    """Facts about variables, and what follows from them.
+
+    Args:
+        ranges: for each variable a Range, a pair (lowest, highest) of integers where None is
+            unbounded, or an expression that it equals.
+        keep_units: keep variables that have a single value, instead of writing the value.
+    """
+
+    __slots__ = (
+        "_bounds", "_linear", "_simple", "facts", "has_facts", "keep_units", "moduli", "ranges",
+        "symbolic", "true", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self, ranges: Mapping[Var, Known] | None = None, *, keep_units: bool = False
+    ) -> None:
+        self.ranges: dict[Expr, Pair] = {}
+        self.symbolic: dict[Expr, tuple[Linear, Linear]] = {}  # least and greatest value
+        self.moduli: dict[Expr, Modular] = {}
+        self.values: dict[Expr, Linear] = {}
+        self.facts: list[Linear] = []  # each is >= 0
+        self.true: dict[Expr, bool] = {}  # conditions known to hold (or not)
+        self.has_facts = False
+        self.keep_units = keep_units
+        self._forget()
+        if ranges:
+            for var, known in ranges.items():
+                self._learn(var, known)
+
+    def _forget(self) -> None:
+        self._linear: dict[Expr, Linear] = {}
+        self._bounds: dict[Expr, Pair] = {}
+        self._simple: dict[Expr, Expr] = {}
+
+    # ---- what is known -------------------------------------------------------------------
+
+    def bind(self, var: Var, known: Known) -> None:
+        """Say what `var` is: a Range, a pair (lowest, highest), or an expression it equals."""
+        self._learn(var, known)
+        self._forget()
+
+    def _learn(self, var: Var, known: Known) -> None:
+        if isinstance(known, Range):
+            low, size = known.min, known.extent
+            if type(low) is IntImm and type(size) is IntImm:
+                first = low.value
+                self.ranges[var] = (first, first + max(size.value, 1) - 1)
+            else:
+                self._learn_symbolic(var, low, size)
+        elif isinstance(known, tuple):
+            lo, hi = known
+            self.ranges[var] = (-INF if lo is None else lo, INF if hi is None else hi)
+        else:
+            value = as_expr(known, var.dtype)
+            self.values[var] = self.linear(value)
+            self.has_facts = True
+            self._forget()
+
+    def _learn_symbolic(self, var: Var, low: Expr, size: Expr) -> None:
+        first, extent = self.linear(low), self.linear(size)
+        last = first.plus(extent).shifted(-1)
+        below, above = self.linear_bounds(first), self.linear_bounds(last)
+        self.ranges[var] = (below[0], max(above[1], below[0]))
+        self.symbolic[var] = (first, last)
+        if extent.terms:
+            prove.learn(self, extent.shifted(-1))  # the variable exists: its range is not empty
+        self._forget()
+
+    def copy(self) -> Analyzer:
+        """An independent analyzer with the same knowledge."""
+        new = Analyzer(keep_units=self.keep_units)
+        new.ranges = dict(self.ranges)
+        new.symbolic = dict(self.symbolic)
+        new.moduli = dict(self.moduli)
+        new.values = dict(self.values)
+        new.facts = list(self.facts)
+        new.true = dict(self.true)
+        new.has_facts = self.has_facts
+        return new
+
+    def assume(self, condition: Expr) -> Analyzer:
+        """A new analyzer that also knows `condition` to hold; this one is unchanged."""
+        new = self.copy()
+        if condition is not TRUE:
+            conditions.learn(new, condition)
+        return new
+
+    # ---- questions -----------------------------------------------------------------------
+
+    def simplify(self, expr: Expr) -> Expr:
+        """An equal expression in canonical form; meaning never changes within the ranges."""
+        if type(expr) is Var or type(expr) is IntImm:
+            if expr not in self.ranges and expr not in self.values:
+                return expr
+        found = self._simple.get(expr)
+        if found is not None:
+            return found
+        if self.has_facts or self.symbolic:
+            return self.rewrite(expr)
+        ranges = self.ranges
+        key = (expr, self.keep_units, *[ranges.get(v) for v in free_vars(expr)])
+        found = _SIMPLIFIED.get(key)
+        if found is None:
+            found = self.rewrite(expr)
+            if len(_SIMPLIFIED) >= _LIMIT:
+                _SIMPLIFIED.clear()
+            _SIMPLIFIED[key] = found
+        self._simple[expr] = found
+        return found
+
+    def prove(self, condition: Expr) -> bool:
+        """Whether `condition` certainly holds; False says only that it was not proved."""
+        return self.simplify(condition) is TRUE
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        """Whether two expressions are certainly equal (integers; others by form)."""
+        if a is b:
+            return True
+        if not (a.dtype.is_int and b.dtype.is_int):
+            return self.simplify(a) is self.simplify(b)
+        x, y = self.exact(a), self.exact(b)
+        if x is None or y is None:
+            return self.simplify(a) is self.simplify(b)
+        return self.is_zero(x.plus(y, -1))
+
+    def is_zero(self, value: Linear) -> bool:
+        """Whether a linear form is certainly zero."""
+        if not value.terms:
+            return value.const == 0
+        value = self.normal(value, INT64)
+        if not value.terms:
+            return value.const == 0
+        return self.proves_nonnegative(value) and self.proves_nonnegative(value.scaled(-1))
+
+    def bounds(self, expr: Expr) -> Bounds:
+        """The least and greatest integer that `expr` can be, None where unbounded."""
+        return Bounds.of(self.interval(expr))
+
+    def modular(self, expr: Expr) -> Modular:
+        """(coeff, base) such that `expr` is coeff * k + base for some integer k."""
+        value = self.exact(expr)
+        return ANY if value is None else self.linear_modular(value)
+
+    # ---- linear forms --------------------------------------------------------------------
+
+    def interval(self, expr: Expr) -> Pair:
+        """`bounds` as a pair with infinities."""
+        if not expr.dtype.is_int or expr.dtype.lanes != 1:
+            return of_type(expr.dtype) if expr.dtype.lanes == 1 else EVERYTHING
+        value = self.exact(expr)
+        return of_type(expr.dtype) if value is None else self.linear_bounds(value)
+
+    def exact(self, expr: Expr) -> Linear | None:
+        """The linear form of an integer whose value cannot have wrapped, else None."""
+        dtype = expr.dtype
+        if not dtype.is_int or dtype.lanes != 1:
+            return None
+        value = self.linear(expr)
+        if is_index(dtype):
+            return value
+        lo, hi = self.linear_bounds(value)
+        low, high = dtype.range
+        return value if low <= lo and hi <= high else None
+
+    def linear(self, expr: Expr) -> Linear:
+        """The canonical sum of a scalar integer (modulo 2**bits for types that wrap)."""
+        found = self._linear.get(expr)
+        if found is None:
+            try:
+                found = self._sum(expr)
+            except rules.TooLarge:
+                found = Linear({expr: 1}, 0)
+            self._linear[expr] = found
+        return found
+
+    def _sum(self, expr: Expr) -> Linear:
+        terms: dict[Expr, int] = {}
+        const, compound = 0, 0
+        ranges, values, known = self.ranges, self.values, self._linear
+        stack: list[tuple[Expr, int]] = [(expr, 1)]
+        while stack:
+            e, c = stack.pop()
+            kind = type(e)
+            if kind is IntImm:
+                const += c * e.value  # type: ignore[attr-defined]
+                continue
+            if kind is Var and e not in values:
+                pair = ranges.get(e)
+                if pair is not None and pair[0] == pair[1] and not self.keep_units:
+                    const += c * int(pair[0])
+                else:
+                    add_term(terms, e, c)
+                continue
+            if kind is Add:
+                stack.append((e.b, c))  # type: ignore[attr-defined]
+                stack.append((e.a, c))  # type: ignore[attr-defined]
+                continue
+            if kind is Sub:
+                stack.append((e.b, -c))  # type: ignore[attr-defined]
+                stack.append((e.a, c))  # type: ignore[attr-defined]
+                continue
+            part = known.get(e)
+            if part is None:
+                if kind is Mul:
+                    a, b = e.a, e.b  # type: ignore[attr-defined]
+                    if type(b) is IntImm:
+                        if b.value:
+                            stack.append((a, c * b.value))
+                        continue
+                    part = multiply(self.linear(a), self.linear(b))
+                else:
+                    part = values[e] if kind is Var else atoms.linear_of(self, e)
+                if e is not expr:
+                    known[e] = part
+            const += c * part.const
+            for atom, k in part.terms.items():
+                if type(atom) is not Var:
+                    compound += 1
+                add_term(terms, atom, c * k)
+        result = Linear(terms, const)
+        if compound and len(terms) > 1:
+            result = self.normal(result, expr.dtype)
+        return result
+
+    def normal(self, value: Linear, dtype: object) -> Linear:
+        """A sum whose quotients, remainders and minima have been put together."""
+        if len(value.terms) < 2:
+            return value
+        for atom in value.terms:
+            kind = type(atom)
+            if kind is FloorDiv or kind is FloorMod or kind is Mul:
+                value = rules.merge_parts(self, value)
+                break
+        if dtype is INT32 or dtype is INT64:
+            for atom in value.terms:
+                if type(atom) is Min or type(atom) is Max:
+                    return rules.push_extremum(self, value, atom.dtype)
+        return value
+
+    def linear_bounds(self, value: Linear) -> Pair:
+        """The interval of a linear form."""
+        lo: float = value.const
+        hi = lo
+        get = self._bounds.get
+        for atom, c in value.terms.items():
+            pair = get(atom)
+            if pair is None:
+                pair = atoms.bounds_of(self, atom)
+                self._bounds[atom] = pair
+            if c > 0:
+                lo += c * pair[0]
+                hi += c * pair[1]
+            else:
+                lo += c * pair[1]
+                hi += c * pair[0]
+        return lo, hi
+
+    def linear_modular(self, value: Linear) -> Modular:
+        """The congruence of a linear form."""
+        fact = Modular(0, value.const)
+        for atom, c in value.terms.items():
+            fact = modular.scale_add(fact, atoms.modular_of(self, atom), c)
+        return fact
+
+    def proves_nonnegative(self, value: Linear) -> bool:
+        """Whether a linear form is certainly >= 0."""
+        return prove.nonnegative(self, value)
+
+    def proves_between(self, value: Linear, end: Linear) -> bool:
+        """Whether 0 <= value < end certainly holds."""
+        if not prove.nonnegative(self, value):
+            return False
+        return prove.nonnegative(self, end.plus(value, -1).shifted(-1))
+
+    def rewrite(self, expr: Expr) -> Expr:
+        """`simplify` without the cache across analyzers."""
+        found = self._simple.get(expr)
+        if found is None:
+            dtype = expr.dtype
+            if dtype.lanes == 1 and dtype.is_int:
+                value = self.linear(expr)
+                found = emit(value, dtype)
+                if found is None:
+                    found = expr
+            elif dtype.lanes == 1 and dtype.is_bool:
+                found = conditions.simplify(self, expr)
+            else:
+                found = atoms.rebuild(self, expr)
+            self._simple[expr] = found
+        return found

@@ -1,0 +1,312 @@
+"""What is no sum: the linear form, bounds and congruence of each kind of integer expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from metasched.arith import bounds as iv
+from metasched.arith import modular, rules
+from metasched.arith.bounds import EVERYTHING, Pair, is_index, of_type
+from metasched.arith.linear import Linear, factors
+from metasched.arith.modular import ANY, Modular
+from metasched.ir.expr import (
+    FALSE,
+    TRUE,
+    Cast,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Let,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Select,
+    Var,
+    logical_not,
+)
+from metasched.ir.op import Call
+
+if TYPE_CHECKING:
+    from metasched.arith.analyzer import Analyzer
+
+
+def linear_of(an: Analyzer, expr: Expr) -> Linear:
+    """The linear form of an integer scalar that is neither constant, variable nor sum."""
+    rule = _LINEAR.get(type(expr))
+    if rule is not None:
+        return rule(an, expr)
+    return Linear({rebuild(an, expr): 1}, 0)
+
+
+def rebuild(an: Analyzer, expr: Expr) -> Expr:
+    """The same node over simplified children; deep floating-point trees are walked by a stack."""
+    memo: dict[Expr, Expr] = {}
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        missing = []
+        for child in node.children:
+            if child not in memo:
+                if child.dtype.lanes == 1 and (child.dtype.is_int or child.dtype.is_bool):
+                    memo[child] = an.rewrite(child)
+                else:
+                    missing.append(child)
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if node not in memo:
+            memo[node] = _rebuilt(an, node, memo)
+    return memo[expr]
+
+
+def _rebuilt(an: Analyzer, node: Expr, memo: dict[Expr, Expr]) -> Expr:
+    old = node.children
+    new = tuple([memo[c] for c in old])
+    if new and (type(node) is Select or _is_choice(node)):
+        if new[0] is TRUE:
+            return new[1]
+        if new[0] is FALSE:
+            return new[2]
+        then = an.assume(new[0]).rewrite(old[1])
+        orelse = an.assume(logical_not(new[0])).rewrite(old[2])
+        new = (new[0], then, orelse)
+        if then is orelse:
+            return then
+    return node if new == old else node.rebuild(new)
+
+
+def _is_choice(node: Expr) -> bool:
+    return type(node) is Call and node.op.name == "if_then_else"
+
+
+# ---- linear forms ------------------------------------------------------------------------
+
+
+def _floordiv(an: Analyzer, e: FloorDiv) -> Linear:
+    return _divide(an, e, 0)
+
+
+def _floormod(an: Analyzer, e: FloorMod) -> Linear:
+    return _divide(an, e, 1)
+
+
+def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
+    x, d = an.exact(e.a), an.exact(e.b)
+    if x is None or d is None:
+        return Linear({type(e)(an.rewrite(e.a), an.rewrite(e.b)): 1}, 0)
+    if not is_index(e.dtype):
+        return _divide_narrow(an, e, x, d, want)
+    if not d.terms:
+        c = d.const
+        if c == 0:
+            return Linear({type(e)(an.rewrite(e.a), an.rewrite(e.b)): 1}, 0)
+        if c < 0:  # x // -d -> (-x) // d;  x % -d -> -((-x) % d)
+            x = x.scaled(-1)
+        if want == 0:
+            return rules.floordiv(an, x, abs(c), e.dtype)
+        result = rules.floormod(an, x, abs(c), e.dtype)
+        return result if c > 0 else result.scaled(-1)
+    q, r, done = rules.symbolic_divmod(an, x, d, e.dtype)
+    if done:
+        return (q, r)[want]
+    divisor = rules.write(d, e.dtype)
+    atom = Linear({type(e)(rules.write(r, e.dtype), divisor): 1}, 0)
+    return atom.plus(q) if want == 0 else atom
+
+
+def _divide_narrow(
+    an: Analyzer, e: FloorDiv | FloorMod, x: Linear, d: Linear, want: int
+) -> Linear:
+    """Types that wrap: only what needs no new intermediate value."""
+    if not d.terms and d.const > 0:
+        lo, hi = an.linear_bounds(x)
+        if lo // d.const == hi // d.const:
+            k = int(lo // d.const)
+            return Linear({}, k) if want == 0 else x.shifted(-k * d.const)
+        if all(c % d.const == 0 for c in (*x.terms.values(), x.const)):
+            if want:
+                return Linear({}, 0)
+            terms = {a: c // d.const for a, c in x.terms.items()}
+            return Linear(terms, x.const // d.const)
+    return Linear({type(e)(an.rewrite(e.a), an.rewrite(e.b)): 1}, 0)
+
+
+def _truncated(an: Analyzer, e: Div | Mod) -> Linear:
+    # C's x / d and x % d are the floor ones where x >= 0 and d > 0
+    if an.interval(e.a)[0] >= 0 and an.interval(e.b)[0] > 0:
+        return an.linear((FloorDiv if type(e) is Div else FloorMod)(e.a, e.b))
+    a, b = an.rewrite(e.a), an.rewrite(e.b)
+    if type(b) is IntImm and b.value == 1:
+        return an.linear(a) if type(e) is Div else Linear({}, 0)
+    return Linear({type(e)(a, b): 1}, 0)
+
+
+def _extremum(an: Analyzer, e: Min | Max) -> Linear:
+    a, b = an.exact(e.a), an.exact(e.b)
+    if a is None or b is None:
+        left, right = an.rewrite(e.a), an.rewrite(e.b)
+        return an.linear(left) if left is right else Linear({type(e)(left, right): 1}, 0)
+    return rules.extremum(an, type(e), a, b, e.dtype)
+
+
+def _cast(an: Analyzer, e: Cast) -> Linear:
+    source, to = e.value.dtype, e.dtype
+    if not source.is_int:
+        return Linear({Cast(to, an.rewrite(e.value)): 1}, 0)
+    # narrowing is a ring homomorphism; widening is one where the value did not wrap
+    if to.bits <= source.bits:
+        value: Linear | None = an.linear(e.value)
+    else:
+        value = an.exact(e.value)
+        if value is not None and to.kind == "uint" and an.linear_bounds(value)[0] < 0:
+            value = None
+    if value is None:
+        return Linear({Cast(to, an.rewrite(e.value)): 1}, 0)
+    result = Linear({}, value.const)
+    for atom, c in value.terms.items():
+        result = result.plus(_cast_atom(an, atom, e), c)
+    return result
+
+
+def _cast_atom(an: Analyzer, atom: Expr, e: Cast) -> Linear:
+    """One atom converted; the conversion of a conversion that kept the value is undone."""
+    if type(atom) is Cast and atom.value.dtype is e.dtype:
+        inner = an.exact(atom.value)
+        if inner is not None:
+            lo, hi = an.linear_bounds(inner)
+            low, high = atom.dtype.range
+            if low <= lo and hi <= high:
+                return inner
+    if type(atom) is Mul:
+        parts = [Cast(e.dtype, f) for f in factors(atom)]
+        whole: Expr = parts[0]
+        for part in parts[1:]:
+            whole = Mul(whole, part)
+        return Linear({whole: 1}, 0)
+    return Linear({Cast(e.dtype, atom): 1}, 0)
+
+
+def _choice(an: Analyzer, e: Expr) -> Linear:
+    chosen = rebuild(an, e)
+    if type(chosen) is type(e):
+        return Linear({chosen: 1}, 0)
+    return an.linear(chosen)
+
+
+def _call(an: Analyzer, e: Call) -> Linear:
+    if e.op.name == "likely":
+        return an.linear(e.args[0])
+    if e.op.name in ("shift_left", "shift_right") and is_index(e.dtype):
+        by = an.interval(e.args[1])
+        if by[0] == by[1] and 0 <= by[0] < e.dtype.bits:
+            value = an.linear(e.args[0])
+            if e.op.name == "shift_left":
+                return value.scaled(1 << int(by[0]))
+            return rules.floordiv(an, value, 1 << int(by[0]), e.dtype)
+    return _choice(an, e)
+
+
+def _let(an: Analyzer, e: Let) -> Linear:
+    if not e.value.dtype.is_int or not is_index(e.value.dtype):
+        return Linear({rebuild(an, e): 1}, 0)
+    inner = an.copy()
+    inner.bind(e.var, e.value)
+    return inner.linear(e.body)
+
+
+_LINEAR: dict[type[Expr], Callable[..., Linear]] = {
+    FloorDiv: _floordiv,
+    FloorMod: _floormod,
+    Div: _truncated,
+    Mod: _truncated,
+    Min: _extremum,
+    Max: _extremum,
+    Cast: _cast,
+    Select: _choice,
+    Call: _call,
+    Let: _let,
+}
+
+
+# ---- bounds ------------------------------------------------------------------------------
+
+
+def bounds_of(an: Analyzer, atom: Expr) -> Pair:
+    """The interval of an atom (or of any integer scalar)."""
+    pair = _plain_bounds(an, atom)
+    known = an.ranges.get(atom)
+    if known is not None:
+        pair = max(pair[0], known[0]), min(pair[1], known[1])
+        if pair[0] > pair[1]:
+            return known
+    return pair
+
+
+def _plain_bounds(an: Analyzer, atom: Expr) -> Pair:
+    kind = type(atom)
+    if kind is Var:
+        return of_type(atom.dtype)
+    if kind is Mul:
+        result: Pair = (1, 1)
+        for factor in factors(atom):
+            result = iv.times(result, an.interval(factor))
+        return _within(atom, result)
+    if kind in _INTERVAL:
+        a, b = an.interval(atom.a), an.interval(atom.b)  # type: ignore[attr-defined]
+        return _within(atom, _INTERVAL[kind](a, b))
+    if kind is Select:
+        return iv.union(an.interval(atom.a), an.interval(atom.b))  # type: ignore[attr-defined]
+    if isinstance(atom, Call) and atom.op.name == "if_then_else":
+        return iv.union(an.interval(atom.args[1]), an.interval(atom.args[2]))
+    if isinstance(atom, Cast) and (atom.value.dtype.is_int or atom.value.dtype.is_bool):
+        return _within(atom, an.interval(atom.value))
+    return of_type(atom.dtype)
+
+
+def _within(atom: Expr, pair: Pair) -> Pair:
+    """The interval of a value that would wrap outside its type's range."""
+    if is_index(atom.dtype):
+        return pair
+    low, high = of_type(atom.dtype)
+    return pair if low <= pair[0] and pair[1] <= high else (low, high)
+
+
+_INTERVAL: dict[type[Expr], Callable[[Pair, Pair], Pair]] = {
+    FloorDiv: iv.floordiv,
+    FloorMod: iv.floormod,
+    Div: iv.truncdiv,
+    Mod: iv.truncmod,
+    Min: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    Max: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+}
+
+
+# ---- congruences -------------------------------------------------------------------------
+
+
+def modular_of(an: Analyzer, atom: Expr) -> Modular:
+    """The congruence of an atom."""
+    known = an.moduli.get(atom)
+    if known is not None:
+        return known
+    kind = type(atom)
+    if kind is Var or not is_index(atom.dtype):
+        return ANY
+    if kind is Mul:
+        fact = Modular(0, 1)
+        for factor in factors(atom):
+            fact = modular.times(fact, modular_of(an, factor))
+        return fact
+    if isinstance(atom, (FloorDiv, FloorMod)) and type(atom.b) is IntImm and atom.b.value > 0:
+        rule = modular.floordiv if kind is FloorDiv else modular.floormod
+        return rule(an.modular(atom.a), atom.b.value)
+    if isinstance(atom, (Min, Max, Select)):
+        return modular.either(an.modular(atom.a), an.modular(atom.b))
+    if isinstance(atom, Call) and atom.op.name == "if_then_else":
+        return modular.either(an.modular(atom.args[1]), an.modular(atom.args[2]))
+    return ANY

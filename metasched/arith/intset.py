@@ -1,0 +1,352 @@
+"""Symbolic intervals and boxes: what an index or a region covers while some variables run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.bounds import INF
+from metasched.arith.itermap import detect_iter_map
+from metasched.arith.linear import Linear, emit, factors, multiply, without
+from metasched.ir.buffer import BufferRegion, Range
+from metasched.ir.dtype import DType
+from metasched.ir.expr import (
+    EQ,
+    FALSE,
+    TRUE,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mul,
+    Select,
+    Var,
+    compare,
+)
+from metasched.ir.op import Call
+from metasched.ir.visit import free_vars
+
+Region: TypeAlias = Sequence[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The integers from `min` to `max`, both included."""
+
+    min: Expr
+    max: Expr
+
+    @staticmethod
+    def of(values: Range | Interval) -> Interval:
+        """A range as an interval."""
+        if isinstance(values, Interval):
+            return values
+        low, size = values.min, values.extent
+        return Interval(low, Analyzer().simplify(low + size - 1))
+
+
+Domain: TypeAlias = Mapping[Var, "Range | Interval"]
+_Ends: TypeAlias = tuple[Linear, Linear]
+
+
+class _Scope:
+    """One evaluation: the domain, an analyzer that knows it, the ends found so far."""
+
+    __slots__ = ("an", "dom", "ends")
+
+    def __init__(self, dom: Domain, analyzer: Analyzer | None) -> None:
+        self.an = Analyzer() if analyzer is None else analyzer.copy()
+        self.dom = dom
+        self.ends: dict[Expr, _Ends | None] = {}
+        for var, values in dom.items():
+            if isinstance(values, Range):
+                self.an.bind(var, values)
+            elif type(values.min) is IntImm and type(values.max) is IntImm:
+                self.an.bind(var, (values.min.value, values.max.value))
+
+
+def eval_interval(expr: Expr, dom: Domain, analyzer: Analyzer | None = None) -> Interval | None:
+    """The values of an integer expression while the variables of `dom` run.
+
+    An upper bound, exact where the expression is affine in variables that occur once. None when
+    no bound is found. `analyzer` knows the ranges of the other variables.
+    """
+    if free_vars(expr).isdisjoint(dom):
+        return Interval(expr, expr)
+    scope = _Scope(dom, analyzer)
+    found = _ends_of(scope, scope.an.linear(expr))
+    if found is None:
+        return None
+    low, high = emit(found[0], expr.dtype), emit(found[1], expr.dtype)
+    return None if low is None or high is None else Interval(low, high)
+
+
+def _ends_of(scope: _Scope, value: Linear) -> _Ends | None:
+    low = Linear({}, value.const)
+    high = low
+    for atom, c in value.terms.items():
+        ends = scope.ends.get(atom)
+        if ends is None:
+            ends = scope.ends[atom] = _atom_ends(scope, atom)
+        if ends is None:
+            return None
+        if c > 0:
+            low, high = low.plus(ends[0], c), high.plus(ends[1], c)
+        else:
+            low, high = low.plus(ends[1], c), high.plus(ends[0], c)
+    return low, high
+
+
+def _atom_ends(scope: _Scope, atom: Expr) -> _Ends | None:
+    dom = scope.dom
+    if free_vars(atom).isdisjoint(dom):
+        alone = Linear({atom: 1}, 0)
+        return alone, alone
+    if type(atom) is Var:
+        values = dom[atom]
+        low = scope.an.linear(values.min)
+        if isinstance(values, Interval):
+            return low, scope.an.linear(values.max)
+        return low, low.plus(scope.an.linear(values.extent)).shifted(-1)
+    if type(atom) is Mul:
+        return _product_ends(scope, atom)
+    if isinstance(atom, (FloorDiv, FloorMod)):
+        found = _quotient_ends(scope, atom)
+        if found is not None:
+            return found
+    elif isinstance(atom, (Min, Max)):
+        found = _side_ends(scope, type(atom), type(atom), atom.a, atom.b)
+        if found is not None:
+            return found
+    elif isinstance(atom, Select) or (isinstance(atom, Call) and atom.op.name == "if_then_else"):
+        _, a, b = atom.children
+        found = _side_ends(scope, Min, Max, a, b)
+        if found is not None:
+            return found
+    lo, hi = scope.an.linear_bounds(Linear({atom: 1}, 0))
+    if lo == -INF or hi == INF:
+        return None
+    return Linear({}, int(lo)), Linear({}, int(hi))
+
+
+def _product_ends(scope: _Scope, atom: Expr) -> _Ends | None:
+    """One factor runs, the rest is fixed and does not change sign."""
+    running = [f for f in factors(atom) if not free_vars(f).isdisjoint(scope.dom)]
+    ends = _ends_of(scope, Linear({running[0]: 1}, 0)) if len(running) == 1 else None
+    if ends is None:
+        return None
+    fixed = Linear({}, 1)
+    for factor in without(atom, running) or ():
+        fixed = multiply(fixed, Linear({factor: 1}, 0))
+    low, high = multiply(fixed, ends[0]), multiply(fixed, ends[1])
+    if scope.an.proves_nonnegative(fixed):
+        return low, high
+    if scope.an.proves_nonnegative(fixed.scaled(-1)):
+        return high, low
+    return None
+
+
+def _quotient_ends(scope: _Scope, atom: FloorDiv | FloorMod) -> _Ends | None:
+    an, d = scope.an, atom.b
+    ends = _ends_of(scope, an.linear(atom.a)) if free_vars(d).isdisjoint(scope.dom) else None
+    if ends is None or an.linear_bounds(an.linear(d))[0] <= 0:
+        return None
+    low, high = emit(ends[0], atom.dtype), emit(ends[1], atom.dtype)
+    if low is None or high is None:
+        return None
+    first, last = an.linear(FloorDiv(low, d)), an.linear(FloorDiv(high, d))
+    if type(atom) is FloorDiv:
+        return first, last
+    if an.is_zero(last.plus(first, -1)):  # no wrap between the ends
+        return an.linear(FloorMod(low, d)), an.linear(FloorMod(high, d))
+    return Linear({}, 0), an.linear(d).shifted(-1)
+
+
+def _side_ends(
+    scope: _Scope, below: type[Min] | type[Max], above: type[Min] | type[Max], a: Expr, b: Expr
+) -> _Ends | None:
+    x, y = _ends_of(scope, scope.an.linear(a)), _ends_of(scope, scope.an.linear(b))
+    if x is None or y is None:
+        return None
+    parts = [emit(e, a.dtype) for e in (x[0], y[0], x[1], y[1])]
+    if any(p is None for p in parts):
+        return None
+    return scope.an.linear(below(parts[0], parts[1])), scope.an.linear(above(parts[2], parts[3]))
+
+
+# ---- boxes -------------------------------------------------------------------------------
+
+
+def range_of(interval: Interval, analyzer: Analyzer | None = None) -> Range:
+    """An interval as a range."""
+    an = analyzer or Analyzer()
+    low, high = interval.min, interval.max
+    if low is high:
+        return Range(low, IntImm(low.dtype, 1))
+    return Range(low, an.simplify(high - low + 1))
+
+
+def region_of(
+    indices: Sequence[Expr],
+    dom: Domain,
+    shape: Sequence[Expr] | None = None,
+    analyzer: Analyzer | None = None,
+) -> list[Range] | None:
+    """The box that indices cover while `dom` runs, an upper bound.
+
+    Where no bound is found the dimension is covered whole if `shape` is given, else the result
+    is None.
+    """
+    points = [Range(i, IntImm(i.dtype, 1)) for i in indices]
+    return relax_ranges(points, dom, shape, analyzer)
+
+
+def relax_ranges(
+    ranges: Sequence[Range],
+    dom: Domain,
+    shape: Sequence[Expr] | None = None,
+    analyzer: Analyzer | None = None,
+) -> list[Range] | None:
+    """The box that holds every instance of `ranges` while `dom` runs; see `region_of`."""
+    scope: _Scope | None = None
+    result: list[Range] = []
+    for axis, r in enumerate(ranges):
+        low, size = r.min, r.extent
+        running = dom.get(low) if type(low) is Var else None
+        if isinstance(running, Range) and r.is_point and low.dtype is running.min.dtype:
+            result.append(running)
+            continue
+        if free_vars(low).isdisjoint(dom) and free_vars(size).isdisjoint(dom):
+            result.append(r)
+            continue
+        if scope is None:
+            scope = _Scope(dom, analyzer)
+        box = _relax_one(scope, low, size)
+        if box is None:
+            if shape is None:
+                return None
+            box = Range(IntImm(shape[axis].dtype, 0), shape[axis])
+        result.append(box)
+    return result
+
+
+def _relax_one(scope: _Scope, low: Expr, size: Expr) -> Range | None:
+    an = scope.an
+    first = an.linear(low)
+    below = _ends_of(scope, first)
+    above = below
+    extent = an.linear(size)
+    if below is None:
+        return None
+    if extent.terms and not free_vars(size).isdisjoint(scope.dom):
+        above = _ends_of(scope, an.normal(first.plus(extent), low.dtype))
+        if above is None:
+            return None
+        total = above[1].plus(below[0], -1)
+    else:
+        total = below[1].plus(below[0], -1).plus(extent)
+    start = emit(below[0], low.dtype)
+    length = emit(an.normal(total, low.dtype), low.dtype)
+    if start is None or length is None:
+        return None
+    return Range(start, length)
+
+
+def relax(region: BufferRegion, dom: Domain, analyzer: Analyzer | None = None) -> BufferRegion:
+    """The box of the buffer that holds every instance of `region` while `dom` runs."""
+    ranges = relax_ranges(region.region, dom, region.buffer.shape, analyzer)
+    assert ranges is not None
+    if all(a is b for a, b in zip(ranges, region.region, strict=True)):
+        return region
+    return BufferRegion(region.buffer, tuple(ranges))
+
+
+def lower_region(
+    region: Sequence[Range],
+    ranges: Mapping[Var, Range],
+    predicate: Expr = TRUE,
+    analyzer: Analyzer | None = None,
+) -> list[Range] | None:
+    """A box every element of which lies in some instance of `region` while `ranges` run.
+
+    Exact for affine independent accesses; None when no such box is known.
+    """
+    if all(free_vars(r.min).isdisjoint(ranges) for r in region) and predicate is TRUE:
+        if all(free_vars(r.extent).isdisjoint(ranges) for r in region):
+            return list(region)
+    if any(not free_vars(r.extent).isdisjoint(ranges) for r in region):
+        return None
+    found = detect_iter_map([r.min for r in region], ranges, predicate, "surjective")
+    if found.error is not None:
+        return None
+    an = analyzer or Analyzer()
+    result: list[Range] = []
+    for r, total in zip(region, found.sums, strict=True):
+        if not total.splits:
+            result.append(Range(an.simplify(total.base), r.extent))
+            continue
+        split = total.splits[0]
+        scale, extent = split.scale_expr(r.min.dtype), split.extent_expr(r.min.dtype)
+        if not an.prove(scale >= 1) or not an.prove(scale <= r.extent):
+            return None  # gaps between the steps
+        length = an.simplify((extent - 1) * scale + r.extent)
+        result.append(Range(an.simplify(total.base), length))
+    return result
+
+
+def union_regions(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Range]:
+    """The smallest box that holds both."""
+    an = analyzer or Analyzer()
+    result = []
+    for x, y in zip(a, b, strict=True):
+        if x is y or (x.min is y.min and x.extent is y.extent):
+            result.append(x)
+            continue
+        low = an.simplify(Min(x.min, y.min))
+        high = an.simplify(Max(x.min + x.extent, y.min + y.extent))
+        result.append(Range(low, an.simplify(high - low)))
+    return result
+
+
+def intersect(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Range]:
+    """The box of what lies in both (an extent may come out as zero or less)."""
+    an = analyzer or Analyzer()
+    result = []
+    for x, y in zip(a, b, strict=True):
+        if x.min is y.min and x.extent is y.extent:
+            result.append(x)
+            continue
+        low = an.simplify(Max(x.min, y.min))
+        high = an.simplify(Min(x.min + x.extent, y.min + y.extent))
+        result.append(Range(low, an.simplify(high - low)))
+    return result
+
+
+def covers(outer: Region, inner: Region, analyzer: Analyzer | None = None) -> bool:
+    """Whether `outer` certainly holds all of `inner`."""
+    an = analyzer or Analyzer()
+    for x, y in zip(outer, inner, strict=True):
+        if x.min is y.min and x.extent is y.extent:
+            continue
+        x0, y0 = an.linear(x.min), an.linear(y.min)
+        if not an.proves_nonnegative(an.normal(y0.plus(x0, -1), DType("int64"))):
+            return False
+        x1, y1 = x0.plus(an.linear(x.extent)), y0.plus(an.linear(y.extent))
+        if not an.proves_nonnegative(an.normal(x1.plus(y1, -1), DType("int64"))):
+            return False
+    return True
+
+
+def disjoint(a: Region, b: Region, analyzer: Analyzer | None = None) -> bool:
+    """Whether the boxes certainly share no element."""
+    an = analyzer or Analyzer()
+    for x, y in zip(a, b, strict=True):
+        if an.prove(x.min + x.extent <= y.min) or an.prove(y.min + y.extent <= x.min):
+            return True
+        if x.is_point and y.is_point and an.simplify(compare(EQ, x.min, y.min)) is FALSE:
+            return True
+    return False

@@ -1,0 +1,469 @@
+"""Affine iterator maps: which expressions enumerate a box exactly, and what follows from it.
+
+`detect_iter_map` decides whether expressions of loop iterators take every point of a box
+independently of each other; blocks whose bindings do are what schedules may reorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from metasched.arith.iterform import (
+    Group,
+    IterMark,
+    IterSplit,
+    IterSum,
+    NotAffine,
+    Reader,
+    Size,
+    size_expr,
+    text,
+)
+from metasched.arith.linear import Linear, emit
+from metasched.ir.buffer import Range
+from metasched.ir.dtype import INT64, DType
+from metasched.ir.expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    TRUE,
+    And,
+    Compare,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Var,
+)
+from metasched.ir.op import Call
+from metasched.ir.visit import free_vars
+
+Level: TypeAlias = Literal["none", "surjective", "bijective"]
+
+
+@dataclass(frozen=True, slots=True)
+class IterMap:
+    """The result of a detection: one sum for each expression, or `error`, a sentence."""
+
+    sums: tuple[IterSum, ...]
+    error: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is None
+
+
+_FOUND: dict[tuple[object, ...], IterMap] = {}
+_LIMIT = 1 << 15
+
+
+def detect_iter_map(
+    exprs: Sequence[Expr],
+    ranges: Mapping[Var, Range],
+    predicate: Expr = TRUE,
+    level: Level = "surjective",
+    simplify_trivial: bool = True,
+) -> IterMap:
+    """Read `exprs` as an affine map of the iterators in `ranges` where `predicate` holds.
+
+    Args:
+        exprs: integer expressions of the iterators.
+        ranges: the iterators, with constant or symbolic extents; other variables are fixed.
+        predicate: a conjunction of bounds on fused iterators; anything else is an error.
+        level: "surjective" demands that the values fill a box, each independent of the others;
+            "bijective" also that every point comes from one instance; "none" demands nothing
+            beyond affine form.
+        simplify_trivial: write iterators of one value as that value.
+
+    Returns: an IterMap; `error` names the offending expression. The idea is TVM's
+    DetectIterMap; results are memoised by value.
+    """
+    key = (
+        tuple(exprs), predicate, level, simplify_trivial,
+        *[(v, r.min, r.extent) for v, r in ranges.items()],
+    )  # fmt: skip
+    found = _FOUND.get(key)
+    if found is None:
+        try:
+            found = IterMap(_detect(exprs, ranges, predicate, level, simplify_trivial))
+        except NotAffine as reason:
+            found = IterMap((), str(reason))
+        if len(_FOUND) >= _LIMIT:
+            _FOUND.clear()
+        _FOUND[key] = found
+    return found
+
+
+def _detect(
+    exprs: Sequence[Expr],
+    ranges: Mapping[Var, Range],
+    predicate: Expr,
+    level: Level,
+    simplify_trivial: bool,
+) -> tuple[IterSum, ...]:
+    limits: list[tuple[Linear, Expr]] = []
+    if predicate is not TRUE:
+        ranges, limits = _narrowed(ranges, predicate)
+    reader = Reader(ranges, keep_units=not simplify_trivial)
+    for gap, condition in limits:
+        _limit(reader, gap, condition)
+    for group in reader.groups:
+        group.count(reader)
+    sums = []
+    for expr in exprs:
+        splits, base = reader.read(expr)
+        if level == "none":
+            try:
+                split, offset = reader.fuse(splits, expr)
+                splits = [] if split is None else [split]
+                base = base.plus(offset)
+            except NotAffine:
+                pass
+        else:
+            split, offset = reader.fuse(splits, expr)
+            splits = [] if split is None else [split]
+            base = base.plus(offset)
+        lowest = emit(base, expr.dtype)
+        if lowest is None:
+            raise NotAffine(f"{text(expr)} has a base too large for {expr.dtype}")
+        sums.append(IterSum(tuple(splits), lowest))
+    if level != "none":
+        _check(reader, exprs, sums, level == "bijective")
+    return tuple(sums)
+
+
+# ---- predicates --------------------------------------------------------------------------
+
+
+def _conjuncts(predicate: Expr) -> list[Expr]:
+    result: list[Expr] = []
+    stack = [predicate]
+    while stack:
+        cond = stack.pop()
+        if isinstance(cond, And):
+            stack += (cond.b, cond.a)
+        elif isinstance(cond, Call) and cond.op.name == "likely":
+            stack.append(cond.args[0])
+        elif cond is not TRUE:
+            result.append(cond)
+    return result
+
+
+def _narrowed(
+    ranges: Mapping[Var, Range], predicate: Expr
+) -> tuple[dict[Var, Range], list[tuple[Linear, Expr]]]:
+    """Conditions on one iterator narrow its range; the others come back as forms >= 0."""
+    result = dict(ranges)
+    reader = Reader(ranges, keep_units=True)
+    limits: list[tuple[Linear, Expr]] = []
+    for cond in _conjuncts(predicate):
+        if free_vars(cond).isdisjoint(ranges):
+            continue
+        for gap in _gaps(reader, cond):
+            atoms = [a for a in gap.terms if not free_vars(a).isdisjoint(ranges)]
+            if not atoms:
+                continue
+            if len(atoms) == 1 and _narrow(reader, result, gap, atoms[0]):
+                continue
+            limits.append((gap, cond))
+    return result, limits
+
+
+def _gaps(reader: Reader, cond: Expr) -> list[Linear]:
+    """`cond` as linear forms that are >= 0."""
+    if not isinstance(cond, Compare) or isinstance(cond, NE) or not cond.a.dtype.is_int:
+        raise NotAffine(f"the predicate {text(cond)} is no bound on iterators")
+    a, b = reader.an.exact(cond.a), reader.an.exact(cond.b)
+    if a is None or b is None:
+        raise NotAffine(f"the predicate {text(cond)} is no bound on iterators")
+    gap = reader.an.normal(b.plus(a, -1), INT64)
+    if isinstance(cond, LT):
+        return [gap.shifted(-1)]
+    if isinstance(cond, LE):
+        return [gap]
+    if isinstance(cond, GT):
+        return [gap.scaled(-1).shifted(-1)]
+    if isinstance(cond, GE):
+        return [gap.scaled(-1)]
+    assert isinstance(cond, EQ)
+    return [gap, gap.scaled(-1)]
+
+
+def _narrow(reader: Reader, ranges: dict[Var, Range], gap: Linear, atom: Expr) -> bool:
+    """Apply c * atom + rest >= 0 to a variable's range, if the atom is a variable (// constant)."""
+    var, unit = atom, 1
+    if type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
+        var, unit = atom.a, atom.b.value
+    if not isinstance(var, Var) or var not in ranges:
+        return False
+    c = gap.terms[atom]
+    rest = Linear({a: k for a, k in gap.terms.items() if a is not atom}, gap.const)
+    if rest.terms and abs(c) != 1:
+        return False
+    low, end = ranges[var].min, ranges[var].min + ranges[var].extent
+    an = reader.an
+    if c < 0:  # atom <= rest / -c
+        bound = rest if rest.terms else Linear({}, rest.const // -c)
+        top = emit(bound.shifted(1).scaled(unit), var.dtype)
+        if top is None:
+            return False
+        end = _least(reader, end, top)
+    else:  # atom >= ceil(-rest / c)
+        bound = rest.scaled(-1) if rest.terms else Linear({}, -(rest.const // c))
+        bottom = emit(bound.scaled(unit), var.dtype)
+        if bottom is None:
+            return False
+        low = _greatest(reader, low, bottom)
+    ranges[var] = Range(an.simplify(low), an.simplify(end - low))
+    return True
+
+
+def _least(reader: Reader, a: Expr, b: Expr) -> Expr:
+    from metasched.ir.expr import Min
+
+    return reader.an.simplify(Min(a, b))
+
+
+def _greatest(reader: Reader, a: Expr, b: Expr) -> Expr:
+    from metasched.ir.expr import Max
+
+    return reader.an.simplify(Max(a, b))
+
+
+def _limit(reader: Reader, gap: Linear, condition: Expr) -> None:
+    """Record gap >= 0, a bound on a fused iterator, as a limited group."""
+    try:
+        splits, base = reader.read_linear(gap)
+        positive = all(not isinstance(s.scale, int) or s.scale > 0 for s in splits)
+        if not positive:
+            splits = [s._replace(scale=reader.times(s.scale, -1)) for s in splits]
+        splits = [s for s in splits if s.extent != 1]
+        groups, reader.groups = reader.groups, []
+        scale, order, _ = reader._order(splits, condition)
+        reader.groups = groups
+    except NotAffine:
+        raise NotAffine(f"the predicate {text(condition)} is no bound on fused iterators") from None
+    group = _group_for(reader, order)
+    if scale != 1:
+        if base.terms or not isinstance(scale, int):
+            raise NotAffine(f"the predicate {text(condition)} is no bound on fused iterators")
+        base = Linear({}, base.const // scale)
+    if positive:  # sum + base >= 0
+        group.low = _max_size(reader, group.low, reader.back(base.scaled(-1), *_typed(base)))
+    else:  # base - sum >= 0
+        group.high = _min_size(reader, group.high, reader.back(base.shifted(1), *_typed(base)))
+
+
+def _typed(value: Linear) -> list[Expr]:
+    return list(value.terms)
+
+
+def _group_for(reader: Reader, order: list[IterSplit]) -> Group:
+    for group in reader.groups:
+        if group.order == order:
+            return group
+    extent: Size = 1
+    for s in order:
+        extent = reader.times(extent, s.extent)
+    group = Group(order, extent)
+    reader.groups.append(group)
+    reader.groups.sort(key=lambda g: -len(g.order))
+    return group
+
+
+def _max_size(reader: Reader, a: Size, b: Size) -> Size:
+    return a if reader.at_most(b, a) else b
+
+
+def _min_size(reader: Reader, a: Size, b: Size) -> Size:
+    return a if reader.at_most(a, b) else b
+
+
+# ---- independence ------------------------------------------------------------------------
+
+
+def _depth(mark: IterMark) -> int:
+    source = mark.source
+    if isinstance(source, Var):
+        return 0
+    return 1 + max((_depth(s.mark) for s in source.splits), default=0)
+
+
+def _check(reader: Reader, exprs: Sequence[Expr], sums: list[IterSum], bijective: bool) -> None:
+    """Every digit is used once; at the bijective level every digit is used. Raises NotAffine."""
+    uses: dict[IterMark, list[IterSplit]] = {}
+    for total in sums:
+        for s in total.splits:
+            uses.setdefault(s.mark, []).append(s)
+    waiting = sorted(uses, key=_depth, reverse=True)
+    done: set[IterMark] = set()
+    while waiting:
+        mark = waiting.pop(0)
+        if mark in done:
+            continue
+        done.add(mark)
+        _check_mark(reader, mark, uses[mark], bijective, exprs)
+        if isinstance(mark.source, IterSum):
+            for s in mark.source.splits:
+                uses.setdefault(s.mark, []).append(s)
+                if s.mark not in waiting:
+                    waiting.append(s.mark)
+            waiting.sort(key=_depth, reverse=True)
+    for group in reader.groups:
+        _check_group(reader, group, done)
+    if bijective:
+        for mark, _ in reader.marks.values():
+            if mark.extent != 1 and mark not in done:
+                raise NotAffine(f"the iterator {text(mark.source)} is not used")
+
+
+def _check_group(reader: Reader, group: Group, done: set[IterMark]) -> None:
+    whole: Size = 1
+    for s in group.order:
+        whole = reader.times(whole, s.extent)
+    if group.mark() in done or reader.same(whole, group.count(reader)):
+        return
+    if any(s.mark in done for s in group.order):
+        names = " and ".join(_name(s.mark) for s in group.order)
+        raise NotAffine(f"the predicate ties {names} together, but they are used apart")
+
+
+def _check_mark(
+    reader: Reader,
+    mark: IterMark,
+    splits: list[IterSplit],
+    bijective: bool,
+    exprs: Sequence[Expr],
+) -> None:
+    left = [s for s in splits if s.extent != 1]
+    if not bijective and len(left) <= 1:
+        return
+    expected: Size = 1
+    left.sort(key=lambda s: s.lower if isinstance(s.lower, int) else 0)
+    while left:
+        found = next((s for s in left if reader.same(s.lower, expected)), None)
+        if found is None and not bijective:
+            found = next((s for s in left if reader.divides(expected, s.lower)), None)
+        if found is None:
+            shown = ", ".join(text(e) for e in exprs)
+            raise NotAffine(f"the parts of {_name(mark)} in ({shown}) overlap or leave gaps")
+        left.remove(found)
+        expected = reader.times(found.lower, found.extent)
+    exact = reader.same(expected, mark.extent)
+    if not exact and (bijective or not reader.at_most(expected, mark.extent)):
+        shown = ", ".join(text(e) for e in exprs)
+        raise NotAffine(f"({shown}) do not split {_name(mark)} evenly")
+
+
+def _name(mark: IterMark) -> str:
+    if isinstance(mark.source, Var):
+        return mark.source.name
+    return " with ".join(_name(s.mark) for s in mark.source.splits)
+
+
+# ---- back to expressions -----------------------------------------------------------------
+
+
+def sum_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr:
+    """An iterator sum as an expression of its iterators (its marks count from zero)."""
+    result: Expr | None = None
+    for s in total.splits:
+        part = split_expr(s, ranges, dtype)
+        result = part if result is None else result + part
+    base = total.base.astype(dtype)
+    return base if result is None else result + base
+
+
+def split_expr(s: IterSplit, ranges: Mapping[Var, Range], dtype: DType) -> Expr:
+    """A digit as an expression: mark % (lower * extent) // lower * scale."""
+    source = s.mark.source
+    if isinstance(source, IterSum):
+        value = sum_expr(source, ranges, dtype)
+    else:
+        low = ranges[source].min if source in ranges else IntImm(source.dtype, 0)
+        value = (source - low).astype(dtype)
+    lower, extent = size_expr(s.lower, dtype), size_expr(s.extent, dtype)
+    if not (s.lower == 1 and s.extent == s.mark.extent):
+        if not _reaches_top(s):
+            value = FloorMod(value, lower * extent)
+        if s.lower != 1:
+            value = FloorDiv(value, lower)
+    return value * size_expr(s.scale, dtype)
+
+
+def _reaches_top(s: IterSplit) -> bool:
+    lower, extent, whole = s.lower, s.extent, s.mark.extent
+    if isinstance(lower, int) and isinstance(extent, int) and isinstance(whole, int):
+        return lower * extent >= whole
+    return False
+
+
+def iter_map_simplify(
+    exprs: Sequence[Expr],
+    ranges: Mapping[Var, Range],
+    predicate: Expr = TRUE,
+    level: Level = "surjective",
+    simplify_trivial: bool = True,
+) -> list[Expr]:
+    """The expressions in the normal form of their iterator map, else simply simplified.
+
+    Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
+    value visible.
+    """
+    from metasched.arith.analyzer import Analyzer
+
+    an = Analyzer(ranges, keep_units=not simplify_trivial)
+    found = detect_iter_map(exprs, ranges, predicate, level, simplify_trivial)
+    if found.error is not None and predicate is not TRUE and level != "bijective":
+        found = detect_iter_map(exprs, ranges, TRUE, level, simplify_trivial)
+    if found.error is not None:
+        return [an.simplify(e) for e in exprs]
+    totals = zip(exprs, found.sums, strict=True)
+    return [an.simplify(sum_expr(total, ranges, e.dtype)) for e, total in totals]
+
+
+def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[Var, Expr]:
+    """The iterators as expressions of the values of a bijective map.
+
+    `outputs` are the values of `sums`, in order. Iterators are given from zero (their minimum
+    taken off); those of one value do not occur.
+    """
+    from metasched.arith.analyzer import Analyzer
+
+    an = Analyzer()
+    values: dict[IterMark, Expr] = {}
+    for total, output in zip(sums, outputs, strict=True):
+        for s in total.splits:
+            _give(values, s, output - total.base.astype(output.dtype), False)
+    waiting = sorted(values, key=_depth, reverse=True)
+    result: dict[Var, Expr] = {}
+    while waiting:
+        mark = waiting.pop(0)
+        value = values[mark]
+        if isinstance(mark.source, Var):
+            result[mark.source] = an.simplify(value.astype(mark.source.dtype))
+            continue
+        inner = mark.source
+        shifted = value - inner.base.astype(value.dtype)
+        for i, s in enumerate(inner.splits):
+            _give(values, s, shifted, i > 0)
+            if s.mark not in waiting:
+                waiting.append(s.mark)
+        waiting.sort(key=_depth, reverse=True)
+    return result
+
+
+def _give(values: dict[IterMark, Expr], s: IterSplit, total: Expr, above: bool) -> None:
+    """Add to its mark what the digit `s` contributes, `total` being the sum that holds it."""
+    dtype = total.dtype
+    digit = total
+    if s.scale != 1:
+        digit = FloorDiv(digit, size_expr(s.scale, dtype))
+    if above:  # there are larger digits in the sum
+        digit = FloorMod(digit, size_expr(s.extent, dtype))
+    part = digit * size_expr(s.lower, dtype)
+    values[s.mark] = values[s.mark] + part if s.mark in values else part

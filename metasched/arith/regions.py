@@ -1,0 +1,199 @@
+"""The regions a block reads and writes, found from its body (omitted `T.reads` and `T.writes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import relax, union_regions
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.op import Call
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IfThenElse,
+    MatchBufferRegion,
+    Stmt,
+)
+from metasched.ir.visit import substitute, walk_exprs
+
+Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
+
+
+def block_access_regions(block: Block) -> Regions:
+    """What `block` reads and what it writes: (reads, writes), one box for each buffer.
+
+    A box is the union of the accesses while the loops inside the block run; of an inner block
+    its declared regions count. Buffers allocated inside are left out, matched buffers count as
+    the region that they name. When the block has an init, what it writes is not listed as read.
+
+    Raises MetaschedError on access through a raw pointer, whose region nobody can know.
+    """
+    found = _Access(block)
+    if block.init is not None:
+        found.stmt(block.init, {}, ())
+    found.stmt(block.body, {}, ())
+    writes = found.regions(found.written, block)
+    hidden = {w.buffer for w in writes} if block.init is not None else set()
+    reads = found.regions(found.read, block)
+    return tuple(r for r in reads if r.buffer not in hidden), writes
+
+
+class _Access:
+    """One walk of a block's body: the boxes of each buffer, in order of first appearance."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.read: dict[Buffer, BufferRegion] = {}
+        self.written: dict[Buffer, BufferRegion] = {}
+
+    def stmt(
+        self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]
+    ) -> None:
+        """Collect from a statement inside these loops, under these conditions."""
+        if isinstance(stmt, BlockRealize):
+            self._inner(stmt, loops, conditions)
+            return
+        if isinstance(stmt, BufferStore):
+            point = BufferRegion(stmt.buffer, _points(stmt.indices))
+            self._add(self.written, point, loops, conditions)
+        for expr in stmt.exprs:
+            self.expr(expr, loops, conditions)
+        if isinstance(stmt, For):
+            inside = dict(loops)
+            inside[stmt.var] = _iterations(stmt)
+            self.stmt(stmt.body, inside, conditions)
+        elif isinstance(stmt, IfThenElse):
+            self.stmt(stmt.then, loops, (*conditions, stmt.condition))
+            if stmt.orelse is not None:
+                from metasched.ir.expr import logical_not
+
+                self.stmt(stmt.orelse, loops, (*conditions, logical_not(stmt.condition)))
+        else:
+            for part in stmt.stmts:
+                self.stmt(part, loops, conditions)
+
+    def expr(
+        self, expr: Expr, loops: dict[Var, Range], conditions: tuple[Expr, ...]
+    ) -> None:
+        """Collect the loads of an expression."""
+        for node in walk_exprs(expr):
+            if isinstance(node, BufferLoad):
+                point = BufferRegion(node.buffer, _points(node.indices))
+                self._add(self.read, point, loops, conditions)
+            elif isinstance(node, Var) and node.dtype.is_handle:
+                self._opaque(node.name)
+            elif isinstance(node, Call) and node.op.name == "address_of":
+                self._opaque(getattr(getattr(node.args[0], "buffer", None), "name", "a buffer"))
+
+    def _opaque(self, name: str) -> None:
+        raise MetaschedError(
+            f"block {self.block.name!r} uses the address of {name!r}: what is accessed through "
+            "a pointer cannot be inferred; declare the block's regions with T.reads and T.writes"
+        )
+
+    def _inner(
+        self, realize: BlockRealize, loops: dict[Var, Range], conditions: tuple[Expr, ...]
+    ) -> None:
+        for expr in realize.exprs:
+            self.expr(expr, loops, conditions)
+        block = realize.block
+        values = {
+            v.var: e for v, e in zip(block.iter_vars, realize.iter_values, strict=True)
+        }
+        own = set(block.alloc_buffers)
+        for into, regions in ((self.read, block.reads), (self.written, block.writes)):
+            for region in regions:
+                if region.buffer in own:
+                    continue
+                ranges = tuple(
+                    Range(substitute(r.min, values), substitute(r.extent, values))
+                    for r in region.region
+                )
+                outer = BufferRegion(region.buffer, ranges)
+                self._add(into, outer, loops, (*conditions, realize.predicate))
+
+    def _add(
+        self,
+        into: dict[Buffer, BufferRegion],
+        region: BufferRegion,
+        loops: dict[Var, Range],
+        conditions: tuple[Expr, ...],
+    ) -> None:
+        relaxed = relax(region, loops) if loops else region
+        old = into.get(relaxed.buffer)
+        if old is not None:
+            relaxed = BufferRegion(
+                old.buffer, tuple(union_regions(old.region, relaxed.region, _HULL))
+            )
+        into[relaxed.buffer] = relaxed
+
+    def regions(
+        self, found: dict[Buffer, BufferRegion], block: Block
+    ) -> tuple[BufferRegion, ...]:
+        """The collected boxes in simple form, own allocations removed, matches resolved."""
+        matches = {m.buffer: m for m in block.match_buffers}
+        result: dict[Buffer, BufferRegion] = {}
+        own = set(block.alloc_buffers)
+        an = Analyzer()
+        for region in found.values():
+            if region.buffer in own:
+                continue
+            if region.buffer in matches:
+                region = matched_region(matches[region.buffer], region)
+            ranges = tuple(Range(an.simplify(r.min), an.simplify(r.extent)) for r in region.region)
+            old = result.get(region.buffer)
+            if old is not None:
+                ranges = tuple(union_regions(old.region, ranges, an))
+            result[region.buffer] = BufferRegion(region.buffer, ranges)
+        return tuple(result.values())
+
+
+_HULL = Analyzer()
+
+
+def matched_region(match: MatchBufferRegion, region: BufferRegion) -> BufferRegion:
+    """A region of a matched buffer as a region of the buffer behind it."""
+    source = match.source
+    lead = len(source.region) - len(region.region)
+    ranges: list[Range] = list(source.region[:lead])
+    for outer, inner in zip(source.region[lead:], region.region, strict=True):
+        ranges.append(Range(outer.min + inner.min.astype(outer.min.dtype), inner.extent))
+    return BufferRegion(source.buffer, tuple(ranges))
+
+
+def _points(indices: tuple[Expr, ...]) -> tuple[Range, ...]:
+    return tuple(_lanes(i) if i.dtype.lanes > 1 else Range(i, IntImm(i.dtype, 1)) for i in indices)
+
+
+def _lanes(index: Expr) -> Range:
+    """The range that a vector index touches."""
+    from metasched.ir.op import Broadcast, Ramp
+
+    if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value >= 0:
+        length = (index.lanes - 1) * index.stride.value + 1
+        return Range(index.base, IntImm(index.base.dtype, length))
+    if isinstance(index, Broadcast):
+        return Range(index.value, IntImm(index.value.dtype, 1))
+    raise MetaschedError(f"the region of the vector index {index!r} cannot be inferred")
+
+
+def _iterations(loop: For) -> Range:
+    if loop.step is None:
+        return Range(loop.min, loop.extent)
+    an = Analyzer()
+    return Range(loop.min, an.simplify((loop.extent - 1) * loop.step + 1))
+
+
+def accesses(stmt: Stmt) -> Iterator[BufferLoad]:
+    """Every load of a statement and what stands below it."""
+    for expr in stmt.exprs:
+        for node in walk_exprs(expr):
+            if isinstance(node, BufferLoad):
+                yield node
+    for part in stmt.stmts:
+        yield from accesses(part)

@@ -1,0 +1,309 @@
+"""Rules on linear forms: quotients, remainders, minima. Each comment is the identity it applies.
+
+The functions take the analyzer in whose ranges the identity has to hold, and linear forms whose
+value is the mathematical integer (the analyzer sees to narrow types).
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+from metasched.arith import modular
+from metasched.arith.bounds import INF
+from metasched.arith.linear import Linear, add_term, emit, factors, product, without
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Max, Min, Var
+
+if TYPE_CHECKING:
+    from metasched.arith.analyzer import Analyzer
+
+
+class TooLarge(Exception):
+    """A number left the range of its type: the expression stays as it is."""
+
+
+def write(value: Linear, dtype: DType) -> Expr:
+    """The expression of a linear form; raises TooLarge when it has none in this type."""
+    result = emit(value, dtype)
+    if result is None:
+        raise TooLarge
+    return result
+
+
+def number(dtype: DType, value: int) -> Expr:
+    """A constant; raises TooLarge when it does not fit."""
+    low, high = dtype.range
+    if not low <= value <= high:
+        raise TooLarge
+    return IntImm(dtype, value)
+
+
+def floordiv(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
+    """x // d for a constant d > 0."""
+    if d == 1:
+        return x
+    # (d*q + r) // d -> q + r // d
+    q: dict[Expr, int] = {}
+    r: dict[Expr, int] = {}
+    for atom, c in x.terms.items():
+        if c % d == 0:
+            q[atom] = c // d
+        else:
+            r[atom] = c
+    qc, rc = divmod(x.const, d)
+    if not r:
+        return Linear(q, qc)
+    rest = Linear(r, rc)
+    # r // d -> k where r is in [k*d, (k+1)*d)
+    lo, hi = an.linear_bounds(rest)
+    if lo != -INF and hi != INF and lo // d == hi // d:
+        return Linear(q, qc + int(lo // d))
+    # (s*h + l) // d -> h // (d//s) where 0 <= l < s and s divides d
+    split = _by_scale(an, rest, d)
+    if split is not None:
+        s, high, _ = split
+        inner = floordiv(an, high, d // s, dtype)
+    else:
+        inner = _nested_div(an, rest, d, dtype)
+    return Linear(q, qc).plus(inner)
+
+
+def _nested_div(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
+    # (y//a + c) // d -> (y + c*a) // (a*d)
+    if len(x.terms) == 1:
+        ((atom, c),) = x.terms.items()
+        if c == 1 and type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
+            a = atom.b.value
+            return floordiv(an, an.linear(atom.a).shifted(x.const * a), a * d, dtype)
+    return Linear({FloorDiv(write(x, dtype), number(dtype, d)): 1}, 0)
+
+
+def _by_scale(an: Analyzer, x: Linear, d: int) -> tuple[int, Linear, Linear] | None:
+    """x = s*h + l with 0 <= l < s, s > 1 the largest divisor of d that does it."""
+    scales = sorted({gcd(c, d) for c in x.terms.values()} - {1}, reverse=True)
+    for s in scales:
+        high = {a: c // s for a, c in x.terms.items() if c % s == 0}
+        low = Linear({a: c for a, c in x.terms.items() if c % s}, x.const % s)
+        lo, hi = an.linear_bounds(low) if low.terms else (low.const, low.const)
+        if lo >= 0 and hi < s:
+            return s, Linear(high, x.const // s), low
+    return None
+
+
+def floormod(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
+    """x % d for a constant d > 0."""
+    if d == 1:
+        return Linear({}, 0)
+    # (d*q + r) % d -> r % d
+    r = {atom: c for atom, c in x.terms.items() if c % d}
+    rest = Linear(r, x.const % d)
+    if not r:
+        return rest
+    # r % d -> r - k*d where r is in [k*d, (k+1)*d)
+    lo, hi = an.linear_bounds(rest)
+    if lo != -INF and hi != INF and lo // d == hi // d:
+        return rest.shifted(-int(lo // d) * d)
+    # (c*y + r) % d -> ((c%d)*y + r) % d, and (c*(y%m) + r) % d -> (c*y + r) % d where d | c*m
+    reduced = _reduce(an, rest, d)
+    if reduced is not None:
+        return floormod(an, reduced, d, dtype)
+    # (s*h + l) % d -> s*(h % (d//s)) + l where 0 <= l < s and s divides d
+    split = _by_scale(an, rest, d)
+    if split is not None:
+        s, high, low = split
+        return floormod(an, high, d // s, dtype).scaled(s).plus(low)
+    # r % d -> b where r is known to be b modulo d
+    if an.has_facts or any(type(atom) is not Var for atom in r):
+        fact = an.linear_modular(rest)
+        if fact.coeff % d == 0:
+            return Linear({}, fact.base % d)
+    return _nested_mod(an, rest, d, dtype)
+
+
+def _reduce(an: Analyzer, x: Linear, d: int) -> Linear | None:
+    changed = False
+    total = Linear({}, x.const)
+    for atom, c in x.terms.items():
+        if not 0 < c < d:
+            c, changed = c % d, True
+        m = atom.b.value if type(atom) is FloorMod and type(atom.b) is IntImm else 0
+        if m > 0 and c * m % d == 0:
+            total, changed = total.plus(an.linear(atom.a), c), True
+        else:
+            total = total.plus(Linear({atom: c}, 0))
+    return total if changed else None
+
+
+def _nested_mod(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
+    # (y//a + c) % d -> (y + c*a) % (a*d) // a
+    if len(x.terms) == 1:
+        ((atom, c),) = x.terms.items()
+        if c == 1 and type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
+            a = atom.b.value
+            inner = floormod(an, an.linear(atom.a).shifted(x.const * a), a * d, dtype)
+            return floordiv(an, inner, a, dtype)
+    return Linear({FloorMod(write(x, dtype), number(dtype, d)): 1}, 0)
+
+
+def symbolic_divmod(
+    an: Analyzer, x: Linear, d: Linear, dtype: DType
+) -> tuple[Linear, Linear, bool]:
+    """x = d*q + r taken apart; (q, r, whether 0 <= r < d is proved) for a divisor like 4*n."""
+    if d.const or len(d.terms) != 1:
+        same = d.terms == x.terms and d.const == x.const and bool(d.terms)
+        if same:
+            return Linear({}, 1), Linear({}, 0), True
+        return Linear({}, 0), x, bool(d.terms) and an.proves_between(x, d)
+    ((atom, scale),) = d.terms.items()
+    parts = factors(atom)
+    q: dict[Expr, int] = {}
+    qc = 0
+    r: dict[Expr, int] = {}
+    for term, c in x.terms.items():
+        left = without(term, parts) if c % scale == 0 else None
+        if left is None:
+            r[term] = c
+        elif left:
+            whole = product(left)
+            assert whole is not None
+            add_term(q, whole, c // scale)
+        else:
+            qc += c // scale
+    rest = Linear(r, x.const)
+    done = (not r and x.const == 0) or an.proves_between(rest, d)
+    return Linear(q, qc), rest, done
+
+
+def merge_parts(an: Analyzer, x: Linear) -> Linear:
+    """Put the parts of one value together again, until nothing changes.
+
+    With part(y, l, u) = y % u // l and u possibly infinite:
+    part(y,l,m)*c + part(y,m,u)*(c*m/l) -> part(y,l,u)*c, and
+    part(y,l,u)*c - part(y,m,u)*(c*m/l) -> part(y,l,m)*c, and
+    part(y,l,u)*c - part(y,l,m)*c -> part(y,m,u)*(c*m/l).
+    """
+    while True:
+        better = _merge_once(an, x)
+        if better is None:
+            return x
+        x = better
+
+
+Part = tuple[Expr, int, float, int]  # y, l, u, coefficient
+
+
+def _part(atom: Expr, c: int) -> Part | None:
+    if type(atom) is FloorMod and type(atom.b) is IntImm and atom.b.value > 0:
+        return atom.a, 1, atom.b.value, c
+    if type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
+        y, l = atom.a, atom.b.value
+        if type(y) is FloorMod and type(y.b) is IntImm and y.b.value > 0 and y.b.value % l == 0:
+            return y.a, l, y.b.value, c
+        return y, l, INF, c
+    return None
+
+
+def _merge_once(an: Analyzer, x: Linear) -> Linear | None:
+    parts = [(atom, p) for atom, c in x.terms.items() if (p := _part(atom, c)) is not None]
+    for i, (atom, first) in enumerate(parts):
+        for other, second in parts[i + 1 :]:
+            if first[0] is second[0]:
+                joined = _join(first, second) or _join(second, first)
+                if joined is not None:
+                    return _replace(an, x, [atom, other], joined)
+    for atom, (y, l, u, c) in parts:
+        whole = _whole_in(an, x, (y, l, u, c))
+        if whole is not None:
+            factor, joined = whole
+            rest = x.plus(an.linear(y), -factor)
+            return _replace(an, rest, [atom], joined)
+    return None
+
+
+def _join(a: Part, b: Part) -> Part | None:
+    y, l, u, c = a
+    _, m, v, k = b
+    if u == m and k * l == c * u:
+        return y, l, v, c
+    if u == v and l < m and m % l == 0 and k * l == -c * m:
+        return y, l, m, c
+    if l == m and k == -c and v < u and v % l == 0:
+        return y, int(v), u, int(c * v // l)
+    return None
+
+
+def _whole_in(an: Analyzer, x: Linear, part: Part) -> tuple[int, Part] | None:
+    """Whether x holds c times the dividend y itself, so that the two combine."""
+    y, l, u, k = part
+    if u == INF:
+        if k % l:
+            return None
+        c, joined = -(k // l), (y, 1, l, -(k // l))  # c*y - c*l*(y//l) -> c*(y%l)
+    elif l == 1:
+        c, joined = -k, (y, int(u), INF, -k * int(u))  # c*y - c*(y%u) -> c*u*(y//u)
+    else:
+        return None
+    for atom, coefficient in an.linear(y).terms.items():
+        if x.terms.get(atom) != coefficient * c:
+            return None
+    return c, joined
+
+
+def _replace(an: Analyzer, x: Linear, gone: list[Expr], part: Part) -> Linear:
+    y, l, u, c = part
+    inner = an.linear(y)
+    if u != INF:
+        inner = floormod(an, inner, int(u), y.dtype)
+    if l != 1:
+        inner = floordiv(an, inner, l, y.dtype)
+    terms: dict[Expr, int] = {}
+    for atom, k in x.terms.items():
+        if atom is gone[0]:
+            for a, m in inner.terms.items():
+                add_term(terms, a, m * c)
+        elif atom not in gone:
+            add_term(terms, atom, k)
+    if gone[0] not in x.terms:
+        for a, m in inner.terms.items():
+            add_term(terms, a, m * c)
+    return Linear(terms, x.const + inner.const * c)
+
+
+def extremum(
+    an: Analyzer, kind: type[Min] | type[Max], a: Linear, b: Linear, dtype: DType
+) -> Linear:
+    """min or max of two linear forms."""
+    if kind is Max:
+        small, large = b, a
+    else:
+        small, large = a, b
+    gap = large.plus(small, -1)
+    # min(a, b) -> a where b - a >= 0;  max(a, b) -> a where a - b >= 0
+    if an.proves_nonnegative(gap):
+        return a
+    if an.proves_nonnegative(gap.scaled(-1)):
+        return b
+    if not a.terms:  # constants stand on the right
+        a, b = b, a
+    inner = a.single()
+    # min(min(x, y), z): drop whichever of x, y is not needed beside z
+    if inner is not None and type(inner) is kind:
+        for keep, other in ((inner.a, inner.b), (inner.b, inner.a)):
+            joined = extremum(an, kind, an.linear(other), b, dtype)
+            atom = joined.single()
+            if atom is None or type(atom) is not kind:
+                return extremum(an, kind, an.linear(keep), joined, dtype)
+    return Linear({kind(write(a, dtype), write(b, dtype)): 1}, 0)
+
+
+def push_extremum(an: Analyzer, x: Linear, dtype: DType) -> Linear:
+    """min(a, b) + t -> min(a + t, b + t) where that makes one side a constant; with -, max."""
+    for atom, c in x.terms.items():
+        if (type(atom) is Min or type(atom) is Max) and c in (1, -1) and len(x.terms) > 1:
+            rest = Linear({k: v for k, v in x.terms.items() if k is not atom}, x.const)
+            a, b = rest.plus(an.linear(atom.a), c), rest.plus(an.linear(atom.b), c)
+            if not a.terms or not b.terms:
+                kind = type(atom) if c == 1 else Max if type(atom) is Min else Min
+                return extremum(an, kind, a, b, dtype)
+    return x
