@@ -1,0 +1,576 @@
+"""Values of Python expressions in a script: numbers are computed, IR is built, nothing is executed.
+
+Names come from the script's own scopes and from the captured closure, locals and globals. Of what
+is captured only plain data is read (numbers, texts, types, tuples, IR nodes, buffers, attributes
+of modules and objects that are stored data); a captured function is never called, a property never
+run. Calls are to words of the T namespace, a few functions of Python and methods of buffers.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import types
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
+
+from metasched.errors import MetaschedError, ParseError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import (
+    Add,
+    And,
+    Expr,
+    FloorDiv,
+    IntImm,
+    Let,
+    Mul,
+    Not,
+    Or,
+    Sub,
+    Var,
+    as_expr,
+)
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.op import Call, Ramp
+from metasched.script import builder
+from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
+from metasched.script.diagnostics import Source
+from metasched.script.words import OPERATOR_CALLS, OPERATORS, PYTHON_WORDS, apply_op
+
+_PYTHON: dict[str, Any] = {name: getattr(builtins, name) for name in PYTHON_WORDS}
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b, ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
+    ast.Pow: lambda a, b: a**b, ast.BitAnd: lambda a, b: a & b, ast.BitOr: lambda a, b: a | b,
+    ast.BitXor: lambda a, b: a ^ b, ast.LShift: lambda a, b: a << b,
+    ast.RShift: lambda a, b: a >> b,
+    ast.Eq: lambda a, b: a == b, ast.NotEq: lambda a, b: a != b, ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b, ast.Gt: lambda a, b: a > b, ast.GtE: lambda a, b: a >= b,
+    ast.Is: lambda a, b: a is b, ast.IsNot: lambda a, b: a is not b,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_BUFFER_DATA = ("name", "shape", "dtype", "strides", "elem_offset", "data", "ndim", "align")
+_BUFFER_CALLS = ("scope", "vload", "access_ptr", "whole")
+_PLAIN = (Expr, Buffer, BufferRegion, PrimFunc, IRModule, Namespace, StatementWord, MetaVar,
+          builder.TypeWord, builder.BufferWord, type(None), types.ModuleType, type,
+          np.dtype)  # fmt: skip
+_LIMIT = 1 << 12  # bits of a computed integer, length of a repeated text
+
+
+class Slice:
+    """start:stop:step inside a subscript, parts None where absent."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self.start, self.stop, self.step = start, stop, step
+
+
+class Evaluator:
+    """Values of expressions over scopes of names and a captured environment."""
+
+    def __init__(
+        self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace]
+    ) -> None:
+        self.source = source
+        self.captured = captured
+        self.namespaces = namespaces  # by the name of the module that stands for them
+        self.scopes: ChainMap[str, Any] = ChainMap()
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Names bound inside are forgotten at the end."""
+        self.scopes = self.scopes.new_child()
+        yield
+        self.scopes = self.scopes.parents
+
+    def fail(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:
+        raise self.source.error(node, message, hint)
+
+    def value(self, node: ast.AST) -> Any:
+        """What `node` stands for: a Python value or IR."""
+        rule = _RULES.get(type(node))
+        if rule is None:
+            kind = type(node).__name__
+            self.fail(node, f"{kind} has no meaning in a script", _HINTS.get(type(node), ""))
+        return rule(self, node)
+
+    def expr(self, node: ast.AST, dtype: Any = None) -> Expr:
+        """The IR expression `node` stands for; a number takes `dtype`."""
+        found = self.value(node)
+        if isinstance(found, MetaVar):
+            found = found.value
+        if isinstance(found, Slice) or not isinstance(found, (Expr, bool, int, float, str)):
+            self.fail(node, f"an expression is needed here, not {describe(found)}")
+        return self.guard(node, typed, found, dtype)  # type: ignore[no-any-return]
+
+    def guard(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of ours; what it refuses is reported at `node`."""
+        try:
+            return fn(*args, **kwargs)
+        except ParseError as error:
+            if error.line is not None:
+                raise
+            self.fail(node, str(error))
+        except (MetaschedError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            self.fail(node, str(error))
+
+    # ---- names and attributes --------------------------------------------------------------
+
+    def name(self, node: ast.Name) -> Any:
+        if node.id in self.scopes:
+            return self.scopes[node.id]
+        if node.id in self.captured:
+            return self.capture(node, self.captured[node.id], node.id)
+        if node.id in _PYTHON:
+            return _PYTHON[node.id]
+        known = [*self.scopes, *self.captured]
+        self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}")
+
+    def capture(self, node: ast.AST, value: Any, name: str) -> Any:
+        """A value from outside as plain data; anything that could run user code is refused."""
+        if isinstance(value, types.ModuleType) and value.__name__ in self.namespaces:
+            return self.namespaces[value.__name__]
+        if type(value) in (bool, int, float, str, tuple, list, dict, range):
+            return value
+        if isinstance(value, np.generic):
+            return value.item()
+        for kind, plain in ((bool, bool), (int, int.__int__), (float, float.__float__)):
+            if isinstance(value, kind):
+                return plain(value)
+        if isinstance(value, str):
+            return value if isinstance(value, builder.DType) else str.__str__(value)
+        if isinstance(value, (tuple, list)):
+            return value
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, types.BuiltinFunctionType) and _PYTHON.get(name) is value:
+            return value
+        if any(value is known for known in WORDS.values()):
+            return value
+        if callable(value) and not hasattr(type(value), "__dataclass_fields__"):
+            self.fail(
+                node,
+                f"{name!r} is a {type(value).__name__}; a script is read, not executed, and "
+                "calls only words of T",
+                "compute the value outside and capture it",
+            )
+        return value
+
+    def attribute(self, node: ast.Attribute) -> Any:
+        base = self.value(node.value)
+        name = node.attr
+        if isinstance(base, Namespace):
+            return self.guard(node, getattr, base, name)
+        if isinstance(base, Buffer):
+            return self._buffer_attribute(node, base)
+        if isinstance(base, BufferRegion) and name == "buffer":
+            return base.buffer
+        if isinstance(base, Expr):
+            if name in ("dtype", "name"):
+                return getattr(base, name)
+            if name == "astype":
+                return functools.partial(builder.cast_word, base)
+            self.fail(node, f"an expression has no attribute {name!r}")
+        found = inspect.getattr_static(base, name, _PYTHON)
+        if isinstance(found, types.MemberDescriptorType) or (
+            type(found).__name__ == "_tuplegetter" and isinstance(base, tuple)
+        ):
+            found = found.__get__(base)
+        elif found is _PYTHON:
+            self.fail(node, f"{describe(base)} has no attribute {name!r}")
+        elif isinstance(found, (property, functools.cached_property)):
+            self.fail(node, f"{name!r} is a property: reading it would execute code")
+        return self.capture(node, found, name)
+
+    def _buffer_attribute(self, node: ast.Attribute, buffer: Buffer) -> Any:
+        name = node.attr
+        if name == "elem_offset" and buffer.elem_offset is None:
+            return as_expr(0)
+        if name in _BUFFER_DATA:
+            return getattr(buffer, name)
+        if name in _BUFFER_CALLS:
+            return functools.partial(_BUFFER_METHODS[name], buffer)
+        words = (*_BUFFER_DATA, *_BUFFER_CALLS, "vstore")
+        self.fail(node, f"a buffer has no attribute {name!r}{builder.near(name, words)}")
+
+    # ---- subscripts ------------------------------------------------------------------------
+
+    def slice(self, node: ast.Slice) -> Slice:
+        parts = (node.lower, node.upper, node.step)
+        return Slice(*(None if p is None else self.value(p) for p in parts))
+
+    def subscript(self, node: ast.Subscript) -> Any:
+        base = self.value(node.value)
+        if isinstance(base, Buffer):
+            return self.access(node, base)
+        items = self.value(node.slice)
+        if isinstance(base, builder.BufferWord):
+            return self.guard(node, base.__getitem__, items)
+        if type(base) not in (tuple, list, str, dict, range) and not isinstance(base, tuple):
+            self.fail(node, f"{describe(base)} cannot be indexed")
+        if isinstance(items, Slice):
+            items = slice(items.start, items.stop, items.step)
+        if isinstance(items, Expr):
+            self.fail(node.slice, "a Python sequence is indexed with Python numbers only")
+        return self.capture(node, self.guard(node, base.__getitem__, items), "element")
+
+    def access(self, node: ast.Subscript, buffer: Buffer) -> BufferLoad | BufferRegion:
+        """buffer[...]: a load, or a region when a slice is among the indices."""
+        items = self.value(node.slice)
+        parts = items if isinstance(items, tuple) else (items,)
+        if len(parts) != len(buffer.shape):
+            self.fail(
+                node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given"
+            )
+        if any(isinstance(p, Slice) for p in parts):
+            pairs = zip(parts, buffer.shape, strict=True)
+            return BufferRegion(buffer, tuple(self._range(node, p, s) for p, s in pairs))
+        return BufferLoad(buffer, [self.index(node, p) for p in parts])
+
+    def index(self, node: ast.AST, value: Any) -> Expr:
+        found = self.guard(node, typed, value)
+        if not found.dtype.is_int:
+            self.fail(node, f"an index is an integer, not {found.dtype}")
+        return found  # type: ignore[no-any-return]
+
+    def _range(self, node: ast.AST, part: Any, whole: Expr) -> Range:
+        if not isinstance(part, Slice):
+            low = self.index(node, part)
+            return Range(low, as_expr(1, low.dtype))
+        if part.step not in (None, 1):
+            self.fail(node, "a region has no step")
+        start = part.start if part.start is not None else as_expr(0, whole.dtype)
+        stop = part.stop if part.stop is not None else whole
+        return Range(*self.extent(node, start, stop))
+
+    def extent(
+        self, node: ast.AST, start: Any, stop: Any, step: Any = None
+    ) -> tuple[Expr, Expr]:
+        """Start and number of steps of start:stop[:step], read as the printer writes them."""
+        low, high = self._bounds(node, start, stop)
+        stride = None if step is None else self.guard(node, typed, step, high.dtype)
+        if isinstance(low, IntImm) and isinstance(high, IntImm):
+            if stride is None or isinstance(stride, IntImm):
+                width = 1 if stride is None else stride.value
+                if width < 1:
+                    self.fail(node, f"a step is at least 1, not {width}")
+                count = -((low.value - high.value) // width)
+                return low, self.guard(node, IntImm, high.dtype, count)
+        if isinstance(low, IntImm) and low.value == 0:
+            reach: Expr = high
+        elif isinstance(high, Add) and high.a is low:
+            reach = high.b
+        elif low.dtype is high.dtype:
+            reach = Sub(high, low)
+        else:
+            return low, high
+        if stride is None:
+            return low, reach
+        if isinstance(reach, Mul) and reach.b is stride:
+            return low, reach.a
+        return low, FloorDiv(Sub(Add(reach, stride), as_expr(1, stride.dtype)), stride)
+
+    def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:
+        if isinstance(start, Expr):
+            low = self.index(node, start)
+            return low, self.index(node, self.guard(node, typed, stop, low.dtype))
+        high = self.index(node, stop)
+        return self.index(node, self.guard(node, typed, start, high.dtype)), high
+
+    def lanes(self, node: ast.AST, value: Any) -> Any:
+        """A region as a value: its single slice becomes a vector of indices."""
+        if not isinstance(value, BufferRegion):
+            return value
+        assert isinstance(node, ast.Subscript)
+        items = self.value(node.slice)
+        parts = items if isinstance(items, tuple) else (items,)
+        indices: list[Expr] = []
+        for part, r in zip(parts, value.region, strict=True):
+            if not isinstance(part, Slice):
+                indices.append(r.min)
+            elif isinstance(r.extent, IntImm):
+                indices.append(Ramp(r.min, as_expr(1, r.min.dtype), r.extent.value))
+            else:
+                self.fail(node, "a slice of symbolic length is a region, not a value")
+        return BufferLoad(value.buffer, indices)
+
+    # ---- operators -------------------------------------------------------------------------
+
+    def binary(self, node: ast.BinOp) -> Any:
+        """Left-deep chains are unwound in a loop: sums of a thousand terms are legal."""
+        chain: list[ast.BinOp] = []
+        left: ast.expr = node
+        while isinstance(left, ast.BinOp):
+            chain.append(left)
+            left = left.left
+        result = self.operand(left)
+        for part in reversed(chain):
+            result = self.apply(part, part.op, result, self.operand(part.right))
+        return result
+
+    def operand(self, node: ast.expr) -> Any:
+        found = self.lanes(node, self.value(node))
+        return found.value if isinstance(found, MetaVar) else found
+
+    def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
+        """One operator on two operands: Python's on Python values, a node otherwise."""
+        if not isinstance(a, Expr) and not isinstance(b, Expr):
+            return self._compute(node, op, a, b)
+        for side in (a, b):
+            if not isinstance(side, (Expr, bool, int, float)):
+                self.fail(node, f"an operand is an expression or a number, not {describe(side)}")
+        kind = OPERATORS.get(type(op))
+        if kind is not None:
+            return self.guard(node, infix, kind, a, b)
+        name = OPERATOR_CALLS.get(type(op))
+        if name is None:
+            self.fail(node, f"operator {type(op).__name__} has no meaning on expressions")
+        x, y = self.guard(node, builder.pair, a, b)
+        if x.dtype.is_bool and name in ("bitwise_and", "bitwise_or"):
+            return And(x, y) if name == "bitwise_and" else Or(x, y)
+        return self.guard(node, apply_op, name, (x, y))
+
+    def _compute(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
+        plain = (bool, int, float, str, tuple, list, type(None))
+        rule = _ARITHMETIC.get(type(op))
+        if rule is None or not isinstance(a, plain) or not isinstance(b, (*plain, dict, range)):
+            what = f"{describe(a)} and {describe(b)}"
+            self.fail(node, f"operator {type(op).__name__} has no meaning on {what}")
+        if isinstance(op, (ast.Pow, ast.LShift)) and isinstance(a, int) and isinstance(b, int):
+            bits = a.bit_length() * b if isinstance(op, ast.Pow) else a.bit_length() + b
+            if bits > _LIMIT:
+                self.fail(node, "the number is too large")
+        repeats = [x for x in (a, b) if isinstance(x, int)]
+        if isinstance(op, ast.Mult) and any(isinstance(x, (str, tuple, list)) for x in (a, b)):
+            if repeats and repeats[0] > _LIMIT:
+                self.fail(node, "the sequence is too long")
+        return self.guard(node, rule, a, b)
+
+    def boolean(self, node: ast.BoolOp) -> Any:
+        values = [self.operand(v) for v in node.values]
+        if not any(isinstance(v, Expr) for v in values):
+            keep = bool if isinstance(node.op, ast.Or) else (lambda v: not v)
+            return next((v for v in values[:-1] if keep(v)), values[-1])
+        kind = OPERATORS[type(node.op)]
+        result = values[0]
+        for value in values[1:]:
+            result = self.guard(node, infix, kind, result, value)
+        return result
+
+    def unary(self, node: ast.UnaryOp) -> Any:
+        value = self.operand(node.operand)
+        if not isinstance(value, Expr):
+            if not isinstance(value, (bool, int, float, type(None), str, tuple, list)):
+                self.fail(node, f"{describe(value)} has no such operator")
+            return self.guard(node, _UNARY[type(node.op)], value)
+        if isinstance(node.op, ast.Not):
+            return self.guard(node, Not, value)
+        if isinstance(node.op, ast.Invert):
+            if value.dtype.is_bool:
+                return Not(value)
+            return self.guard(node, apply_op, "bitwise_not", (value,))
+        return self.guard(node, infix, Sub, 0, value) if isinstance(node.op, ast.USub) else value
+
+    def comparison(self, node: ast.Compare) -> Any:
+        parts = [self.operand(n) for n in (node.left, *node.comparators)]
+        tests = [
+            self.apply(node, op, a, b)
+            for op, a, b in zip(node.ops, parts, parts[1:], strict=False)
+        ]
+        if len(tests) == 1:
+            return tests[0]
+        if not any(isinstance(t, Expr) for t in tests):
+            return all(tests)
+        result = tests[0]
+        for test in tests[1:]:
+            result = self.guard(node, infix, And, result, test)
+        return result
+
+    def conditional(self, node: ast.IfExp) -> Any:
+        condition = self.operand(node.test)
+        if not isinstance(condition, Expr):
+            return self.value(node.body if condition else node.orelse)
+        sides = builder.pair, self.operand(node.body), self.operand(node.orelse)
+        a, b = self.guard(node, *sides)
+        return self.guard(node, apply_op, "if_then_else", (condition, a, b))
+
+    # ---- displays and calls ----------------------------------------------------------------
+
+    def sequence(self, nodes: Sequence[ast.expr]) -> list[Any]:
+        out: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                inner = self.value(node.value)
+                if not isinstance(inner, (tuple, list, range)):
+                    self.fail(node, f"* needs a tuple or a list, not {describe(inner)}")
+                out.extend(inner)
+            else:
+                out.append(self.value(node))
+        return out
+
+    def dictionary(self, node: ast.Dict) -> dict[Any, Any]:
+        out: dict[Any, Any] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            if key is None:
+                out.update(self.guard(item, dict, self.value(item)))
+            else:
+                out[self.value(key)] = self.value(item)
+        return out
+
+    def formatted(self, node: ast.JoinedStr) -> str:
+        out: list[str] = []
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                out.append(str(part.value))
+                continue
+            assert isinstance(part, ast.FormattedValue)
+            inner = self.value(part.value)
+            if type(inner) not in (str, int, float, bool) or part.format_spec is not None:
+                self.fail(part.value, f"a text takes in plain numbers and texts, not "
+                          f"{describe(inner)}")  # fmt: skip
+            out.append(str(inner))
+        return "".join(out)
+
+    def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        """The evaluated arguments of a call."""
+        kwargs: dict[str, Any] = {}
+        args = self.sequence(node.args)
+        for keyword in node.keywords:
+            found = self.value(keyword.value)
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = found
+            elif isinstance(found, dict):
+                kwargs.update(found)
+            else:
+                self.fail(keyword.value, "** needs a dictionary")
+        return args, kwargs
+
+    def call(self, node: ast.Call) -> Any:
+        fn = self.value(node.func)
+        if isinstance(fn, StatementWord):
+            self.fail(node, f"T.{fn.name} is a statement and cannot stand inside an expression")
+        if fn is WORDS["Let"]:
+            return self.let(node)
+        args, kwargs = self.arguments(node)
+        if not any(isinstance(a, ast.Starred) for a in node.args):
+            args = [self.lanes(n, a) for n, a in zip(node.args, args, strict=True)]
+        if any(fn is f for f in _PYTHON.values()):
+            return self._python_call(node, fn, args, kwargs)
+        word = isinstance(fn, (builder.TypeWord, builder.BufferWord, functools.partial))
+        if not word and not any(fn is w for w in WORDS.values()):
+            self.fail(
+                node,
+                f"{describe(fn)} cannot be called: a script calls only words of T",
+                "compute the value outside and capture it",
+            )
+        return self.guard(node, fn, *args, **kwargs)
+
+    def _python_call(
+        self, node: ast.Call, fn: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """One of Python's own functions; min, max and abs also take expressions."""
+        name = fn.__name__
+        if any(isinstance(a, Expr) for a in args):
+            if name in ("min", "max"):
+                return self.guard(node, functools.reduce, WORDS[name], args)
+            if name == "abs":
+                return self.guard(node, apply_op, "abs", args)
+            if not all(isinstance(a, IntImm) for a in args) or name != "int":
+                self.fail(node, f"{name} takes Python values only",
+                          "convert an expression with T.cast(value, dtype)")  # fmt: skip
+        plain = (bool, int, float, str, tuple, list, dict, range, IntImm, type(None))
+        for arg in args:
+            if not isinstance(arg, plain):
+                self.fail(node, f"{name} takes Python values only, not {describe(arg)}")
+        return self.guard(node, fn, *args, **kwargs)
+
+    def let(self, node: ast.Call) -> Expr:
+        """T.Let(body, where={x: value}): the names are bound here."""
+        where = [k.value for k in node.keywords if k.arg == "where"]
+        if len(node.args) != 1 or len(where) != 1 or not isinstance(where[0], ast.Dict):
+            self.fail(node, "write T.Let(body, where={name: value})")
+        pairs: list[tuple[Var, Expr]] = []
+        with self.scope():
+            for key, item in zip(where[0].keys, where[0].values, strict=True):
+                if not isinstance(key, ast.Name):
+                    self.fail(key or node, "T.Let binds names: where={name: value}")
+                value = self.expr(item)
+                pairs.append((Var(key.id, value.dtype), value))
+                self.scopes[key.id] = pairs[-1][0]
+            body = self.expr(node.args[0])
+        for var, value in reversed(pairs):
+            body = Let(var, value, body)
+        return body
+
+
+def describe(value: Any) -> str:
+    """What a value is, in a few words, for messages."""
+    if isinstance(value, BufferRegion):
+        return f"a region of {value.buffer.name}"
+    if isinstance(value, Buffer):
+        return f"the buffer {value.name}"
+    if isinstance(value, StatementWord):
+        return f"T.{value.name}"
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return repr(value)
+    if isinstance(value, types.ModuleType):
+        return f"the module {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+
+
+def _vload(buffer: Buffer, indices: Any, dtype: Any = None, predicate: Any = None) -> BufferLoad:
+    items = indices if isinstance(indices, (tuple, list)) else (indices,)
+    mask = None if predicate is None else typed(predicate)
+    return BufferLoad(buffer, [typed(i) for i in items], mask)
+
+
+def _access_ptr(
+    buffer: Buffer, access_mask: Any, ptr_type: Any = None, content_lanes: int = 1,
+    offset: Any = 0, extent: Any = None,
+) -> Call:  # fmt: skip
+    """access_ptr(data, offset, extent, mask); bit 1 of the mask reads, bit 2 writes."""
+    if isinstance(access_mask, str):
+        access_mask = sum({"r": 1, "w": 2}[letter] for letter in access_mask)
+    whole = functools.reduce(builder.WORDS["Mul"], buffer.shape, 1) if extent is None else extent
+    return apply_op("access_ptr", [buffer.data, typed(offset), typed(whole), access_mask])
+
+
+_BUFFER_METHODS: dict[str, Callable[..., Any]] = {
+    "scope": lambda buffer: buffer.scope,
+    "vload": _vload,
+    "access_ptr": _access_ptr,
+    "whole": Buffer.whole,
+}
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: lambda v: -v, ast.UAdd: lambda v: +v, ast.Not: lambda v: not v,
+    ast.Invert: lambda v: ~v,
+}  # fmt: skip
+_RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {
+    ast.Constant: lambda e, n: n.value,
+    ast.Name: Evaluator.name,
+    ast.Attribute: Evaluator.attribute,
+    ast.Subscript: Evaluator.subscript,
+    ast.Slice: Evaluator.slice,
+    ast.BinOp: Evaluator.binary,
+    ast.BoolOp: Evaluator.boolean,
+    ast.UnaryOp: Evaluator.unary,
+    ast.Compare: Evaluator.comparison,
+    ast.IfExp: Evaluator.conditional,
+    ast.Call: Evaluator.call,
+    ast.Tuple: lambda e, n: tuple(e.sequence(n.elts)),
+    ast.List: lambda e, n: e.sequence(n.elts),
+    ast.Dict: Evaluator.dictionary,
+    ast.JoinedStr: Evaluator.formatted,
+}
+_HINTS: dict[type[ast.AST], str] = {
+    ast.ListComp: "compute the list outside and capture it",
+    ast.GeneratorExp: "compute the values outside and capture them",
+    ast.Lambda: "write the expression out",
+    ast.NamedExpr: "assign in a statement of its own",
+}

@@ -1,0 +1,480 @@
+"""Programs as text, in one canonical form that the parser reads back to an equal program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.dtype import HANDLE
+from metasched.ir.expr import TRUE, Expr, IntImm, Let, Var
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.stmt import (
+    Allocate,
+    AssertStmt,
+    AttrStmt,
+    Block,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    IterVar,
+    LetStmt,
+    Return,
+    SeqStmt,
+    Stmt,
+    While,
+)
+from metasched.ir.visit import bound_vars, free_vars, walk
+from metasched.script.doc import CLOSE, OPEN, Doc, Names
+from metasched.script.print_expr import ExprPrinter, quote
+from metasched.script.words import REMAP_LETTER
+
+Node = PrimFunc | IRModule | Stmt | Expr | Buffer
+WIDTH = 100
+
+
+def script(node: Node, name: str | None = None) -> str:
+    """The text of a program or of a part of it; `name` is what a function is called.
+
+    For functions and modules `parse` reads it back to a structurally equal program. Names are
+    made unique, constants keep their types, nothing is left out.
+    """
+    printer = Printer()
+    if isinstance(node, Buffer):
+        return printer.expr.names.get(node)
+    if isinstance(node, Expr):
+        return printer.expr.text(node)
+    printer.top(node, name)
+    return printer.doc.render()
+
+
+def script_with_marks(
+    node: Node, marks: Iterable[Stmt | Expr], context: int | None = None
+) -> str:
+    """The text with a line `# ^^^^` below each of the statements and expressions in `marks`.
+
+    With `context` only that many lines around each mark are kept.
+    """
+    printer = Printer(frozenset(marks))
+    if isinstance(node, (Expr, Buffer)):
+        printer.doc.line(printer.expr.text(node) if isinstance(node, Expr) else node.name)
+    else:
+        printer.top(node, None)
+    return printer.doc.render(context)
+
+
+class Printer:
+    """Statements and functions into a Doc."""
+
+    def __init__(self, marked: frozenset[Any] = frozenset()) -> None:
+        self.doc = Doc()
+        self.names = Names()
+        self.marked = marked
+        self.expr = ExprPrinter(self.names, marked)
+        self.loops: dict[Expr, Range] = {}  # domains of the plain loops around, for remap
+
+    # ---- functions -------------------------------------------------------------------------
+
+    def top(self, node: PrimFunc | IRModule | Stmt, name: str | None) -> None:
+        if isinstance(node, PrimFunc):
+            self.function(node, name or str(node.attrs.get("global_symbol", "main")))
+        elif isinstance(node, IRModule):
+            self.module(node, name or "Module")
+        else:
+            self.stmt(node, last=True)
+
+    def module(self, module: IRModule, name: str) -> None:
+        self.doc.line("@I.ir_module")
+        self.doc.line(f"class {name}:")
+        with self.doc.indented():
+            if module.attrs:
+                self.doc.line(f"I.module_attrs({self.expr.value(module.attrs)})")
+            if not module:
+                self.doc.line("pass")
+            for i, (key, func) in enumerate(module.items()):
+                if i:
+                    self.doc.line("")
+                with self.names.scope():
+                    self.function(func, key)
+
+    def function(self, func: PrimFunc, name: str) -> None:
+        """Decorator, signature, declarations, body."""
+        symbol = func.attrs.get("global_symbol")
+        options = [] if _rooted(func) else ["s_tir=False"]
+        options += [] if symbol is not None else ["private=True"]
+        self.doc.line(f"@T.prim_func({', '.join(options)})" if options else "@T.prim_func")
+        attrs = {k: v for k, v in func.attrs.items() if k != "global_symbol" or v != name}
+        handles = self._signature(func, name)
+        with self.doc.indented():
+            if attrs:
+                self.doc.line(f"T.func_attr({self.expr.value(attrs)})")
+            for handle, buffer in handles:
+                self._declare_symbols(buffer)
+                self._buffer_line(buffer, f"T.match_buffer({handle}, ", explicit_offset=True)
+            self._declare_free(func)
+            root = _implicit_root(func) if func.body not in self.marked else None
+            if root is None or root in self.marked:
+                self._body(func.body)
+            else:
+                for buffer in root.alloc_buffers:
+                    self._declare_symbols(buffer)
+                    self._buffer_line(buffer, "T.alloc_buffer(")
+                self._body(root.body)
+
+    def _signature(self, func: PrimFunc, name: str) -> list[tuple[str, Buffer]]:
+        """The def line(s); buffers with symbolic shapes become handles, which are returned."""
+        handles: list[tuple[str, Buffer]] = []
+        params: list[str] = []
+        for param in func.params:
+            if isinstance(param, Var):
+                params.append(f"{self.names.define(param)}: T.{param.dtype}")
+            elif _symbols(param):
+                handles.append((self.names.fresh(f"var_{param.name}"), param))
+                params.append(f"{handles[-1][0]}: T.handle")
+            else:
+                args = self.expr.buffer_args(param)
+                params.append(f"{self.names.define(param)}: T.Buffer({args})")
+        result = "" if func.ret_type.kind == "void" else f" -> T.{func.ret_type}"
+        whole = f"def {name}({', '.join(params)}){result}:"
+        if len(whole) <= WIDTH:
+            self.doc.line(whole)
+            return handles
+        self.doc.line(f"def {name}(")
+        with self.doc.indented():
+            for text in params:
+                self.doc.line(f"{text},")
+        self.doc.line(f"){result}:")
+        return handles
+
+    def _declare_free(self, func: PrimFunc) -> None:
+        """Variables and buffers of the body that nothing in the function defines."""
+        variables, buffers = _free(func)
+        for var in variables:
+            if var not in self.names:
+                self.doc.line(f"{self.names.define(var)} = T.{var.dtype}()")
+        for buffer in buffers:
+            if buffer not in self.names:
+                self._declare_symbols(buffer)
+                self._buffer_line(buffer, "T.Buffer(")
+
+    def _declare_symbols(self, buffer: Buffer) -> None:
+        for var in _symbols(buffer):
+            if var not in self.names:
+                self.doc.line(f"{self.names.define(var)} = T.{var.dtype}()")
+
+    def _buffer_line(self, buffer: Buffer, word: str, *, explicit_offset: bool = False) -> None:
+        args = self.expr.buffer_args(buffer, explicit_offset)
+        self.doc.line(f"{self.names.define(buffer)} = {word}{args})")
+
+    # ---- statements ------------------------------------------------------------------------
+
+    def stmt(self, node: Stmt, last: bool) -> None:
+        """One statement; `last` tells that nothing follows it, so that a scope needs no `with`."""
+        _STMTS[type(node)](self, node, last)
+
+    def _line(self, node: object, text: str) -> None:
+        self.doc.line(f"{OPEN}{text}{CLOSE}" if node in self.marked else text)
+
+    def _body(self, body: Stmt) -> None:
+        with self.names.scope():
+            self.stmt(body, True)
+
+    def _under(self, node: object, header: str, body: Stmt) -> None:
+        self._line(node, header)
+        with self.doc.indented():
+            self._body(body)
+
+    def _seq(self, node: SeqStmt, last: bool) -> None:
+        for item in node.items[:-1]:
+            self.stmt(item, False)
+        self.stmt(node.items[-1], last)
+
+    def _scoped(self, node: Stmt, last: bool, word: str, item: Buffer | Var, body: Stmt) -> None:
+        """A definition: an assignment when nothing else follows, a `with` otherwise."""
+        if last:
+            self._line(node, f"{self.names.define(item)} = {word}")
+            self.stmt(body, True)
+            return
+        with self.names.scope():
+            self._under(node, f"with {word} as {self.names.define(item)}:", body)
+
+    def _for(self, node: For, last: bool) -> None:
+        nest = self._nest(node)
+        inner = nest[-1]
+        texts = [self._extents(f) for f in nest] if len(nest) == 1 else [
+            self.expr.text(f.extent) for f in nest
+        ]  # fmt: skip
+        word = texts[0] if len(nest) == 1 else f"T.grid({', '.join(texts)})"
+        with self.names.scope():
+            names = ", ".join(self.names.define(f.var) for f in nest)
+            for f in nest:
+                if f.step is None:
+                    self.loops[f.var] = Range(f.min, f.extent)
+            self._under(node, f"for {names} in {word}:", inner.body)
+
+    def _nest(self, node: For) -> list[For]:
+        """The loops from `node` inwards that one T.grid says."""
+        nest = [node]
+        seen = {node.var}
+        while _is_grid(nest[-1]) and nest[-1] not in self.marked:
+            body = nest[-1].body
+            if not isinstance(body, For) or body in self.marked or not _is_grid(body):
+                break
+            if not seen.isdisjoint(free_vars(body.extent)):
+                break
+            nest.append(body)
+            seen.add(body.var)
+        return nest
+
+    def _extents(self, node: For) -> str:
+        """What stands after `in`: the loop's kind, bounds and notes."""
+        start, stop = self.expr.span(node.min, node.extent, node.step)
+        plain = node.kind is ForKind.SERIAL and not node.annotations
+        args = [stop] if start is None else [start, stop]
+        if plain and node.step is not None:
+            args = [start or "0", stop, self.expr.text(node.step)]
+        elif node.step is not None:
+            args.append(f"step={self.expr.text(node.step)}")
+        if node.thread is not None:
+            args.append(f"thread={quote(node.thread)}")
+        if node.annotations:
+            args.append(f"annotations={self.expr.value(node.annotations)}")
+        return f"{'range' if plain else 'T.' + node.kind.value}({', '.join(args)})"
+
+    def _while(self, node: While, last: bool) -> None:
+        self._under(node, f"while {self.expr.text(node.condition)}:", node.body)
+
+    def _if(self, node: IfThenElse, last: bool, word: str = "if") -> None:
+        self._under(node, f"{word} {self.expr.text(node.condition)}:", node.then)
+        if isinstance(node.orelse, IfThenElse):
+            self._if(node.orelse, last, "elif")
+        elif node.orelse is not None:
+            self.doc.line("else:")
+            with self.doc.indented():
+                self._body(node.orelse)
+
+    def _return(self, node: Return, last: bool) -> None:
+        value = "" if node.value is None else f" {self.expr.typed(node.value)}"
+        self._line(node, f"return{value}")
+
+    def _store(self, node: BufferStore, last: bool) -> None:
+        lanes = BufferLoad(node.buffer, node.indices).dtype
+        value = self.expr.of_type(node.value, lanes)
+        if node.predicate is None:
+            target = self.expr.access(node.buffer, node.indices)
+            self._line(node, f"{target} = {value}")
+            return
+        name, mask = self.names.get(node.buffer), self.expr.text(node.predicate)
+        index = self.expr.args(node.indices)
+        self._line(node, f"{name}.vstore([{index}], {value}, predicate={mask})")
+
+    def _evaluate(self, node: Evaluate, last: bool) -> None:
+        self._line(node, f"T.evaluate({self.expr.text(node.value)})")
+
+    def _let(self, node: LetStmt, last: bool) -> None:
+        if last:
+            value = self.expr.of_type(node.value, node.var.dtype)
+            name = self.names.define(node.var)
+            self._line(node, f"{name}: T.{node.var.dtype} = {value}")
+            self.stmt(node.body, True)
+            return
+        self._scoped(node, last, f"T.LetStmt({self.expr.typed(node.value)})", node.var, node.body)
+
+    def _attr(self, node: AttrStmt, last: bool) -> None:
+        target = node.node
+        text = self.names.get(target) if isinstance(target, (Buffer, Var)) else (
+            "None" if target is None else quote(target)
+        )  # fmt: skip
+        word = f"T.attr({text}, {quote(node.key)}, {self.expr.text(node.value)})"
+        if last:
+            self._line(node, word)
+            self.stmt(node.body, True)
+        else:
+            self._under(node, f"with {word}:", node.body)
+
+    def _assert(self, node: AssertStmt, last: bool) -> None:
+        self._line(node, f"assert {self.expr.text(node.condition)}, {quote(node.message)}")
+
+    def _allocate(self, node: Allocate, last: bool) -> None:
+        args = self.expr.buffer_args(node.buffer)
+        if node.annotations:
+            args += f", annotations={self.expr.value(node.annotations)}"
+        self._scoped(node, last, f"T.allocate({args})", node.buffer, node.body)
+
+    def _decl(self, node: DeclBuffer, last: bool) -> None:
+        shared = node.buffer.data is node.source.data
+        source = self.names.get(node.source)
+        link = f"data={source}.data" if shared else f"source={source}"
+        args = self.expr.buffer_args(node.buffer)
+        self._scoped(node, last, f"T.decl_buffer({args}, {link})", node.buffer, node.body)
+
+    # ---- blocks ----------------------------------------------------------------------------
+
+    def _realize(self, node: BlockRealize, last: bool) -> None:
+        self._block(node.block, last, node)
+
+    def _block(self, block: Block, last: bool, realize: BlockRealize | None = None) -> None:
+        marked = realize if realize in self.marked else block
+        self._line(marked, f"with T.block({quote(block.name)}):")
+        with self.doc.indented(), self.names.scope():
+            self._iterators(block, realize)
+            if realize is not None and realize.predicate is not TRUE:
+                self.doc.line(f"T.where({self.expr.text(realize.predicate)})")
+            for word, regions in (("reads", block.reads), ("writes", block.writes)):
+                inside = ", ".join(self.expr.region(r) for r in regions)
+                self.doc.line(f"T.{word}({inside})")
+            if block.annotations:
+                self.doc.line(f"T.block_attr({self.expr.value(block.annotations)})")
+            for buffer in block.alloc_buffers:
+                self._declare_symbols(buffer)
+                self._buffer_line(buffer, "T.alloc_buffer(")
+            for match in block.match_buffers:
+                source = self.expr.region(match.source)
+                self._declare_symbols(match.buffer)
+                word = f"T.match_buffer({source}, "
+                self._buffer_line(match.buffer, word, explicit_offset=True)
+            if block.init is not None:
+                self._under(None, "with T.init():", block.init)
+            self._body(block.body)
+
+    def _iterators(self, block: Block, realize: BlockRealize | None) -> None:
+        values = realize.iter_values if realize is not None else ()
+        bound = [*values, *[None] * (len(block.iter_vars) - len(values))]
+        pairs = list(zip(block.iter_vars, bound, strict=True))
+        while pairs:
+            run = 0
+            while run < len(pairs) and self._remaps(*pairs[run]):
+                run += 1
+            if run >= 2:
+                letters = "".join(REMAP_LETTER[v.kind] for v, _ in pairs[:run])
+                values_text = self.expr.args([e for _, e in pairs[:run] if e is not None])
+                names = ", ".join(self.names.define(v.var) for v, _ in pairs[:run])
+                self.doc.line(f'{names} = T.axis.remap("{letters}", [{values_text}])')
+                pairs = pairs[run:]
+                continue
+            self._axis(*pairs.pop(0))
+
+    def _remaps(self, iter_var: IterVar, value: Expr | None) -> bool:
+        domain = None if value is None else self.loops.get(value)
+        if domain is None or iter_var.kind not in REMAP_LETTER:
+            return False
+        return domain.min is iter_var.dom.min and domain.extent is iter_var.dom.extent
+
+    def _axis(self, iter_var: IterVar, value: Expr | None) -> None:
+        start, stop = self.expr.span(iter_var.dom.min, iter_var.dom.extent)
+        domain = stop if start is None else f"({start}, {stop})"
+        tail = ""
+        if value is not None:
+            both = value.dtype is iter_var.var.dtype
+            tail = f", {self.expr.text(value) if both else self.expr.typed(value)}"
+        word = f"T.axis.{iter_var.kind.value}({domain}{tail})"
+        self.doc.line(f"{self.names.define(iter_var.var)} = {word}")
+
+
+_STMTS: dict[type[Stmt], Callable[[Printer, Any, bool], None]] = {
+    For: Printer._for,
+    While: Printer._while,
+    Break: lambda p, n, last: p._line(n, "break"),
+    Continue: lambda p, n, last: p._line(n, "continue"),
+    Return: Printer._return,
+    IfThenElse: Printer._if,
+    SeqStmt: Printer._seq,
+    BufferStore: Printer._store,
+    Evaluate: Printer._evaluate,
+    LetStmt: Printer._let,
+    AttrStmt: Printer._attr,
+    AssertStmt: Printer._assert,
+    Allocate: Printer._allocate,
+    DeclBuffer: Printer._decl,
+    BlockRealize: Printer._realize,
+    Block: Printer._block,
+}
+
+
+def _is_grid(node: For) -> bool:
+    """Whether a loop says nothing but its extent."""
+    zero = isinstance(node.min, IntImm) and node.min.value == 0
+    same = node.min.dtype is node.extent.dtype
+    plain = node.kind is ForKind.SERIAL and node.step is None and not node.annotations
+    return zero and same and plain
+
+
+def _rooted(func: PrimFunc) -> bool:
+    body = func.body
+    return isinstance(body, BlockRealize) and body.block.name == "root" and not body.iter_values
+
+
+def _implicit_root(func: PrimFunc) -> Block | None:
+    """The root block, when the parser would supply the very same one by itself."""
+    if not _rooted(func):
+        return None
+    realize = func.body
+    assert isinstance(realize, BlockRealize)
+    block = realize.block
+    said = (block.iter_vars, block.reads, block.writes, block.match_buffers, block.annotations)
+    if any(said) or block.init is not None or realize.predicate is not TRUE:
+        return None
+    inner = block.body
+    if isinstance(inner, BlockRealize) and inner.block.name == "root" and not inner.iter_values:
+        return None
+    return block
+
+
+def _symbols(buffer: Buffer) -> list[Var]:
+    """The variables in a buffer's shape, strides and offset, in order."""
+    offset = () if buffer.elem_offset is None else (buffer.elem_offset,)
+    exprs = (*buffer.shape, *buffer.strides, *offset)
+    return list(dict.fromkeys(v for e in exprs for v in _ordered(e)))
+
+
+def _ordered(expr: Expr) -> list[Var]:
+    free = free_vars(expr)
+    return [expr] if isinstance(expr, Var) else sorted(free, key=lambda v: v.name)
+
+
+def _free(func: PrimFunc) -> tuple[list[Var], list[Buffer]]:
+    """What the body uses and nothing in the function defines."""
+    used_vars: dict[Var, None] = {}
+    used: dict[Buffer, None] = {}
+    bound: set[Var] = set()
+    own: set[Buffer] = set()
+    local: set[Var] = set()
+    for node in walk(func.body):
+        if isinstance(node, Var):
+            used_vars[node] = None
+        elif isinstance(node, (BufferLoad, BufferStore)):
+            used[node.buffer] = None
+        elif isinstance(node, Let):
+            bound.add(node.var)
+        elif isinstance(node, Stmt):
+            bound |= bound_vars(node)
+            _buffers(node, own, used, used_vars, local)
+    free_buffers = [b for b in used if b not in own]
+    pointers = {b.data for b in (*own, *used, *func.buffers)}
+    return [v for v in used_vars if v not in bound | pointers | local], free_buffers
+
+
+def _buffers(
+    node: Stmt, own: set[Buffer], used: dict[Buffer, None], uses: dict[Var, None], local: set[Var]
+) -> None:
+    """The buffers a statement defines or names, and the variables their declarations mention."""
+    if isinstance(node, Block):
+        own.update(node.alloc_buffers, (m.buffer for m in node.match_buffers))
+        local.update(v for m in node.match_buffers for v in _symbols(m.buffer))
+        regions: Sequence[Any] = (*node.reads, *node.writes, *(m.source for m in node.match_buffers))
+        used.update((r.buffer, None) for r in regions)
+        uses.update((v, None) for b in node.alloc_buffers for v in _symbols(b))
+    elif isinstance(node, (Allocate, DeclBuffer)):
+        own.add(node.buffer)
+        uses.update((v, None) for v in _symbols(node.buffer))
+        if isinstance(node, DeclBuffer):
+            used[node.source] = None
+    elif isinstance(node, AttrStmt) and isinstance(node.node, (Var, Buffer)):
+        target: dict[Any, None] = uses if isinstance(node.node, Var) else used  # type: ignore[assignment]
+        target[node.node] = None

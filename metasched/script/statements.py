@@ -1,0 +1,455 @@
+"""The statement words of the T namespace: what `T.grid`, `T.block`, `T.reads`, ... build.
+
+Each word is a function of the parser, the call and its evaluated arguments; its signature is what
+users may pass. It answers with what the parser does next: a stack of loops, a scope to wrap around
+what follows, a block, a value to bind, or nothing when all it did is note something down.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.dtype import BOOL
+from metasched.ir.expr import TRUE, Expr, Var
+from metasched.ir.stmt import (
+    EMPTY,
+    Allocate,
+    AssertStmt,
+    AttrStmt,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    FrozenMap,
+    IterKind,
+    IterVar,
+    LetStmt,
+    MatchBufferRegion,
+    Stmt,
+    frozen,
+)
+from metasched.script.builder import (
+    WORDS,
+    BufferWord,
+    Namespace,
+    StatementWord,
+    dtype_of,
+    near,
+    renamed,
+    typed,
+)
+from metasched.script.builder import lookup as expression_word
+from metasched.script.evaluate import describe
+from metasched.script.words import ALIASES, OPS, REMAP
+
+if TYPE_CHECKING:
+    from metasched.script.parser import Parser
+
+Handler = Callable[..., Any]
+STATEMENTS: dict[str, Handler] = {}
+
+
+@dataclass
+class BlockDraft:
+    """A block being read."""
+
+    name: str
+    iters: list[IterVar] = field(default_factory=list)
+    values: list[Expr] = field(default_factory=list)
+    predicate: Expr = TRUE
+    reads: tuple[BufferRegion, ...] | None = None
+    writes: tuple[BufferRegion, ...] | None = None
+    init: Stmt | None = None
+    allocs: list[Buffer] = field(default_factory=list)
+    matches: list[MatchBufferRegion] = field(default_factory=list)
+    annotations: FrozenMap = EMPTY
+
+
+@dataclass
+class Loops:
+    """What stands after `in`: loops from outside in, as (minimum, extent), and how they run."""
+
+    ranges: list[tuple[Expr, Expr]]
+    kind: ForKind = ForKind.SERIAL
+    thread: str | None = None
+    annotations: FrozenMap = EMPTY
+    step: Expr | None = None
+
+
+@dataclass
+class Scoped:
+    """A statement around what follows: `wrap` gives it a body; `value` is bound to the name."""
+
+    wrap: Callable[[Stmt], Stmt]
+    value: Any = None
+
+
+@dataclass
+class Region:
+    """A part of a statement in progress with a body of its own: `init`, `then`, `else`, ..."""
+
+    role: str
+    value: Any = None
+
+
+@dataclass
+class Bound:
+    """A value for the name on the left; nothing is added to the program."""
+
+    value: Any = None
+
+
+def word(*names: str) -> Callable[[Handler], Handler]:
+    """Enter a handler as the words `names`."""
+
+    def enter(handler: Handler) -> Handler:
+        for name in names:
+            STATEMENTS[name] = handler
+        return handler
+
+    return enter
+
+
+def lookup(name: str, prefix: str = "") -> Any:
+    """The word T.`name`, for expressions or statements; an unknown one names the nearest."""
+    full = ALIASES.get(prefix + name, prefix + name)
+    if full in STATEMENTS:
+        return StatementWord(full)
+    if full == "axis":
+        return AXIS
+    found = expression_word(full)
+    if found is None:
+        known = [*STATEMENTS, *WORDS, *OPS, *ALIASES]
+        raise AttributeError(f"T has no word {prefix + name!r}{near(prefix + name, known)}")
+    return found
+
+
+# ---- loops -----------------------------------------------------------------------------------
+
+
+def _loop(kind: ForKind) -> Handler:
+    def handler(
+        p: Parser, node: ast.Call, start: Any, stop: Any = None, *,
+        annotations: Mapping[str, Any] | None = None, step: Any = None,
+    ) -> Loops:  # fmt: skip
+        return p.loop(node, kind, start, stop, step, annotations)
+
+    return handler
+
+
+for _kind in ForKind:
+    if _kind is not ForKind.THREAD_BINDING:
+        STATEMENTS[_kind.value] = _loop(_kind)
+
+
+@word("thread_binding")
+def thread_binding(
+    p: Parser, node: ast.Call, start: Any, stop: Any = None, thread: str | None = None, *,
+    annotations: Mapping[str, Any] | None = None, step: Any = None,
+) -> Loops:  # fmt: skip
+    """A loop whose iterations are the threads of a tag."""
+    if isinstance(stop, str) and thread is None:
+        stop, thread = None, stop
+    if not isinstance(thread, str):
+        p.fail(node, "T.thread_binding needs thread=, such as thread=\"threadIdx.x\"")
+    loops = p.loop(node, ForKind.THREAD_BINDING, start, stop, step, annotations)
+    loops.thread = thread
+    return loops
+
+
+@word("grid")
+def grid(p: Parser, node: ast.Call, *extents: Any) -> Loops:
+    """Nested serial loops from zero."""
+    if not extents:
+        p.fail(node, "T.grid needs an extent for each loop")
+    ranges = []
+    for arg, extent in zip(node.args, extents, strict=False):
+        if isinstance(extent, tuple) and len(extent) == 2:
+            ranges.append(p.extent(arg, *extent))
+        else:
+            ranges.append(p.extent(arg, 0, extent))
+    return Loops(ranges)
+
+
+# ---- blocks ----------------------------------------------------------------------------------
+
+
+@word("block")
+def block(p: Parser, node: ast.Call, name: str = "", no_realize: bool = False) -> Region:
+    """A block; without a name it is anonymous."""
+    if not isinstance(name, str):
+        p.fail(node, f"a block's name is a text, not {describe(name)}")
+    return Region("block", BlockDraft(name))
+
+
+@word("init")
+def init(p: Parser, node: ast.Call) -> Region:
+    """What runs before the first update of each result of a reduction."""
+    draft = p.draft(node)
+    if draft.init is not None:
+        p.fail(node, f"block {draft.name!r} has an init already")
+    return Region("init", draft)
+
+
+def _axis(kind: IterKind) -> Handler:
+    def handler(
+        p: Parser, node: ast.Call, dom: Any, value: Any, dtype: Any = None
+    ) -> Bound:
+        bounds = dom if isinstance(dom, (tuple, list)) else (0, dom)
+        if len(bounds) != 2:
+            p.fail(node, "a domain is an extent or a pair (start, stop)")
+        numbers = not any(isinstance(b, Expr) for b in bounds)
+        if numbers and isinstance(value, Expr) and value.dtype.is_int:
+            bounds = tuple(p.guard(node, typed, b, value.dtype) for b in bounds)
+        low, size = p.extent(node, *bounds)
+        return Bound(p.iterator(node, p.hint(0, "v"), Range(low, size), kind, value))
+
+    return handler
+
+
+for _iter_kind in IterKind:
+    STATEMENTS[f"axis.{_iter_kind.value}"] = _axis(_iter_kind)
+
+
+@word("axis.remap")
+def remap(p: Parser, node: ast.Call, kinds: str, bindings: Sequence[Any], dtype: Any = None) -> Bound:
+    """Iterators over the domains of the loops they are bound to."""
+    if not isinstance(kinds, str) or len(kinds) != len(bindings):
+        p.fail(node, f"T.axis.remap: {len(bindings)} loops need as many letters, not {kinds!r}")
+    out = []
+    for i, (letter, loop) in enumerate(zip(kinds, bindings, strict=True)):
+        if letter not in REMAP:
+            p.fail(node, f"T.axis.remap knows {' and '.join(REMAP)}, not {letter!r}")
+        domain = p.loops.get(loop) if isinstance(loop, Var) else None
+        if domain is None:
+            p.fail(
+                node.args[1] if len(node.args) > 1 else node,
+                f"T.axis.remap binds loop variables; number {i} is not one",
+                "write T.axis.spatial(extent, value) or T.axis.reduce(extent, value)",
+            )
+        out.append(p.iterator(node, p.hint(i, "v"), domain, REMAP[letter], loop))
+    return Bound(tuple(out) if len(out) > 1 else out[0])
+
+
+@word("where")
+def where(p: Parser, node: ast.Call, predicate: Any) -> Bound:
+    """The block's instances run only where this holds."""
+    draft = p.draft(node)
+    found = p.guard(node, typed, predicate, BOOL)
+    if not found.dtype.is_bool:
+        p.fail(node, f"T.where needs a condition, not {found.dtype}")
+    draft.predicate = found
+    return Bound()
+
+
+@word("reads")
+def reads(p: Parser, node: ast.Call, *regions: Any) -> Bound:
+    """The regions the block reads."""
+    p.draft(node).reads = _regions(p, node, regions)
+    return Bound()
+
+
+@word("writes")
+def writes(p: Parser, node: ast.Call, *regions: Any) -> Bound:
+    """The regions the block writes."""
+    p.draft(node).writes = _regions(p, node, regions)
+    return Bound()
+
+
+def _regions(p: Parser, node: ast.Call, items: Sequence[Any]) -> tuple[BufferRegion, ...]:
+    if len(items) == 1 and isinstance(items[0], (list, tuple)):
+        items = items[0]
+    return tuple(_region(p, node, item) for item in items)
+
+
+def _region(p: Parser, node: ast.AST, item: Any) -> BufferRegion:
+    if isinstance(item, BufferLoad):
+        return BufferRegion.point(item.buffer, item.indices)
+    if isinstance(item, Buffer):
+        return item.whole()
+    if not isinstance(item, BufferRegion):
+        p.fail(node, f"a region such as A[0:4, i] is needed, not {describe(item)}")
+    return item
+
+
+@word("block_attr")
+def block_attr(p: Parser, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
+    """Annotations of the block."""
+    draft = p.draft(node)
+    draft.annotations = frozen({**draft.annotations, **p.mapping(node, attrs)})
+    return Bound()
+
+
+@word("func_attr")
+def func_attr(p: Parser, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
+    """Attributes of the function."""
+    p.attrs.update(p.mapping(node, attrs))
+    return Bound()
+
+
+# ---- buffers ---------------------------------------------------------------------------------
+
+
+@word("alloc_buffer")
+def alloc_buffer(p: Parser, node: ast.Call, *args: Any, **kwargs: Any) -> Bound | Scoped:
+    """A buffer that lives in the enclosing block (in a function without blocks: in what follows)."""
+    if not p.drafts:
+        return allocate(p, node, *args, **kwargs)
+    buffer = _declared(p, node, *args, **kwargs)
+    p.drafts[-1].allocs.append(buffer)
+    return Bound(buffer)
+
+
+@word("allocate")
+def allocate(p: Parser, node: ast.Call, extents: Any, dtype: Any = "float32", scope: str = "global",
+             condition: Any = None, *, annotations: Mapping[str, Any] | None = None,
+             **kwargs: Any) -> Scoped:  # fmt: skip
+    """Fresh memory for what follows."""
+    buffer = _declared(p, node, extents, dtype, scope=scope, **kwargs)
+    notes = frozen(p.mapping(node, annotations or {}))
+    return Scoped(lambda body: Allocate(buffer, body, notes), buffer)
+
+
+@word("decl_buffer")
+def decl_buffer(p: Parser, node: ast.Call, *args: Any, data: Any = None, source: Any = None,
+                **kwargs: Any) -> Scoped:  # fmt: skip
+    """Another view of memory in scope; without `data`, fresh memory."""
+    origin = source if data is None else data
+    if origin is None:
+        return allocate(p, node, *args, **kwargs)
+    if isinstance(origin, Var):
+        owner = p.owner_of(origin)
+        if owner is None:
+            p.fail(node, f"{origin.name} is not the data of a buffer in scope")
+    else:
+        owner = origin
+    if not isinstance(owner, Buffer):
+        p.fail(node, f"data= is A.data of a buffer A, not {describe(origin)}")
+    pointer = None if data is None else owner.data
+    buffer = _declared(p, node, *args, data=pointer, **kwargs)
+    return Scoped(lambda body: DeclBuffer(buffer, owner, body), buffer)
+
+
+def _declared(p: Parser, node: ast.AST, *args: Any, **kwargs: Any) -> Buffer:
+    described = p.guard(node, BufferWord(), *args, **kwargs)
+    return renamed(described, p.hint(0, "buffer"))
+
+
+_UNSAID = object()
+
+
+@word("match_buffer")
+def match_buffer(
+    p: Parser, node: ast.Call, param: Any, shape: Any = None, dtype: Any = None, data: Any = None,
+    strides: Any = None, elem_offset: Any = _UNSAID, scope: str = "global", align: int = -1,
+    offset_factor: int = 0, buffer_type: str = "default", axis_separators: Any = None,
+) -> Bound:  # fmt: skip
+    """A handle parameter as a buffer; inside a block, a region as a buffer of its own."""
+    handle = isinstance(param, Var)
+    region = None if handle else _region(p, node, param)
+    if shape is None:
+        if region is None:
+            p.fail(node, "T.match_buffer on a handle needs a shape")
+        shape = tuple(r.extent for r in region.region)
+    name = p.hint(0, "buffer")
+    if elem_offset is _UNSAID:
+        elem_offset = Var(f"{name}_elem_offset", "int32") if offset_factor > 0 else None
+    if dtype is None:
+        dtype = "float32" if region is None else region.buffer.dtype
+    buffer = _declared(p, node, shape, dtype, data, strides, elem_offset, scope, align, offset_factor)
+    if region is None:
+        p.bind_handle(node, param, buffer)
+    else:
+        p.draft(node).matches.append(MatchBufferRegion(buffer, region))
+    return Bound(buffer)
+
+
+# ---- other statements ------------------------------------------------------------------------
+
+
+@word("LetStmt")
+def let_stmt(
+    p: Parser, node: ast.Call, value: Any, dtype: Any = None, *, var: Var | None = None
+) -> Scoped:
+    """A variable for a value, in what follows: `x = T.let(value)`."""
+    want = None if dtype is None else dtype_of(dtype)
+    return p.let(node, p.hint(0, "v"), value, want, var)
+
+
+@word("evaluate")
+def evaluate(p: Parser, node: ast.Call, value: Any) -> Evaluate:
+    """Evaluate for the effect."""
+    return Evaluate(p.guard(node, typed, value))
+
+
+@word("Assert")
+def assert_stmt(p: Parser, node: ast.Call, condition: Any, message: str = "") -> AssertStmt:
+    """The condition holds, or the kernel stops with the message."""
+    return p.assertion(node, condition, message)
+
+
+@word("attr")
+def attr(p: Parser, node: ast.Call, node_: Any, key: str, value: Any) -> Scoped:
+    """`key` of the node is `value` in what follows."""
+    if not isinstance(node_, (Buffer, Var, str, type(None))):
+        p.fail(node, f"T.attr: {describe(node_)} cannot carry an attribute; a buffer, a variable, "
+               "a text or None can")  # fmt: skip
+    if not isinstance(key, str):
+        p.fail(node, f"T.attr: the key is a text, not {describe(key)}")
+    found = p.guard(node, typed, value)
+    return Scoped(lambda body: AttrStmt(node_, key, found, body))
+
+
+@word("env_thread")
+def env_thread(p: Parser, node: ast.Call, thread_tag: str, dtype: Any = "int32") -> Bound:
+    """A variable for the index of a thread; T.launch_thread gives its extent."""
+    var = Var(p.hint(0, "thread"), dtype_of(dtype))
+    p.threads[var] = thread_tag
+    return Bound(var)
+
+
+@word("launch_thread")
+def launch_thread(p: Parser, node: ast.Call, thread: Any, extent: Any) -> Scoped:
+    """What follows runs once for each thread of a tag."""
+    if isinstance(thread, str):
+        size = p.guard(node, typed, extent)
+        var, tag = Var(p.hint(0, thread.replace(".", "_")), size.dtype), thread
+    elif isinstance(thread, Var) and thread in p.threads:
+        var, tag = thread, p.threads[thread]
+    else:
+        p.fail(node, f"T.launch_thread needs a tag or T.env_thread(...), not {describe(thread)}")
+    low, size = p.extent(node, 0, p.guard(node, typed, extent, var.dtype))
+    p.loops[var] = Range(low, size)
+    kind = ForKind.THREAD_BINDING
+    return Scoped(lambda body: For(var, low, size, kind, body, tag), var)
+
+
+@word("If")
+def if_word(p: Parser, node: ast.Call, condition: Any) -> Region:
+    """`with T.If(condition):` around `with T.Then():` and `with T.Else():`."""
+    return Region("if", p.condition(node, condition))
+
+
+@word("Then")
+def then_word(p: Parser, node: ast.Call) -> Region:
+    """What runs where the condition holds."""
+    return Region("then")
+
+
+@word("Else")
+def else_word(p: Parser, node: ast.Call) -> Region:
+    """What runs where the condition does not hold."""
+    return Region("else")
+
+
+@word("While")
+def while_word(p: Parser, node: ast.Call, condition: Any) -> Region:
+    """`with T.While(condition):` is `while condition:`."""
+    return Region("while", p.condition(node, condition))
+
+
+AXIS = Namespace("axis", lambda name: lookup(name, "axis."))

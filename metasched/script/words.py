@@ -1,0 +1,135 @@
+"""The words of the dialect that printer, builder and parser share: each is written down once."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Sequence
+
+from metasched.ir.dtype import DType
+from metasched.ir.expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Add,
+    And,
+    BinaryOp,
+    Div,
+    Expr,
+    ExprLike,
+    FloorDiv,
+    FloorMod,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Or,
+    Sub,
+    as_expr,
+)
+from metasched.ir.op import OPS, Call, Effect, call
+from metasched.ir.stmt import IterKind
+
+# Infix operators: how they are written and how tightly they bind (Python's own order).
+INFIX: dict[type[BinaryOp], tuple[str, int]] = {
+    Or: ("or", 1), And: ("and", 2),
+    EQ: ("==", 4), NE: ("!=", 4), LT: ("<", 4), LE: ("<=", 4), GT: (">", 4), GE: (">=", 4),
+    Add: ("+", 9), Sub: ("-", 9),
+    Mul: ("*", 10), Div: ("/", 10), FloorDiv: ("//", 10), FloorMod: ("%", 10),
+}  # fmt: skip
+NOT_LEVEL = 3
+COMPARE_LEVEL = 4
+UNARY_LEVEL = 11
+ATOM_LEVEL = 20
+
+# Two-operand nodes written as functions; the first name is the one that is printed.
+FUNCTIONS: dict[type[BinaryOp], tuple[str, ...]] = {
+    Min: ("min",), Max: ("max",), Mod: ("truncmod",), Div: ("truncdiv", "div"),
+    FloorDiv: ("floordiv",), FloorMod: ("floormod",),
+}  # fmt: skip
+
+
+def _operator(symbol: str) -> type[ast.AST]:
+    node = ast.parse(f"a {symbol} b", mode="eval").body
+    if isinstance(node, ast.Compare):
+        return type(node.ops[0])
+    assert isinstance(node, (ast.BinOp, ast.BoolOp))
+    return type(node.op)
+
+
+# The same table by Python's operator nodes, and the operations that have an operator of their own.
+OPERATORS: dict[type[ast.AST], type[BinaryOp]] = {_operator(s): k for k, (s, _) in INFIX.items()}
+OPERATOR_CALLS: dict[type[ast.AST], str] = {
+    _operator(symbol): name
+    for symbol, name in {
+        "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor",
+        "<<": "shift_left", ">>": "shift_right", "**": "pow",
+    }.items()
+}  # fmt: skip
+
+# Other spellings of words that users bring along.
+ALIASES = {
+    "sblock": "block",
+    "sblock_alloc_buffer": "alloc_buffer",
+    "sblock_attr": "block_attr",
+    "ramp": "Ramp",
+    "broadcast": "Broadcast",
+    "power": "pow",
+    "let": "LetStmt",
+    "bind": "LetStmt",
+    "boolean": "bool",
+    "buffer_decl": "Buffer",
+    "axis.S": "axis.spatial",
+    "axis.R": "axis.reduce",
+    "vectorize": "vectorized",
+    "unrolled": "unroll",
+}
+
+# Letters of T.axis.remap.
+REMAP = {"S": IterKind.SPATIAL, "R": IterKind.REDUCE}
+REMAP_LETTER = {kind: letter for letter, kind in REMAP.items()}
+
+# Operations written with the type of their result as the first argument.
+TYPE_FIRST = frozenset({
+    "reinterpret", "call_extern", "call_pure_extern", "call_llvm_intrin", "call_llvm_pure_intrin",
+    "tvm_call_intrin",
+})  # fmt: skip
+
+# Python's own functions that scripts may use; also names that no variable gets when printed.
+PYTHON_WORDS = ("range", "len", "min", "max", "abs", "int", "float", "bool", "round", "str",
+                "tuple", "list", "sum")  # fmt: skip
+RESERVED = frozenset({*keyword.kwlist, *PYTHON_WORDS, "T", "I"})
+
+
+def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = None) -> Call:
+    """The operation called `name` on `args`.
+
+    With `dtype` the node is built exactly so; without, the operands are brought to their common
+    type and the result's type follows from them (pointers for READ, int32 for the rest).
+    """
+    op = OPS.get(name)
+    if dtype is not None:
+        return Call(dtype, op, [as_expr(a) for a in args])
+    if op.arity is None or op.arity == 0:
+        dtype = "handle" if op.effect is Effect.READ else "int32"
+        return Call(dtype, op, [as_expr(a) for a in args])
+    return call(name, *args)
+
+
+def infers(node: Call) -> bool:
+    """Whether the node is what its bare spelling, without a type, gives."""
+    op = node.op
+    if op.arity is not None and len(node.args) != op.arity:
+        return False
+    try:
+        return apply_op(op.name, node.args) is node
+    except TypeError:
+        return False
+
+
+def is_literal(expr: Expr) -> bool:
+    """Whether `expr` is printed as a bare Python number, which takes its type from its place."""
+    return type(expr).__name__ == "IntImm" and expr.dtype in ("int32", "bool")
