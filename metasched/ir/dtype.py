@@ -165,3 +165,9 @@ def promote(a: DType, b: DType) -> DType:
     else:
         winner = x if x.kind == "uint" else y  # same width: unsigned wins, as in C
     return winner.with_lanes(lanes)
+
+
+def wrap(dtype: DType, value: int) -> int:
+    """`value` reduced to the range of an integer type, as two's complement does."""
+    low, high = dtype.range
+    return value if low <= value <= high else (value - low) % (high - low + 1) + low

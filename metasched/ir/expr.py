@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from metasched.errors import TypeMismatchError
 from metasched.ir.dtype import BOOL, DType, promote
+from metasched.ir.dtype import wrap as wrap
 from metasched.ir.intern import Interned, make
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
@@ -37,6 +38,7 @@ class Expr(Interned):
     """Base of all expressions. `children` are the sub-expressions, `rebuild` replaces them."""
 
     __slots__ = ("_code", "_free", "_memo", "dtype")
+    _typed: ClassVar[bool] = False  # whether the constructor takes the dtype first
     dtype: DType
 
     def __bool__(self) -> bool:
@@ -51,10 +53,11 @@ class Expr(Interned):
 
     def rebuild(self, children: Sequence[Expr]) -> Expr:
         """The same kind of node over other children (which keep their types)."""
-        return self
+        return type(self)(*children) if children else self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(getattr(self, name) for name in self.fields)
+        parts = tuple(getattr(self, name) for name in self.fields)
+        return type(self), (self.dtype, *parts) if self._typed else parts
 
     def __repr__(self) -> str:
         inside = ", ".join(repr(getattr(self, name)) for name in self.fields)
@@ -113,6 +116,7 @@ class IntImm(Expr):
     """An integer or bool constant; `int(node)` gives its value."""
 
     __slots__ = ("value",)
+    _typed = True
     value: int
 
     def __new__(cls, dtype: DType | str, value: int) -> IntImm:
@@ -126,17 +130,14 @@ class IntImm(Expr):
     def __int__(self) -> int:
         return self.value
 
-    def __index__(self) -> int:
-        return self.value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return IntImm, (self.dtype, self.value)
+    __index__ = __int__
 
 
 class FloatImm(Expr):
     """A floating-point constant, told apart by its bits: 0.0 and -0.0 differ, NaN equals itself."""
 
     __slots__ = ("value",)
+    _typed = True
     value: float
 
     def __new__(cls, dtype: DType | str, value: float) -> FloatImm:
@@ -145,9 +146,6 @@ class FloatImm(Expr):
             raise TypeMismatchError(f"FloatImm needs a floating-point type, not {dtype}")
         value = float(value)
         return make(cls, (cls, dtype, struct.pack("<d", value)), dtype, (value,))  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FloatImm, (self.dtype, self.value)
 
 
 class StringImm(Expr):
@@ -180,27 +178,11 @@ class BinaryOp(Expr):
     def children(self) -> tuple[Expr, ...]:
         return (self.a, self.b)
 
-    def rebuild(self, children: Sequence[Expr]) -> Expr:
-        return type(self)(children[0], children[1])  # type: ignore[no-any-return]
-
 
 class Arithmetic(BinaryOp):
     """Operators whose result has the operands' type."""
 
     __slots__ = ()
-
-
-# fmt: off
-class Add(Arithmetic): __slots__ = ()  # noqa: E701
-class Sub(Arithmetic): __slots__ = ()  # noqa: E701
-class Mul(Arithmetic): __slots__ = ()  # noqa: E701
-class Div(Arithmetic): __slots__ = ()  # noqa: E701  truncates on integers
-class Mod(Arithmetic): __slots__ = ()  # noqa: E701  remainder of Div: sign of the dividend
-class FloorDiv(Arithmetic): __slots__ = ()  # noqa: E701
-class FloorMod(Arithmetic): __slots__ = ()  # noqa: E701
-class Min(Arithmetic): __slots__ = ()  # noqa: E701
-class Max(Arithmetic): __slots__ = ()  # noqa: E701
-# fmt: on
 
 
 class Compare(BinaryOp):
@@ -211,16 +193,6 @@ class Compare(BinaryOp):
     @staticmethod
     def result(dtype: DType) -> DType:
         return BOOL.with_lanes(dtype.lanes)
-
-
-# fmt: off
-class EQ(Compare): __slots__ = ()  # noqa: E701
-class NE(Compare): __slots__ = ()  # noqa: E701
-class LT(Compare): __slots__ = ()  # noqa: E701
-class LE(Compare): __slots__ = ()  # noqa: E701
-class GT(Compare): __slots__ = ()  # noqa: E701
-class GE(Compare): __slots__ = ()  # noqa: E701
-# fmt: on
 
 
 class Logical(BinaryOp):
@@ -235,6 +207,21 @@ class Logical(BinaryOp):
 
 
 # fmt: off
+class Add(Arithmetic): __slots__ = ()  # noqa: E701
+class Sub(Arithmetic): __slots__ = ()  # noqa: E701
+class Mul(Arithmetic): __slots__ = ()  # noqa: E701
+class Div(Arithmetic): __slots__ = ()  # noqa: E701  truncates on integers
+class Mod(Arithmetic): __slots__ = ()  # noqa: E701  remainder of Div: sign of the dividend
+class FloorDiv(Arithmetic): __slots__ = ()  # noqa: E701
+class FloorMod(Arithmetic): __slots__ = ()  # noqa: E701
+class Min(Arithmetic): __slots__ = ()  # noqa: E701
+class Max(Arithmetic): __slots__ = ()  # noqa: E701
+class EQ(Compare): __slots__ = ()  # noqa: E701
+class NE(Compare): __slots__ = ()  # noqa: E701
+class LT(Compare): __slots__ = ()  # noqa: E701
+class LE(Compare): __slots__ = ()  # noqa: E701
+class GT(Compare): __slots__ = ()  # noqa: E701
+class GE(Compare): __slots__ = ()  # noqa: E701
 class And(Logical): __slots__ = ()  # noqa: E701
 class Or(Logical): __slots__ = ()  # noqa: E701
 # fmt: on
@@ -253,18 +240,18 @@ class Not(Expr):
     def children(self) -> tuple[Expr, ...]:
         return (self.a,)
 
-    def rebuild(self, children: Sequence[Expr]) -> Expr:
-        return Not(children[0])
-
 
 class Cast(Expr):
     """`value` converted to `dtype`: float to integer saturates, integer to integer wraps."""
 
     __slots__ = ("value",)
+    _typed = True
     value: Expr
 
     def __new__(cls, dtype: DType | str, value: Expr) -> Cast:
         dtype = DType(dtype)
+        if dtype.lanes != value.dtype.lanes:
+            raise TypeMismatchError(f"Cast from {value.dtype} to {dtype}: the lanes differ")
         return make(cls, (cls, dtype, value), dtype, (value,))  # type: ignore[no-any-return]
 
     @property
@@ -273,9 +260,6 @@ class Cast(Expr):
 
     def rebuild(self, children: Sequence[Expr]) -> Expr:
         return Cast(self.dtype, children[0])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Cast, (self.dtype, self.value)
 
 
 class Select(Expr):
@@ -295,9 +279,6 @@ class Select(Expr):
     @property
     def children(self) -> tuple[Expr, ...]:
         return (self.condition, self.a, self.b)
-
-    def rebuild(self, children: Sequence[Expr]) -> Expr:
-        return Select(children[0], children[1], children[2])
 
 
 class Let(Expr):
@@ -321,6 +302,25 @@ class Let(Expr):
         return Let(self.var, children[0], children[1])
 
 
+class Broadcast(Expr):
+    """A scalar repeated over `lanes`."""
+
+    __slots__ = ("value", "lanes")
+    value: Expr
+    lanes: int
+
+    def __new__(cls, value: Expr, lanes: int) -> Broadcast:
+        dtype = value.dtype.with_lanes(value.dtype.lanes * lanes)
+        return make(cls, (cls, value, lanes), dtype, (value, lanes))  # type: ignore[no-any-return]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, children: Sequence[Expr]) -> Expr:
+        return Broadcast(children[0], self.lanes)
+
+
 def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
     """`value` as an expression; a Python number takes `dtype` (int32, float32, bool if None)."""
     if isinstance(value, Expr):
@@ -328,6 +328,8 @@ def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
     if isinstance(value, str):
         return StringImm(value)
     dtype = DType(type(value) if dtype is None else dtype)
+    if dtype.lanes > 1:
+        return Broadcast(as_expr(value, dtype.scalar), dtype.lanes)
     if dtype.is_float:
         return FloatImm(dtype, float(value))
     if isinstance(value, float) and not value.is_integer():
@@ -347,17 +349,13 @@ def match_types(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     return cast(common, a), cast(common, b)
 
 
-def wrap(dtype: DType, value: int) -> int:
-    """`value` reduced to the range of an integer type, as two's complement does."""
-    low, high = dtype.range
-    return value if low <= value <= high else (value - low) % (high - low + 1) + low
-
-
 def cast(dtype: DType | str, value: Expr) -> Expr:
-    """`value` as `dtype`; folds integer constants and the cast of a value that has the type."""
+    """`value` as `dtype`; folds integer constants and no-ops, repeats a scalar over lanes."""
     dtype = DType(dtype)
     if value.dtype is dtype:
         return value
+    if value.dtype.lanes == 1 < dtype.lanes:
+        return Broadcast(cast(dtype.scalar, value), dtype.lanes)
     if isinstance(value, IntImm):
         if dtype.is_int:
             return IntImm(dtype, wrap(dtype, value.value))
@@ -448,22 +446,21 @@ def compare(kind: type[Compare], a: ExprLike, b: ExprLike) -> Expr:
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
     """min(a, b); folds integer constants and equal operands."""
-    a, b = match_types(a, b)
-    if a is b:
-        return a
-    if isinstance(a, IntImm) and isinstance(b, IntImm):
-        return a if a.value <= b.value else b
-    return Min(a, b)  # type: ignore[no-any-return]
+    return _extreme(Min, a, b)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
     """max(a, b); folds integer constants and equal operands."""
+    return _extreme(Max, a, b)
+
+
+def _extreme(kind: type[BinaryOp], a: ExprLike, b: ExprLike) -> Expr:
     a, b = match_types(a, b)
     if a is b:
         return a
     if isinstance(a, IntImm) and isinstance(b, IntImm):
-        return a if a.value >= b.value else b
-    return Max(a, b)  # type: ignore[no-any-return]
+        return a if (a.value <= b.value) is (kind is Min) else b
+    return kind(a, b)  # type: ignore[no-any-return]
 
 
 TRUE = IntImm("bool", 1)

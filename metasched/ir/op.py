@@ -13,9 +13,13 @@ from typing import Any
 
 from metasched.errors import TypeMismatchError
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Expr, ExprLike, as_expr, match_types
+from metasched.ir.expr import Broadcast, Expr, ExprLike, as_expr, match_types
 from metasched.ir.intern import make
 from metasched.registry import Registry
+
+__all__ = [
+    "OPS", "Broadcast", "Call", "Effect", "Op", "Ramp", "Shuffle", "call", "effect_of", "op_named",
+]  # fmt: skip
 
 OPS: Registry[Op] = Registry("op", entry_points=False)
 
@@ -119,25 +123,6 @@ class Shuffle(Expr):
 
     def rebuild(self, children: Sequence[Expr]) -> Expr:
         return Shuffle(children, self.indices)
-
-
-class Broadcast(Expr):
-    """A scalar repeated over `lanes`."""
-
-    __slots__ = ("value", "lanes")
-    value: Expr
-    lanes: int
-
-    def __new__(cls, value: Expr, lanes: int) -> Broadcast:
-        dtype = value.dtype.with_lanes(value.dtype.lanes * lanes)
-        return make(cls, (cls, value, lanes), dtype, (value, lanes))  # type: ignore[no-any-return]
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.value,)
-
-    def rebuild(self, children: Sequence[Expr]) -> Expr:
-        return Broadcast(children[0], self.lanes)
 
 
 def _declare(effect: Effect, arity: int | None, names: str) -> None:
