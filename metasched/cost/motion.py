@@ -92,6 +92,8 @@ def _remainder(a: Motion, divisor: int) -> Motion:
     for loop, (step, width) in a.items():
         if width < divisor:
             out[loop] = (step, width)
+        elif not step:  # a quotient: it steps by one now and then
+            out[loop] = (0, divisor - 1)
         elif step % divisor:
             out[loop] = (step % divisor, divisor - gcd(step, divisor))
     return out

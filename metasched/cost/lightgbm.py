@@ -1,0 +1,174 @@
+"""LightGBMModel: a small ensemble of gradient-boosted rankers over the candidates' vectors.
+
+Times are ranked within one task and round (one query), so that noise between rounds and the scales
+of different tasks do not matter. One thread: at these sizes a second gains little, and an OpenMP
+team that spins between fits would disturb the kernels being timed.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+
+from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
+from metasched.cost.model import Vectors
+from metasched.errors import DatabaseError
+
+LEVELS = 16
+"""Distinct labels of a query: the fastest sixteenth has the highest."""
+
+WARM_UP = 8
+"""Measured candidates below which scores are random."""
+
+
+class LightGBMModel:
+    """Ranks by LambdaMART; the same seed and the same data give the same scores.
+
+    Args:
+        seed: of the random scores before the warm-up and of the members' samples.
+        members: models in the ensemble; their disagreement is `spread`.
+        iterations: boosting rounds of a member.
+    """
+
+    def __init__(self, seed: int = 0, members: int = 2, iterations: int = 60) -> None:
+        self.seed, self.members, self.iterations = seed, members, iterations
+        self._rng = np.random.default_rng(seed)
+        self._rows: list[np.ndarray] = []
+        self._seconds: list[np.ndarray] = []
+        self._tasks: list[str] = []
+        self._boosters: list[Any] = []
+        self._fitted = 0
+
+    @property
+    def size(self) -> int:
+        """How many measured candidates the model knows."""
+        return sum(len(s) for s in self._seconds)
+
+    def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
+        """Add one round of a task and fit again, unless the data grew by less than a sixteenth."""
+        if len(vectors) != len(seconds):
+            raise ValueError(f"{len(vectors)} vectors, {len(seconds)} times")
+        if not len(vectors):
+            return
+        self._rows.append(np.asarray(vectors, np.float32))
+        self._seconds.append(np.asarray(seconds, np.float64))
+        self._tasks.append(task)
+        if self.size - self._fitted >= self._fitted / 16:
+            self._fit()
+
+    def predict(self, vectors: Vectors) -> np.ndarray:
+        """Mean score of the members, higher is faster; random before the warm-up."""
+        return self.predict_with_spread(vectors)[0]
+
+    def predict_with_spread(self, vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
+        """Mean score and standard deviation over the members, for each candidate."""
+        if not len(vectors):
+            return np.zeros(0), np.zeros(0)
+        if not self._boosters:
+            return self._rng.random(len(vectors)), np.ones(len(vectors))
+        rows = np.asarray(vectors, np.float32)
+        scores = np.stack([b.predict(rows, num_threads=1) for b in self._boosters])
+        return scores.mean(axis=0), scores.std(axis=0)
+
+    def save(self, path: Path) -> None:
+        """Write the data and the members; loading executes nothing."""
+        with open(path, "wb") as file:
+            np.savez_compressed(
+                file,
+                version=FEATURE_VERSION,
+                rows=np.concatenate(self._rows or [np.zeros((0, len(FEATURE_NAMES)), np.float32)]),
+                seconds=np.concatenate(self._seconds or [np.zeros(0)]),
+                lengths=np.array([len(s) for s in self._seconds], np.int64),
+                tasks=np.array(self._tasks, dtype=np.str_),
+            )
+
+    def load(self, path: Path) -> None:
+        """Take over saved data and fit.
+
+        Raises:
+            DatabaseError: the file is damaged, or of another version of the features.
+        """
+        try:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                data = {name: file[name] for name in file.files}
+            version, lengths = int(data["version"]), data["lengths"]
+            rows, seconds = data["rows"], data["seconds"]
+            tasks = [str(t) for t in data["tasks"]]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise DatabaseError(f"cost model {path} cannot be read: {error}") from error
+        if version != FEATURE_VERSION or rows.shape[1:] != (len(FEATURE_NAMES),):
+            raise DatabaseError(
+                f"cost model {path} holds features of version {version}, not {FEATURE_VERSION}"
+            )
+        if len(rows) != len(seconds) or lengths.sum() != len(rows) or len(tasks) != len(lengths):
+            raise DatabaseError(f"cost model {path} is inconsistent")
+        cuts = np.cumsum(lengths)[:-1]
+        self._rows = np.split(rows, cuts) if len(rows) else []
+        self._seconds = np.split(seconds, cuts) if len(rows) else []
+        self._tasks = tasks
+        self._fit()
+
+    def _fit(self) -> None:
+        """Train every member on all data, where there is something to tell apart."""
+        if self.size < WARM_UP or not any(_distinct(s) for s in self._seconds):
+            return
+        rows = np.concatenate(self._rows)
+        labels = np.concatenate([quantile_labels(s) for s in self._seconds])
+        lengths = [len(s) for s in self._seconds]
+        data = lightgbm.Dataset(
+            rows, labels, group=lengths, free_raw_data=False, params=dict(_DATA)
+        )
+        self._boosters = [
+            lightgbm.train(
+                {**_DATA, **_TRAIN, "seed": self.seed * 1009 + member + 1}, data, self.iterations
+            )
+            for member in range(self.members)
+        ]
+        self._fitted = self.size
+
+
+_DATA: dict[str, Any] = {
+    "max_bin": 63,
+    "min_data_in_bin": 1,
+    "feature_pre_filter": False,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+_TRAIN: dict[str, Any] = {
+    "objective": "lambdarank",
+    "label_gain": [float(level) for level in range(LEVELS)],
+    "lambdarank_truncation_level": 64,
+    "learning_rate": 0.15,
+    "num_leaves": 15,
+    "min_data_in_leaf": 2,
+    "min_sum_hessian_in_leaf": 1e-3,
+    "lambda_l2": 1.0,
+    "feature_fraction": 0.3,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+}
+
+
+def _distinct(seconds: np.ndarray) -> bool:
+    return bool(len(seconds) > 1 and np.any(seconds != seconds[0]))
+
+
+def quantile_labels(seconds: np.ndarray) -> np.ndarray:
+    """Integer labels of one query, LEVELS - 1 for the fastest; equal times get equal labels.
+
+    Failures (infinite times) get 0.
+    """
+    order, places = np.unique(seconds, return_inverse=True)
+    counts = np.bincount(places)
+    slower = len(seconds) - np.cumsum(counts)  # how many are slower than each distinct time
+    labels = np.ceil(slower * (LEVELS - 1) / max(len(seconds) - 1, 1)).astype(np.int32)
+    labels[~np.isfinite(order)] = 0
+    found: np.ndarray = labels[places.reshape(-1)]
+    return found
