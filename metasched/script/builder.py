@@ -21,7 +21,6 @@ from metasched.ir.expr import (
     And,
     BinaryOp,
     Cast,
-    Compare,
     Expr,
     ExprLike,
     FloatImm,

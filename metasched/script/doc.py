@@ -22,7 +22,7 @@ class Doc:
         self._depth = 0
 
     def line(self, text: str) -> None:
-        self.lines.append(INDENT * self._depth + text)
+        self.lines.append(INDENT * self._depth + text if text else "")
 
     @contextmanager
     def indented(self) -> Iterator[None]:

@@ -9,17 +9,14 @@ run. Calls are to words of the T namespace, a few functions of Python and method
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
-import inspect
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import numpy as np
-
+from metasched.arith.analyzer import Analyzer
 from metasched.errors import MetaschedError, ParseError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import (
@@ -35,32 +32,25 @@ from metasched.ir.expr import (
     Sub,
     Var,
     as_expr,
+    as_int,
+    sub,
 )
-from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import Call, Ramp
 from metasched.script import builder
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
 from metasched.script.diagnostics import Source
-from metasched.script.words import OPERATOR_CALLS, OPERATORS, PYTHON_WORDS, apply_op
+from metasched.script.plain import (
+    PYTHON,
+    compute,
+    compute_unary,
+    describe,
+    plain_value,
+    stored_attribute,
+)
+from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
-_PYTHON: dict[str, Any] = {name: getattr(builtins, name) for name in PYTHON_WORDS}
-_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b, ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b, ast.BitAnd: lambda a, b: a & b, ast.BitOr: lambda a, b: a | b,
-    ast.BitXor: lambda a, b: a ^ b, ast.LShift: lambda a, b: a << b,
-    ast.RShift: lambda a, b: a >> b,
-    ast.Eq: lambda a, b: a == b, ast.NotEq: lambda a, b: a != b, ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b, ast.Gt: lambda a, b: a > b, ast.GtE: lambda a, b: a >= b,
-    ast.Is: lambda a, b: a is b, ast.IsNot: lambda a, b: a is not b,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
 _BUFFER_DATA = ("name", "shape", "dtype", "strides", "elem_offset", "data", "ndim", "align")
 _BUFFER_CALLS = ("scope", "vload", "access_ptr", "whole")
-_PLAIN = (Expr, Buffer, BufferRegion, PrimFunc, IRModule, Namespace, StatementWord, MetaVar,
-          builder.TypeWord, builder.BufferWord, type(None), types.ModuleType, type,
-          np.dtype)  # fmt: skip
-_LIMIT = 1 << 12  # bits of a computed integer, length of a repeated text
 
 
 class Slice:
@@ -126,40 +116,19 @@ class Evaluator:
             return self.scopes[node.id]
         if node.id in self.captured:
             return self.capture(node, self.captured[node.id], node.id)
-        if node.id in _PYTHON:
-            return _PYTHON[node.id]
+        if node.id in PYTHON:
+            return PYTHON[node.id]
         known = [*self.scopes, *self.captured]
         self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}")
 
     def capture(self, node: ast.AST, value: Any, name: str) -> Any:
-        """A value from outside as plain data; anything that could run user code is refused."""
+        """A value from outside as plain data; the modules of T and I become their words."""
         if isinstance(value, types.ModuleType) and value.__name__ in self.namespaces:
             return self.namespaces[value.__name__]
-        if type(value) in (bool, int, float, str, tuple, list, dict, range):
-            return value
-        if isinstance(value, np.generic):
-            return value.item()
-        for kind, plain in ((bool, bool), (int, int.__int__), (float, float.__float__)):
-            if isinstance(value, kind):
-                return plain(value)
-        if isinstance(value, str):
-            return value if isinstance(value, builder.DType) else str.__str__(value)
-        if isinstance(value, (tuple, list)):
-            return value
-        if isinstance(value, _PLAIN):
-            return value
-        if isinstance(value, types.BuiltinFunctionType) and _PYTHON.get(name) is value:
-            return value
-        if any(value is known for known in WORDS.values()):
-            return value
-        if callable(value) and not hasattr(type(value), "__dataclass_fields__"):
-            self.fail(
-                node,
-                f"{name!r} is a {type(value).__name__}; a script is read, not executed, and "
-                "calls only words of T",
-                "compute the value outside and capture it",
-            )
-        return value
+        try:
+            return plain_value(value, name)
+        except ValueError as error:
+            self.fail(node, str(error), "compute the value outside and capture it")
 
     def attribute(self, node: ast.Attribute) -> Any:
         base = self.value(node.value)
@@ -176,16 +145,7 @@ class Evaluator:
             if name == "astype":
                 return functools.partial(builder.cast_word, base)
             self.fail(node, f"an expression has no attribute {name!r}")
-        found = inspect.getattr_static(base, name, _PYTHON)
-        if isinstance(found, types.MemberDescriptorType) or (
-            type(found).__name__ == "_tuplegetter" and isinstance(base, tuple)
-        ):
-            found = found.__get__(base)
-        elif found is _PYTHON:
-            self.fail(node, f"{describe(base)} has no attribute {name!r}")
-        elif isinstance(found, (property, functools.cached_property)):
-            self.fail(node, f"{name!r} is a property: reading it would execute code")
-        return self.capture(node, found, name)
+        return self.capture(node, self.guard(node, stored_attribute, base, name), name)
 
     def _buffer_attribute(self, node: ast.Attribute, buffer: Buffer) -> Any:
         name = node.attr
@@ -254,21 +214,20 @@ class Evaluator:
         """Start and number of steps of start:stop[:step], read as the printer writes them."""
         low, high = self._bounds(node, start, stop)
         stride = None if step is None else self.guard(node, typed, step, high.dtype)
-        if isinstance(low, IntImm) and isinstance(high, IntImm):
-            if stride is None or isinstance(stride, IntImm):
-                width = 1 if stride is None else stride.value
-                if width < 1:
-                    self.fail(node, f"a step is at least 1, not {width}")
-                count = -((low.value - high.value) // width)
-                return low, self.guard(node, IntImm, high.dtype, count)
+        width = 1 if stride is None else as_int(stride)
+        if width is not None and width < 1:
+            self.fail(node, f"a step is at least 1, not {width}")
+        if isinstance(low, IntImm) and isinstance(high, IntImm) and width is not None:
+            count = -((low.value - high.value) // width)
+            return low, self.guard(node, IntImm, high.dtype, count)
+        if low.dtype is not high.dtype:
+            return low, high
         if isinstance(low, IntImm) and low.value == 0:
             reach: Expr = high
-        elif isinstance(high, Add) and high.a is low:
-            reach = high.b
-        elif low.dtype is high.dtype:
-            reach = Sub(high, low)
+        elif isinstance(high, Add) and low in (high.a, high.b):
+            reach = high.b if high.a is low else high.a
         else:
-            return low, high
+            reach = Analyzer().simplify(sub(high, low))
         if stride is None:
             return low, reach
         if isinstance(reach, Mul) and reach.b is stride:
@@ -320,7 +279,7 @@ class Evaluator:
     def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
         """One operator on two operands: Python's on Python values, a node otherwise."""
         if not isinstance(a, Expr) and not isinstance(b, Expr):
-            return self._compute(node, op, a, b)
+            return self.guard(node, compute, op, a, b)
         for side in (a, b):
             if not isinstance(side, (Expr, bool, int, float)):
                 self.fail(node, f"an operand is an expression or a number, not {describe(side)}")
@@ -334,22 +293,6 @@ class Evaluator:
         if x.dtype.is_bool and name in ("bitwise_and", "bitwise_or"):
             return And(x, y) if name == "bitwise_and" else Or(x, y)
         return self.guard(node, apply_op, name, (x, y))
-
-    def _compute(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
-        plain = (bool, int, float, str, tuple, list, type(None))
-        rule = _ARITHMETIC.get(type(op))
-        if rule is None or not isinstance(a, plain) or not isinstance(b, (*plain, dict, range)):
-            what = f"{describe(a)} and {describe(b)}"
-            self.fail(node, f"operator {type(op).__name__} has no meaning on {what}")
-        if isinstance(op, (ast.Pow, ast.LShift)) and isinstance(a, int) and isinstance(b, int):
-            bits = a.bit_length() * b if isinstance(op, ast.Pow) else a.bit_length() + b
-            if bits > _LIMIT:
-                self.fail(node, "the number is too large")
-        repeats = [x for x in (a, b) if isinstance(x, int)]
-        if isinstance(op, ast.Mult) and any(isinstance(x, (str, tuple, list)) for x in (a, b)):
-            if repeats and repeats[0] > _LIMIT:
-                self.fail(node, "the sequence is too long")
-        return self.guard(node, rule, a, b)
 
     def boolean(self, node: ast.BoolOp) -> Any:
         values = [self.operand(v) for v in node.values]
@@ -365,9 +308,7 @@ class Evaluator:
     def unary(self, node: ast.UnaryOp) -> Any:
         value = self.operand(node.operand)
         if not isinstance(value, Expr):
-            if not isinstance(value, (bool, int, float, type(None), str, tuple, list)):
-                self.fail(node, f"{describe(value)} has no such operator")
-            return self.guard(node, _UNARY[type(node.op)], value)
+            return self.guard(node, compute_unary, node.op, value)
         if isinstance(node.op, ast.Not):
             return self.guard(node, Not, value)
         if isinstance(node.op, ast.Invert):
@@ -455,11 +396,11 @@ class Evaluator:
         if isinstance(fn, StatementWord):
             self.fail(node, f"T.{fn.name} is a statement and cannot stand inside an expression")
         if fn is WORDS["Let"]:
-            return self.let(node)
+            return self.let_expr(node)
         args, kwargs = self.arguments(node)
         if not any(isinstance(a, ast.Starred) for a in node.args):
             args = [self.lanes(n, a) for n, a in zip(node.args, args, strict=True)]
-        if any(fn is f for f in _PYTHON.values()):
+        if any(fn is f for f in PYTHON.values()):
             return self._python_call(node, fn, args, kwargs)
         word = isinstance(fn, (builder.TypeWord, builder.BufferWord, functools.partial))
         if not word and not any(fn is w for w in WORDS.values()):
@@ -489,7 +430,7 @@ class Evaluator:
                 self.fail(node, f"{name} takes Python values only, not {describe(arg)}")
         return self.guard(node, fn, *args, **kwargs)
 
-    def let(self, node: ast.Call) -> Expr:
+    def let_expr(self, node: ast.Call) -> Expr:
         """T.Let(body, where={x: value}): the names are bound here."""
         where = [k.value for k in node.keywords if k.arg == "where"]
         if len(node.args) != 1 or len(where) != 1 or not isinstance(where[0], ast.Dict):
@@ -506,22 +447,6 @@ class Evaluator:
         for var, value in reversed(pairs):
             body = Let(var, value, body)
         return body
-
-
-def describe(value: Any) -> str:
-    """What a value is, in a few words, for messages."""
-    if isinstance(value, BufferRegion):
-        return f"a region of {value.buffer.name}"
-    if isinstance(value, Buffer):
-        return f"the buffer {value.name}"
-    if isinstance(value, StatementWord):
-        return f"T.{value.name}"
-    if isinstance(value, (bool, int, float, str)) or value is None:
-        return repr(value)
-    if isinstance(value, types.ModuleType):
-        return f"the module {value.__name__}"
-    kind = type(value).__name__
-    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def _vload(buffer: Buffer, indices: Any, dtype: Any = None, predicate: Any = None) -> BufferLoad:
@@ -547,10 +472,6 @@ _BUFFER_METHODS: dict[str, Callable[..., Any]] = {
     "access_ptr": _access_ptr,
     "whole": Buffer.whole,
 }
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
-    ast.USub: lambda v: -v, ast.UAdd: lambda v: +v, ast.Not: lambda v: not v,
-    ast.Invert: lambda v: ~v,
-}  # fmt: skip
 _RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {
     ast.Constant: lambda e, n: n.value,
     ast.Name: Evaluator.name,

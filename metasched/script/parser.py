@@ -1,82 +1,36 @@
-"""Scripts into programs: statements, functions, modules; from decorated functions or from text.
+"""Scripts into programs: functions and modules, from decorated definitions or from text.
 
 The source is read as Python's syntax tree. Nothing of the user's is executed: `evaluate` computes
-numbers and builds expressions, `statements` says what each statement word builds, and this file
-puts the pieces in order.
+numbers and builds expressions, `statements` says what each statement word builds, `body` puts
+statements in order, and this file makes functions and modules of them.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType
 from typing import Any, overload
 
-from metasched.arith.regions import block_access_regions
 from metasched.errors import ParseError
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.dtype import BOOL, HANDLE, VOID, DType, promote
-from metasched.ir.expr import Expr, Var, cast
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import HANDLE, VOID, DType
+from metasched.ir.expr import Var
 from metasched.ir.func import IRModule, Param, PrimFunc
-from metasched.ir.op import Broadcast, Call
-from metasched.ir.stmt import (
-    AssertStmt,
-    Block,
-    BlockRealize,
-    Break,
-    BufferStore,
-    Continue,
-    Evaluate,
-    For,
-    ForKind,
-    FrozenMap,
-    IfThenElse,
-    IterKind,
-    IterVar,
-    LetStmt,
-    Return,
-    Stmt,
-    While,
-    evolve,
-    frozen,
-    seq,
-)
-from metasched.ir.visit import walk
-from metasched.script.builder import MetaVar, Namespace, StatementWord, TypeWord, renamed, typed
+from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, frozen
+from metasched.script.body import BodyReader
+from metasched.script.builder import Namespace, StatementWord, renamed
 from metasched.script.diagnostics import Source, parse_text, source_of
-from metasched.script.evaluate import Evaluator, describe
-from metasched.script.statements import (
-    STATEMENTS,
-    BlockDraft,
-    Bound,
-    Loops,
-    Region,
-    Scoped,
-    lookup,
-)
-
-Item = Stmt | Scoped
+from metasched.script.plain import describe
+from metasched.script.reader import BlockDraft
+from metasched.script.statements import lookup
 
 
-class Parser(Evaluator):
-    """One function being read."""
-
-    def __init__(self, source: Source, captured: Mapping[str, Any]) -> None:
-        super().__init__(source, captured, NAMESPACES)
-        self.attrs: dict[str, Any] = {}
-        self.drafts: list[BlockDraft] = []
-        self.implicit: BlockDraft | None = None
-        self.loops: dict[Expr, Range] = {}
-        self.threads: dict[Var, str] = {}
-        self.handles: dict[Var, Buffer | None] = {}
-        self.hints: list[str] = []
-        self.ret_type = VOID
-
-    # ---- functions -------------------------------------------------------------------------
+class FunctionReader(BodyReader):
+    """A function: parameters, attributes, body."""
 
     def function(self, node: ast.FunctionDef, *, private: bool, s_tir: bool) -> PrimFunc:
         """A whole function; without `s_tir` no root block is put around the body."""
@@ -104,8 +58,9 @@ class Parser(Evaluator):
 
     def _param(self, arg: ast.arg) -> Param:
         if arg.annotation is None:
-            self.fail(arg, f"parameter {arg.arg!r} needs a type",
-                      f'write {arg.arg}: T.Buffer((n, m), "float32") or {arg.arg}: T.int32')  # fmt: skip
+            name = arg.arg
+            hint = f'write {name}: T.Buffer((n, m), "float32") or {name}: T.int32'
+            self.fail(arg, f"parameter {name!r} needs a type", hint)
         found = self.annotation(arg.annotation)
         param: Param
         if isinstance(found, Buffer):
@@ -119,20 +74,6 @@ class Parser(Evaluator):
         self.scopes[arg.arg] = param
         return param
 
-    def annotation(self, node: ast.expr) -> Any:
-        """What an annotation says: a Buffer or a DType."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            inner = ast.parse(node.value, mode="eval").body
-            for part in ast.walk(inner):
-                ast.copy_location(part, node)
-            node = inner
-        found = self.value(node)
-        if isinstance(found, TypeWord):
-            return found.dtype
-        if isinstance(found, Var) and found.dtype is HANDLE:
-            return HANDLE
-        return DType(found) if found in (int, float, bool) else found
-
     def _result(self, node: ast.expr | None) -> DType:
         if node is None or (isinstance(node, ast.Constant) and node.value is None):
             return VOID
@@ -142,436 +83,11 @@ class Parser(Evaluator):
         return found
 
     def _under_root(self, body: Stmt, draft: BlockDraft) -> Stmt:
-        if isinstance(body, BlockRealize) and not draft.allocs:
-            if body.block.name == "root" and not body.iter_values:
-                return body
+        written = isinstance(body, BlockRealize) and not body.iter_values
+        if written and body.block.name == "root" and not draft.allocs:  # type: ignore[attr-defined]
+            return body
         root = Block("root", (), (), (), body, None, tuple(draft.allocs))
         return BlockRealize.plain(root)
-
-    # ---- statements ------------------------------------------------------------------------
-
-    def body(self, nodes: Sequence[ast.stmt]) -> Stmt:
-        """Statements in order; a scope wraps all that follows it."""
-        with self.scope():
-            items: list[Item] = []
-            for node in nodes:
-                items += self.statement(node)
-        tail: list[Stmt] = []
-        for item in reversed(items):
-            tail = [item.wrap(seq(reversed(tail)))] if isinstance(item, Scoped) else [*tail, item]
-        return seq(reversed(tail))
-
-    def statement(self, node: ast.stmt) -> list[Item]:
-        rule = _STATEMENTS.get(type(node))
-        if rule is None:
-            what = type(node).__name__
-            self.fail(node, f"{what} has no meaning in a script", _HINTS.get(type(node), ""))
-        return rule(self, node)
-
-    def _for(self, node: ast.For) -> list[Item]:
-        if node.orelse:
-            self.fail(node.orelse[0], "a loop has no else")
-        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
-        names = [self._target_name(t) for t in targets]
-        loops = self._loops(node.iter)
-        if len(names) != len(loops.ranges):
-            self.fail(node.target, f"{len(loops.ranges)} loops need as many variables, "
-                      f"{len(names)} given")  # fmt: skip
-        with self.scope():
-            variables = []
-            for name, (low, size) in zip(names, loops.ranges, strict=True):
-                var = Var(name, size.dtype)
-                self.scopes[name] = var
-                if loops.step is None:
-                    self.loops[var] = Range(low, size)
-                variables.append(var)
-            inner = self.body(node.body)
-        for var, (low, size) in reversed(list(zip(variables, loops.ranges, strict=True))):
-            notes = loops.annotations
-            inner = For(var, low, size, loops.kind, inner, loops.thread, notes, loops.step)
-        return [inner]
-
-    def _loops(self, node: ast.expr) -> Loops:
-        if isinstance(node, ast.Call):
-            fn = self.value(node.func)
-            if fn is range:
-                args, kwargs = self.arguments(node)
-                if kwargs or not 1 <= len(args) <= 3:
-                    self.fail(node, "range takes one to three numbers")
-                stop, step = [*args, None, None][1:3]
-                return self.loop(node, ForKind.SERIAL, args[0], stop, step, None)
-            found = self.word(node, fn)
-            if isinstance(found, Loops):
-                return found
-        self.fail(node, "a loop runs over range, T.grid, T.serial, T.parallel, T.vectorized, "
-                  "T.unroll or T.thread_binding")  # fmt: skip
-
-    def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
-             annotations: Mapping[str, Any] | None) -> Loops:  # fmt: skip
-        """One loop over start:stop:step, or over 0:start when there is no stop."""
-        if stop is None:
-            start, stop = 0, start
-        low, size = self.extent(node, start, stop, step)
-        if low.dtype is not size.dtype:
-            self.fail(node, f"the bounds have different types, {low.dtype} and {size.dtype}")
-        stride = None if step is None else self.guard(node, typed, step, size.dtype)
-        notes = frozen(self.mapping(node, annotations or {}))
-        return Loops([(low, size)], kind, None, notes, stride)
-
-    def _while(self, node: ast.While) -> list[Item]:
-        if node.orelse:
-            self.fail(node.orelse[0], "a loop has no else")
-        condition = self.condition(node.test, self.operand(node.test))
-        return [While(condition, self.body(node.body))]
-
-    def _if(self, node: ast.If) -> list[Item]:
-        condition = self.condition(node.test, self.operand(node.test))
-        then = self.body(node.body)
-        return [IfThenElse(condition, then, self.body(node.orelse) if node.orelse else None)]
-
-    def condition(self, node: ast.AST, value: Any) -> Expr:
-        """`value` as a condition."""
-        found = self.guard(node, typed, value, BOOL)
-        if not found.dtype.is_bool:
-            self.fail(node, f"a condition is needed, not {found.dtype}", "compare with != 0")
-        return found  # type: ignore[no-any-return]
-
-    def _with(self, node: ast.With) -> list[Item]:
-        return self._with_item(node, list(node.items))
-
-    def _with_item(self, node: ast.With, items: list[ast.withitem]) -> list[Item]:
-        """The first item around the others, and those around the body."""
-        if not items:
-            return [self.body(node.body)]
-        call, target = items[0].context_expr, items[0].optional_vars
-        if not isinstance(call, ast.Call):
-            self.fail(call, "with takes a word of T that opens a scope, called: T.block(\"name\")")
-        self.hints = self._target_names(target)
-        found = self.word(call, self.value(call.func))
-        if isinstance(found, Region):
-            if len(items) > 1:
-                self.fail(items[1].context_expr, "this scope stands in a with of its own")
-            return self._region_body(node, call, found)
-        if not isinstance(found, Scoped):
-            self.fail(call, "this word opens no scope")
-        with self.scope():
-            if target is not None:
-                self._bind(target, found.value)
-            inner = self._with_item(node, items[1:])
-        return [found.wrap(seq(i for i in inner if isinstance(i, Stmt)))]
-
-    def _region_body(self, node: ast.With, call: ast.Call, found: Region) -> list[Item]:
-        if found.role == "block":
-            return [self._block(node, call, found.value)]
-        if found.role == "while":
-            return [While(found.value, self.body(node.body))]
-        if found.role == "if":
-            return [self._if_frames(node, found.value)]
-        if found.role != "init":
-            self.fail(call, "T.Then and T.Else stand inside `with T.If(condition):`")
-        found.value.init = self.body(node.body)
-        return []
-
-    def _if_frames(self, node: ast.With, condition: Expr) -> Stmt:
-        """with T.If(c): with T.Then(): ...; with T.Else(): ..."""
-        parts: dict[str, Stmt] = {}
-        for inner in node.body:
-            call = inner.items[0].context_expr if isinstance(inner, ast.With) else None
-            found = self.word(call, self.value(call.func)) if isinstance(call, ast.Call) else None
-            if not isinstance(found, Region) or found.role not in ("then", "else"):
-                self.fail(inner, "T.If holds `with T.Then():` and `with T.Else():`")
-            assert isinstance(inner, ast.With)
-            parts[found.role] = self.body(inner.body)
-        if "then" not in parts:
-            self.fail(node, "T.If needs `with T.Then():`")
-        return IfThenElse(condition, parts["then"], parts.get("else"))
-
-    def _block(self, node: ast.With, call: ast.Call, draft: BlockDraft) -> Stmt:
-        if node.items[0].optional_vars is not None:
-            self.fail(call, "a block's iterators are named in its body",
-                      'write vi = T.axis.spatial(extent, i) below `with T.block("name"):`')  # fmt: skip
-        outermost = all(d is self.implicit for d in self.drafts)
-        self.drafts.append(draft)
-        body = self.body(node.body)
-        self.drafts.pop()
-        block = Block(
-            draft.name, tuple(draft.iters), draft.reads or (), draft.writes or (), body, draft.init,
-            tuple(draft.allocs), tuple(draft.matches), draft.annotations,
-        )  # fmt: skip
-        root = outermost and draft.name == "root" and not draft.iters
-        if not root and (draft.reads is None or draft.writes is None):
-            block = self._infer(call, draft, block)
-        return BlockRealize(tuple(draft.values), draft.predicate, block)
-
-    def _infer(self, call: ast.Call, draft: BlockDraft, block: Block) -> Block:
-        """The regions that T.reads and T.writes would have said."""
-        for part in walk(block):
-            pointers = part.args if isinstance(part, Call) else ()
-            if any(isinstance(a, Var) and a.dtype is HANDLE for a in pointers):
-                self.fail(call, f"block {draft.name!r} passes a pointer on, so what it touches "
-                          "cannot be inferred", "write T.reads(...) and T.writes(...)")  # fmt: skip
-        reads, writes = block_access_regions(block)
-        return evolve(
-            block,
-            reads=reads if draft.reads is None else draft.reads,
-            writes=writes if draft.writes is None else draft.writes,
-        )
-
-    def _expression(self, node: ast.Expr) -> list[Item]:
-        value = node.value
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            return []
-        if not isinstance(value, ast.Call):
-            self.fail(node, "this expression does nothing", "write T.evaluate(...)")
-        if isinstance(value.func, ast.Attribute) and value.func.attr == "vstore":
-            return [self._vstore(value, value.func)]
-        fn = self.value(value.func)
-        self.hints = []
-        found = self.word(value, fn) if isinstance(fn, StatementWord) else self.value(value)
-        if isinstance(found, Bound):
-            return []
-        if isinstance(found, (Scoped, Stmt)):
-            return [found]
-        if isinstance(found, Region):
-            self.fail(value, f"{describe(fn)} opens a scope", f"write with {describe(fn)}(...):")
-        if isinstance(found, Loops):
-            self.fail(value, f"{describe(fn)} stands in `for`", f"write for i in {describe(fn)}(...):")
-        if not isinstance(found, Expr):
-            self.fail(value, f"{describe(found)} is no statement")
-        return [Evaluate(found)]
-
-    def word(self, node: ast.Call, fn: Any) -> Any:
-        """Call a statement word."""
-        if not isinstance(fn, StatementWord):
-            self.fail(node, f"{describe(fn)} does not belong here; a statement word of T does")
-        handler = STATEMENTS[fn.name]
-        args, kwargs = self.arguments(node)
-        try:
-            _signature(handler).bind(self, node, *args, **kwargs)
-        except TypeError as error:
-            self.fail(node, f"T.{fn.name}: {error}")
-        return self.guard(node, handler, self, node, *args, **kwargs)
-
-    # ---- assignments -----------------------------------------------------------------------
-
-    def _assign(self, node: ast.Assign) -> list[Item]:
-        if len(node.targets) != 1:
-            self.fail(node, "assign to one target at a time")
-        target = node.targets[0]
-        if isinstance(target, ast.Subscript):
-            return [self._store(target, node.value, self.operand(node.value))]
-        self.hints = self._target_names(target)
-        if isinstance(node.value, ast.Call):
-            fn = self.value(node.value.func)
-            if isinstance(fn, StatementWord):
-                return self._assign_word(node.value, fn, target)
-        found = self.value(node.value)
-        if isinstance(found, Var) and isinstance(node.value, ast.Call):
-            found = MetaVar(Var(self.hint(0, found.name), found.dtype))
-        elif isinstance(found, Buffer) and found.name == "buffer":
-            found = renamed(found, self.hint(0, "buffer"))
-        return self._bind_values(node, target, found)
-
-    def _assign_word(self, call: ast.Call, fn: StatementWord, target: ast.expr) -> list[Item]:
-        found = self.word(call, fn)
-        if not isinstance(found, (Bound, Scoped)) or found.value is None:
-            self.fail(call, f"T.{fn.name} gives no value to assign")
-        self._bind(target, found.value)
-        return [found] if isinstance(found, Scoped) else []
-
-    def _bind_values(self, node: ast.Assign, target: ast.expr, found: Any) -> list[Item]:
-        if isinstance(target, ast.Tuple):
-            if not isinstance(found, (tuple, list)) or len(found) != len(target.elts):
-                self.fail(node, f"{len(target.elts)} names need as many values, not "
-                          f"{describe(found)}")  # fmt: skip
-            pairs = zip(target.elts, found, strict=True)
-            return [item for part, value in pairs for item in self._bind_values(node, part, value)]
-        if isinstance(found, (Expr, bool, int, float, BufferRegion)):
-            value = self.lanes(node.value, found)
-            scoped = self.let(node.value, self._target_name(target), value, None, None)
-            self._bind(target, scoped.value)
-            return [scoped]
-        self._bind(target, found.value if isinstance(found, MetaVar) else found)
-        return []
-
-    def let(
-        self, node: ast.AST, name: str, value: Any, dtype: DType | None, var: Var | None
-    ) -> Scoped:
-        """A let of `value`; a number takes `dtype`."""
-        found = self.guard(node, typed, value, dtype)
-        want = var.dtype if var is not None else dtype
-        if want is not None and found.dtype is not want:
-            self.fail(node, f"the value is {found.dtype}, the variable {want}",
-                      f'write T.cast(value, "{want}")')  # fmt: skip
-        var = var or Var(name, found.dtype)
-        bound = var
-        return Scoped(lambda body: LetStmt(bound, found, body), bound)
-
-    def _annotated(self, node: ast.AnnAssign) -> list[Item]:
-        name = self._target_name(node.target)
-        found = self.value(node.annotation)
-        dtype = None
-        if not (isinstance(found, StatementWord) and found.name == "LetStmt"):
-            dtype = self.annotation(node.annotation)
-            if not isinstance(dtype, DType):
-                self.fail(node.annotation, f"a variable has a scalar type, not {describe(dtype)}")
-        if node.value is None:
-            self.scopes[name] = Var(name, dtype or "int32")
-            return []
-        scoped = self.let(node.value, name, self.operand(node.value), dtype, None)
-        self.scopes[name] = scoped.value
-        return [scoped]
-
-    def _augmented(self, node: ast.AugAssign) -> list[Item]:
-        if isinstance(node.target, ast.Subscript):
-            old = self.lanes(node.target, self.subscript(node.target))
-            value = self.apply(node, node.op, old, self.operand(node.value))
-            return [self._store(node.target, node.value, value)]
-        name = self._target_name(node.target)
-        old = self.name(ast.copy_location(ast.Name(name), node.target))
-        value = self.apply(node, node.op, old, self.operand(node.value))
-        scoped = self.let(node.value, name, value, None, None)
-        self.scopes[name] = scoped.value
-        return [scoped]
-
-    def _store(self, target: ast.Subscript, node: ast.AST, value: Any) -> Stmt:
-        buffer = self.value(target.value)
-        if not isinstance(buffer, Buffer):
-            self.fail(target, f"only buffers are stored to, not {describe(buffer)}")
-        place = self.lanes(target, self.access(target, buffer))
-        return BufferStore(buffer, self.stored(node, value, place.dtype), place.indices)
-
-    def stored(self, node: ast.AST, value: Any, dtype: DType) -> Expr:
-        """`value` in the type of its destination, widened where nothing can be lost."""
-        found: Expr = self.guard(node, typed, value, dtype)
-        if found.dtype is dtype:
-            return found
-        if found.dtype.scalar is dtype.scalar and found.dtype.lanes == 1:
-            return Broadcast(found, dtype.lanes)
-        if found.dtype.lanes != dtype.lanes or self.guard(node, promote, found.dtype, dtype) != dtype:
-            self.fail(node, f"a value of type {found.dtype} is stored where {dtype} is kept",
-                      f'write T.cast(value, "{dtype}")')  # fmt: skip
-        return cast(dtype, found)
-
-    def _vstore(self, node: ast.Call, func: ast.Attribute) -> Stmt:
-        """A.vstore([i], value, predicate=mask)."""
-        buffer = self.value(func.value)
-        args, kwargs = self.arguments(node)
-        if not isinstance(buffer, Buffer) or len(args) != 2 or set(kwargs) - {"predicate"}:
-            self.fail(node, "write A.vstore([indices], value, predicate=mask)")
-        items = args[0] if isinstance(args[0], (tuple, list)) else (args[0],)
-        indices = [self.index(node, i) for i in items]
-        place = self.guard(node, BufferLoad, buffer, indices)
-        mask = kwargs.get("predicate")
-        predicate = None if mask is None else self.guard(node, typed, mask)
-        value = self.stored(node.args[1], args[1], place.dtype)
-        return BufferStore(buffer, value, tuple(indices), predicate)
-
-    def _return(self, node: ast.Return) -> list[Item]:
-        if node.value is None:
-            return [Return()]
-        want = None if self.ret_type is VOID else self.ret_type
-        return [Return(self.expr(node.value, want))]
-
-    def _assert(self, node: ast.Assert) -> list[Item]:
-        message = "" if node.msg is None else self.value(node.msg)
-        return [self.assertion(node, self.operand(node.test), message)]
-
-    def assertion(self, node: ast.AST, condition: Any, message: Any) -> AssertStmt:
-        """The condition holds, or the kernel stops with the message."""
-        if not isinstance(message, str):
-            self.fail(node, f"the message of an assertion is a text, not {describe(message)}")
-        return AssertStmt(self.condition(node, condition), message)
-
-    # ---- what the statement words use ------------------------------------------------------
-
-    def draft(self, node: ast.AST) -> BlockDraft:
-        """The block being read; the implicit root is none."""
-        if not self.drafts or self.drafts[-1] is self.implicit:
-            self.fail(node, "this stands only inside a block", 'write with T.block("name"):')
-        return self.drafts[-1]
-
-    def iterator(self, node: ast.AST, name: str, dom: Range, kind: IterKind, value: Any) -> Var:
-        """A new iterator of the block being read."""
-        draft = self.draft(node)
-        bound = self.guard(node, typed, value, dom.extent.dtype)
-        var = Var(name, dom.extent.dtype)
-        draft.iters.append(IterVar(var, dom, kind))
-        draft.values.append(bound)
-        return var
-
-    def bind_handle(self, node: ast.AST, handle: Var, buffer: Buffer) -> None:
-        """`T.match_buffer(handle, ...)`: the parameter is this buffer."""
-        if handle not in self.handles:
-            self.fail(node, f"{handle.name} is not a T.handle parameter")
-        if self.handles[handle] is not None:
-            self.fail(node, f"{handle.name} is matched already")
-        self.handles[handle] = buffer
-
-    def owner_of(self, pointer: Var) -> Buffer | None:
-        """The buffer in scope whose data this is."""
-        for found in self.scopes.values():
-            if isinstance(found, Buffer) and found.data is pointer:
-                return found
-        return None
-
-    def mapping(self, node: ast.AST, value: Any) -> dict[str, Any]:
-        """A dictionary with text keys."""
-        if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-            self.fail(node, f"a dictionary with text keys is needed, not {describe(value)}")
-        return dict(value)
-
-    def hint(self, index: int, default: str) -> str:
-        """The name on the left of the statement being read."""
-        return self.hints[index] if index < len(self.hints) else default
-
-    def _target_names(self, target: ast.expr | None) -> list[str]:
-        if target is None:
-            return []
-        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-        return [self._target_name(t) for t in parts]
-
-    def _target_name(self, target: ast.expr) -> str:
-        if not isinstance(target, ast.Name):
-            self.fail(target, "a name is needed here")
-        return target.id
-
-    def _bind(self, target: ast.expr, value: Any) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            values = value if isinstance(value, tuple) else (value,)
-            if len(values) != len(target.elts):
-                self.fail(target, f"{len(values)} values for {len(target.elts)} names")
-            for part, item in zip(target.elts, values, strict=True):
-                self._bind(part, item)
-            return
-        self.scopes[self._target_name(target)] = value
-
-
-_STATEMENTS: dict[type[ast.AST], Callable[[Parser, Any], list[Item]]] = {
-    ast.For: Parser._for,
-    ast.While: Parser._while,
-    ast.If: Parser._if,
-    ast.With: Parser._with,
-    ast.Expr: Parser._expression,
-    ast.Assign: Parser._assign,
-    ast.AnnAssign: Parser._annotated,
-    ast.AugAssign: Parser._augmented,
-    ast.Return: Parser._return,
-    ast.Assert: Parser._assert,
-    ast.Pass: lambda p, n: [],
-    ast.Break: lambda p, n: [Break()],
-    ast.Continue: lambda p, n: [Continue()],
-}
-_HINTS: dict[type[ast.AST], str] = {
-    ast.FunctionDef: "define functions side by side, in an @I.ir_module class if they belong together",
-    ast.Import: "import at the top of the file",
-    ast.ImportFrom: "import at the top of the file",
-}
-
-
-@functools.lru_cache(maxsize=256)
-def _signature(handler: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(handler)
 
 
 # ---- decorators and text ---------------------------------------------------------------------
@@ -600,7 +116,7 @@ def prim_func(
 
     def read(fn: FunctionType) -> PrimFunc:
         source, node = source_of(fn)
-        parser = Parser(source, _captured(fn, sys._getframe(depth)))
+        parser = FunctionReader(source, _captured(fn, sys._getframe(depth)), NAMESPACES)
         return parser.function(node, private=private, s_tir=s_tir)
 
     depth = 1 if func is None else 2
@@ -702,7 +218,7 @@ def _definition(
         unknown = sorted(flags.keys() - {"private", "s_tir"})
         if unknown:
             raise source.error(node.decorator_list[0], f"T.prim_func has no option {unknown[0]!r}")
-        return Parser(source, names).function(node, **flags)
+        return FunctionReader(source, names, NAMESPACES).function(node, **flags)
     _decorator(source, node, names, "ir_module")
     functions: dict[str, PrimFunc] = {}
     attrs: dict[str, Any] = {}
@@ -712,7 +228,7 @@ def _definition(
             assert isinstance(func, PrimFunc)
             functions[item.name] = func
         elif isinstance(item, ast.Expr) and isinstance(item.value, ast.Call):
-            reader = Parser(source, names)
+            reader = FunctionReader(source, names, NAMESPACES)
             word = reader.value(item.value.func)
             if word is not _MODULE_WORDS["module_attrs"]:
                 raise source.error(item, "a module holds functions and I.module_attrs({...})")
@@ -728,7 +244,7 @@ def _decorator(
     source: Source, node: ast.FunctionDef | ast.ClassDef, names: Mapping[str, Any], want: str
 ) -> dict[str, Any]:
     """The options of the decorator that must stand above a definition."""
-    reader = Parser(source, names)
+    reader = FunctionReader(source, names, NAMESPACES)
     letter = "T" if want == "prim_func" else "I"
     for item in node.decorator_list:
         target = item.func if isinstance(item, ast.Call) else item

@@ -72,7 +72,7 @@ class ExprPrinter:
     def args(self, exprs: Sequence[Expr]) -> str:
         return ", ".join(self.text(e) for e in exprs)
 
-    def tuple(self, exprs: Sequence[Expr]) -> str:
+    def group(self, exprs: Sequence[Expr]) -> str:
         return f"({self.args(exprs)},)" if len(exprs) == 1 else f"({self.args(exprs)})"
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
@@ -92,6 +92,7 @@ class ExprPrinter:
         symbol, level = INFIX[type(expr)]
         tails: list[str] = []
         node: Expr = expr
+        lowest: Expr = expr.b
         while isinstance(node, BinaryOp) and INFIX.get(type(node), ("", -1))[1] == level:
             if tails and (level == COMPARE_LEVEL or node in self.marked):
                 break
@@ -99,8 +100,8 @@ class ExprPrinter:
                 break
             symbol = INFIX[type(node)][0]
             tails.append(f" {symbol} {self.text(node.b, level + 1)}")
-            node, last = node.a, node
-        if is_literal(node) and is_literal(last.b):
+            lowest, node = node.b, node.a
+        if is_literal(node) and is_literal(lowest):
             head = self.typed(node)
         else:
             head = self.text(node, level + 1 if level == COMPARE_LEVEL else level)
@@ -153,7 +154,7 @@ class ExprPrinter:
 
     def _stop(self, start: int, low: IntImm, size: Expr, step: Expr | None) -> str:
         if isinstance(size, IntImm) and (step is None or isinstance(step, IntImm)):
-            stop = start + size.value * (1 if step is None else int(step))  # type: ignore[call-overload]
+            stop = start + size.value * (1 if step is None else int(step))
             return _constant(low.dtype, stop)
         return self.text(size if step is None else Mul(size, step))
 
@@ -169,9 +170,9 @@ class ExprPrinter:
 
     def buffer_args(self, buffer: Buffer, explicit_offset: bool = False) -> str:
         """Shape, type and whatever is not the default, as arguments of a declaration."""
-        parts = [self.tuple(buffer.shape), quote(buffer.dtype)]
+        parts = [self.group(buffer.shape), quote(buffer.dtype)]
         if buffer.strides:
-            parts.append(f"strides={self.tuple(buffer.strides)}")
+            parts.append(f"strides={self.group(buffer.strides)}")
         if buffer.elem_offset is not None:
             parts.append(f"elem_offset={self.text(buffer.elem_offset)}")
         elif explicit_offset and buffer.offset_factor != 1:
@@ -225,7 +226,7 @@ def _float(p: ExprPrinter, e: FloatImm) -> str:
     v = e.value
     if not math.isfinite(v):
         sign = "-" if math.copysign(1.0, v) < 0 else ""
-        return f'T.{e.dtype}("{sign}{str(abs(v))}")'
+        return f'T.{e.dtype}("{sign}{abs(v)!s}")'
     whole = v.is_integer() and abs(v) < 1e15 and (v != 0 or math.copysign(1.0, v) > 0)
     return f"T.{e.dtype}({int(v) if whole else repr(v)})"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from metasched.ir.buffer import Buffer, BufferLoad, Range
-from metasched.ir.dtype import HANDLE
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Let, Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import (
@@ -95,6 +94,7 @@ class Printer:
         with self.doc.indented():
             if module.attrs:
                 self.doc.line(f"I.module_attrs({self.expr.value(module.attrs)})")
+                self.doc.line("")
             if not module:
                 self.doc.line("pass")
             for i, (key, func) in enumerate(module.items()):
@@ -467,7 +467,8 @@ def _buffers(
     if isinstance(node, Block):
         own.update(node.alloc_buffers, (m.buffer for m in node.match_buffers))
         local.update(v for m in node.match_buffers for v in _symbols(m.buffer))
-        regions: Sequence[Any] = (*node.reads, *node.writes, *(m.source for m in node.match_buffers))
+        sources = (m.source for m in node.match_buffers)
+        regions: Sequence[BufferRegion] = (*node.reads, *node.writes, *sources)
         used.update((r.buffer, None) for r in regions)
         uses.update((v, None) for b in node.alloc_buffers for v in _symbols(b))
     elif isinstance(node, (Allocate, DeclBuffer)):
@@ -476,5 +477,5 @@ def _buffers(
         if isinstance(node, DeclBuffer):
             used[node.source] = None
     elif isinstance(node, AttrStmt) and isinstance(node.node, (Var, Buffer)):
-        target: dict[Any, None] = uses if isinstance(node.node, Var) else used  # type: ignore[assignment]
+        target: dict[Any, None] = uses if isinstance(node.node, Var) else used
         target[node.node] = None

@@ -1,7 +1,7 @@
 """The statement words of the T namespace: what `T.grid`, `T.block`, `T.reads`, ... build.
 
-Each word is a function of the parser, the call and its evaluated arguments; its signature is what
-users may pass. It answers with what the parser does next: a stack of loops, a scope to wrap around
+Each word is a function of the reader, the call and its evaluated arguments; its signature is what
+users may pass. It answers with what happens next: a stack of loops, a scope to wrap around
 what follows, a block, a value to bind, or nothing when all it did is note something down.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.dtype import BOOL
-from metasched.ir.expr import TRUE, Expr, Var
+from metasched.ir.expr import Expr, Var
+from metasched.ir.op import OPS
 from metasched.ir.stmt import (
-    EMPTY,
     Allocate,
     AssertStmt,
     AttrStmt,
@@ -24,12 +23,8 @@ from metasched.ir.stmt import (
     Evaluate,
     For,
     ForKind,
-    FrozenMap,
     IterKind,
-    IterVar,
-    LetStmt,
     MatchBufferRegion,
-    Stmt,
     frozen,
 )
 from metasched.script.builder import (
@@ -43,70 +38,19 @@ from metasched.script.builder import (
     typed,
 )
 from metasched.script.builder import lookup as expression_word
-from metasched.script.evaluate import describe
-from metasched.script.words import ALIASES, OPS, REMAP
-
-if TYPE_CHECKING:
-    from metasched.script.parser import Parser
+from metasched.script.plain import describe
+from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
+from metasched.script.words import ALIASES, REMAP
 
 Handler = Callable[..., Any]
+H = TypeVar("H", bound=Callable[..., Any])
 STATEMENTS: dict[str, Handler] = {}
 
 
-@dataclass
-class BlockDraft:
-    """A block being read."""
-
-    name: str
-    iters: list[IterVar] = field(default_factory=list)
-    values: list[Expr] = field(default_factory=list)
-    predicate: Expr = TRUE
-    reads: tuple[BufferRegion, ...] | None = None
-    writes: tuple[BufferRegion, ...] | None = None
-    init: Stmt | None = None
-    allocs: list[Buffer] = field(default_factory=list)
-    matches: list[MatchBufferRegion] = field(default_factory=list)
-    annotations: FrozenMap = EMPTY
-
-
-@dataclass
-class Loops:
-    """What stands after `in`: loops from outside in, as (minimum, extent), and how they run."""
-
-    ranges: list[tuple[Expr, Expr]]
-    kind: ForKind = ForKind.SERIAL
-    thread: str | None = None
-    annotations: FrozenMap = EMPTY
-    step: Expr | None = None
-
-
-@dataclass
-class Scoped:
-    """A statement around what follows: `wrap` gives it a body; `value` is bound to the name."""
-
-    wrap: Callable[[Stmt], Stmt]
-    value: Any = None
-
-
-@dataclass
-class Region:
-    """A part of a statement in progress with a body of its own: `init`, `then`, `else`, ..."""
-
-    role: str
-    value: Any = None
-
-
-@dataclass
-class Bound:
-    """A value for the name on the left; nothing is added to the program."""
-
-    value: Any = None
-
-
-def word(*names: str) -> Callable[[Handler], Handler]:
+def word(*names: str) -> Callable[[H], H]:
     """Enter a handler as the words `names`."""
 
-    def enter(handler: Handler) -> Handler:
+    def enter(handler: H) -> H:
         for name in names:
             STATEMENTS[name] = handler
         return handler
@@ -133,7 +77,7 @@ def lookup(name: str, prefix: str = "") -> Any:
 
 def _loop(kind: ForKind) -> Handler:
     def handler(
-        p: Parser, node: ast.Call, start: Any, stop: Any = None, *,
+        p: Reader, node: ast.Call, start: Any, stop: Any = None, *,
         annotations: Mapping[str, Any] | None = None, step: Any = None,
     ) -> Loops:  # fmt: skip
         return p.loop(node, kind, start, stop, step, annotations)
@@ -148,7 +92,7 @@ for _kind in ForKind:
 
 @word("thread_binding")
 def thread_binding(
-    p: Parser, node: ast.Call, start: Any, stop: Any = None, thread: str | None = None, *,
+    p: Reader, node: ast.Call, start: Any, stop: Any = None, thread: str | None = None, *,
     annotations: Mapping[str, Any] | None = None, step: Any = None,
 ) -> Loops:  # fmt: skip
     """A loop whose iterations are the threads of a tag."""
@@ -162,7 +106,7 @@ def thread_binding(
 
 
 @word("grid")
-def grid(p: Parser, node: ast.Call, *extents: Any) -> Loops:
+def grid(p: Reader, node: ast.Call, *extents: Any) -> Loops:
     """Nested serial loops from zero."""
     if not extents:
         p.fail(node, "T.grid needs an extent for each loop")
@@ -179,7 +123,7 @@ def grid(p: Parser, node: ast.Call, *extents: Any) -> Loops:
 
 
 @word("block")
-def block(p: Parser, node: ast.Call, name: str = "", no_realize: bool = False) -> Region:
+def block(p: Reader, node: ast.Call, name: str = "", no_realize: bool = False) -> Region:
     """A block; without a name it is anonymous."""
     if not isinstance(name, str):
         p.fail(node, f"a block's name is a text, not {describe(name)}")
@@ -187,7 +131,7 @@ def block(p: Parser, node: ast.Call, name: str = "", no_realize: bool = False) -
 
 
 @word("init")
-def init(p: Parser, node: ast.Call) -> Region:
+def init(p: Reader, node: ast.Call) -> Region:
     """What runs before the first update of each result of a reduction."""
     draft = p.draft(node)
     if draft.init is not None:
@@ -197,7 +141,7 @@ def init(p: Parser, node: ast.Call) -> Region:
 
 def _axis(kind: IterKind) -> Handler:
     def handler(
-        p: Parser, node: ast.Call, dom: Any, value: Any, dtype: Any = None
+        p: Reader, node: ast.Call, dom: Any, value: Any, dtype: Any = None
     ) -> Bound:
         bounds = dom if isinstance(dom, (tuple, list)) else (0, dom)
         if len(bounds) != 2:
@@ -216,7 +160,9 @@ for _iter_kind in IterKind:
 
 
 @word("axis.remap")
-def remap(p: Parser, node: ast.Call, kinds: str, bindings: Sequence[Any], dtype: Any = None) -> Bound:
+def remap(
+    p: Reader, node: ast.Call, kinds: str, bindings: Sequence[Any], dtype: Any = None
+) -> Bound:
     """Iterators over the domains of the loops they are bound to."""
     if not isinstance(kinds, str) or len(kinds) != len(bindings):
         p.fail(node, f"T.axis.remap: {len(bindings)} loops need as many letters, not {kinds!r}")
@@ -236,7 +182,7 @@ def remap(p: Parser, node: ast.Call, kinds: str, bindings: Sequence[Any], dtype:
 
 
 @word("where")
-def where(p: Parser, node: ast.Call, predicate: Any) -> Bound:
+def where(p: Reader, node: ast.Call, predicate: Any) -> Bound:
     """The block's instances run only where this holds."""
     draft = p.draft(node)
     found = p.guard(node, typed, predicate, BOOL)
@@ -247,26 +193,26 @@ def where(p: Parser, node: ast.Call, predicate: Any) -> Bound:
 
 
 @word("reads")
-def reads(p: Parser, node: ast.Call, *regions: Any) -> Bound:
+def reads(p: Reader, node: ast.Call, *regions: Any) -> Bound:
     """The regions the block reads."""
     p.draft(node).reads = _regions(p, node, regions)
     return Bound()
 
 
 @word("writes")
-def writes(p: Parser, node: ast.Call, *regions: Any) -> Bound:
+def writes(p: Reader, node: ast.Call, *regions: Any) -> Bound:
     """The regions the block writes."""
     p.draft(node).writes = _regions(p, node, regions)
     return Bound()
 
 
-def _regions(p: Parser, node: ast.Call, items: Sequence[Any]) -> tuple[BufferRegion, ...]:
+def _regions(p: Reader, node: ast.Call, items: Sequence[Any]) -> tuple[BufferRegion, ...]:
     if len(items) == 1 and isinstance(items[0], (list, tuple)):
         items = items[0]
     return tuple(_region(p, node, item) for item in items)
 
 
-def _region(p: Parser, node: ast.AST, item: Any) -> BufferRegion:
+def _region(p: Reader, node: ast.AST, item: Any) -> BufferRegion:
     if isinstance(item, BufferLoad):
         return BufferRegion.point(item.buffer, item.indices)
     if isinstance(item, Buffer):
@@ -277,7 +223,7 @@ def _region(p: Parser, node: ast.AST, item: Any) -> BufferRegion:
 
 
 @word("block_attr")
-def block_attr(p: Parser, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
+def block_attr(p: Reader, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
     """Annotations of the block."""
     draft = p.draft(node)
     draft.annotations = frozen({**draft.annotations, **p.mapping(node, attrs)})
@@ -285,7 +231,7 @@ def block_attr(p: Parser, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
 
 
 @word("func_attr")
-def func_attr(p: Parser, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
+def func_attr(p: Reader, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
     """Attributes of the function."""
     p.attrs.update(p.mapping(node, attrs))
     return Bound()
@@ -295,8 +241,8 @@ def func_attr(p: Parser, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
 
 
 @word("alloc_buffer")
-def alloc_buffer(p: Parser, node: ast.Call, *args: Any, **kwargs: Any) -> Bound | Scoped:
-    """A buffer that lives in the enclosing block (in a function without blocks: in what follows)."""
+def alloc_buffer(p: Reader, node: ast.Call, *args: Any, **kwargs: Any) -> Bound | Scoped:
+    """A buffer that lives in the enclosing block; outside of blocks, in what follows."""
     if not p.drafts:
         return allocate(p, node, *args, **kwargs)
     buffer = _declared(p, node, *args, **kwargs)
@@ -305,7 +251,7 @@ def alloc_buffer(p: Parser, node: ast.Call, *args: Any, **kwargs: Any) -> Bound 
 
 
 @word("allocate")
-def allocate(p: Parser, node: ast.Call, extents: Any, dtype: Any = "float32", scope: str = "global",
+def allocate(p: Reader, node: ast.Call, extents: Any, dtype: Any = "float32", scope: str = "global",
              condition: Any = None, *, annotations: Mapping[str, Any] | None = None,
              **kwargs: Any) -> Scoped:  # fmt: skip
     """Fresh memory for what follows."""
@@ -315,7 +261,7 @@ def allocate(p: Parser, node: ast.Call, extents: Any, dtype: Any = "float32", sc
 
 
 @word("decl_buffer")
-def decl_buffer(p: Parser, node: ast.Call, *args: Any, data: Any = None, source: Any = None,
+def decl_buffer(p: Reader, node: ast.Call, *args: Any, data: Any = None, source: Any = None,
                 **kwargs: Any) -> Scoped:  # fmt: skip
     """Another view of memory in scope; without `data`, fresh memory."""
     origin = source if data is None else data
@@ -334,7 +280,7 @@ def decl_buffer(p: Parser, node: ast.Call, *args: Any, data: Any = None, source:
     return Scoped(lambda body: DeclBuffer(buffer, owner, body), buffer)
 
 
-def _declared(p: Parser, node: ast.AST, *args: Any, **kwargs: Any) -> Buffer:
+def _declared(p: Reader, node: ast.AST, *args: Any, **kwargs: Any) -> Buffer:
     described = p.guard(node, BufferWord(), *args, **kwargs)
     return renamed(described, p.hint(0, "buffer"))
 
@@ -344,7 +290,7 @@ _UNSAID = object()
 
 @word("match_buffer")
 def match_buffer(
-    p: Parser, node: ast.Call, param: Any, shape: Any = None, dtype: Any = None, data: Any = None,
+    p: Reader, node: ast.Call, param: Any, shape: Any = None, dtype: Any = None, data: Any = None,
     strides: Any = None, elem_offset: Any = _UNSAID, scope: str = "global", align: int = -1,
     offset_factor: int = 0, buffer_type: str = "default", axis_separators: Any = None,
 ) -> Bound:  # fmt: skip
@@ -360,7 +306,8 @@ def match_buffer(
         elem_offset = Var(f"{name}_elem_offset", "int32") if offset_factor > 0 else None
     if dtype is None:
         dtype = "float32" if region is None else region.buffer.dtype
-    buffer = _declared(p, node, shape, dtype, data, strides, elem_offset, scope, align, offset_factor)
+    rest = (strides, elem_offset, scope, align, offset_factor)
+    buffer = _declared(p, node, shape, dtype, data, *rest)
     if region is None:
         p.bind_handle(node, param, buffer)
     else:
@@ -373,7 +320,7 @@ def match_buffer(
 
 @word("LetStmt")
 def let_stmt(
-    p: Parser, node: ast.Call, value: Any, dtype: Any = None, *, var: Var | None = None
+    p: Reader, node: ast.Call, value: Any, dtype: Any = None, *, var: Var | None = None
 ) -> Scoped:
     """A variable for a value, in what follows: `x = T.let(value)`."""
     want = None if dtype is None else dtype_of(dtype)
@@ -381,19 +328,19 @@ def let_stmt(
 
 
 @word("evaluate")
-def evaluate(p: Parser, node: ast.Call, value: Any) -> Evaluate:
+def evaluate(p: Reader, node: ast.Call, value: Any) -> Evaluate:
     """Evaluate for the effect."""
     return Evaluate(p.guard(node, typed, value))
 
 
 @word("Assert")
-def assert_stmt(p: Parser, node: ast.Call, condition: Any, message: str = "") -> AssertStmt:
+def assert_stmt(p: Reader, node: ast.Call, condition: Any, message: str = "") -> AssertStmt:
     """The condition holds, or the kernel stops with the message."""
     return p.assertion(node, condition, message)
 
 
 @word("attr")
-def attr(p: Parser, node: ast.Call, node_: Any, key: str, value: Any) -> Scoped:
+def attr(p: Reader, node: ast.Call, node_: Any, key: str, value: Any) -> Scoped:
     """`key` of the node is `value` in what follows."""
     if not isinstance(node_, (Buffer, Var, str, type(None))):
         p.fail(node, f"T.attr: {describe(node_)} cannot carry an attribute; a buffer, a variable, "
@@ -405,7 +352,7 @@ def attr(p: Parser, node: ast.Call, node_: Any, key: str, value: Any) -> Scoped:
 
 
 @word("env_thread")
-def env_thread(p: Parser, node: ast.Call, thread_tag: str, dtype: Any = "int32") -> Bound:
+def env_thread(p: Reader, node: ast.Call, thread_tag: str, dtype: Any = "int32") -> Bound:
     """A variable for the index of a thread; T.launch_thread gives its extent."""
     var = Var(p.hint(0, "thread"), dtype_of(dtype))
     p.threads[var] = thread_tag
@@ -413,7 +360,7 @@ def env_thread(p: Parser, node: ast.Call, thread_tag: str, dtype: Any = "int32")
 
 
 @word("launch_thread")
-def launch_thread(p: Parser, node: ast.Call, thread: Any, extent: Any) -> Scoped:
+def launch_thread(p: Reader, node: ast.Call, thread: Any, extent: Any) -> Scoped:
     """What follows runs once for each thread of a tag."""
     if isinstance(thread, str):
         size = p.guard(node, typed, extent)
@@ -429,25 +376,25 @@ def launch_thread(p: Parser, node: ast.Call, thread: Any, extent: Any) -> Scoped
 
 
 @word("If")
-def if_word(p: Parser, node: ast.Call, condition: Any) -> Region:
+def if_word(p: Reader, node: ast.Call, condition: Any) -> Region:
     """`with T.If(condition):` around `with T.Then():` and `with T.Else():`."""
     return Region("if", p.condition(node, condition))
 
 
 @word("Then")
-def then_word(p: Parser, node: ast.Call) -> Region:
+def then_word(p: Reader, node: ast.Call) -> Region:
     """What runs where the condition holds."""
     return Region("then")
 
 
 @word("Else")
-def else_word(p: Parser, node: ast.Call) -> Region:
+def else_word(p: Reader, node: ast.Call) -> Region:
     """What runs where the condition does not hold."""
     return Region("else")
 
 
 @word("While")
-def while_word(p: Parser, node: ast.Call, condition: Any) -> Region:
+def while_word(p: Reader, node: ast.Call, condition: Any) -> Region:
     """`with T.While(condition):` is `while condition:`."""
     return Region("while", p.condition(node, condition))
 

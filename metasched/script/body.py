@@ -1,0 +1,383 @@
+"""Python's statements in a script: loops, branches, scopes, blocks, assignments, stores."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.dtype import HANDLE, VOID, DType, promote
+from metasched.ir.expr import Expr, Var, cast
+from metasched.ir.op import Broadcast, Call
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    Return,
+    Stmt,
+    While,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import walk
+from metasched.script.builder import MetaVar, StatementWord, TypeWord, renamed, typed
+from metasched.script.plain import describe
+from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
+from metasched.script.statements import STATEMENTS
+
+Item = Stmt | Scoped
+
+
+class BodyReader(Reader):
+    """Statements of a function, in order."""
+
+    def body(self, nodes: Sequence[ast.stmt]) -> Stmt:
+        """Statements in order; a scope wraps all that follows it."""
+        with self.scope():
+            items: list[Item] = []
+            for node in nodes:
+                items += self.statement(node)
+        tail: list[Stmt] = []
+        for item in reversed(items):
+            tail = [item.wrap(seq(reversed(tail)))] if isinstance(item, Scoped) else [*tail, item]
+        return seq(reversed(tail))
+
+    def statement(self, node: ast.stmt) -> list[Item]:
+        rule = _STATEMENTS.get(type(node))
+        if rule is None:
+            what = type(node).__name__
+            self.fail(node, f"{what} has no meaning in a script", _HINTS.get(type(node), ""))
+        return rule(self, node)
+
+    def _for(self, node: ast.For) -> list[Item]:
+        if node.orelse:
+            self.fail(node.orelse[0], "a loop has no else")
+        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        names = [self._target_name(t) for t in targets]
+        loops = self._loops(node.iter)
+        if len(names) != len(loops.ranges):
+            self.fail(node.target, f"{len(loops.ranges)} loops need as many variables, "
+                      f"{len(names)} given")  # fmt: skip
+        with self.scope():
+            variables = []
+            for name, (low, size) in zip(names, loops.ranges, strict=True):
+                var = Var(name, size.dtype)
+                self.scopes[name] = var
+                if loops.step is None:
+                    self.loops[var] = Range(low, size)
+                variables.append(var)
+            inner = self.body(node.body)
+        for var, (low, size) in reversed(list(zip(variables, loops.ranges, strict=True))):
+            notes = loops.annotations
+            inner = For(var, low, size, loops.kind, inner, loops.thread, notes, loops.step)
+        return [inner]
+
+    def _loops(self, node: ast.expr) -> Loops:
+        if isinstance(node, ast.Call):
+            fn = self.value(node.func)
+            if fn is range:
+                args, kwargs = self.arguments(node)
+                if kwargs or not 1 <= len(args) <= 3:
+                    self.fail(node, "range takes one to three numbers")
+                stop, step = [*args, None, None][1:3]
+                return self.loop(node, ForKind.SERIAL, args[0], stop, step, None)
+            found = self.word(node, fn)
+            if isinstance(found, Loops):
+                return found
+        self.fail(node, "a loop runs over range, T.grid, T.serial, T.parallel, T.vectorized, "
+                  "T.unroll or T.thread_binding")  # fmt: skip
+
+    def _while(self, node: ast.While) -> list[Item]:
+        if node.orelse:
+            self.fail(node.orelse[0], "a loop has no else")
+        condition = self.condition(node.test, self.operand(node.test))
+        return [While(condition, self.body(node.body))]
+
+    def _if(self, node: ast.If) -> list[Item]:
+        condition = self.condition(node.test, self.operand(node.test))
+        then = self.body(node.body)
+        return [IfThenElse(condition, then, self.body(node.orelse) if node.orelse else None)]
+
+    def _with(self, node: ast.With) -> list[Item]:
+        return self._with_item(node, list(node.items))
+
+    def _with_item(self, node: ast.With, items: list[ast.withitem]) -> list[Item]:
+        """The first item around the others, and those around the body."""
+        if not items:
+            return [self.body(node.body)]
+        call, target = items[0].context_expr, items[0].optional_vars
+        if not isinstance(call, ast.Call):
+            self.fail(call, "with takes a word of T that opens a scope, called: T.block(\"name\")")
+        self.hints = self._target_names(target)
+        found = self.word(call, self.value(call.func))
+        if isinstance(found, Region):
+            if len(items) > 1:
+                self.fail(items[1].context_expr, "this scope stands in a with of its own")
+            return self._region_body(node, call, found)
+        if not isinstance(found, Scoped):
+            self.fail(call, "this word opens no scope")
+        with self.scope():
+            if target is not None:
+                self._bind(target, found.value)
+            inner = self._with_item(node, items[1:])
+        return [found.wrap(seq(i for i in inner if isinstance(i, Stmt)))]
+
+    def _region_body(self, node: ast.With, call: ast.Call, found: Region) -> list[Item]:
+        if found.role == "block":
+            return [self._block(node, call, found.value)]
+        if found.role == "while":
+            return [While(found.value, self.body(node.body))]
+        if found.role == "if":
+            return [self._if_frames(node, found.value)]
+        if found.role != "init":
+            self.fail(call, "T.Then and T.Else stand inside `with T.If(condition):`")
+        found.value.init = self.body(node.body)
+        return []
+
+    def _if_frames(self, node: ast.With, condition: Expr) -> Stmt:
+        """with T.If(c): with T.Then(): ...; with T.Else(): ..."""
+        parts: dict[str, Stmt] = {}
+        for inner in node.body:
+            call = inner.items[0].context_expr if isinstance(inner, ast.With) else None
+            found = self.word(call, self.value(call.func)) if isinstance(call, ast.Call) else None
+            if not isinstance(found, Region) or found.role not in ("then", "else"):
+                self.fail(inner, "T.If holds `with T.Then():` and `with T.Else():`")
+            assert isinstance(inner, ast.With)
+            parts[found.role] = self.body(inner.body)
+        if "then" not in parts:
+            self.fail(node, "T.If needs `with T.Then():`")
+        return IfThenElse(condition, parts["then"], parts.get("else"))
+
+    def _block(self, node: ast.With, call: ast.Call, draft: BlockDraft) -> Stmt:
+        if node.items[0].optional_vars is not None:
+            self.fail(
+                call,
+                "a block's iterators are named in its body",
+                'write vi = T.axis.spatial(extent, i) below `with T.block("name"):`',
+            )
+        outermost = all(d is self.implicit for d in self.drafts)
+        self.drafts.append(draft)
+        body = self.body(node.body)
+        self.drafts.pop()
+        block = Block(
+            draft.name, tuple(draft.iters), draft.reads or (), draft.writes or (), body, draft.init,
+            tuple(draft.allocs), tuple(draft.matches), draft.annotations,
+        )  # fmt: skip
+        root = outermost and draft.name == "root" and not draft.iters
+        if not root and (draft.reads is None or draft.writes is None):
+            block = self._infer(call, draft, block)
+        return BlockRealize(tuple(draft.values), draft.predicate, block)
+
+    def _infer(self, call: ast.Call, draft: BlockDraft, block: Block) -> Block:
+        """The regions that T.reads and T.writes would have said."""
+        for part in walk(block):
+            pointers = part.args if isinstance(part, Call) else ()
+            if any(isinstance(a, Var) and a.dtype is HANDLE for a in pointers):
+                self.fail(call, f"block {draft.name!r} passes a pointer on, so what it touches "
+                          "cannot be inferred", "write T.reads(...) and T.writes(...)")  # fmt: skip
+        reads, writes = block_access_regions(block)
+        return evolve(
+            block,
+            reads=reads if draft.reads is None else draft.reads,
+            writes=writes if draft.writes is None else draft.writes,
+        )
+
+    def _expression(self, node: ast.Expr) -> list[Item]:
+        value = node.value
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return []
+        if not isinstance(value, ast.Call):
+            self.fail(node, "this expression does nothing", "write T.evaluate(...)")
+        if isinstance(value.func, ast.Attribute) and value.func.attr == "vstore":
+            return [self._vstore(value, value.func)]
+        fn = self.value(value.func)
+        self.hints = []
+        found = self.word(value, fn) if isinstance(fn, StatementWord) else self.value(value)
+        if isinstance(found, Bound):
+            return []
+        if isinstance(found, (Scoped, Stmt)):
+            return [found]
+        if isinstance(found, Region):
+            self.fail(value, f"{describe(fn)} opens a scope", f"write with {describe(fn)}(...):")
+        if isinstance(found, Loops):
+            what = describe(fn)
+            self.fail(value, f"{what} stands in `for`", f"write for i in {what}(...):")
+        if not isinstance(found, Expr):
+            self.fail(value, f"{describe(found)} is no statement")
+        return [Evaluate(found)]
+
+    def word(self, node: ast.Call, fn: Any) -> Any:
+        """Call a statement word."""
+        if not isinstance(fn, StatementWord):
+            self.fail(node, f"{describe(fn)} does not belong here; a statement word of T does")
+        handler = STATEMENTS[fn.name]
+        args, kwargs = self.arguments(node)
+        try:
+            _signature(handler).bind(self, node, *args, **kwargs)
+        except TypeError as error:
+            self.fail(node, f"T.{fn.name}: {error}")
+        return self.guard(node, handler, self, node, *args, **kwargs)
+
+    # ---- assignments -----------------------------------------------------------------------
+
+    def _assign(self, node: ast.Assign) -> list[Item]:
+        if len(node.targets) != 1:
+            self.fail(node, "assign to one target at a time")
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript):
+            return [self._store(target, node.value, self.operand(node.value))]
+        self.hints = self._target_names(target)
+        if isinstance(node.value, ast.Call):
+            fn = self.value(node.value.func)
+            if isinstance(fn, StatementWord):
+                return self._assign_word(node.value, fn, target)
+        found = self.value(node.value)
+        if isinstance(found, Var) and isinstance(node.value, ast.Call):
+            found = MetaVar(Var(self.hint(0, found.name), found.dtype))
+        elif isinstance(found, Buffer) and found.name == "buffer":
+            found = renamed(found, self.hint(0, "buffer"))
+        return self._bind_values(node, target, found)
+
+    def _assign_word(self, call: ast.Call, fn: StatementWord, target: ast.expr) -> list[Item]:
+        found = self.word(call, fn)
+        if not isinstance(found, (Bound, Scoped)) or found.value is None:
+            self.fail(call, f"T.{fn.name} gives no value to assign")
+        self._bind(target, found.value)
+        return [found] if isinstance(found, Scoped) else []
+
+    def _bind_values(self, node: ast.Assign, target: ast.expr, found: Any) -> list[Item]:
+        if isinstance(target, ast.Tuple):
+            if not isinstance(found, (tuple, list)) or len(found) != len(target.elts):
+                self.fail(node, f"{len(target.elts)} names need as many values, not "
+                          f"{describe(found)}")  # fmt: skip
+            pairs = zip(target.elts, found, strict=True)
+            return [item for part, value in pairs for item in self._bind_values(node, part, value)]
+        if isinstance(found, (Expr, bool, int, float, BufferRegion)):
+            value = self.lanes(node.value, found)
+            scoped = self.let(node.value, self._target_name(target), value, None, None)
+            self._bind(target, scoped.value)
+            return [scoped]
+        self._bind(target, found.value if isinstance(found, MetaVar) else found)
+        return []
+
+    def _annotated(self, node: ast.AnnAssign) -> list[Item]:
+        name = self._target_name(node.target)
+        found = self.value(node.annotation)
+        dtype = None
+        if not (isinstance(found, StatementWord) and found.name == "LetStmt"):
+            dtype = self.annotation(node.annotation)
+            if not isinstance(dtype, DType):
+                self.fail(node.annotation, f"a variable has a scalar type, not {describe(dtype)}")
+        if node.value is None:
+            self.scopes[name] = Var(name, dtype or "int32")
+            return []
+        scoped = self.let(node.value, name, self.operand(node.value), dtype, None)
+        self.scopes[name] = scoped.value
+        return [scoped]
+
+    def annotation(self, node: ast.expr) -> Any:
+        """What an annotation says: a Buffer or a DType."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            inner = ast.parse(node.value, mode="eval").body
+            for part in ast.walk(inner):
+                ast.copy_location(part, node)
+            node = inner
+        found = self.value(node)
+        if isinstance(found, TypeWord):
+            return found.dtype
+        if isinstance(found, Var) and found.dtype is HANDLE:
+            return HANDLE
+        return DType(found) if found in (int, float, bool) else found
+
+    def _augmented(self, node: ast.AugAssign) -> list[Item]:
+        if isinstance(node.target, ast.Subscript):
+            old = self.lanes(node.target, self.subscript(node.target))
+            value = self.apply(node, node.op, old, self.operand(node.value))
+            return [self._store(node.target, node.value, value)]
+        name = self._target_name(node.target)
+        old = self.name(ast.copy_location(ast.Name(name), node.target))
+        value = self.apply(node, node.op, old, self.operand(node.value))
+        scoped = self.let(node.value, name, value, None, None)
+        self.scopes[name] = scoped.value
+        return [scoped]
+
+    def _store(self, target: ast.Subscript, node: ast.AST, value: Any) -> Stmt:
+        buffer = self.value(target.value)
+        if not isinstance(buffer, Buffer):
+            self.fail(target, f"only buffers are stored to, not {describe(buffer)}")
+        place = self.lanes(target, self.access(target, buffer))
+        return BufferStore(buffer, self.stored(node, value, place.dtype), place.indices)
+
+    def stored(self, node: ast.AST, value: Any, dtype: DType) -> Expr:
+        """`value` in the type of its destination, widened where nothing can be lost."""
+        found: Expr = self.guard(node, typed, value, dtype)
+        if found.dtype is dtype:
+            return found
+        if found.dtype.scalar is dtype.scalar and found.dtype.lanes == 1:
+            return Broadcast(found, dtype.lanes)
+        lanes = found.dtype.lanes
+        if lanes != dtype.lanes or self.guard(node, promote, found.dtype, dtype) != dtype:
+            self.fail(node, f"a value of type {found.dtype} is stored where {dtype} is kept",
+                      f'write T.cast(value, "{dtype}")')  # fmt: skip
+        return cast(dtype, found)
+
+    def _vstore(self, node: ast.Call, func: ast.Attribute) -> Stmt:
+        """A.vstore([i], value, predicate=mask)."""
+        buffer = self.value(func.value)
+        args, kwargs = self.arguments(node)
+        if not isinstance(buffer, Buffer) or len(args) != 2 or set(kwargs) - {"predicate"}:
+            self.fail(node, "write A.vstore([indices], value, predicate=mask)")
+        items = args[0] if isinstance(args[0], (tuple, list)) else (args[0],)
+        indices = [self.index(node, i) for i in items]
+        place = self.guard(node, BufferLoad, buffer, indices)
+        mask = kwargs.get("predicate")
+        predicate = None if mask is None else self.guard(node, typed, mask)
+        value = self.stored(node.args[1], args[1], place.dtype)
+        return BufferStore(buffer, value, tuple(indices), predicate)
+
+    def _return(self, node: ast.Return) -> list[Item]:
+        if node.value is None:
+            return [Return()]
+        want = None if self.ret_type is VOID else self.ret_type
+        return [Return(self.expr(node.value, want))]
+
+    def _assert(self, node: ast.Assert) -> list[Item]:
+        message = "" if node.msg is None else self.value(node.msg)
+        return [self.assertion(node, self.operand(node.test), message)]
+
+
+_STATEMENTS: dict[type[ast.AST], Callable[[BodyReader, Any], list[Item]]] = {
+    ast.For: BodyReader._for,
+    ast.While: BodyReader._while,
+    ast.If: BodyReader._if,
+    ast.With: BodyReader._with,
+    ast.Expr: BodyReader._expression,
+    ast.Assign: BodyReader._assign,
+    ast.AnnAssign: BodyReader._annotated,
+    ast.AugAssign: BodyReader._augmented,
+    ast.Return: BodyReader._return,
+    ast.Assert: BodyReader._assert,
+    ast.Pass: lambda p, n: [],
+    ast.Break: lambda p, n: [Break()],
+    ast.Continue: lambda p, n: [Continue()],
+}
+_HINTS: dict[type[ast.AST], str] = {
+    ast.FunctionDef: "define functions side by side, in an @I.ir_module class",
+    ast.Import: "import at the top of the file",
+    ast.ImportFrom: "import at the top of the file",
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _signature(handler: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(handler)

@@ -1,0 +1,141 @@
+"""Plain Python values in scripts: what is taken from outside, and arithmetic on it.
+
+Only stored data is read: a property is not run, a function not called, a subclass of a number not
+asked for its operators. So reading a script executes nothing of the user's.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from metasched.ir.buffer import Buffer, BufferRegion
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.script.builder import (
+    WORDS,
+    BufferWord,
+    MetaVar,
+    Namespace,
+    StatementWord,
+    TypeWord,
+)
+from metasched.script.words import PYTHON_WORDS
+
+PYTHON: dict[str, Any] = {name: getattr(builtins, name) for name in PYTHON_WORDS}
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b, ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
+    ast.Pow: lambda a, b: a**b, ast.BitAnd: lambda a, b: a & b, ast.BitOr: lambda a, b: a | b,
+    ast.BitXor: lambda a, b: a ^ b, ast.LShift: lambda a, b: a << b,
+    ast.RShift: lambda a, b: a >> b,
+    ast.Eq: lambda a, b: a == b, ast.NotEq: lambda a, b: a != b, ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b, ast.Gt: lambda a, b: a > b, ast.GtE: lambda a, b: a >= b,
+    ast.Is: lambda a, b: a is b, ast.IsNot: lambda a, b: a is not b,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_OURS = (Expr, Buffer, BufferRegion, PrimFunc, IRModule, Namespace, StatementWord, MetaVar,
+         TypeWord, BufferWord, DType, types.ModuleType, type, np.dtype)  # fmt: skip
+_EXACT = (bool, int, float, str, tuple, list, dict, range, type(None))
+_LIMIT = 1 << 12  # bits of a computed integer, length of a repeated text
+
+
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: lambda v: -v, ast.UAdd: lambda v: +v, ast.Not: lambda v: not v,
+    ast.Invert: lambda v: ~v,
+}  # fmt: skip
+
+
+def plain_value(value: Any, name: str) -> Any:
+    """A value from outside as plain data.
+
+    Raises ValueError for what could only be used by running code of the user's.
+    """
+    if type(value) in _EXACT or isinstance(value, _OURS):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (tuple, list)):
+        return value
+    if any(value is known for known in (*WORDS.values(), *PYTHON.values())):
+        return value
+    if isinstance(value, _CODE):
+        raise ValueError(
+            f"{name!r} is a {type(value).__name__}; a script is read, not executed, and calls "
+            "only words of T"
+        )
+    return value
+
+
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+def stored_attribute(base: Any, name: str) -> Any:
+    """base.name where it is stored data; raises ValueError where reading it would run code."""
+    found = inspect.getattr_static(base, name, _MISSING)
+    if found is _MISSING:
+        raise ValueError(f"{describe(base)} has no attribute {name!r}")
+    slot = isinstance(found, types.MemberDescriptorType)
+    if slot or (type(found).__name__ == "_tuplegetter" and isinstance(base, tuple)):
+        return found.__get__(base)
+    if hasattr(type(found), "__get__") and not isinstance(found, (*_CODE, type)):
+        raise ValueError(f"{name!r} is computed: reading it would execute code")
+    return found
+
+
+_MISSING = object()
+
+
+def compute(op: ast.AST, a: Any, b: Any) -> Any:
+    """An operator of Python on plain values; ValueError where it has none."""
+    rule = _ARITHMETIC.get(type(op))
+    if rule is None or type(a) not in _EXACT or type(b) not in _EXACT:
+        if isinstance(a, str) and isinstance(b, str) and isinstance(op, (ast.Eq, ast.NotEq)):
+            return str.__eq__(a, b) is isinstance(op, ast.Eq)
+        what = f"{describe(a)} and {describe(b)}"
+        raise ValueError(f"operator {type(op).__name__} has no meaning on {what}")
+    if isinstance(op, (ast.Pow, ast.LShift)) and isinstance(a, int) and isinstance(b, int):
+        bits = a.bit_length() * b if isinstance(op, ast.Pow) else a.bit_length() + b
+        if bits > _LIMIT:
+            raise ValueError("the number is too large")
+    repeated = isinstance(a, (str, tuple, list)) or isinstance(b, (str, tuple, list))
+    times = max(x for x in (a, b, 0) if isinstance(x, int))
+    if isinstance(op, ast.Mult) and repeated and times > _LIMIT:
+        raise ValueError("the sequence is too long")
+    return rule(a, b)
+
+
+def compute_unary(op: ast.AST, value: Any) -> Any:
+    """An operator of Python on one plain value."""
+    if type(value) not in _EXACT:
+        raise ValueError(f"{describe(value)} has no operator {type(op).__name__}")
+    return _UNARY[type(op)](value)
+
+
+def describe(value: Any) -> str:
+    """What a value is, in a few words, for messages."""
+    if isinstance(value, BufferRegion):
+        return f"a region of {value.buffer.name}"
+    if isinstance(value, Buffer):
+        return f"the buffer {value.name}"
+    if isinstance(value, StatementWord):
+        return f"T.{value.name}"
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return repr(value)
+    if isinstance(value, types.ModuleType):
+        return f"the module {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"

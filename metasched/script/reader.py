@@ -1,0 +1,194 @@
+"""A function in the middle of being read: what the statement words note down and ask for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.dtype import BOOL, VOID, DType
+from metasched.ir.expr import TRUE, Expr, Var
+from metasched.ir.stmt import (
+    EMPTY,
+    AssertStmt,
+    ForKind,
+    FrozenMap,
+    IterKind,
+    IterVar,
+    LetStmt,
+    MatchBufferRegion,
+    Stmt,
+    frozen,
+)
+from metasched.script.builder import Namespace, typed
+from metasched.script.diagnostics import Source
+from metasched.script.evaluate import Evaluator
+from metasched.script.plain import describe
+
+
+@dataclass
+class BlockDraft:
+    """A block being read."""
+
+    name: str
+    iters: list[IterVar] = field(default_factory=list)
+    values: list[Expr] = field(default_factory=list)
+    predicate: Expr = TRUE
+    reads: tuple[BufferRegion, ...] | None = None
+    writes: tuple[BufferRegion, ...] | None = None
+    init: Stmt | None = None
+    allocs: list[Buffer] = field(default_factory=list)
+    matches: list[MatchBufferRegion] = field(default_factory=list)
+    annotations: FrozenMap = EMPTY
+
+
+@dataclass
+class Loops:
+    """What stands after `in`: loops from outside in, as (minimum, extent), and how they run."""
+
+    ranges: list[tuple[Expr, Expr]]
+    kind: ForKind = ForKind.SERIAL
+    thread: str | None = None
+    annotations: FrozenMap = EMPTY
+    step: Expr | None = None
+
+
+@dataclass
+class Scoped:
+    """A statement around what follows: `wrap` gives it a body; `value` is bound to the name."""
+
+    wrap: Callable[[Stmt], Stmt]
+    value: Any = None
+
+
+@dataclass
+class Region:
+    """A part of a statement in progress with a body of its own: `init`, `then`, `else`, ..."""
+
+    role: str
+    value: Any = None
+
+
+@dataclass
+class Bound:
+    """A value for the name on the left; nothing is added to the program."""
+
+    value: Any = None
+
+
+class Reader(Evaluator):
+    """The state of one function being read, and the pieces its words are made of."""
+
+    def __init__(
+        self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace]
+    ) -> None:
+        super().__init__(source, captured, namespaces)
+        self.attrs: dict[str, Any] = {}
+        self.drafts: list[BlockDraft] = []
+        self.implicit: BlockDraft | None = None
+        self.loops: dict[Expr, Range] = {}
+        self.threads: dict[Var, str] = {}
+        self.handles: dict[Var, Buffer | None] = {}
+        self.hints: list[str] = []
+        self.ret_type = VOID
+
+    def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
+             annotations: Mapping[str, Any] | None) -> Loops:  # fmt: skip
+        """One loop over start:stop:step, or over 0:start when there is no stop."""
+        if stop is None:
+            start, stop = 0, start
+        low, size = self.extent(node, start, stop, step)
+        if low.dtype is not size.dtype:
+            self.fail(node, f"the bounds have different types, {low.dtype} and {size.dtype}")
+        stride = None if step is None else self.guard(node, typed, step, size.dtype)
+        notes = frozen(self.mapping(node, annotations or {}))
+        return Loops([(low, size)], kind, None, notes, stride)
+
+    def condition(self, node: ast.AST, value: Any) -> Expr:
+        """`value` as a condition."""
+        found = self.guard(node, typed, value, BOOL)
+        if not found.dtype.is_bool:
+            self.fail(node, f"a condition is needed, not {found.dtype}", "compare with != 0")
+        return found  # type: ignore[no-any-return]
+
+    def let(
+        self, node: ast.AST, name: str, value: Any, dtype: DType | None, var: Var | None
+    ) -> Scoped:
+        """A let of `value`; a number takes `dtype`."""
+        found = self.guard(node, typed, value, dtype)
+        want = var.dtype if var is not None else dtype
+        if want is not None and found.dtype is not want:
+            self.fail(node, f"the value is {found.dtype}, the variable {want}",
+                      f'write T.cast(value, "{want}")')  # fmt: skip
+        var = var or Var(name, found.dtype)
+        bound = var
+        return Scoped(lambda body: LetStmt(bound, found, body), bound)
+
+    def assertion(self, node: ast.AST, condition: Any, message: Any) -> AssertStmt:
+        """The condition holds, or the kernel stops with the message."""
+        if not isinstance(message, str):
+            self.fail(node, f"the message of an assertion is a text, not {describe(message)}")
+        return AssertStmt(self.condition(node, condition), message)
+
+    def draft(self, node: ast.AST) -> BlockDraft:
+        """The block being read; the implicit root is none."""
+        if not self.drafts or self.drafts[-1] is self.implicit:
+            self.fail(node, "this stands only inside a block", 'write with T.block("name"):')
+        return self.drafts[-1]
+
+    def iterator(self, node: ast.AST, name: str, dom: Range, kind: IterKind, value: Any) -> Var:
+        """A new iterator of the block being read."""
+        draft = self.draft(node)
+        bound = self.guard(node, typed, value, dom.extent.dtype)
+        var = Var(name, dom.extent.dtype)
+        draft.iters.append(IterVar(var, dom, kind))
+        draft.values.append(bound)
+        return var
+
+    def bind_handle(self, node: ast.AST, handle: Var, buffer: Buffer) -> None:
+        """`T.match_buffer(handle, ...)`: the parameter is this buffer."""
+        if handle not in self.handles:
+            self.fail(node, f"{handle.name} is not a T.handle parameter")
+        if self.handles[handle] is not None:
+            self.fail(node, f"{handle.name} is matched already")
+        self.handles[handle] = buffer
+
+    def owner_of(self, pointer: Var) -> Buffer | None:
+        """The buffer in scope whose data this is."""
+        for found in self.scopes.values():
+            if isinstance(found, Buffer) and found.data is pointer:
+                return found
+        return None
+
+    def mapping(self, node: ast.AST, value: Any) -> dict[str, Any]:
+        """A dictionary with text keys."""
+        if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
+            self.fail(node, f"a dictionary with text keys is needed, not {describe(value)}")
+        return dict(value)
+
+    def hint(self, index: int, default: str) -> str:
+        """The name on the left of the statement being read."""
+        return self.hints[index] if index < len(self.hints) else default
+
+    def _target_names(self, target: ast.expr | None) -> list[str]:
+        if target is None:
+            return []
+        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        return [self._target_name(t) for t in parts]
+
+    def _target_name(self, target: ast.expr) -> str:
+        if not isinstance(target, ast.Name):
+            self.fail(target, "a name is needed here")
+        return target.id
+
+    def _bind(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            values = value if isinstance(value, tuple) else (value,)
+            if len(values) != len(target.elts):
+                self.fail(target, f"{len(values)} values for {len(target.elts)} names")
+            for part, item in zip(target.elts, values, strict=True):
+                self._bind(part, item)
+            return
+        self.scopes[self._target_name(target)] = value
