@@ -23,7 +23,11 @@ FLOORS: list[tuple[str, str]] = [
     ("", "errors config registry files hardware target"),
     ("ir", "intern dtype expr op buffer stmt func visit equal verify interp"),
     ("arith", "bounds modular linear rules analyzer itermap intset regions indexmap"),
-    ("script", "doc printer diagnostics regions builder tir ir parser"),
+    (
+        "script",
+        "words doc print_expr printer diagnostics builder plain evaluate reader statements body "
+        "parser tir ir",
+    ),
     ("analysis", "scope block reducer access loops dependence flops"),
     (
         "schedule",
