@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from metasched.analysis.affine import linear
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child
+from metasched.arith.itermap import detect_iter_map
+from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Var, as_int
 from metasched.ir.stmt import BlockRealize, For
@@ -83,11 +85,22 @@ def _plain(realize: BlockRealize, loops: Sequence[For]) -> bool:
 
 
 def _by_iter_map(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
+    ranges = {loop.var: Range(loop.min, loop.extent) for loop in loops}
+    found = detect_iter_map(realize.iter_values, ranges, realize.predicate, "surjective")
+    if found.error is not None:
+        return _not_affine(realize, found.error)
+    for total in found.sums:
+        if total.splits and total.splits[0].scale != 1:
+            return _not_affine(realize, "a binding steps over values")
+    return None
+
+
+def _not_affine(realize: BlockRealize, why: str) -> Failure:
     def sentence() -> str:
         bound = ", ".join(
             f"{v.var.name} = {show_expr(e)}"
             for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
         )
-        return f"the bindings of block {realize.block.name} are not affine: {bound}"
+        return f"the bindings of block {realize.block.name} are not affine ({why}): {bound}"
 
     return Failure("not-affine", sentence, realize)

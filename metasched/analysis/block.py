@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from metasched.analysis.access import updates_in_place
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.cover import region_cover as region_cover
@@ -113,7 +114,8 @@ def reduction(
     """Whether a child is a reduction block: its updates commute and start from its init.
 
     It has an init, an affine binding, only spatial and reduction iterators, dominates what it
-    writes, and no reduction iterator occurs in the indices of what it writes.
+    writes, reads no result but the one it updates, and no reduction iterator occurs in the
+    indices of what it writes.
     """
     child = scope.child(token)
     return (
@@ -126,7 +128,10 @@ def reduction(
 def _reduction_alone(block: Block) -> Failure | None:
     if "reduction" not in block.facts:
         block.facts["reduction"] = (
-            _has_init(block) or _spatial_or_reduce(block) or _reduction_free_output(block)
+            _has_init(block)
+            or _spatial_or_reduce(block)
+            or _reduction_free_output(block)
+            or _reads_other_results(block)
         )
     return block.facts["reduction"]  # type: ignore[no-any-return]
 
@@ -158,6 +163,15 @@ def _reduction_free_output(block: Block) -> Failure | None:
                     return f"reduction iterator {names} indexes the output {where}"
 
                 return Failure("reduction-indexes-output", sentence, block)
+    return None
+
+
+def _reads_other_results(block: Block) -> Failure | None:
+    for region in block.writes:
+        if not updates_in_place(block, region.buffer):
+            name = region.buffer.name
+            text = f"block {block.name} reads elements of {name} other than the one it updates"
+            return Failure("reads-other-results", text, block)
     return None
 
 

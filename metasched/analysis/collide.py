@@ -11,7 +11,7 @@ fuses, tiles, strides and shifted stencils. What it cannot prove counts as touch
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd, inf
 from typing import TypeAlias
@@ -25,6 +25,18 @@ Side: TypeAlias = tuple[Form, float]
 """One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
 
 _ROUNDS = 16
+
+
+class Outside:
+    """The container of all variables but some: those that have one value in both executions."""
+
+    __slots__ = ("moving",)
+
+    def __init__(self, moving: Iterable[Var]) -> None:
+        self.moving = frozenset(moving)
+
+    def __contains__(self, var: object) -> bool:
+        return var not in self.moving
 
 
 @dataclass(slots=True)

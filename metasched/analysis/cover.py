@@ -16,7 +16,9 @@ from typing import NamedTuple, TypeAlias
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope
-from metasched.ir.buffer import Buffer, BufferRegion
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import covers, intersect, lower_region, relax
+from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
 from metasched.ir.expr import LT, And, Expr, Var, as_int
 from metasched.ir.stmt import BlockToken, For
@@ -44,14 +46,15 @@ def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, list[tupl
         names = [v.var for v in block.iter_vars]
         values = dict(zip(names, child.realize.iter_values, strict=True))
         found = [
-            (r.buffer, [(_bind(d.min, values), _bind(d.extent, values)) for d in r.region])
+            (r.buffer, [(bind(d.min, values), bind(d.extent, values)) for d in r.region])
             for r in (block.writes if writes else block.reads)
         ]
         child.realize.facts[key] = found
     return found
 
 
-def _bind(expr: Expr, values: dict[Var, Expr]) -> Expr:
+def bind(expr: Expr, values: dict[Var, Expr]) -> Expr:
+    """`expr` with variables replaced."""
     if isinstance(expr, Var):
         value = values.get(expr)
         return expr if value is None else value
@@ -263,9 +266,45 @@ def covered(
         if where is not buffer:
             continue
         need = [upper_span(low, extent, varying) for low, extent in region]
-        if not any(all(map(_inside, need, box, whole)) for box in written):
+        if any(all(map(_inside, need, box, whole)) for box in written):
+            continue
+        if not any(_covers_symbolically(child, p, buffer, shared, region) for p in producers):
             return _uncovered(child, child.block.reads[k], producers)
     return None
+
+
+def _covers_symbolically(
+    child: Child, producer: Child, buffer: Buffer, shared: int, region: list[tuple[Expr, Expr]]
+) -> bool:
+    """The same question to the prover, which knows symbolic extents and fused iterators."""
+    extra = thread_loops(child.loops[:shared], buffer.scope)
+    outer = [loop for loop in child.loops[:shared] if loop not in extra]
+    analyzer = Analyzer({loop.var: Range(loop.min, loop.extent) for loop in outer})
+    need = _relaxed(buffer, region, (*child.loops[shared:], *extra), analyzer)
+    below = _domain((*producer.loops[shared:], *extra))
+    for where, produced in bound_regions(producer, writes=True):
+        if where is buffer:
+            points = [Range(low, extent) for low, extent in produced]
+            box = lower_region(points, below, producer.realize.predicate, analyzer)
+            if box is not None and covers(box, need, analyzer):
+                return True
+    return False
+
+
+def _domain(loops: Iterable[For]) -> dict[Var, Range]:
+    return {loop.var: Range(loop.min, loop.extent) for loop in loops}
+
+
+def _relaxed(
+    buffer: Buffer,
+    region: list[tuple[Expr, Expr]],
+    loops: Sequence[For],
+    analyzer: Analyzer,
+) -> list[Range]:
+    """What a consumer reads while `loops` run, clipped to the buffer."""
+    points = BufferRegion(buffer, tuple(Range(low, extent) for low, extent in region))
+    box = relax(points, _domain(loops), analyzer)
+    return intersect(box.region, buffer.whole().region, analyzer)
 
 
 def _uncovered(child: Child, region: BufferRegion, producers: Sequence[Child]) -> Failure:

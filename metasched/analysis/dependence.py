@@ -15,13 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations
 from math import inf
 
+from metasched.analysis.access import (
+    Access,
+    bound_access,
+    exact_accesses,
+    index_side,
+    injective_block,
+    loads_of,
+    updates_in_place,
+)
 from metasched.analysis.affine import Interval, interval, linear
 from metasched.analysis.binding import affine_binding
-from metasched.analysis.collide import Side, collide
+from metasched.analysis.collide import Outside, Side, collide
 from metasched.analysis.cover import (
     bound_regions,
     covered,
@@ -50,7 +58,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.visit import free_vars, walk_exprs
+from metasched.ir.visit import free_vars
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +69,8 @@ class Touch:
         child: the block, None outside of blocks.
         where: the region as declared (over the block's iterators).
         box: the same over loop variables.
-        loops: all loops around it, from the scope block down.
+        loops: all loops around it, from the scope block down, those inside the block included.
+        inner: variables bound inside the block.
     """
 
     buffer: Buffer
@@ -70,6 +79,7 @@ class Touch:
     where: BufferRegion
     box: tuple[Side, ...]
     loops: tuple[For, ...]
+    inner: frozenset[Var] = frozenset()
 
     def show(self) -> str:
         """The access in words."""
@@ -77,34 +87,52 @@ class Touch:
         return f"{who} {'writes' if self.writes else 'reads'} {show_region(self.where)}"
 
 
-@lru_cache(maxsize=1 << 14)
-def _loads(expr: Expr) -> tuple[BufferLoad, ...]:
-    return tuple(e for e in walk_exprs(expr) if isinstance(e, BufferLoad))
-
-
 def touches(child: Child) -> tuple[Touch, ...]:
-    """Every access that a child declares, and the loads in its bindings (cached)."""
+    """Every access of a child, and the loads in its bindings (cached).
+
+    A body that can be read is taken at its word; otherwise the declared regions count.
+    """
     found: tuple[Touch, ...] | None = child.realize.facts.get("touches")
     if found and found[0].loops == child.loops:
         return found
-    out: list[Touch] = []
+    exact = exact_accesses(child.block)
+    out = list(_declared(child) if exact is None else _in_body(child, exact))
+    for expr in child.realize.exprs:
+        out += [_point(load, False, child, child.loops) for load in loads_of(expr)]
+    child.realize.facts["touches"] = tuple(out)
+    return tuple(out)
+
+
+def _declared(child: Child) -> Iterator[Touch]:
     for writes in (False, True):
         declared = child.block.writes if writes else child.block.reads
         bound = bound_regions(child, writes=writes)
         for where, (buffer, region) in zip(declared, bound, strict=True):
             box = tuple((linear(low), interval(extent, {})[1]) for low, extent in region)
-            out.append(Touch(buffer, writes, child, where, box, child.loops))
-    for expr in child.realize.exprs:
-        out += [_point(load, False, child, child.loops) for load in _loads(expr)]
-    child.realize.facts["touches"] = tuple(out)
-    return tuple(out)
+            yield Touch(buffer, writes, child, where, box, child.loops)
+
+
+def _in_body(child: Child, exact: Sequence[Access]) -> Iterator[Touch]:
+    """The accesses of the body; one that an earlier write covers (a load of C[i] in an update of
+    C[i]) meets others exactly as that does and is left out."""
+    own = child.block.alloc_buffers
+    seen: set[tuple[Buffer, tuple[Expr, ...]]] = set()
+    for access in sorted(exact, key=lambda a: not a.is_write):
+        key = (access.buffer, access.indices)
+        if key in seen or any(access.buffer is b for b in own):
+            continue
+        seen.add(key)
+        box = bound_access(access, child)
+        where = BufferRegion.point(access.buffer, access.indices)
+        loops = (*child.loops, *access.loops)
+        yield Touch(access.buffer, access.is_write, child, where, box, loops, access.inner)
 
 
 def _point(
     access: BufferLoad | BufferStore, writes: bool, child: Child | None, loops: tuple[For, ...]
 ) -> Touch:
     region = BufferRegion.point(access.buffer, access.indices)
-    box = tuple((linear(i), 1.0) for i in access.indices)
+    box = tuple(index_side(i) for i in access.indices)
     return Touch(access.buffer, writes, child, region, box, loops)
 
 
@@ -119,10 +147,10 @@ def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
             if isinstance(stmt, BufferStore):
                 yield _point(stmt, True, None, loops)
             for expr in stmt.exprs:
-                yield from (_point(load, False, None, loops) for load in _loads(expr))
+                yield from (_point(load, False, None, loops) for load in loads_of(expr))
     for header in headers:
         for expr in header.exprs:
-            yield from (_point(load, False, None, (loop,)) for load in _loads(expr))
+            yield from (_point(load, False, None, (loop,)) for load in loads_of(expr))
 
 
 def _below(loops: Sequence[For], top: For) -> list[For]:
@@ -132,26 +160,14 @@ def _below(loops: Sequence[For], top: For) -> list[For]:
     return []
 
 
-class _Outside:
-    """The variables that have one value during all iterations of a loop."""
-
-    __slots__ = ("moving",)
-
-    def __init__(self, moving: set[Var]) -> None:
-        self.moving = moving
-
-    def __contains__(self, var: object) -> bool:
-        return var not in self.moving
-
-
 def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] | None:
     """When `a` and `b` in two iterations of `top` can touch one element: see `collide`."""
     if a.buffer is not b.buffer:
         return None
     below = [*_below(a.loops, top), *_below(b.loops, top)]
-    moving = {loop.var for loop in below} | lets
+    moving = {loop.var for loop in below} | lets | a.inner | b.inner
     ranges = loop_ranges((*a.loops, *b.loops))
-    return collide(a.box, b.box, _Outside(moving), ranges)
+    return collide(a.box, b.box, Outside(moving), ranges)
 
 
 def _conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
@@ -272,10 +288,13 @@ def _commutes(block: Block, buffer: Buffer) -> bool:
     if len(foot.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
         return False
     reduced = {v.var for v in block.iter_vars if v.is_reduce}
-    written = [(r.min, r.extent) for r in foot.writes[0].region]
-    if not reduced or any(not free_vars(e).isdisjoint(reduced) for pair in written for e in pair):
+    written = [e for r in foot.writes[0].region for e in (r.min, r.extent)]
+    if not reduced or any(not free_vars(e).isdisjoint(reduced) for e in written):
         return False
-    if any([(r.min, r.extent) for r in read.region] != written for read in foot.reads):
+    if exact_accesses(block) is not None:
+        if not updates_in_place(block, buffer):
+            return False
+    elif any([e for r in x.region for e in (r.min, r.extent)] != written for x in foot.reads):
         return False
     return block.init is None or _determines(block, foot.writes[0], spatial_only=True)
 
@@ -284,7 +303,7 @@ def _determines(block: Block, region: BufferRegion, *, spatial_only: bool) -> bo
     """Whether an element of `region` tells the values of the block's iterators."""
     ranges = iter_ranges(block)
     box = sides(region)
-    met = collide(box, box, _Outside(set(ranges)), ranges)
+    met = collide(box, box, Outside(set(ranges)), ranges)
     if met is None:
         return True
     asked = [v for v in block.iter_vars if v.is_spatial or not spatial_only]
@@ -295,22 +314,15 @@ def _single(span: Interval) -> bool:
     return span[0] == span[1] and abs(span[0]) < inf
 
 
-def injective_writes(block: Block) -> bool:
-    """Whether each element a block writes tells the values of all its iterators (cached)."""
-    found: bool | None = block.facts.get("injective_writes")
-    if found is None:
-        found = all(_determines(block, r, spatial_only=False) for r in block.writes)
-        block.facts["injective_writes"] = found
-    return found
-
-
 def _idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
     """Whether running an instance again, in any iteration of `loop`, writes the same values."""
     block = child.block
     mine = footprints(block)
     if id(block) in seen or any(f.reads and f.writes for f in mine.values()):
         return False
-    if not block.writes or not injective_writes(block):
+    if any(not updates_in_place(block, b) for b, f in mine.items() if f.writes):
+        return False
+    if not block.writes or injective_block(block) is not None:
         return False
     seen |= {id(block)}
     inputs = [buffer for buffer, foot in mine.items() if foot.reads]
@@ -349,7 +361,7 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     if any(c not in under for c in users):
         return False
     for stmt, _ in scope.loose:
-        accesses = [load.buffer for e in stmt.exprs for load in _loads(e)]
+        accesses = [load.buffer for e in stmt.exprs for load in loads_of(e)]
         if buffer in accesses or (isinstance(stmt, BufferStore) and stmt.buffer is buffer):
             return False
     for child in scope.readers(buffer):

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from metasched.analysis.affine import Interval, Ranges, interval, linear, range_interval
-from metasched.analysis.collide import Side, collide
+from metasched.analysis.collide import Outside, Side, collide
 from metasched.ir.buffer import Buffer, BufferRegion
-from metasched.ir.expr import Var
+from metasched.ir.expr import IntImm, Var
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -26,7 +26,6 @@ from metasched.ir.stmt import (
     SeqStmt,
     Stmt,
 )
-from metasched.ir.visit import free_vars
 
 
 class EdgeKind(enum.Enum):
@@ -109,28 +108,40 @@ def sides(region: BufferRegion) -> list[Side]:
     return [(linear(r.min), interval(r.extent, {})[1]) for r in region.region]
 
 
-class _Free:
-    """The container of all variables but some."""
-
-    __slots__ = ("inner",)
-
-    def __init__(self, *inner: Iterable[Var]) -> None:
-        self.inner = frozenset().union(*inner)
-
-    def __contains__(self, var: object) -> bool:
-        return var not in self.inner
-
-
 @lru_cache(maxsize=1 << 13)
 def _touch(a: Footprint, b: Footprint, reads_a: bool, reads_b: bool) -> bool:
     """Whether one instance of each block may touch one element."""
     ranges = {**a.ranges, **b.ranges}
-    fixed = _Free(a.ranges, b.ranges)
+    fixed = Outside(ranges)
     for x in a.reads if reads_a else a.writes:
         for y in b.reads if reads_b else b.writes:
             if collide(sides(x), sides(y), fixed, ranges) is not None:
                 return True
     return False
+
+
+def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[For, ...]]]]:
+    """The blocks directly below some statements, and the statements that are no structure.
+
+    Returns the blocks in program order with the loops above them, and every statement that is
+    neither a loop, a sequence nor a block with the loops above it.
+    """
+    children: list[Child] = []
+    loose: list[tuple[Stmt, tuple[For, ...]]] = []
+    stack: list[tuple[Stmt, tuple[For, ...]]] = [(s, ()) for s in reversed(stmts)]
+    while stack:
+        stmt, loops = stack.pop()
+        if isinstance(stmt, For):
+            stack.append((stmt.body, (*loops, stmt)))
+        elif isinstance(stmt, BlockRealize):
+            children.append(Child(stmt, loops))
+        elif isinstance(stmt, SeqStmt):
+            stack.extend((item, loops) for item in reversed(stmt.items))
+        else:
+            if not (isinstance(stmt, Evaluate) and isinstance(stmt.value, IntImm)):
+                loose.append((stmt, loops))
+            stack.extend((s, loops) for s in reversed(stmt.stmts))
+    return children, loose
 
 
 class Scope:
@@ -147,9 +158,7 @@ class Scope:
 
     def __init__(self, block: Block) -> None:
         self.block = block
-        self.realizes: list[Child] = []
-        self.loose: list[tuple[Stmt, tuple[For, ...]]] = []
-        self._collect(block)
+        self.realizes, self.loose = collect(block.stmts)
         self._children = {child.token: child for child in self.realizes}
         self._edges: list[Edge] | None = None
         self._incoming: dict[BlockToken, list[Edge]] = {}
@@ -162,21 +171,6 @@ class Scope:
         if found is None:
             found = block.facts["scope"] = Scope(block)
         return found
-
-    def _collect(self, block: Block) -> None:
-        stack: list[tuple[Stmt, tuple[For, ...]]] = [(s, ()) for s in reversed(block.stmts)]
-        while stack:
-            stmt, loops = stack.pop()
-            if isinstance(stmt, For):
-                stack.append((stmt.body, (*loops, stmt)))
-            elif isinstance(stmt, BlockRealize):
-                self.realizes.append(Child(stmt, loops))
-            elif isinstance(stmt, SeqStmt):
-                stack.extend((item, loops) for item in reversed(stmt.items))
-            else:
-                if not (isinstance(stmt, Evaluate) and not free_vars(stmt.value)):
-                    self.loose.append((stmt, loops))
-                stack.extend((s, loops) for s in reversed(stmt.stmts))
 
     def child(self, token: BlockToken) -> Child:
         """The child with this token; KeyError when it is not directly in the scope."""

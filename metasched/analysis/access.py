@@ -1,0 +1,357 @@
+"""Accesses: which elements a block's body loads and stores, how they move with a loop, how much.
+
+A leaf block's body is read itself (`accesses`); of blocks inside another, and of bodies that use
+pointers or foreign code, only the declared regions are known (`exact_accesses` says None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+from metasched.analysis.affine import ANY, Form, Interval, interval, linear
+from metasched.analysis.collide import Outside, Side, collide
+from metasched.analysis.cover import bind, bound_regions, loop_ranges, upper_span
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child, collect, iter_ranges
+from metasched.arith.intset import relax
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import show_expr, show_region
+from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
+from metasched.ir.op import Call, Effect, Ramp
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, DeclBuffer, For, LetStmt, Stmt
+from metasched.ir.visit import free_vars, substitute, walk_exprs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """One load or store in the body of a block.
+
+    Attributes:
+        indices: over the block's iterators and what the block binds inside.
+        loops: the loops inside the block that stand around it, outermost first.
+        in_init: whether it stands in the block's init.
+        inner: the variables bound inside the block (by loops and lets).
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    is_write: bool
+    loops: tuple[For, ...]
+    in_init: bool
+    inner: frozenset[Var]
+
+    @property
+    def region(self) -> BufferRegion:
+        """The box accessed while the loops inside the block run; a point without such loops."""
+        point = BufferRegion.point(self.buffer, self.indices)
+        if not self.loops:
+            return point
+        return relax(point, {p.var: Range(p.min, p.extent) for p in self.loops})
+
+
+@lru_cache(maxsize=1 << 14)
+def loads_of(expr: Expr) -> tuple[BufferLoad, ...]:
+    """Every distinct load in an expression, those in indices included."""
+    return tuple(e for e in walk_exprs(expr) if isinstance(e, BufferLoad))
+
+
+def accesses(block: Block) -> tuple[Access, ...]:
+    """The loads and stores of a block's init and body, without those of blocks inside (cached).
+
+    An access that occurs twice in the same place of the loops inside is listed once.
+    """
+    found: tuple[Access, ...] | None = block.facts.get("accesses")
+    if found is None:
+        seen: dict[object, Access] = {}
+        for part in block.stmts:
+            for access in _collect(part, in_init=part is block.init):
+                key = (access.buffer, access.indices, access.is_write, access.loops, access.in_init)
+                seen.setdefault(key, access)
+        found = block.facts["accesses"] = tuple(seen.values())
+    return found
+
+
+def _collect(top: Stmt, *, in_init: bool) -> Iterator[Access]:
+    stack: list[tuple[Stmt, tuple[For, ...], dict[Var, Expr], frozenset[Var]]] = []
+    stack.append((top, (), {}, frozenset()))
+    while stack:
+        stmt, loops, lets, inner = stack.pop()
+        for expr in stmt.exprs:
+            hidden = frozenset(e.var for e in walk_exprs(expr) if isinstance(e, Let))
+            for load in loads_of(expr):
+                where = tuple(substitute(i, lets) for i in load.indices)
+                yield Access(load.buffer, where, False, loops, in_init, inner | hidden)
+        if isinstance(stmt, BufferStore):
+            where = tuple(substitute(i, lets) for i in stmt.indices)
+            yield Access(stmt.buffer, where, True, loops, in_init, inner)
+        elif isinstance(stmt, For):
+            loops, inner = (*loops, stmt), inner | {stmt.var}
+        elif isinstance(stmt, LetStmt):
+            lets, inner = {**lets, stmt.var: substitute(stmt.value, lets)}, inner | {stmt.var}
+        if not isinstance(stmt, BlockRealize):
+            stack.extend((s, loops, lets, inner) for s in reversed(stmt.stmts))
+
+
+def exact_accesses(block: Block) -> tuple[Access, ...] | None:
+    """`accesses` where they are the whole truth, None where only declared regions are known.
+
+    That is when a block stands inside, buffers are matched or viewed, or pointers or foreign code
+    are used.
+    """
+    if "exact" not in block.facts:
+        block.facts["exact"] = not block.match_buffers and all(map(_transparent, block.stmts))
+    return accesses(block) if block.facts["exact"] else None
+
+
+def updates_in_place(block: Block, buffer: Buffer) -> bool:
+    """Whether the body reads of `buffer` nothing but the one element that it writes.
+
+    True as well when nothing of it is read, or when only declared regions are known.
+    """
+    exact = exact_accesses(block) or ()
+    body = [a for a in exact if a.buffer is buffer and not a.in_init]
+    read = {a.indices for a in body if not a.is_write}
+    written = {a.indices for a in body if a.is_write}
+    return not read or (len(written) == 1 and read <= written)
+
+
+def _transparent(top: Stmt) -> bool:
+    stack = [top]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, (BlockRealize, DeclBuffer)):
+            return False
+        if any(_uses_pointer(e) for e in stmt.exprs):
+            return False
+        stack.extend(stmt.stmts)
+    return True
+
+
+@lru_cache(maxsize=1 << 12)
+def _uses_pointer(expr: Expr) -> bool:
+    return any(
+        (isinstance(e, Var) and e.dtype.is_handle)
+        or (isinstance(e, Call) and e.op.effect > Effect.PURE)
+        for e in walk_exprs(expr)
+    )
+
+
+def index_side(index: Expr) -> Side:
+    """One index as `collide` takes it; a ramp counts as the interval from its first lane on."""
+    if index.dtype.lanes == 1:
+        return linear(index), 1
+    if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value > 0:
+        return linear(index.base), index.stride.value * (index.lanes - 1) + 1
+    return Form({}, 0), inf
+
+
+def bound_access(access: Access, child: Child) -> tuple[Side, ...]:
+    """An access of a child over loop variables: the iterators replaced by their bindings."""
+    names = [v.var for v in child.block.iter_vars]
+    values = dict(zip(names, child.realize.iter_values, strict=True))
+    return tuple(index_side(bind(i, values)) for i in access.indices)
+
+
+def injective(indices: Sequence[Expr], ranges: dict[Var, Interval]) -> Failure | None:
+    """Whether different values of the variables always give different indices.
+
+    Args:
+        indices: of one access.
+        ranges: the variables and their values, both ends included; others are fixed.
+    """
+    box = [index_side(i) for i in indices]
+    met = collide(box, box, Outside(ranges), ranges)
+    if met is None:
+        return None
+    for var, span in ranges.items():
+        if met.get(var, ANY) != (0, 0) and span[0] != span[1]:
+
+            def sentence(var: Var = var) -> str:
+                shown = ", ".join(map(show_expr, indices))
+                return f"different values of {var.name} may give the same index [{shown}]"
+
+            return Failure("not-injective", sentence, indices[0] if indices else None)
+    return None
+
+
+def injective_block(block: Block) -> Failure | None:
+    """Whether each element of what a block writes tells the values of all its iterators."""
+    if "injective" not in block.facts:
+        block.facts["injective"] = _injective_block(block)
+    return block.facts["injective"]  # type: ignore[no-any-return]
+
+
+def _injective_block(block: Block) -> Failure | None:
+    ranges = iter_ranges(block)
+    for region in block.writes:
+        if any(as_int(r.extent) != 1 for r in region.region):
+            text = f"block {block.name} writes more than one element at a time"
+            return Failure("not-injective", text, block)
+        failure = injective([r.min for r in region.region], ranges)
+        if failure is not None:
+            return failure
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How a read region follows from the write region of a block.
+
+    Attributes:
+        axes: for each dimension of the read the dimension of the write whose index it is, -1 for a
+            constant.
+        shifted: whether some index is the write's plus a constant.
+        rank: dimensions of the write.
+    """
+
+    axes: tuple[int, ...]
+    shifted: bool
+    rank: int
+
+    @property
+    def surjective(self) -> bool:
+        """Every index of the write occurs in the read."""
+        return set(range(self.rank)) <= set(self.axes)
+
+    @property
+    def injective(self) -> bool:
+        """No index of the write occurs twice in the read."""
+        used = [a for a in self.axes if a >= 0]
+        return len(used) == len(set(used))
+
+    @property
+    def ordered(self) -> bool:
+        """The indices of the write occur in their order."""
+        used = [a for a in self.axes if a >= 0]
+        return used == sorted(used)
+
+
+def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
+    """How `read` maps from `write`, None unless indices are those of the write or constants.
+
+    The write's indices must be plain variables; a read index may add a constant.
+    """
+    position: dict[Expr, int] = {}
+    for k, r in enumerate(write.region):
+        if not isinstance(r.min, Var) or as_int(r.extent) is None:
+            return None
+        position[r.min] = k
+    axes: list[int] = []
+    shifted = False
+    for r in read.region:
+        form = linear(r.min)
+        if as_int(r.extent) is None:
+            return None
+        if not form.terms:
+            axes.append(-1)
+            continue
+        ((atom, coef), *more) = form.terms.items()
+        if more or coef != 1 or atom not in position:
+            return None
+        axes.append(position[atom])
+        shifted |= form.const != 0
+    return Pattern(tuple(axes), shifted, len(write.region))
+
+
+def element_wise(block: Block) -> Failure | None:
+    """Whether every read of a block is an injective pattern of its (single) write."""
+    return _patterned(block, "injective", "reads some element more than once")
+
+
+def ordered(block: Block) -> Failure | None:
+    """Whether every read of a block takes the indices of its (single) write in their order."""
+    return _patterned(block, "ordered", "reads in another order than it writes")
+
+
+def _patterned(block: Block, wanted: str, what: str) -> Failure | None:
+    if len(block.writes) != 1:
+        return Failure("several-writes", f"block {block.name} writes several regions", block)
+    for read in block.reads:
+        pattern = read_pattern(read, block.writes[0])
+        if pattern is None or not getattr(pattern, wanted):
+
+            def sentence(read: BufferRegion = read) -> str:
+                written = show_region(block.writes[0])
+                return f"block {block.name} {what}: {show_region(read)} for {written}"
+
+            return Failure(f"not-{wanted}", sentence, block)
+    return None
+
+
+def is_constant_tensor(block: Block) -> bool:
+    """Whether a block computes one buffer from nothing but its iterators."""
+    return not block.reads and len(block.writes) == 1 and block.init is None
+
+
+def stride_of(access: Access, child: Child, loop: For) -> int | None:
+    """By how many elements an access moves from one iteration of `loop` to the next.
+
+    None when that is not one constant (symbolic strides, indices with // or % of the loop).
+    """
+    total = 0
+    names = [v.var for v in child.block.iter_vars]
+    values = dict(zip(names, child.realize.iter_values, strict=True))
+    for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
+        bound = bind(index, values)
+        if loop.var not in free_vars(bound):
+            continue
+        form, by = linear(bound), as_int(step)
+        tangled = any(loop.var in free_vars(a) for a in form.terms if a is not loop.var)
+        if tangled or by is None:
+            return None
+        total += form.terms[loop.var] * by
+    return total * (1 if loop.step is None else as_int(loop.step) or 1)
+
+
+def strides(child: Child, loop: For) -> list[tuple[Access, int | None]]:
+    """`stride_of` for each access of a child's body."""
+    return [(a, stride_of(a, child, loop)) for a in accesses(child.block)]
+
+
+def touched_box(stmt: Stmt, buffer: Buffer) -> list[tuple[float, float]] | None:
+    """For each dimension of `buffer` how many elements all blocks below `stmt` touch of it.
+
+    The first number is the extent of the box, from the lowest to the highest element, the second
+    the same clipped to the buffer. None when nothing below touches it.
+    """
+    children, _ = collect([stmt])
+    lows: list[float] = []
+    highs: list[float] = []
+    for child in children:
+        varying = loop_ranges(child.loops)
+        for writes in (False, True):
+            for where, region in bound_regions(child, writes=writes):
+                if where is buffer:
+                    spans = [upper_span(low, extent, varying) for low, extent in region]
+                    if not lows:
+                        lows, highs = [s.low for s in spans], [s.high for s in spans]
+                    lows = [min(a, s.low) for a, s in zip(lows, spans, strict=True)]
+                    highs = [max(b, s.high) for b, s in zip(highs, spans, strict=True)]
+    if not lows and (buffer.shape or not _mentions(children, buffer)):
+        return None
+    sizes = [interval(s, {})[1] for s in buffer.shape]
+    extents = [b - a + 1 for a, b in zip(lows, highs, strict=True)]
+    return [(e, min(e, size)) for e, size in zip(extents, sizes, strict=True)]
+
+
+def _mentions(children: Sequence[Child], buffer: Buffer) -> bool:
+    regions = [r for c in children for r in (*c.block.reads, *c.block.writes)]
+    return any(r.buffer is buffer for r in regions)
+
+
+def touched_bytes(stmt: Stmt, buffer: Buffer) -> int | None:
+    """How many bytes of `buffer` the blocks below `stmt` touch in one execution of it.
+
+    A box from the declared regions, at most the whole buffer; 0 when untouched, None when it has
+    no constant bound.
+    """
+    box = touched_box(stmt, buffer)
+    if box is None:
+        return 0
+    total: float = buffer.dtype.bytes
+    for _, extent in box:
+        total *= extent
+    return int(total) if total < inf else None
