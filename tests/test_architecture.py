@@ -28,7 +28,10 @@ FLOORS: list[tuple[str, str]] = [
         "words doc print_expr printer diagnostics builder plain evaluate reader statements body "
         "parser tir ir",
     ),
-    ("analysis", "scope block reducer access loops dependence flops"),
+    (
+        "analysis",
+        "failure affine collide scope cover binding access block reducer loops dependence flops",
+    ),
     (
         "schedule",
         "path edit handles rng state checks instruction trace intrinsics primitives.* schedule",
