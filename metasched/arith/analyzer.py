@@ -131,9 +131,8 @@ class Analyzer:
 
     def simplify(self, expr: Expr) -> Expr:
         """An equal expression in canonical form; meaning never changes within the ranges."""
-        if type(expr) is Var or type(expr) is IntImm:
-            if expr not in self.ranges and expr not in self.values:
-                return expr
+        if type(expr) is IntImm:
+            return expr
         found = self._simple.get(expr)
         if found is not None:
             return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metasched.arith import bounds as iv
 from metasched.arith import modular, rules
-from metasched.arith.bounds import EVERYTHING, Pair, is_index, of_type
+from metasched.arith.bounds import Pair, is_index, of_type
 from metasched.arith.linear import Linear, factors
 from metasched.arith.modular import ANY, Modular
 from metasched.ir.expr import (
@@ -119,9 +119,7 @@ def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
     return atom.plus(q) if want == 0 else atom
 
 
-def _divide_narrow(
-    an: Analyzer, e: FloorDiv | FloorMod, x: Linear, d: Linear, want: int
-) -> Linear:
+def _divide_narrow(an: Analyzer, e: FloorDiv | FloorMod, x: Linear, d: Linear, want: int) -> Linear:
     """Types that wrap: only what needs no new intermediate value."""
     if not d.terms and d.const > 0:
         lo, hi = an.linear_bounds(x)

@@ -269,4 +269,3 @@ def _learn_unequal(an: Analyzer, gap: Linear) -> None:
     elif value == hi and hi != INF:
         an.ranges[atom] = (lo, hi - 1)
     an.has_facts = True
-

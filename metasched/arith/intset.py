@@ -172,8 +172,8 @@ def _side_ends(
     x, y = _ends_of(scope, scope.an.linear(a)), _ends_of(scope, scope.an.linear(b))
     if x is None or y is None:
         return None
-    parts = [emit(e, a.dtype) for e in (x[0], y[0], x[1], y[1])]
-    if any(p is None for p in parts):
+    parts = [p for e in (x[0], y[0], x[1], y[1]) if (p := emit(e, a.dtype)) is not None]
+    if len(parts) < 4:
         return None
     return scope.an.linear(below(parts[0], parts[1])), scope.an.linear(above(parts[2], parts[3]))
 
@@ -275,9 +275,11 @@ def lower_region(
 
     Exact for affine independent accesses; None when no such box is known.
     """
-    if all(free_vars(r.min).isdisjoint(ranges) for r in region) and predicate is TRUE:
-        if all(free_vars(r.extent).isdisjoint(ranges) for r in region):
-            return list(region)
+    if predicate is TRUE and all(
+        free_vars(r.min).isdisjoint(ranges) and free_vars(r.extent).isdisjoint(ranges)
+        for r in region
+    ):
+        return list(region)
     if any(not free_vars(r.extent).isdisjoint(ranges) for r in region):
         return None
     found = detect_iter_map([r.min for r in region], ranges, predicate, "surjective")

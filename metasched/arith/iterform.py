@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.linear import Linear, emit, factors, multiply, product, without
+from metasched.arith.text import text
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Mul, Var
@@ -143,6 +144,7 @@ class Reader:
         base = Linear({}, value.const)
         for atom, c in value.terms.items():
             found = self.marks.get(atom)
+            key: tuple[IterMark, Size, Size]
             if found is not None:
                 mark, low = found
                 key = (mark, 1, mark.extent)
@@ -235,7 +237,7 @@ class Reader:
             return (units[0] if units and self.keep_units else None), offset
         if len(left) == 1 and not units:
             return left[0], offset
-        scale, order, offset = self._order(left, whole)
+        scale, order, offset = self.order(left, whole)
         if units and self.keep_units:
             order = _with_units(order, units)
         joined = self._join(order)
@@ -247,10 +249,12 @@ class Reader:
         mark = IterMark(IterSum(tuple(reversed(joined)), IntImm(INT64, 0)), extent)
         return IterSplit(mark, 1, extent, scale), offset
 
-    def _order(
-        self, left: list[IterSplit], whole: Expr
-    ) -> tuple[Size, list[IterSplit], Linear]:
-        """The digits from the smallest, each scale the product of the extents below it."""
+    def order(self, left: list[IterSplit], whole: Expr) -> tuple[Size, list[IterSplit], Linear]:
+        """The digits from the smallest, each scale the product of the extents below it.
+
+        Returns the common scale, the digits with scales relative to it, and the offset that
+        limited groups bring. Raises NotAffine.
+        """
         start = self._smallest(left)
         if start is None:
             raise NotAffine(f"{text(whole)} mixes iterators whose strides are not ordered")
@@ -283,7 +287,7 @@ class Reader:
     def _smallest(self, left: list[IterSplit]) -> IterSplit | None:
         constant = [s for s in left if isinstance(s.scale, int)]
         if constant:
-            return min(constant, key=lambda s: s.scale)  # type: ignore[arg-type, return-value]
+            return min(constant, key=lambda s: s.scale)
         for s in left:
             if all(self.divides(s.scale, t.scale) for t in left):
                 return s
@@ -367,8 +371,3 @@ def _before(a: IterSplit, b: IterSplit) -> bool:
 def size_of(value: Size) -> Size:
     """Integer constants as Python integers."""
     return value.value if type(value) is IntImm else value
-
-
-def text(value: Size | None) -> str:
-    """An expression in a message."""
-    return str(value)

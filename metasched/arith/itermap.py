@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from metasched.arith.analyzer import Analyzer
 from metasched.arith.iterform import (
     Group,
     IterMark,
@@ -19,9 +20,9 @@ from metasched.arith.iterform import (
     Reader,
     Size,
     size_expr,
-    text,
 )
 from metasched.arith.linear import Linear, emit
+from metasched.arith.text import text
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import (
@@ -38,6 +39,8 @@ from metasched.ir.expr import (
     FloorDiv,
     FloorMod,
     IntImm,
+    Max,
+    Min,
     Var,
 )
 from metasched.ir.op import Call
@@ -139,7 +142,8 @@ def _detect(
 # ---- predicates --------------------------------------------------------------------------
 
 
-def _conjuncts(predicate: Expr) -> list[Expr]:
+def conjuncts(predicate: Expr) -> list[Expr]:
+    """The conditions that a predicate is the conjunction of, in order; none for true."""
     result: list[Expr] = []
     stack = [predicate]
     while stack:
@@ -160,7 +164,7 @@ def _narrowed(
     result = dict(ranges)
     reader = Reader(ranges, keep_units=True)
     limits: list[tuple[Linear, Expr]] = []
-    for cond in _conjuncts(predicate):
+    for cond in conjuncts(predicate):
         if free_vars(cond).isdisjoint(ranges):
             continue
         for gap in _gaps(reader, cond):
@@ -223,14 +227,10 @@ def _narrow(reader: Reader, ranges: dict[Var, Range], gap: Linear, atom: Expr) -
 
 
 def _least(reader: Reader, a: Expr, b: Expr) -> Expr:
-    from metasched.ir.expr import Min
-
     return reader.an.simplify(Min(a, b))
 
 
 def _greatest(reader: Reader, a: Expr, b: Expr) -> Expr:
-    from metasched.ir.expr import Max
-
     return reader.an.simplify(Max(a, b))
 
 
@@ -243,7 +243,7 @@ def _limit(reader: Reader, gap: Linear, condition: Expr) -> None:
             splits = [s._replace(scale=reader.times(s.scale, -1)) for s in splits]
         splits = [s for s in splits if s.extent != 1]
         groups, reader.groups = reader.groups, []
-        scale, order, _ = reader._order(splits, condition)
+        scale, order, _ = reader.order(splits, condition)
         reader.groups = groups
     except NotAffine:
         raise NotAffine(f"the predicate {text(condition)} is no bound on fused iterators") from None
@@ -318,7 +318,7 @@ def _check(reader: Reader, exprs: Sequence[Expr], sums: list[IterSum], bijective
     if bijective:
         for mark, _ in reader.marks.values():
             if mark.extent != 1 and mark not in done:
-                raise NotAffine(f"the iterator {text(mark.source)} is not used")
+                raise NotAffine(f"the iterator {_name(mark)} is not used")
 
 
 def _check_group(reader: Reader, group: Group, done: set[IterMark]) -> None:
@@ -414,8 +414,6 @@ def iter_map_simplify(
     Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
     value visible.
     """
-    from metasched.arith.analyzer import Analyzer
-
     an = Analyzer(ranges, keep_units=not simplify_trivial)
     found = detect_iter_map(exprs, ranges, predicate, level, simplify_trivial)
     if found.error is not None and predicate is not TRUE and level != "bijective":
@@ -432,8 +430,6 @@ def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[V
     `outputs` are the values of `sums`, in order. Iterators are given from zero (their minimum
     taken off); those of one value do not occur.
     """
-    from metasched.arith.analyzer import Analyzer
-
     an = Analyzer()
     values: dict[IterMark, Expr] = {}
     for total, output in zip(sums, outputs, strict=True):

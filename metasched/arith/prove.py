@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from metasched.arith.bounds import EVERYTHING, INF
 from metasched.arith.linear import Linear, add_term, factors, multiply, product, without
@@ -12,6 +12,7 @@ from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Max, Min, Mul, V
 if TYPE_CHECKING:
     from metasched.arith.analyzer import Analyzer
 
+Seen: TypeAlias = "set[frozenset[tuple[Expr, int]]]"
 _DEPTH = 8
 
 
@@ -45,7 +46,7 @@ def nonnegative(an: Analyzer, value: Linear) -> bool:
     return _search(an, value, _DEPTH, set())
 
 
-def _search(an: Analyzer, value: Linear, depth: int, seen: set[frozenset[tuple[Expr, int]]]) -> bool:
+def _search(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
     if an.linear_bounds(value)[0] >= 0:
         return True
     if depth == 0:
@@ -58,15 +59,13 @@ def _search(an: Analyzer, value: Linear, depth: int, seen: set[frozenset[tuple[E
         rest = value.plus(fact, -1)
         if len(rest.terms) <= len(value.terms) and an.linear_bounds(rest)[0] >= 0:
             return True
-    for smaller in _relaxed(an, value, depth, seen):
+    for smaller in _relaxed(an, value, depth):
         if _search(an, smaller, depth - 1, seen):
             return True
     return _by_cases(an, value, depth, seen)
 
 
-def _relaxed(
-    an: Analyzer, value: Linear, depth: int, seen: set[frozenset[tuple[Expr, int]]]
-) -> Iterator[Linear]:
+def _relaxed(an: Analyzer, value: Linear, depth: int) -> Iterator[Linear]:
     """Forms that are at most `value`: a variable at its extreme, a quotient as a fraction."""
     for var in _bounded_vars(an, value):
         slope, rest = _split_on(value, var)
@@ -141,9 +140,7 @@ def _relax_atom(an: Analyzer, value: Linear, atom: Expr, c: int) -> Iterator[Lin
         yield an.normal(rest.plus(an.linear(atom.b), c), atom.dtype)
 
 
-def _by_cases(
-    an: Analyzer, value: Linear, depth: int, seen: set[frozenset[tuple[Expr, int]]]
-) -> bool:
+def _by_cases(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
     """A minimum is one of its two sides: the claim has to hold for both."""
     for atom, c in value.terms.items():
         if (type(atom) is Min and c > 0) or (type(atom) is Max and c < 0):

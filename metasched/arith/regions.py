@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import Expr, IntImm, Var
-from metasched.ir.op import Call
+from metasched.ir.expr import Expr, IntImm, Var, logical_not
+from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -51,9 +49,7 @@ class _Access:
         self.read: dict[Buffer, BufferRegion] = {}
         self.written: dict[Buffer, BufferRegion] = {}
 
-    def stmt(
-        self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]
-    ) -> None:
+    def stmt(self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
         """Collect from a statement inside these loops, under these conditions."""
         if isinstance(stmt, BlockRealize):
             self._inner(stmt, loops, conditions)
@@ -70,16 +66,12 @@ class _Access:
         elif isinstance(stmt, IfThenElse):
             self.stmt(stmt.then, loops, (*conditions, stmt.condition))
             if stmt.orelse is not None:
-                from metasched.ir.expr import logical_not
-
                 self.stmt(stmt.orelse, loops, (*conditions, logical_not(stmt.condition)))
         else:
             for part in stmt.stmts:
                 self.stmt(part, loops, conditions)
 
-    def expr(
-        self, expr: Expr, loops: dict[Var, Range], conditions: tuple[Expr, ...]
-    ) -> None:
+    def expr(self, expr: Expr, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
         """Collect the loads of an expression."""
         for node in walk_exprs(expr):
             if isinstance(node, BufferLoad):
@@ -102,9 +94,7 @@ class _Access:
         for expr in realize.exprs:
             self.expr(expr, loops, conditions)
         block = realize.block
-        values = {
-            v.var: e for v, e in zip(block.iter_vars, realize.iter_values, strict=True)
-        }
+        values = {v.var: e for v, e in zip(block.iter_vars, realize.iter_values, strict=True)}
         own = set(block.alloc_buffers)
         for into, regions in ((self.read, block.reads), (self.written, block.writes)):
             for region in regions:
@@ -132,9 +122,7 @@ class _Access:
             )
         into[relaxed.buffer] = relaxed
 
-    def regions(
-        self, found: dict[Buffer, BufferRegion], block: Block
-    ) -> tuple[BufferRegion, ...]:
+    def regions(self, found: dict[Buffer, BufferRegion], block: Block) -> tuple[BufferRegion, ...]:
         """The collected boxes in simple form, own allocations removed, matches resolved."""
         matches = {m.buffer: m for m in block.match_buffers}
         result: dict[Buffer, BufferRegion] = {}
@@ -172,8 +160,6 @@ def _points(indices: tuple[Expr, ...]) -> tuple[Range, ...]:
 
 def _lanes(index: Expr) -> Range:
     """The range that a vector index touches."""
-    from metasched.ir.op import Broadcast, Ramp
-
     if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value >= 0:
         length = (index.lanes - 1) * index.stride.value + 1
         return Range(index.base, IntImm(index.base.dtype, length))
@@ -187,13 +173,3 @@ def _iterations(loop: For) -> Range:
         return Range(loop.min, loop.extent)
     an = Analyzer()
     return Range(loop.min, an.simplify((loop.extent - 1) * loop.step + 1))
-
-
-def accesses(stmt: Stmt) -> Iterator[BufferLoad]:
-    """Every load of a statement and what stands below it."""
-    for expr in stmt.exprs:
-        for node in walk_exprs(expr):
-            if isinstance(node, BufferLoad):
-                yield node
-    for part in stmt.stmts:
-        yield from accesses(part)

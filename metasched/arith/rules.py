@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from metasched.arith import modular
 from metasched.arith.bounds import INF
 from metasched.arith.linear import Linear, add_term, emit, factors, product, without
 from metasched.ir.dtype import DType
@@ -127,8 +126,7 @@ def _reduce(an: Analyzer, x: Linear, d: int) -> Linear | None:
     for atom, c in x.terms.items():
         if not 0 < c < d:
             c, changed = c % d, True
-        m = atom.b.value if type(atom) is FloorMod and type(atom.b) is IntImm else 0
-        if m > 0 and c * m % d == 0:
+        if type(atom) is FloorMod and type(atom.b) is IntImm and c * atom.b.value % d == 0:
             total, changed = total.plus(an.linear(atom.a), c), True
         else:
             total = total.plus(Linear({atom: c}, 0))
@@ -178,10 +176,10 @@ def symbolic_divmod(
 def merge_parts(an: Analyzer, x: Linear) -> Linear:
     """Put the parts of one value together again, until nothing changes.
 
-    With part(y, l, u) = y % u // l and u possibly infinite:
-    part(y,l,m)*c + part(y,m,u)*(c*m/l) -> part(y,l,u)*c, and
-    part(y,l,u)*c - part(y,m,u)*(c*m/l) -> part(y,l,m)*c, and
-    part(y,l,u)*c - part(y,l,m)*c -> part(y,m,u)*(c*m/l).
+    With part(y, w, u) = y % u // w and u possibly infinite:
+    part(y,w,m)*c + part(y,m,u)*(c*m/w) -> part(y,w,u)*c, and
+    part(y,w,u)*c - part(y,m,u)*(c*m/w) -> part(y,w,m)*c, and
+    part(y,w,u)*c - part(y,w,m)*c -> part(y,m,u)*(c*m/w).
     """
     while True:
         better = _merge_once(an, x)
@@ -190,17 +188,17 @@ def merge_parts(an: Analyzer, x: Linear) -> Linear:
         x = better
 
 
-Part = tuple[Expr, int, float, int]  # y, l, u, coefficient
+Part = tuple[Expr, int, float, int]  # y, w, u, coefficient
 
 
 def _part(atom: Expr, c: int) -> Part | None:
     if type(atom) is FloorMod and type(atom.b) is IntImm and atom.b.value > 0:
         return atom.a, 1, atom.b.value, c
     if type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
-        y, l = atom.a, atom.b.value
-        if type(y) is FloorMod and type(y.b) is IntImm and y.b.value > 0 and y.b.value % l == 0:
-            return y.a, l, y.b.value, c
-        return y, l, INF, c
+        y, w = atom.a, atom.b.value
+        if type(y) is FloorMod and type(y.b) is IntImm and y.b.value > 0 and y.b.value % w == 0:
+            return y.a, w, y.b.value, c
+        return y, w, INF, c
     return None
 
 
@@ -212,8 +210,8 @@ def _merge_once(an: Analyzer, x: Linear) -> Linear | None:
                 joined = _join(first, second) or _join(second, first)
                 if joined is not None:
                     return _replace(an, x, [atom, other], joined)
-    for atom, (y, l, u, c) in parts:
-        whole = _whole_in(an, x, (y, l, u, c))
+    for atom, (y, w, u, c) in parts:
+        whole = _whole_in(an, x, (y, w, u, c))
         if whole is not None:
             factor, joined = whole
             rest = x.plus(an.linear(y), -factor)
@@ -222,26 +220,28 @@ def _merge_once(an: Analyzer, x: Linear) -> Linear | None:
 
 
 def _join(a: Part, b: Part) -> Part | None:
-    y, l, u, c = a
+    y, w, u, c = a
     _, m, v, k = b
-    if u == m and k * l == c * u:
-        return y, l, v, c
-    if u == v and l < m and m % l == 0 and k * l == -c * m:
-        return y, l, m, c
-    if l == m and k == -c and v < u and v % l == 0:
-        return y, int(v), u, int(c * v // l)
+    if u == m and k * w == c * u:
+        return y, w, v, c
+    if u == v and w < m and m % w == 0 and k * w == -c * m:
+        return y, w, m, c
+    if w == m and k == -c and v < u and v % w == 0:
+        return y, int(v), u, int(c * v // w)
     return None
 
 
 def _whole_in(an: Analyzer, x: Linear, part: Part) -> tuple[int, Part] | None:
     """Whether x holds c times the dividend y itself, so that the two combine."""
-    y, l, u, k = part
+    y, w, u, k = part
     if u == INF:
-        if k % l:
+        if k % w:
             return None
-        c, joined = -(k // l), (y, 1, l, -(k // l))  # c*y - c*l*(y//l) -> c*(y%l)
-    elif l == 1:
-        c, joined = -k, (y, int(u), INF, -k * int(u))  # c*y - c*(y%u) -> c*u*(y//u)
+        c = -(k // w)  # c*y - c*w*(y//w) -> c*(y%w)
+        joined: Part = (y, 1, w, c)
+    elif w == 1:
+        c = -k  # c*y - c*(y%u) -> c*u*(y//u)
+        joined = (y, int(u), INF, c * int(u))
     else:
         return None
     for atom, coefficient in an.linear(y).terms.items():
@@ -251,12 +251,12 @@ def _whole_in(an: Analyzer, x: Linear, part: Part) -> tuple[int, Part] | None:
 
 
 def _replace(an: Analyzer, x: Linear, gone: list[Expr], part: Part) -> Linear:
-    y, l, u, c = part
+    y, w, u, c = part
     inner = an.linear(y)
     if u != INF:
         inner = floormod(an, inner, int(u), y.dtype)
-    if l != 1:
-        inner = floordiv(an, inner, l, y.dtype)
+    if w != 1:
+        inner = floordiv(an, inner, w, y.dtype)
     terms: dict[Expr, int] = {}
     for atom, k in x.terms.items():
         if atom is gone[0]:
