@@ -1,10 +1,25 @@
-"""PrimFunc to object bytes: lower, emit LLVM text, optimise, generate code. Runs in any process."""
+"""PrimFunc to object bytes: lower, emit LLVM text, optimise, generate code.
+
+llvmlite is imported when the first function is compiled. LLVM holds one lock for the process, so
+builds run side by side in processes, not threads.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
+from typing import Any
 
+from metasched.codegen.module import emit_module, shape_symbols
 from metasched.codegen.signature import Signature
+from metasched.errors import BuildError
+from metasched.ir.func import PrimFunc
+from metasched.lower.pipeline import lower_with_symbols
+from metasched.target import Target
+
+# Above this many lines of text the optimiser's time grows out of proportion to its use.
+_LARGE = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +43,92 @@ class Compiled:
     externs: tuple[str, ...] = ()
     parallel: bool = False
     options: tuple[str, str, str, int] = ("", "", "", 2)
+
+    def asm(self) -> str:
+        """The assembly text, generated again from the LLVM text."""
+        machine = _machine(*self.options)
+        module = _optimised(self.llvm_ir, machine, self.options[3])
+        return str(machine.emit_assembly(module))
+
+
+_C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def compile_func(
+    func: PrimFunc,
+    target: Target,
+    name: str | None = None,
+    opt_level: int | None = None,
+    parallel: bool = True,
+) -> Compiled:
+    """Compile a function (schedulable or lowered) for a CPU target.
+
+    Args:
+        name: C name of the kernel; its `global_symbol` or "main" when None.
+        opt_level: LLVM's optimisation level; None chooses 2, or 1 for very large functions.
+        parallel: False runs parallel loops serially and needs no OpenMP runtime.
+
+    Raises LowerError and BuildError for what cannot be compiled, before LLVM sees it.
+    """
+    symbol = name or str(func.attrs.get("global_symbol", "main"))
+    if not _C_NAME.fullmatch(symbol):
+        raise BuildError(f"{symbol!r} is not a C function name")
+    lowered, symbols = lower_with_symbols(func, target, shape_symbols(func))
+    module, signature = emit_module(func, lowered, symbols, target, symbol, parallel)
+    text = module.text()
+    if opt_level is None:
+        opt_level = 2 if text.count("\n") <= _LARGE else 1
+    features = ",".join(f"+{f}" for f in target.features)
+    options = (target.triple, target.mcpu, features, opt_level)
+    machine = _machine(*options)
+    obj = machine.emit_object(_optimised(text, machine, opt_level))
+    externs = tuple(sorted(module.externs))
+    return Compiled(obj, symbol, signature, text, externs, "GOMP_parallel" in externs, options)
+
+
+def compile_text(text: str, target: Target, opt_level: int = 2) -> bytes:
+    """The object of a module given as LLVM text."""
+    features = ",".join(f"+{f}" for f in target.features)
+    machine = _machine(target.triple, target.mcpu, features, opt_level)
+    return bytes(machine.emit_object(_optimised(text, machine, opt_level)))
+
+
+@functools.lru_cache(maxsize=8)
+def _machine(triple: str, mcpu: str, features: str, opt_level: int) -> Any:
+    """A target machine for position-independent objects."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        found = llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        raise BuildError(f"LLVM has no target {triple!r}: {error}") from None
+    return found.create_target_machine(
+        cpu=mcpu, features=features, opt=opt_level, reloc="pic", codemodel="default", jit=False
+    )
+
+
+def _optimised(text: str, machine: Any, opt_level: int) -> Any:
+    """The parsed module after LLVM's pipeline.
+
+    We write vectors and unrolled bodies ourselves: LLVM's own vectorizers and unroller only cost
+    time here.
+    """
+    import llvmlite.binding as llvm
+
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise BuildError(f"LLVM refuses the emitted text (an internal error): {error}") from None
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=opt_level)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    options.loop_interleaving = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module

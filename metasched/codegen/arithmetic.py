@@ -1,0 +1,375 @@
+"""Arithmetic on values: operators, comparisons, casts and selection, scalar or vector alike.
+
+Integers wrap; // and % round down and give 0 for a zero divisor; min and max propagate NaN; float
+to integer saturates. float16 computes in its own type, bfloat16 in float32 rounded after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.types import constant, register_type, splat
+from metasched.errors import BuildError
+from metasched.ir.dtype import BOOL, FLOAT32, DType
+from metasched.ir.expr import (
+    EQ, GE, GT, LE, LT, NE, Add, BinaryOp, Compare, Div, FloorDiv, FloorMod, Max, Min, Mod, Mul,
+    Sub, wrap,
+)  # fmt: skip
+
+_FLOAT_OP = {Add: "fadd contract", Sub: "fsub contract", Mul: "fmul contract", Div: "fdiv"}
+_INT_OP = {Add: "add", Sub: "sub", Mul: "mul"}
+_FOLD: dict[type[BinaryOp], Callable[[int, int], int]] = {
+    Add: lambda a, b: a + b,
+    Sub: lambda a, b: a - b,
+    Mul: lambda a, b: a * b,
+    FloorDiv: lambda a, b: a // b if b else 0,
+    FloorMod: lambda a, b: a % b if b else 0,
+    Div: lambda a, b: abs(a) // abs(b) * (-1 if (a < 0) != (b < 0) else 1) if b else 0,
+    Mod: lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1) if b else 0,
+    Min: min,
+    Max: max,
+}
+_ORDER = {EQ: "eq", NE: "ne", LT: "lt", LE: "le", GT: "gt", GE: "ge"}
+
+
+def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
+    """kind(a, b) for the arithmetic operators and min, max."""
+    dtype = a.dtype
+    if dtype.is_float:
+        a, b = e.same_lanes(a, b)
+        rule = _FLOAT_RULES.get(kind)
+        if rule is not None:
+            return rule(e, a, b)
+        result = e.pure(f"{_FLOAT_OP[kind]} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
+        return round_bfloat(e, result)
+    if a.const is not None and b.const is not None:
+        value = wrap(dtype, _FOLD[kind](int(a.const), int(b.const)))
+        return literal(value, dtype)
+    if dtype.is_bool and kind in (Min, Max):
+        return logical(e, "and" if kind is Min else "or", a, b)
+    if not dtype.is_int:
+        raise BuildError(f"{kind.__name__} has no meaning on {dtype}")
+    simple = _identity(kind, a, b)
+    if simple is not None:
+        return simple
+    nonneg = a.nonneg and b.nonneg and kind is not Sub
+    a, b = e.same_lanes(a, b)
+    if kind in _INT_OP:
+        result = e.pure(f"{_INT_OP[kind]} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
+    elif kind in (Min, Max):
+        name = f"llvm.{'s' if dtype.kind == 'int' else 'u'}{kind.__name__.lower()}"
+        result = _named(e, name, dtype, a, b)
+    else:
+        result = _divide(e, kind, a, b, nonneg)
+    result.nonneg = result.nonneg or (nonneg and dtype.bits == 64)
+    return result
+
+
+def _identity(kind: type[BinaryOp], a: Val, b: Val) -> Val | None:
+    """x + 0, x - 0, x * 1, x * 0, x // 1, x % 1 without an instruction."""
+    if b.const is None:
+        if a.const == 0 and kind is Add:
+            return b
+        if kind is Mul and a.const in (0, 1):
+            return b if a.const == 1 else a if b.lanes == 1 else literal(0, b.dtype, b.lanes)
+        return None
+    if b.const == 0:
+        if kind in (Add, Sub):
+            return a
+        return literal(0, a.dtype, a.lanes) if kind is Mul else None
+    if b.const == 1:
+        if kind in (Mul, FloorDiv, Div):
+            return a
+        if kind in (FloorMod, Mod):
+            return literal(0, a.dtype, a.lanes)
+    return None
+
+
+def _named(e: Emitter, name: str, dtype: DType, *operands: Val) -> Val:
+    from_type = operands[0]
+    suffix = _suffix(from_type)
+    return e.intrinsic(f"{name}.{suffix}", dtype, from_type.lanes, *operands)
+
+
+def _suffix(value: Val) -> str:
+    names = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
+    element = register_type(value.dtype)
+    text = names.get(element, element)
+    return text if value.lanes == 1 else f"v{value.lanes}{text}"
+
+
+def _divide(e: Emitter, kind: type[BinaryOp], a: Val, b: Val, nonneg: bool) -> Val:
+    """The four integer divisions; `nonneg` when neither operand is negative."""
+    dtype, lanes = a.dtype, a.lanes
+    unsigned = dtype.kind == "uint" or nonneg
+    divides = kind in (Div, FloorDiv)
+    number = _splat_value(b)
+    safe, zero = (b, None) if number not in (None, 0, -1) else _safe_divisor(e, a, b, unsigned)
+    op = ("u" if unsigned else "s") + ("div" if divides else "rem")
+    floors = kind in (FloorDiv, FloorMod) and not unsigned
+    if floors and number is not None and number > 0 and number & (number - 1) == 0:
+        shift = literal(number.bit_length() - 1 if divides else number - 1, dtype, lanes)
+        text = f"{'ashr' if divides else 'and'} {a.type} {a.text}, {shift.text}"
+        return e.pure(text, dtype, lanes, a)
+    result = e.pure(f"{op} {a.type} {a.text}, {safe.text}", dtype, lanes, a, safe)
+    if floors:
+        result = _floor_fix(e, a, safe, result, divides)
+    if zero is not None:
+        none = literal(0, dtype, lanes)
+        result = select(e, zero, none, result)
+    return result
+
+
+def _splat_value(value: Val) -> int | None:
+    if value.const is not None:
+        return int(value.const)
+    if value.text.startswith("splat ("):
+        return int(value.text.rstrip(")").split()[-1])
+    return None
+
+
+def _safe_divisor(e: Emitter, a: Val, b: Val, unsigned: bool) -> tuple[Val, Val]:
+    """A divisor that cannot trap (1 for 0, and for -1 under the smallest dividend), and b == 0."""
+    zero, one = literal(0, b.dtype, b.lanes), literal(1, b.dtype, b.lanes)
+    is_zero = compare(e, EQ, b, zero)
+    trap = is_zero
+    if not unsigned:
+        low = literal(b.dtype.range[0], b.dtype, b.lanes)
+        minus = literal(-1, b.dtype, b.lanes)
+        overflow = e.both(compare(e, EQ, a, low), compare(e, EQ, b, minus))
+        trap = logical(e, "or", is_zero, overflow)
+    return select(e, trap, one, b), is_zero
+
+
+def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val:
+    """From the truncated quotient or remainder to the one that rounds down."""
+    dtype, lanes = a.dtype, a.lanes
+    zero = literal(0, dtype, lanes)
+    if divides:
+        product = e.pure(f"mul {a.type} {truncated.text}, {b.text}", dtype, lanes, truncated, b)
+        rest = e.pure(f"sub {a.type} {a.text}, {product.text}", dtype, lanes, a, product)
+    else:
+        rest = truncated
+    signs = e.pure(f"xor {a.type} {rest.text}, {b.text}", dtype, lanes, rest, b)
+    differ = e.both(compare(e, NE, rest, zero), compare(e, LT, signs, zero))
+    change, op = (literal(1, dtype, lanes), "sub") if divides else (b, "add")
+    text = f"{op} {a.type} {truncated.text}, {change.text}"
+    fixed = e.pure(text, dtype, lanes, truncated, change)
+    return select(e, differ, fixed, truncated)
+
+
+# -- floating point
+
+
+def _extreme(order: str) -> Callable[[Emitter, Val, Val], Val]:
+    def rule(e: Emitter, a: Val, b: Val) -> Val:
+        """One comparison gives b when either is NaN; a NaN in a is put right when possible."""
+        if b.text.startswith(("splat", "0x")) and not a.text.startswith(("splat", "0x")):
+            a, b = b, a  # the comparison keeps b: let the constant be a
+        better = e.pure(f"fcmp {order} {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
+        result = select(e, better, a, b)
+        if a.text.startswith(("splat", "0x")) and not _is_nan_text(a):
+            return result
+        nan = e.pure(f"fcmp uno {a.type} {a.text}, {a.text}", BOOL, a.lanes, a)
+        return select(e, nan, a, result)
+
+    return rule
+
+
+def _is_nan_text(value: Val) -> bool:
+    nan = constant(float("nan"), value.dtype)
+    return value.text in (nan, splat(nan, register_type(value.dtype), value.lanes))
+
+
+def _float_mod(e: Emitter, a: Val, b: Val) -> Val:
+    """The remainder with the sign of the dividend (C's fmod)."""
+    return round_bfloat(e, e.pure(f"frem {a.type} {a.text}, {b.text}", a.dtype, a.lanes, a, b))
+
+
+def _float_floormod(e: Emitter, a: Val, b: Val) -> Val:
+    """The remainder with the sign of the divisor."""
+    rest = _float_mod(e, a, b)
+    zero = literal(0.0, a.dtype, a.lanes)
+    negative = [compare(e, LT, v, zero) for v in (rest, b)]
+    text = f"xor {negative[0].type} {negative[0].text}, {negative[1].text}"
+    differ = e.pure(text, BOOL, a.lanes, *negative)
+    wrong = e.both(compare(e, NE, rest, zero), differ)
+    return select(e, wrong, binary(e, Add, rest, b), rest)
+
+
+def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
+    """The quotient rounded down, exactly: from the remainder, as NumPy does."""
+    rest = _float_floormod(e, a, b)
+    quotient = binary(e, Div, binary(e, Sub, a, rest), b)
+    return _named(e, "llvm.roundeven", a.dtype, quotient)
+
+
+_FLOAT_RULES = {
+    Min: _extreme("olt"),
+    Max: _extreme("ogt"),
+    Mod: _float_mod,
+    FloorMod: _float_floormod,
+    FloorDiv: _float_floordiv,
+}
+
+
+def round_bfloat(e: Emitter, value: Val) -> Val:
+    """A bfloat16 result brought from float32 to the nearest bfloat16, ties to even."""
+    if value.dtype.kind != "bfloat":
+        return value
+    n, dtype = value.lanes, DType("uint32")
+
+    def step(text: str, *operands: Val) -> Val:
+        return e.pure(text, dtype, n, *operands)
+
+    kind = register_type(dtype, n)
+    bits = step(f"bitcast {value.typed} to {kind}", value)
+    last = step(f"lshr {kind} {bits.text}, {literal(16, dtype, n).text}", bits)
+    odd = step(f"and {kind} {last.text}, {literal(1, dtype, n).text}", last)
+    half = step(f"add {kind} {odd.text}, {literal(0x7FFF, dtype, n).text}", odd)
+    up = step(f"add {kind} {bits.text}, {half.text}", bits, half)
+    cut = step(f"and {kind} {up.text}, {literal(0xFFFF0000, dtype, n).text}", up)
+    rounded = e.pure(f"bitcast {cut.typed} to {value.type}", value.dtype, n, cut)
+    nan = e.pure(f"fcmp uno {value.type} {value.text}, {value.text}", BOOL, n, value)
+    quiet = literal(float("nan"), value.dtype, n)
+    return select(e, nan, quiet, rounded)
+
+
+# -- comparisons, logic, selection
+
+
+def compare(e: Emitter, kind: type[Compare], a: Val, b: Val) -> Val:
+    """A comparison; with NaN only != holds."""
+    if a.const is not None and b.const is not None and not a.dtype.is_float:
+        x, y = int(a.const), int(b.const)
+        result = {EQ: x == y, NE: x != y, LT: x < y, LE: x <= y, GT: x > y, GE: x >= y}[kind]
+        return literal(int(result), BOOL)
+    a, b = e.same_lanes(a, b)
+    word = _ORDER[kind]
+    if a.dtype.is_float:
+        order = "une" if kind is NE else f"o{word}"
+        return e.pure(f"fcmp {order} {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
+    if kind not in (EQ, NE):
+        word = ("s" if a.dtype.kind == "int" else "u") + word
+    return e.pure(f"icmp {word} {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
+
+
+def logical(e: Emitter, op: str, a: Val, b: Val) -> Val:
+    """and, or on bool values, both evaluated."""
+    if op == "and":
+        return e.both(*e.same_lanes(a, b)) if a.lanes != b.lanes else e.both(a, b)
+    if a.const is not None:
+        return a if a.const else b
+    if b.const is not None:
+        return b if b.const else a
+    a, b = e.same_lanes(a, b)
+    return e.pure(f"or {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
+
+
+def negate(e: Emitter, a: Val) -> Val:
+    """not a, on bool."""
+    if a.const is not None:
+        return literal(int(not a.const), BOOL)
+    return e.pure(f"xor {a.type} {a.text}, {literal(1, BOOL, a.lanes).text}", BOOL, a.lanes, a)
+
+
+def select(e: Emitter, condition: Val, a: Val, b: Val) -> Val:
+    """a where the condition holds, else b; both are there already."""
+    if condition.const is not None:
+        return a if condition.const else b
+    lanes = max(a.lanes, b.lanes, condition.lanes)
+    a, b = e.widen(a, lanes), e.widen(b, lanes)
+    if lanes > 1 and condition.lanes > 1:
+        condition = e.widen(condition, lanes)
+    text = f"select {condition.typed}, {a.typed}, {b.typed}"
+    return e.pure(text, a.dtype, lanes, condition, a, b)
+
+
+# -- conversions
+
+
+def convert(e: Emitter, value: Val, dtype: DType) -> Val:
+    """`value` as `dtype`: rounds to nearest, saturates from float, wraps between integers."""
+    source = value.dtype
+    if source is dtype:
+        return value
+    if dtype.is_bool:
+        kind: type[Compare] = NE
+        return compare(e, kind, value, literal(0, source, value.lanes))
+    if value.const is not None and source.kind in ("int", "uint", "bool"):
+        number = int(value.const)
+        if dtype.is_int:
+            return literal(wrap(dtype, number), dtype)
+        if abs(number) <= 1 << 8:
+            return literal(float(number), dtype)
+    if "handle" in (source.kind, dtype.kind):
+        raise BuildError(f"no conversion from {source} to {dtype}")
+    if source.is_float:
+        return _from_float(e, value, dtype)
+    if dtype.is_float:
+        return _int_to_float(e, value, dtype)
+    return _int_to_int(e, value, dtype)
+
+
+def _step(e: Emitter, op: str, value: Val, dtype: DType) -> Val:
+    text = f"{op} {value.typed} to {register_type(dtype, value.lanes)}"
+    return e.pure(text, dtype, value.lanes, value)
+
+
+def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
+    source = value.dtype
+    if dtype.is_int:
+        kind = "fptosi" if dtype.kind == "int" else "fptoui"
+        suffix = _suffix(Val("", dtype, value.lanes))
+        return e.intrinsic(f"llvm.{kind}.sat.{suffix}.{_suffix(value)}", dtype, value.lanes, value)
+    if source.kind == "bfloat":  # held as float already
+        value = _relabel(value, FLOAT32)
+        return value if dtype == "float32" else convert(e, value, dtype)
+    if dtype.kind == "bfloat":
+        if source == "float64":
+            value = _odd_rounded(e, value)
+        return round_bfloat(e, _relabel(convert(e, value, FLOAT32), dtype))
+    return _step(e, "fpext" if dtype.bits > source.bits else "fptrunc", value, dtype)
+
+
+def _odd_rounded(e: Emitter, value: Val) -> Val:
+    """float64 to float32 rounding to odd, so that a second rounding is exact."""
+    near = _step(e, "fptrunc", value, FLOAT32)
+    back = _step(e, "fpext", near, value.dtype)
+    n, u32 = value.lanes, DType("uint32")
+    kind = register_type(u32, n)
+    bits = e.pure(f"bitcast {near.typed} to {kind}", u32, n, near)
+    size = _named(e, "llvm.fabs", value.dtype, value)
+    near_size = _named(e, "llvm.fabs", value.dtype, back)
+    above = compare(e, GT, near_size, size)
+    one, none = literal(1, u32, n), literal(0, u32, n)
+    down = binary(e, Sub, bits, select(e, above, one, none))
+    inexact = compare(e, NE, value, back)
+    sticky = select(e, inexact, one, none)
+    odd = e.pure(f"or {kind} {down.text}, {sticky.text}", u32, n, down, sticky)
+    odd = select(e, inexact, odd, bits)
+    return e.pure(f"bitcast {odd.typed} to {near.type}", FLOAT32, n, odd)
+
+
+def _relabel(value: Val, dtype: DType) -> Val:
+    """The same register under another type (float32 and bfloat16 share theirs)."""
+    return Val(value.text, dtype, value.lanes, value.depth, value.const)
+
+
+def _int_to_float(e: Emitter, value: Val, dtype: DType) -> Val:
+    op = "sitofp" if value.dtype.kind == "int" else "uitofp"
+    if dtype.kind == "bfloat":
+        wide = _step(e, op, value, DType("float64"))
+        return convert(e, wide, dtype)
+    return _step(e, op, value, dtype)
+
+
+def _int_to_int(e: Emitter, value: Val, dtype: DType) -> Val:
+    if dtype.bits == value.dtype.bits:
+        return Val(value.text, dtype, value.lanes, value.depth, value.const)
+    if dtype.bits < value.dtype.bits:
+        return _step(e, "trunc", value, dtype)
+    result = _step(e, "sext" if value.dtype.kind == "int" else "zext", value, dtype)
+    result.nonneg = value.dtype.kind != "int" or value.nonneg
+    return result

@@ -1,0 +1,247 @@
+"""The text of one LLVM function under construction: values, scopes, hoisting, labels.
+
+Every loop body is a scope with two lists of lines. Instructions without side effects whose operands
+are all known at the entry of a scope go to the entry of the outermost such scope, once for each
+distinct text: address arithmetic is hoisted and shared while it is written. Everything else
+(loads, stores, calls, what depends on them) is written in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from metasched.codegen.types import constant, register_type, splat
+from metasched.errors import BuildError
+from metasched.ir.dtype import BOOL, INT64, DType
+from metasched.ir.expr import Expr, Var
+
+if TYPE_CHECKING:
+    from metasched.codegen.module import ModuleEmitter
+    from metasched.ir.stmt import Stmt
+
+INLINE = 1 << 30
+
+
+class Val:
+    """A value in a register or a literal.
+
+    Attributes:
+        text: how instructions name it.
+        dtype: scalar type; `lanes` above 1 makes it a vector.
+        const: its number when it is a scalar literal.
+        depth: the scope at whose entry it is known; INLINE when it is bound to its place.
+        nonneg: an integer known to be 0 or more.
+    """
+
+    __slots__ = ("const", "depth", "dtype", "lanes", "nonneg", "text")
+
+    def __init__(
+        self, text: str, dtype: DType, lanes: int = 1, depth: int = INLINE,
+        const: int | float | None = None,
+    ) -> None:  # fmt: skip
+        self.text, self.dtype, self.lanes = text, dtype, lanes
+        self.depth, self.const = depth, const
+        self.nonneg = const is not None and const >= 0
+
+    @property
+    def type(self) -> str:
+        return register_type(self.dtype, self.lanes)
+
+    @property
+    def typed(self) -> str:
+        """Type and name, as an operand."""
+        return f"{self.type} {self.text}"
+
+
+def literal(value: int | float, dtype: DType = INT64, lanes: int = 1) -> Val:
+    """A constant, repeated over `lanes`."""
+    text = splat(constant(value, dtype), register_type(dtype), lanes)
+    return Val(text, dtype, lanes, 0, value if lanes == 1 else None)
+
+
+TRUE_VAL = literal(1, BOOL)
+
+
+@dataclass(slots=True)
+class Scope:
+    entry: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    known: dict[str, Val] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The vectorized loop being emitted: its variable, first iteration and number of lanes."""
+
+    var: Var
+    base: Val
+    lanes: int
+
+
+class Emitter:
+    """One LLVM function: parameters and body text; rules for nodes write through its methods.
+
+    Attributes:
+        env: the values of variables in scope.
+        pointers: the data pointers of buffers in scope.
+        lane: the vectorized loop around the current place, None outside.
+        mask: which lanes are active, None for all.
+        loops: (continue label, break label) of the loops around, innermost last.
+    """
+
+    def __init__(self, module: ModuleEmitter, name: str, serial: bool) -> None:
+        self.module = module
+        self.name = name
+        self.serial = serial
+        self.scopes = [Scope()]
+        self.env: dict[Expr, Val] = {}
+        self.pointers: dict[Var, Val] = {}
+        self.lane: Lane | None = None
+        self.mask: Val | None = None
+        self.loops: list[tuple[str, str]] = []
+        self.heap: list[str] = []
+        self.allocas: list[str] = []
+        self.stack_bytes = 0
+        self.unroll_steps = 0
+        self.block = "start"
+        self._count = 0
+
+    # -- names and lines
+
+    def fresh(self, hint: str = "v") -> str:
+        """A new register name."""
+        self._count += 1
+        return f"%{hint}{self._count}"
+
+    def fresh_label(self, hint: str) -> str:
+        """A new label name (without %)."""
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def line(self, text: str) -> None:
+        """An instruction without result, at the current place."""
+        self.scopes[-1].lines.append(text)
+
+    def label(self, name: str) -> None:
+        """Start the basic block `name` (the line before must have ended the last one)."""
+        self.scopes[-1].lines.append(f"{name}:")
+        self.block = name
+
+    def branch(self, target: str) -> None:
+        """Jump to `target`."""
+        self.line(f"br label %{target}")
+
+    def branch_if(self, condition: Val, yes: str, no: str) -> None:
+        """Jump to `yes` where the scalar `condition` holds, else to `no`."""
+        self.line(f"br i1 {condition.text}, label %{yes}, label %{no}")
+
+    # -- instructions with a result
+
+    def pure(self, text: str, dtype: DType, lanes: int, *operands: Val) -> Val:
+        """An instruction without effect: hoisted as far as its operands allow, and shared."""
+        depth = 0
+        for operand in operands:
+            if operand.depth > depth:
+                depth = operand.depth
+        if depth == INLINE:
+            return self.inline(text, dtype, lanes)
+        scope = self.scopes[depth]
+        found = scope.known.get(text)
+        if found is None:
+            name = self.fresh()
+            scope.entry.append(f"{name} = {text}")
+            found = scope.known[text] = Val(name, dtype, lanes, depth)
+        return found
+
+    def inline(self, text: str, dtype: DType, lanes: int = 1) -> Val:
+        """An instruction bound to its place (a load, a call, or what depends on one)."""
+        name = self.fresh()
+        self.scopes[-1].lines.append(f"{name} = {text}")
+        return Val(name, dtype, lanes, INLINE)
+
+    def value(self, expr: Expr) -> Val:
+        """The value of an expression, by the rule of its node kind."""
+        return self.module.expression_rules[type(expr)](self, expr)
+
+    def statement(self, stmt: Stmt) -> None:
+        """The code of a statement, by the rule of its node kind."""
+        self.module.statement_rules[type(stmt)](self, stmt)
+
+    # -- scopes
+
+    @contextmanager
+    def scope(self) -> Iterator[int]:
+        """A loop body: gives its depth; on leaving, entry and lines join the scope around."""
+        self.scopes.append(Scope())
+        yield len(self.scopes) - 1
+        inner = self.scopes.pop()
+        self.scopes[-1].lines += inner.entry
+        self.scopes[-1].lines += inner.lines
+
+    @contextmanager
+    def bound(self, var: Var, value: Val) -> Iterator[None]:
+        """`var` stands for `value` within."""
+        before = self.env.get(var)
+        self.env[var] = value
+        yield
+        if before is None:
+            del self.env[var]
+        else:
+            self.env[var] = before
+
+    @contextmanager
+    def masked(self, mask: Val) -> Iterator[None]:
+        """Only the lanes where `mask` holds (and those masked already) are active within."""
+        before = self.mask
+        self.mask = mask if before is None else self.both(before, mask)
+        yield
+        self.mask = before
+
+    # -- shapes of values
+
+    def both(self, a: Val, b: Val) -> Val:
+        """a and b, on bool values of equal lanes."""
+        if a.const is not None:
+            return b if a.const else a
+        if b.const is not None:
+            return a if b.const else b
+        return self.pure(f"and {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
+
+    def widen(self, value: Val, lanes: int) -> Val:
+        """`value` repeated over `lanes` (itself when it has them)."""
+        if value.lanes == lanes:
+            return value
+        if value.lanes != 1:
+            raise BuildError(f"a vector of {value.lanes} lanes meets one of {lanes}")
+        if value.const is not None:
+            return literal(value.const, value.dtype, lanes)
+        kind = register_type(value.dtype, lanes)
+        one = self.pure(
+            f"insertelement {kind} poison, {value.typed}, i64 0", value.dtype, lanes, value
+        )
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        return self.pure(
+            f"shufflevector {kind} {one.text}, {kind} poison, {zeros}", value.dtype, lanes, one
+        )
+
+    def same_lanes(self, *values: Val) -> list[Val]:
+        """The values, scalars repeated over the lanes of the vectors among them."""
+        lanes = max(v.lanes for v in values)
+        return [self.widen(v, lanes) for v in values]
+
+    def extract(self, value: Val, lane: int) -> Val:
+        """One lane of a vector."""
+        if value.lanes == 1:
+            return value
+        return self.pure(f"extractelement {value.typed}, i64 {lane}", value.dtype, 1, value)
+
+    def intrinsic(self, name: str, dtype: DType, lanes: int, *operands: Val) -> Val:
+        """A call of an intrinsic without effect, named with its full mangling."""
+        kinds = ", ".join(v.type for v in operands)
+        self.module.declare(name, f"{register_type(dtype, lanes)} @{name}({kinds})")
+        typed = ", ".join(v.typed for v in operands)
+        text = f"call {register_type(dtype, lanes)} @{name}({typed})"
+        return self.pure(text, dtype, lanes, *operands)

@@ -1,0 +1,186 @@
+"""One rule for each kind of expression: (emitter, node) -> value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metasched.codegen.arithmetic import binary, compare, convert, logical, negate, select
+from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.memory import lane_offsets, load
+from metasched.codegen.ops import OP_RULES, touches_memory
+from metasched.codegen.types import register_type
+from metasched.errors import BuildError
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.dtype import BOOL
+from metasched.ir.expr import (
+    EQ, GE, GT, LE, LT, NE, Add, And, Arithmetic, Cast, Compare, Div, Expr, FloatImm, FloorDiv,
+    FloorMod, IntImm, Let, Max, Min, Mod, Mul, Not, Or, Select, StringImm, Sub, Var,
+)  # fmt: skip
+from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
+
+
+def _var(e: Emitter, node: Var) -> Val:
+    if e.lane is not None and node is e.lane.var:
+        offsets = lane_offsets(e, e.lane.lanes, 1, node.dtype)
+        return binary(e, Add, e.widen(e.lane.base, e.lane.lanes), offsets)
+    found = e.env.get(node) or e.pointers.get(node)
+    if found is None:
+        raise BuildError(f"variable {node.name} is not defined where it is used")
+    return found
+
+
+def _imm(e: Emitter, node: IntImm | FloatImm) -> Val:
+    return literal(node.value, node.dtype)
+
+
+def _string(e: Emitter, node: StringImm) -> Val:
+    return e.module.text_constant(node.value)
+
+
+def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
+    """Left-leaning chains are walked, not recursed: sums of thousands of terms are legal."""
+    spine: list[Arithmetic] = []
+    left: Expr = node
+    while isinstance(left, Arithmetic):
+        spine.append(left)
+        left = left.a
+    value = e.value(left)
+    for step in reversed(spine):
+        value = binary(e, type(step), value, e.value(step.b))
+    return value
+
+
+def _compare(e: Emitter, node: Compare) -> Val:
+    return compare(e, type(node), e.value(node.a), e.value(node.b))
+
+
+def _logical(e: Emitter, node: And | Or) -> Val:
+    """Both sides, or the right side only where needed when it reads memory."""
+    is_and = isinstance(node, And)
+    left = e.value(node.a)
+    if left.const is not None:
+        return e.value(node.b) if bool(left.const) is is_and else left
+    if not touches_memory(node.b):
+        return logical(e, "and" if is_and else "or", left, e.value(node.b))
+    needed = left if is_and else negate(e, left)
+    if left.lanes > 1:
+        with e.masked(needed):
+            right = e.value(node.b)
+        return logical(e, "and" if is_and else "or", left, right)
+    settled = literal(int(not is_and), BOOL)
+    return choose(e, needed, lambda: e.value(node.b), lambda: settled)
+
+
+def choose(e: Emitter, condition: Val, a: Callable[[], Val], b: Callable[[], Val]) -> Val:
+    """The value of one of two pieces of code, chosen by a scalar condition at run time."""
+    yes, no, done = e.fresh_label("yes"), e.fresh_label("no"), e.fresh_label("chosen")
+    e.branch_if(condition, yes, no)
+    e.label(yes)
+    one = a()
+    one_end = len(e.scopes[-1].lines)
+    one_block = e.block
+    e.branch(done)
+    e.label(no)
+    two = b()
+    if one.lanes != two.lanes:
+        one, two = _widen_at(e, one, two, one_end)
+    two_block = e.block
+    e.branch(done)
+    e.label(done)
+    text = f"phi {one.type} [ {one.text}, %{one_block} ], [ {two.text}, %{two_block} ]"
+    return e.inline(text, one.dtype, one.lanes)
+
+
+def _widen_at(e: Emitter, one: Val, two: Val, position: int) -> tuple[Val, Val]:
+    """Bring two values of different lanes together; the first one's code goes to `position`."""
+    lanes = max(one.lanes, two.lanes)
+    if one.lanes == lanes:
+        return one, e.widen(two, lanes)
+    lines = e.scopes[-1].lines
+    tail = lines[position:]
+    del lines[position:]
+    one = e.widen(one, lanes)
+    lines += tail
+    return one, two
+
+
+def _not(e: Emitter, node: Not) -> Val:
+    return negate(e, e.value(node.a))
+
+
+def _cast(e: Emitter, node: Cast) -> Val:
+    return convert(e, e.value(node.value), node.dtype.scalar)
+
+
+def _select(e: Emitter, node: Select) -> Val:
+    condition = e.value(node.condition)
+    return select(e, condition, *e.same_lanes(e.value(node.a), e.value(node.b)))
+
+
+def _let(e: Emitter, node: Let) -> Val:
+    with e.bound(node.var, e.value(node.value)):
+        return e.value(node.body)
+
+
+def _load(e: Emitter, node: BufferLoad) -> Val:
+    mask = e.mask
+    if node.predicate is not None:
+        predicate = e.value(node.predicate)
+        mask = predicate if mask is None else e.both(*e.same_lanes(mask, predicate))
+    return load(e, node.buffer, flat_index(node.buffer, node.indices), mask)
+
+
+def flat_index(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
+    """The one index of a lowered access."""
+    if len(indices) != 1:
+        raise BuildError(f"buffer {buffer.name} is accessed with {len(indices)} indices: not flat")
+    return indices[0]
+
+
+def _ramp(e: Emitter, node: Ramp) -> Val:
+    base, stride = e.value(node.base), e.value(node.stride)
+    if base.lanes > 1 or stride.lanes > 1:
+        raise BuildError("a ramp inside a vectorized loop or over vectors")
+    steps = lane_offsets(e, node.lanes, 1, node.dtype.scalar)
+    scaled = binary(e, Mul, e.widen(stride, node.lanes), steps)
+    return binary(e, Add, e.widen(base, node.lanes), scaled)
+
+
+def _broadcast(e: Emitter, node: Broadcast) -> Val:
+    value = e.value(node.value)
+    if value.lanes == 1:
+        return e.widen(value, node.lanes)
+    return _pick(e, [value], list(range(value.lanes)) * node.lanes)
+
+
+def _shuffle(e: Emitter, node: Shuffle) -> Val:
+    return _pick(e, [e.value(v) for v in node.vectors], list(node.indices))
+
+
+def _pick(e: Emitter, vectors: list[Val], indices: list[int]) -> Val:
+    """The lanes at `indices` of the concatenation."""
+    lanes = [(v, i) for v in vectors for i in range(v.lanes)]
+    if len(indices) == 1:
+        return e.extract(*lanes[indices[0]])
+    dtype, n = vectors[0].dtype, len(indices)
+    kind = register_type(dtype, n)
+    result = Val("poison", dtype, n, 0)
+    for position, index in enumerate(indices):
+        one = e.extract(*lanes[index])
+        text = f"insertelement {kind} {result.text}, {one.typed}, i64 {position}"
+        result = e.pure(text, dtype, n, result, one)
+    return result
+
+
+def _call(e: Emitter, node: Call) -> Val:
+    return OP_RULES[node.op.name](e, node)
+
+
+EXPRESSION_RULES: dict[type[Expr], Callable[[Emitter, Any], Val]] = {
+    Var: _var, IntImm: _imm, FloatImm: _imm, StringImm: _string,
+    **dict.fromkeys((Add, Sub, Mul, Div, Mod, FloorDiv, FloorMod, Min, Max), _arithmetic),
+    **dict.fromkeys((EQ, NE, LT, LE, GT, GE), _compare),
+    And: _logical, Or: _logical, Not: _not, Cast: _cast, Select: _select, Let: _let,
+    BufferLoad: _load, Ramp: _ramp, Broadcast: _broadcast, Shuffle: _shuffle, Call: _call,
+}  # fmt: skip

@@ -1,0 +1,258 @@
+"""Loops: serial, unrolled while emitting, vectorized into lanes; parallel ones go to `parallel`."""
+
+from __future__ import annotations
+
+from metasched.codegen.arithmetic import binary, compare
+from metasched.codegen.emit import Emitter, Lane, Val, literal
+from metasched.codegen.parallel import emit_parallel
+from metasched.errors import BuildError
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import GT, Expr, FloorDiv, Mul, Var, as_int
+from metasched.ir.op import Call, Effect
+from metasched.ir.stmt import (
+    Allocate, AssertStmt, BlockRealize, Break, BufferStore, Continue, Evaluate, For, ForKind,
+    LetStmt, Return, Stmt, While,
+)  # fmt: skip
+from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
+
+_MAX_UNROLLED = 8192
+_MAX_CHUNKS = 32
+_EXPLICIT_LIMIT = 1 << 12
+
+
+def emit_for(e: Emitter, node: For) -> None:
+    """A loop from zero with step one, by its kind."""
+    if as_int(node.min) != 0 or node.step is not None:
+        raise BuildError(f"loop {node.var.name} is not canonical: lower the function first")
+    before = e.unroll_steps
+    steps = node.annotations.get("pragma_auto_unroll_max_step")
+    if steps is not None:
+        e.unroll_steps = int(as_int(steps) or 0)
+    _dispatch(e, node)
+    e.unroll_steps = before
+
+
+def _dispatch(e: Emitter, node: For) -> None:
+    if node.kind is ForKind.THREAD_BINDING:
+        raise BuildError(
+            f"loop {node.var.name} is bound to {node.thread}: no code on {e.module.kind} targets"
+        )
+    extent = e.value(node.extent)
+    if extent.const is not None and int(extent.const) <= 1:
+        if extent.const == 1:
+            with e.bound(node.var, literal(0, node.var.dtype)):
+                e.statement(node.body)
+        return
+    if node.kind is ForKind.PARALLEL and not e.serial and e.lane is None:
+        emit_parallel(e, node, extent, serial_loop)
+    elif node.kind is ForKind.VECTORIZED and e.lane is None:
+        _vectorized(e, node, extent)
+    elif extent.const is not None and _unrolls(e, node):
+        for i in range(int(extent.const)):
+            with e.bound(node.var, literal(i, node.var.dtype)):
+                e.statement(node.body)
+    else:
+        serial_loop(e, node, literal(0), extent)
+
+
+# -- unrolling
+
+
+def _unrolls(e: Emitter, node: For) -> bool:
+    if node.kind is ForKind.UNROLLED:
+        cost = unrolled_steps(node, _MAX_UNROLLED)
+        return cost is None or cost <= _MAX_UNROLLED
+    if node.kind is not ForKind.SERIAL or e.unroll_steps <= 0:
+        return False
+    limit = min(e.unroll_steps, _EXPLICIT_LIMIT)
+    cost = unrolled_steps(node, limit)
+    return cost is not None and cost <= limit
+
+
+def unrolled_steps(stmt: Stmt, limit: int) -> int | None:
+    """Stores and evaluations after unrolling what may be unrolled; None when a loop remains.
+
+    A serial loop of constant extent counts as unrolled when it costs at most `limit` steps.
+    """
+    key = ("unrolled_steps", limit)
+    if key in stmt.facts:
+        return stmt.facts[key]  # type: ignore[no-any-return]
+    total: int | None = int(isinstance(stmt, (BufferStore, Evaluate)))
+    for child in stmt.stmts:
+        inner = unrolled_steps(child, limit)
+        total = None if inner is None or total is None else total + inner
+    if isinstance(stmt, While):
+        total = None
+    elif isinstance(stmt, For) and total is not None and stmt.kind is not ForKind.VECTORIZED:
+        extent = as_int(stmt.extent)
+        if extent is None or stmt.kind is ForKind.PARALLEL:
+            total = None
+        else:
+            total *= extent
+            if stmt.kind is ForKind.SERIAL and extent > 1 and total > limit:
+                total = None
+    stmt.facts[key] = total
+    return total
+
+
+# -- serial
+
+
+def serial_loop(e: Emitter, node: For, begin: Val, end: Val) -> None:
+    """`for var in [begin, end)` with a test in front when it may not run at all."""
+    before, head = e.fresh_label("pre"), e.fresh_label("loop")
+    again, done = e.fresh_label("next"), e.fresh_label("end")
+    if begin.const is not None and end.const is not None:
+        e.branch(before)
+    else:
+        e.branch_if(compare(e, GT, end, begin), before, done)
+    e.label(before)
+    e.branch(head)
+    name, following = e.fresh("i"), e.fresh()
+    e.label(head)
+    dtype = node.var.dtype
+    kind = begin.type
+    e.line(f"{name} = phi {kind} [ {begin.text}, %{before} ], [ {following}, %{again} ]")
+    with e.scope() as depth:
+        index = Val(name, dtype, 1, depth)
+        index.nonneg = begin.nonneg
+        e.loops.append((again, done))
+        with e.bound(node.var, index):
+            e.statement(node.body)
+        e.loops.pop()
+    e.branch(again)
+    e.label(again)
+    e.line(f"{following} = add nuw nsw {kind} {name}, 1")
+    more = e.fresh()
+    e.line(f"{more} = icmp slt {kind} {following}, {end.text}")
+    e.line(f"br i1 {more}, label %{head}, label %{done}")
+    e.label(done)
+
+
+# -- vectorized
+
+
+def _vectorized(e: Emitter, node: For, extent: Val) -> None:
+    """Lanes of the machine's width, then a narrower rest; a serial loop where lanes cannot do it."""
+    if scalar_reason(node.body, node.var) is not None:
+        serial_loop(e, node, literal(0), extent)
+        return
+    width = _width(e, node)
+    if extent.const is None:
+        count = binary(e, FloorDiv, extent, literal(width))
+        _chunk_loop(e, node, count, width)
+        serial_loop(e, node, binary(e, Mul, count, literal(width)), extent)
+        return
+    total = int(extent.const)
+    full, rest = divmod(total, width)
+    if full > _MAX_CHUNKS:
+        _chunk_loop(e, node, literal(full), width)
+    else:
+        for chunk in range(full):
+            _lanes(e, node, literal(chunk * width), width)
+    start = full * width
+    piece = width
+    while rest:
+        piece //= 2
+        if rest >= piece:
+            _lanes(e, node, literal(start), piece)
+            start, rest = start + piece, rest - piece
+
+
+def _lanes(e: Emitter, node: For, base: Val, lanes: int) -> None:
+    """The body for iterations base ... base + lanes - 1 at once."""
+    if lanes == 1:
+        with e.bound(node.var, base):
+            e.statement(node.body)
+        return
+    e.lane = Lane(node.var, base, lanes)
+    e.statement(node.body)
+    e.lane = None
+
+
+def _chunk_loop(e: Emitter, node: For, count: Val, width: int) -> None:
+    chunk = Var(node.var.name, INT64)
+    inner = For(chunk, node.min, node.extent, ForKind.SERIAL, _Chunk(node, chunk, width))
+    serial_loop(e, inner, literal(0), count)
+
+
+class _Chunk(Stmt):
+    """One full vector of a vectorized loop, as the body of the loop over vectors."""
+
+    __slots__ = ("chunk", "node", "width")
+
+    def __init__(self, node: For, chunk: Var, width: int) -> None:
+        self.node, self.chunk, self.width = node, chunk, width
+
+
+def emit_chunk(e: Emitter, stmt: _Chunk) -> None:
+    """The rule of `_Chunk`."""
+    base = binary(e, Mul, e.env[stmt.chunk], literal(stmt.width))
+    base.nonneg = True
+    _lanes(e, stmt.node, base, stmt.width)
+
+
+CHUNK = _Chunk
+
+
+def _width(e: Emitter, node: For) -> int:
+    """Lanes that fill one register with the widest element the loop moves lane by lane."""
+    bits = 8
+    for stmt in walk_stmts(node.body):
+        if isinstance(stmt, BufferStore):
+            bits = max(bits, stmt.buffer.dtype.bits)
+        for expr in stmt.exprs:
+            if node.var in free_vars(expr):
+                for sub in walk_exprs(expr):
+                    if isinstance(sub, BufferLoad) and node.var in free_vars(sub):
+                        bits = max(bits, sub.buffer.dtype.bits)
+    return max(2, e.module.vector_bits // bits)
+
+
+def scalar_reason(body: Stmt, var: Var) -> str | None:
+    """Why a vectorized loop over `var` has to run one iteration at a time, None if it need not."""
+    varying: set[Expr] = {var}
+    for stmt in walk_stmts(body):
+        if isinstance(stmt, (While, Break, Continue, Return, AssertStmt, Allocate, BlockRealize)):
+            return f"it contains {type(stmt).__name__}"
+        if isinstance(stmt, For):
+            if stmt.kind is ForKind.VECTORIZED and as_int(stmt.extent) != 1:
+                return "it contains another vectorized loop"
+            if any(not varying.isdisjoint(free_vars(x)) for x in stmt.exprs):
+                return "an inner loop's bounds differ between the lanes"
+        elif isinstance(stmt, LetStmt):
+            if not varying.isdisjoint(free_vars(stmt.value)):
+                varying.add(stmt.var)
+        elif isinstance(stmt, BufferStore):
+            reason = _store_reason(stmt, varying)
+            if reason is not None:
+                return reason
+        for expr in stmt.exprs:
+            reason = _expr_reason(expr, varying)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _store_reason(stmt: BufferStore, varying: set[Expr]) -> str | None:
+    if all(varying.isdisjoint(free_vars(i)) for i in stmt.indices):
+        return "all lanes store to one element"
+    for index in stmt.indices:
+        for node in walk_exprs(index):
+            if isinstance(node, BufferLoad) and not varying.isdisjoint(free_vars(node)):
+                return "lanes may store to the same element"
+    return None
+
+
+def _expr_reason(expr: Expr, varying: set[Expr]) -> str | None:
+    for node in walk_exprs(expr):
+        if node.dtype.lanes > 1:
+            return "it computes on vectors already"
+        if isinstance(node, Call) and node.op.name != "prefetch":
+            foreign = node.op.arity is None and not varying.isdisjoint(free_vars(node))
+            if foreign or node.op.effect >= Effect.UPDATE:
+                return f"it calls {node.op.name}"
+    return None
+
+

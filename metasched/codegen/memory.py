@@ -1,0 +1,305 @@
+"""Loads and stores: addresses as hoisted sums, vectors along the lane variable, masks, gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metasched.lower.affine import affine
+from metasched.codegen.arithmetic import binary, compare, convert
+from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.types import memory_type, register_type
+from metasched.errors import BuildError
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import BOOL, FLOAT32, INT64, DType
+from metasched.ir.expr import NE, Add, Expr, Mul
+from metasched.ir.op import Ramp
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an access goes: `pointer` to the first lane, lanes `stride` elements apart.
+
+    With `indices` the lanes are at those offsets from `pointer` instead.
+    """
+
+    pointer: Val
+    lanes: int = 1
+    stride: int = 0
+    indices: Val | None = None
+
+
+def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
+    """The address of buffer[index] for a flat buffer and a 64-bit index."""
+    base = e.pointers.get(buffer.data)
+    if base is None:
+        raise BuildError(f"buffer {buffer.name} is used where it is not allocated")
+    explicit = 1
+    stride = 0
+    if isinstance(index, Ramp):
+        step = e.value(index.stride)
+        if step.const is not None:
+            explicit, stride = index.lanes, int(step.const)
+            index = index.base
+    terms, constant = affine(index)
+    uniform: list[tuple[Val, int]] = []
+    varying: list[tuple[Val, int]] = []
+    lane_step = 0
+    for atom, factor in terms.items():
+        if e.lane is not None and atom is e.lane.var:
+            lane_step += factor
+            _collect(e.lane.base, factor, uniform)
+            continue
+        value = e.value(atom)
+        _collect(value, factor, uniform if value.lanes == 1 else varying)
+    constant += sum(int(v.const) * f for v, f in uniform if v.const is not None)
+    uniform = [(v, f) for v, f in uniform if v.const is None]
+    pointer = _offset(e, base, buffer.dtype, _sum(e, uniform), constant)
+    if varying:
+        return _gathered(e, pointer, varying, lane_step)
+    if explicit > 1:
+        if lane_step:
+            raise BuildError("a vector access inside a vectorized loop")
+        return Place(pointer, explicit, stride)
+    if lane_step and e.lane is not None:
+        return Place(pointer, e.lane.lanes, lane_step)
+    return Place(pointer)
+
+
+def _collect(value: Val, factor: int, terms: list[tuple[Val, int]]) -> None:
+    terms.append((value, factor))
+
+
+def _sum(e: Emitter, terms: list[tuple[Val, int]]) -> Val | None:
+    """The sum of the terms, those known outermost first, so that partial sums are hoisted."""
+    total: Val | None = None
+    for value, factor in sorted(terms, key=lambda t: t[0].depth):
+        term = binary(e, Mul, value, literal(factor))
+        total = term if total is None else binary(e, Add, total, term)
+    return total
+
+
+def _offset(e: Emitter, base: Val, dtype: DType, index: Val | None, constant: int) -> Val:
+    element = memory_type(dtype)
+    pointer = base
+    if index is not None:
+        text = f"getelementptr {element}, ptr {base.text}, {index.typed}"
+        pointer = e.pure(text, base.dtype, 1, base, index)
+    if constant:
+        text = f"getelementptr {element}, ptr {pointer.text}, i64 {constant}"
+        pointer = e.pure(text, base.dtype, 1, pointer)
+    return pointer
+
+
+def _gathered(e: Emitter, pointer: Val, varying: list[tuple[Val, int]], lane_step: int) -> Place:
+    total: Val | None = None
+    for value, factor in varying:
+        scaled = binary(e, Mul, value, e.widen(literal(factor), value.lanes))
+        total = scaled if total is None else binary(e, Add, total, scaled)
+    assert total is not None
+    if lane_step:
+        steps = lane_offsets(e, total.lanes, lane_step)
+        total = binary(e, Add, total, steps)
+    return Place(pointer, total.lanes, 0, total)
+
+
+def lane_offsets(e: Emitter, lanes: int, stride: int = 1, dtype: DType = INT64) -> Val:
+    """The vector 0, stride, 2 * stride, ..."""
+    element = register_type(dtype)
+    inside = ", ".join(f"{element} {i * stride}" for i in range(lanes))
+    return Val(f"<{inside}>", dtype, lanes, 0)
+
+
+# -- loads
+
+
+def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
+    """buffer[index]; lanes where `mask` does not hold are not read and give zero."""
+    where = place_of(e, buffer, index)
+    if where.lanes == 1:
+        if mask is not None and mask.lanes > 1:
+            return _load_any(e, buffer.dtype, where.pointer, mask)
+        if mask is not None:
+            return _load_where(e, buffer.dtype, where.pointer, mask)
+        return _load_vector(e, buffer.dtype, where.pointer, 1)
+    if mask is not None:
+        mask = e.widen(mask, where.lanes)
+    if where.indices is None and where.stride == 1:
+        if mask is None:
+            return _load_vector(e, buffer.dtype, where.pointer, where.lanes)
+        return _load_masked(e, buffer.dtype, where.pointer, mask)
+    if where.indices is None and where.stride == 0:
+        return e.widen(_load_vector(e, buffer.dtype, where.pointer, 1), where.lanes)
+    if mask is None and where.indices is None:
+        return _load_lanes(e, buffer.dtype, where)
+    return _gather(e, buffer.dtype, where, mask)
+
+
+def _load_vector(e: Emitter, dtype: DType, pointer: Val, lanes: int) -> Val:
+    kind = memory_type(dtype, lanes)
+    text = f"load {kind}, ptr {pointer.text}, align {dtype.bytes}"
+    return from_memory(e, e.inline(text, dtype, lanes))
+
+
+def _load_where(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
+    """A scalar load under a scalar condition."""
+    yes, done, before = e.fresh_label("load"), e.fresh_label("loaded"), e.block
+    e.branch_if(mask, yes, done)
+    e.label(yes)
+    value = _load_vector(e, dtype, pointer, 1)
+    after = e.block
+    e.branch(done)
+    e.label(done)
+    none = literal(0, dtype)
+    text = f"phi {value.type} [ {value.text}, %{after} ], [ {none.text}, %{before} ]"
+    return e.inline(text, dtype)
+
+
+def _load_any(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
+    """A load shared by all lanes, done when any lane is active."""
+    name = f"llvm.vector.reduce.or.v{mask.lanes}i1"
+    return _load_where(e, dtype, pointer, e.intrinsic(name, BOOL, 1, mask))
+
+
+def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
+    kind = memory_type(dtype, mask.lanes)
+    name = f"llvm.masked.load.{_mangle(dtype, mask.lanes)}.p0"
+    e.module.declare(name, f"{kind} @{name}(ptr, {mask.type}, {kind})")
+    text = (
+        f"call {kind} @{name}(ptr align {dtype.bytes} {pointer.text}, {mask.typed}, "
+        f"{kind} zeroinitializer)"
+    )
+    return from_memory(e, e.inline(text, dtype, mask.lanes))
+
+
+def _load_lanes(e: Emitter, dtype: DType, where: Place) -> Val:
+    """Lanes a constant stride apart: reversed contiguous, or one load each."""
+    kind = memory_type(dtype, where.lanes)
+    if where.stride == -1:
+        first = _offset(e, where.pointer, dtype, None, 1 - where.lanes)
+        text = f"load {kind}, ptr {first.text}, align {dtype.bytes}"
+        value = e.inline(text, dtype, where.lanes)
+        order = ", ".join(f"i32 {i}" for i in reversed(range(where.lanes)))
+        text = f"shufflevector {kind} {value.text}, {kind} poison, <{where.lanes} x i32> <{order}>"
+        return from_memory(e, e.inline(text, dtype, where.lanes))
+    element, text = memory_type(dtype), "poison"
+    for i in range(where.lanes):
+        pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
+        one = e.inline(f"load {element}, ptr {pointer.text}, align {dtype.bytes}", dtype)
+        text = e.inline(
+            f"insertelement {kind} {text}, {element} {one.text}, i64 {i}", dtype, where.lanes
+        ).text
+    return from_memory(e, Val(text, dtype, where.lanes))
+
+
+def _pointers(e: Emitter, dtype: DType, where: Place) -> Val:
+    indices = where.indices or lane_offsets(e, where.lanes, where.stride)
+    text = f"getelementptr {memory_type(dtype)}, ptr {where.pointer.text}, {indices.typed}"
+    return e.pure(text, where.pointer.dtype, where.lanes, where.pointer, indices)
+
+
+def _gather(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:
+    kind = memory_type(dtype, where.lanes)
+    mask = literal(1, BOOL, where.lanes) if mask is None else mask
+    pointers = _pointers(e, dtype, where)
+    name = f"llvm.masked.gather.{_mangle(dtype, where.lanes)}.v{where.lanes}p0"
+    e.module.declare(name, f"{kind} @{name}({pointers.type}, {mask.type}, {kind})")
+    text = (
+        f"call {kind} @{name}({pointers.type} align {dtype.bytes} {pointers.text}, "
+        f"{mask.typed}, {kind} zeroinitializer)"
+    )
+    return from_memory(e, e.inline(text, dtype, where.lanes))
+
+
+def _mangle(dtype: DType, lanes: int) -> str:
+    names = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
+    element = memory_type(dtype)
+    return f"v{lanes}{names.get(element, element)}"
+
+
+def from_memory(e: Emitter, value: Val) -> Val:
+    """A loaded value (held in its memory type) in the register type."""
+    dtype, n = value.dtype, value.lanes
+    if dtype.is_bool:
+        byte = Val(value.text, DType("uint8"), n, value.depth)
+        return compare(e, NE, byte, literal(0, byte.dtype, n))
+    if dtype.kind == "bfloat":
+        wide = e.inline(f"zext {memory_type(dtype, n)} {value.text} to {_i32(n)}", dtype, n)
+        up = e.inline(f"shl {_i32(n)} {wide.text}, {_splat16(n)}", dtype, n)
+        return e.inline(f"bitcast {_i32(n)} {up.text} to {register_type(FLOAT32, n)}", dtype, n)
+    return value
+
+
+def to_memory(e: Emitter, value: Val) -> str:
+    """Type and name of a register value converted to its memory type."""
+    dtype, n = value.dtype, value.lanes
+    if dtype.is_bool:
+        byte = convert(e, value, DType("uint8"))
+        return byte.typed
+    if dtype.kind == "bfloat":
+        bits = e.pure(f"bitcast {value.typed} to {_i32(n)}", dtype, n, value)
+        high = e.pure(f"lshr {_i32(n)} {bits.text}, {_splat16(n)}", dtype, n, bits)
+        low = e.pure(f"trunc {_i32(n)} {high.text} to {memory_type(dtype, n)}", dtype, n, high)
+        return f"{memory_type(dtype, n)} {low.text}"
+    return value.typed
+
+
+def _i32(lanes: int) -> str:
+    return register_type(DType("uint32"), lanes)
+
+
+def _splat16(lanes: int) -> str:
+    return literal(16, DType("uint32"), lanes).text
+
+
+# -- stores
+
+
+def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None) -> None:
+    """buffer[index] = value, in the lanes where `mask` holds."""
+    dtype = buffer.dtype
+    where = place_of(e, buffer, index)
+    if where.lanes == 1 and value.lanes > 1:
+        raise BuildError(f"{value.lanes} lanes are stored to one element of {buffer.name}")
+    value = e.widen(value, where.lanes)
+    if mask is not None and where.lanes > 1:
+        mask = e.widen(mask, where.lanes)
+    if where.lanes == 1 and mask is not None:
+        if mask.lanes > 1:
+            raise BuildError(f"lanes store to one element of {buffer.name} under a mask")
+        _store_where(e, dtype, where.pointer, value, mask)
+    elif mask is None and (where.lanes == 1 or (where.indices is None and where.stride == 1)):
+        e.line(f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}")
+    elif where.indices is None and where.stride == 1 and mask is not None:
+        typed = to_memory(e, value)
+        name = f"llvm.masked.store.{_mangle(dtype, where.lanes)}.p0"
+        kind = memory_type(dtype, where.lanes)
+        e.module.declare(name, f"void @{name}({kind}, ptr, {mask.type})")
+        address = f"ptr align {dtype.bytes} {where.pointer.text}"
+        e.line(f"call void @{name}({typed}, {address}, {mask.typed})")
+    elif mask is None and where.indices is None:
+        for i in range(where.lanes):
+            pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
+            one = to_memory(e, e.extract(value, i))
+            e.line(f"store {one}, ptr {pointer.text}, align {dtype.bytes}")
+    else:
+        _scatter(e, dtype, where, value, mask)
+
+
+def _store_where(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) -> None:
+    yes, done = e.fresh_label("store"), e.fresh_label("stored")
+    e.branch_if(mask, yes, done)
+    e.label(yes)
+    e.line(f"store {to_memory(e, value)}, ptr {pointer.text}, align {dtype.bytes}")
+    e.branch(done)
+    e.label(done)
+
+
+def _scatter(e: Emitter, dtype: DType, where: Place, value: Val, mask: Val | None) -> None:
+    mask = literal(1, BOOL, where.lanes) if mask is None else mask
+    pointers = _pointers(e, dtype, where)
+    typed = to_memory(e, value)
+    name = f"llvm.masked.scatter.{_mangle(dtype, where.lanes)}.v{where.lanes}p0"
+    kind = memory_type(dtype, where.lanes)
+    e.module.declare(name, f"void @{name}({kind}, {pointers.type}, {mask.type})")
+    address = f"{pointers.type} align {dtype.bytes} {pointers.text}"
+    e.line(f"call void @{name}({typed}, {address}, {mask.typed})")

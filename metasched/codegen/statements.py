@@ -1,0 +1,236 @@
+"""One rule for each kind of statement: (emitter, node) -> None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metasched.codegen.arithmetic import binary, convert, negate
+from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.expressions import flat_index
+from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
+from metasched.codegen.memory import store
+from metasched.codegen.signature import OUT_OF_MEMORY
+from metasched.codegen.types import memory_type
+from metasched.errors import BuildError
+from metasched.ir.dtype import HANDLE, INT64
+from metasched.ir.expr import IntImm, Mul
+from metasched.ir.op import Call
+from metasched.ir.stmt import (
+    Allocate, AssertStmt, AttrStmt, Block, BlockRealize, Break, BufferStore, Continue, DeclBuffer,
+    Evaluate, For, IfThenElse, LetStmt, Return, SeqStmt, Stmt, While,
+)  # fmt: skip
+
+_STACK_BUFFER = 64 << 10
+_STACK_FUNCTION = 256 << 10
+
+
+def _seq(e: Emitter, node: SeqStmt) -> None:
+    for item in node.items:
+        e.statement(item)
+
+
+def _store(e: Emitter, node: BufferStore) -> None:
+    value = e.value(node.value)
+    mask = e.mask
+    if node.predicate is not None:
+        predicate = e.value(node.predicate)
+        mask = predicate if mask is None else e.both(*e.same_lanes(mask, predicate))
+    store(e, node.buffer, flat_index(node.buffer, node.indices), value, mask)
+
+
+def _evaluate(e: Emitter, node: Evaluate) -> None:
+    value = node.value
+    if isinstance(value, Call) and value.op.name == "ret":
+        _leave(e, 0)
+    elif not isinstance(value, IntImm):
+        e.value(value)
+
+
+def _let(e: Emitter, node: LetStmt) -> None:
+    value = e.value(node.value)
+    if node.var.dtype.is_handle:
+        e.pointers[node.var] = value
+        e.statement(node.body)
+        return
+    with e.bound(node.var, value):
+        e.statement(node.body)
+
+
+def _if(e: Emitter, node: IfThenElse) -> None:
+    condition = e.value(node.condition)
+    if condition.const is not None:
+        chosen = node.then if condition.const else node.orelse
+        if chosen is not None:
+            e.statement(chosen)
+    elif condition.lanes > 1:
+        with e.masked(condition):
+            e.statement(node.then)
+        if node.orelse is not None:
+            with e.masked(negate(e, condition)):
+                e.statement(node.orelse)
+    else:
+        _branch(e, condition, node)
+
+
+def _branch(e: Emitter, condition: Val, node: IfThenElse) -> None:
+    then, done = e.fresh_label("then"), e.fresh_label("done")
+    other = e.fresh_label("else") if node.orelse is not None else done
+    e.branch_if(condition, then, other)
+    e.label(then)
+    e.statement(node.then)
+    e.branch(done)
+    if node.orelse is not None:
+        e.label(other)
+        e.statement(node.orelse)
+        e.branch(done)
+    e.label(done)
+
+
+def _while(e: Emitter, node: While) -> None:
+    head, body, done = e.fresh_label("while"), e.fresh_label("do"), e.fresh_label("end")
+    e.branch(head)
+    e.label(head)
+    with e.scope():
+        condition = e.value(node.condition)
+        e.branch_if(condition, body, done)
+        e.label(body)
+        e.loops.append((head, done))
+        e.statement(node.body)
+        e.loops.pop()
+        e.branch(head)
+    e.label(done)
+
+
+def _jump(which: int) -> Callable[[Emitter, Stmt], None]:
+    def rule(e: Emitter, node: Stmt) -> None:
+        if not e.loops:
+            raise BuildError(f"{type(node).__name__.lower()} outside a serial loop")
+        e.branch(e.loops[-1][which])
+        e.label(e.fresh_label("after"))
+
+    return rule
+
+
+def _leave(e: Emitter, code: int) -> None:
+    e.line(f"store i32 {code}, ptr %rc")
+    e.branch("exit")
+    e.label(e.fresh_label("after"))
+
+
+def _return(e: Emitter, node: Return) -> None:
+    if node.value is not None and not isinstance(node.value, IntImm):
+        raise BuildError("a kernel returns nothing; results go to buffers")
+    _leave(e, 0)
+
+
+def _assert(e: Emitter, node: AssertStmt) -> None:
+    condition = e.value(node.condition)
+    if condition.const:
+        return
+    bad, good = e.fresh_label("failed"), e.fresh_label("held")
+    e.branch_if(condition, good, bad)
+    e.label(bad)
+    e.line(f"store i32 {e.module.message_code(node.message)}, ptr %rc")
+    e.branch("exit")
+    e.label(good)
+
+
+def _attr(e: Emitter, node: AttrStmt) -> None:
+    if node.key == "pragma_auto_unroll_max_step" and isinstance(node.value, IntImm):
+        before, e.unroll_steps = e.unroll_steps, node.value.value
+        e.statement(node.body)
+        e.unroll_steps = before
+        return
+    if node.key in ("thread_extent", "virtual_thread"):
+        raise BuildError(f"threads of {node.node} have no code on {e.module.kind} targets")
+    e.statement(node.body)
+
+
+# -- allocation
+
+
+def _allocate(e: Emitter, node: Allocate) -> None:
+    """Small constant sizes on the stack (LLVM promotes them to registers), others on the heap."""
+    buffer = node.buffer
+    prefix = buffer.scope.split(".")[0]
+    if prefix not in ("global", "local", ""):
+        raise BuildError(f"buffer {buffer.name}: scope {buffer.scope} has no memory on "
+                         f"{e.module.kind} targets")  # fmt: skip
+    element = memory_type(buffer.dtype)
+    count = e.value(buffer.shape[0]) if buffer.shape else literal(1)
+    if count.const is not None:
+        size = int(count.const) * buffer.dtype.bytes
+        if size <= _STACK_BUFFER and e.stack_bytes + size <= _STACK_FUNCTION:
+            e.stack_bytes += size
+            name = e.fresh("stack")
+            e.allocas.append(f"{name} = alloca [{max(int(count.const), 1)} x {element}], align 64")
+            e.pointers[buffer.data] = Val(name, HANDLE, 1, 0)
+            e.statement(node.body)
+            return
+    bytes_needed = binary(e, Mul, convert(e, count, INT64), literal(buffer.dtype.bytes))
+    if bytes_needed.depth == 0:
+        e.pointers[buffer.data] = _heap_at_entry(e, bytes_needed)
+        e.statement(node.body)
+    else:
+        slot, pointer = _heap(e, bytes_needed, e.scopes[-1].lines)
+        e.pointers[buffer.data] = pointer
+        e.statement(node.body)
+        e.line(f"call void @free(ptr {pointer.text})")
+        e.line(f"store ptr null, ptr {slot}")
+
+
+def _heap_at_entry(e: Emitter, size: Val) -> Val:
+    """Allocated once for each call of the function, also when the allocation is in a loop."""
+    block = e.block
+    pointer = _heap(e, size, e.scopes[0].entry)[1]
+    e.block = block
+    pointer.depth = 0
+    return pointer
+
+
+def _heap(e: Emitter, size: Val, lines: list[str]) -> tuple[str, Val]:
+    """The slot that is freed at the function's exit, and the pointer; failure leaves."""
+    e.module.declare("aligned_alloc", "noalias ptr @aligned_alloc(i64, i64)", "nounwind")
+    e.module.declare("free", "void @free(ptr)", "nounwind")
+    slot, pointer, up, whole = e.fresh("slot"), e.fresh("heap"), e.fresh(), e.fresh()
+    null, bad, good = e.fresh(), e.fresh_label("full"), e.fresh_label("got")
+    e.allocas.append(f"{slot} = alloca ptr")
+    e.allocas.append(f"store ptr null, ptr {slot}")
+    e.heap.append(slot)
+    lines += [
+        f"{up} = add i64 {size.text}, 127",
+        f"{whole} = and i64 {up}, -64",
+        f"{pointer} = call noalias align 64 ptr @aligned_alloc(i64 64, i64 {whole})",
+        f"store ptr {pointer}, ptr {slot}",
+        f"{null} = icmp eq ptr {pointer}, null",
+        f"br i1 {null}, label %{bad}, label %{good}",
+        f"{bad}:",
+        f"store i32 {OUT_OF_MEMORY}, ptr %rc",
+        "br label %exit",
+        f"{good}:",
+    ]
+    e.block = good
+    return slot, Val(pointer, HANDLE)
+
+
+def _declare_view(e: Emitter, node: DeclBuffer) -> None:
+    pointer = e.pointers.get(node.source.data)
+    if pointer is None:
+        raise BuildError(f"{node.buffer.name} views {node.source.name}, which is not allocated")
+    if node.buffer.data not in e.pointers:
+        e.pointers[node.buffer.data] = pointer
+    e.statement(node.body)
+
+
+def _block(e: Emitter, node: Block | BlockRealize) -> None:
+    raise BuildError("a block reached code generation: the function is not lowered")
+
+
+STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
+    SeqStmt: _seq, For: emit_for, While: _while, Break: _jump(1), Continue: _jump(0),
+    Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
+    AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
+    BlockRealize: _block, Block: _block, CHUNK: emit_chunk,
+}  # fmt: skip
+

@@ -1,0 +1,272 @@
+"""Where temporary buffers live and how large they are.
+
+An allocation moves inwards to the smallest statement that holds all its uses, past no loop that
+carries its contents from one iteration to the next; there it shrinks to the box that is touched.
+That makes buffers of a parallel loop's body private to the threads, and cached tiles small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_expr, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Ramp
+from metasched.ir.stmt import (
+    Allocate,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    SeqStmt,
+    Stmt,
+    While,
+    evolve,
+)
+from metasched.ir.visit import bound_vars, free_vars, map_body, transform, walk, walk_stmts
+from metasched.lower.affine import affine
+
+
+def place_allocations(func: PrimFunc) -> PrimFunc:
+    """allocate(A); for i: S(A)  ->  for i: allocate(A'); S(A')."""
+    return map_body(func, lambda body: transform(body, _allocate))
+
+
+def _allocate(stmt: Stmt) -> Stmt | None:
+    if not isinstance(stmt, Allocate) or "carried" not in stmt.annotations:
+        return None
+    buffer, carried = stmt.buffer, stmt.annotations["carried"]
+    if buffer not in _used(stmt.body):
+        return stmt.body
+    if buffer.data in _used(stmt.body) or buffer.strides or buffer.elem_offset is not None:
+        return Allocate(buffer, stmt.body)  # its address is taken: leave it alone
+    found = _sunk(stmt.body, buffer, carried, crossing=False)
+    return stmt.body if found is None else found
+
+
+def _used(stmt: Stmt) -> frozenset[Buffer | Expr]:
+    """Buffers accessed and pointer variables mentioned below; cached."""
+    found = stmt.facts.get("used_buffers")
+    if found is None:
+        own: set[Buffer | Expr] = set()
+        if isinstance(stmt, BufferStore):
+            own.add(stmt.buffer)
+        for expr in stmt.exprs:
+            own |= _used_by(expr)
+        found = frozenset(own).union(*[_used(s) for s in stmt.stmts])
+        stmt.facts["used_buffers"] = found
+    return found  # type: ignore[no-any-return]
+
+
+def _used_by(expr: Expr) -> set[Buffer | Expr]:
+    found: set[Buffer | Expr] = {v for v in free_vars(expr) if v.dtype.is_handle}
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BufferLoad):
+            found.add(node.buffer)
+        stack.extend(node.children)
+    return found
+
+
+def _sunk(stmt: Stmt, buffer: Buffer, carried: frozenset[Var], crossing: bool) -> Stmt | None:
+    """`stmt` with the allocation inside it; None when it must not enter the loops it crossed."""
+    inside = [s for s in stmt.stmts if buffer in _used(s)]
+    own = any(buffer in _used_by(e) for e in stmt.exprs) or isinstance(stmt, (While, BufferStore))
+    if not own and len(inside) == 1 and _may_enter(stmt, carried):
+        loop = isinstance(stmt, For) and as_int(stmt.extent) != 1
+        deeper = _sunk(inside[0], buffer, carried, crossing or loop)
+        if deeper is not None:
+            parts = [deeper if s is inside[0] else s for s in stmt.stmts]
+            return stmt.rebuild(parts, stmt.exprs)
+    return _compacted(stmt, buffer, crossing)
+
+
+def _may_enter(stmt: Stmt, carried: frozenset[Var]) -> bool:
+    if isinstance(stmt, For):
+        return stmt.kind is not ForKind.VECTORIZED and stmt.var not in carried
+    return isinstance(stmt, (SeqStmt, IfThenElse, LetStmt, Allocate)) or bool(
+        stmt.stmts and not isinstance(stmt, While)
+    )
+
+
+# -- the touched box
+
+
+@dataclass(slots=True)
+class _Span:
+    """outer + [low, high], where `outer` is the same for every iteration inside."""
+
+    outer: dict[Expr, int]
+    low: int
+    high: int
+
+
+def _compacted(stmt: Stmt, buffer: Buffer, crossing: bool) -> Stmt | None:
+    """Allocate around `stmt` what it touches; None if it reads what it may not have written."""
+    reads, writes = _accesses(stmt, buffer)
+    spans = _Spans(stmt)
+    read = [spans.union([a[d] for a in reads], d, buffer) for d in range(buffer.ndim)]
+    written = [spans.union([a[d] for a in writes], d, buffer) for d in range(buffer.ndim)]
+    if crossing and not (writes and all(map(_covers, written, read))):
+        return None
+    boxes = [
+        spans.union([a[d] for a in (*reads, *writes)], d, buffer) for d in range(buffer.ndim)
+    ]
+    starts: list[Expr] = []
+    shape: list[Expr] = []
+    for span, extent in zip(boxes, buffer.shape, strict=True):
+        size = None if span is None else span.high - span.low + 1
+        full = as_int(extent)
+        if span is None or size is None or (full is not None and size >= full):
+            starts.append(as_expr(0, extent.dtype))
+            shape.append(extent)
+            continue
+        shape.append(as_expr(size, extent.dtype))
+        starts.append(_expression(span, extent))
+    if all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
+        return Allocate(buffer, stmt)
+    small = Buffer(buffer.name, tuple(shape), buffer.dtype, buffer.scope, align=buffer.align)
+    return Allocate(small, _moved(stmt, buffer, small, starts))
+
+
+def _accesses(
+    stmt: Stmt, buffer: Buffer
+) -> tuple[list[tuple[Expr, ...]], list[tuple[Expr, ...]]]:
+    reads, writes = [], []
+    for node in walk(stmt):
+        if isinstance(node, BufferStore) and node.buffer is buffer:
+            writes.append(node.indices)
+        elif isinstance(node, BufferLoad) and node.buffer is buffer:
+            reads.append(node.indices)
+    return reads, writes
+
+
+def _covers(written: _Span | None, read: _Span | None) -> bool:
+    if written is None or read is None:
+        return written is None and read is None
+    inside = written.low <= read.low and read.high <= written.high
+    return read.high < read.low or (written.outer == read.outer and inside)
+
+
+class _Spans:
+    """Spans of indices over the loops inside a statement."""
+
+    def __init__(self, stmt: Stmt) -> None:
+        self.inner: dict[Expr, int | None] = {}
+        for node in walk_stmts(stmt):
+            for var in bound_vars(node):
+                self.inner[var] = as_int(node.extent) if isinstance(node, For) else None
+        ranges = {
+            v: (0, max(n - 1, 0))
+            for v, n in self.inner.items()
+            if n is not None and isinstance(v, Var)
+        }
+        self.analyzer = Analyzer(ranges)
+
+    def union(self, indices: list[Expr], dim: int, buffer: Buffer) -> _Span | None:
+        """The hull of one dimension's indices; None when it is not known (then all is touched)."""
+        total: _Span | None = _Span({}, 0, -1)
+        for index in set(indices):
+            span = self.of(index)
+            if span is None or total is None:
+                return None
+            if total.high < total.low:
+                total = span
+            elif span.outer != total.outer:
+                return None
+            else:
+                total = _Span(span.outer, min(span.low, total.low), max(span.high, total.high))
+        return total
+
+    def of(self, index: Expr) -> _Span | None:
+        """Outer part and range of one index."""
+        if isinstance(index, Ramp):
+            base, step = self.of(index.base), as_int(index.stride)
+            if base is None or step is None:
+                return None
+            reach = step * (index.lanes - 1)
+            return _Span(base.outer, base.low + min(reach, 0), base.high + max(reach, 0))
+        terms, constant = affine(self.analyzer.simplify(index))
+        result = _Span({}, constant, constant)
+        for atom, factor in terms.items():
+            span = self._atom(atom)
+            if span is None:
+                return None
+            ends = sorted((span.low * factor, span.high * factor))
+            result.low += ends[0]
+            result.high += ends[1]
+            for outer, times in span.outer.items():
+                result.outer[outer] = result.outer.get(outer, 0) + times * factor
+        return result
+
+    def _atom(self, atom: Expr) -> _Span | None:
+        variables = free_vars(atom)
+        mentioned = [v for v in variables if v in self.inner]
+        if not mentioned and not _reads(atom):
+            return _Span({atom: 1}, 0, 0)
+        if any(self.inner[v] is None for v in mentioned) or _reads(atom):
+            return None
+        if len(mentioned) == len(variables):
+            low, high = self.analyzer.bounds(atom)
+            return None if low is None or high is None else _Span({}, low, high)
+        if isinstance(atom, (FloorDiv, FloorMod)) and isinstance(atom.b, IntImm):
+            return self._divided(atom, atom.b.value)
+        return None
+
+    def _divided(self, atom: FloorDiv | FloorMod, divisor: int) -> _Span | None:
+        """(outer * divisor + rest) divided: the outer part comes out of the division."""
+        span = self.of(atom.a)
+        if span is None or divisor <= 0 or any(f % divisor for f in span.outer.values()):
+            return None
+        if isinstance(atom, FloorDiv):
+            outer = {v: f // divisor for v, f in span.outer.items()}
+            return _Span(outer, span.low // divisor, span.high // divisor)
+        if 0 <= span.low and span.high < divisor:
+            return _Span({}, span.low, span.high)
+        return _Span({}, 0, divisor - 1)
+
+
+def _reads(expr: Expr) -> bool:
+    return any(isinstance(b, Buffer) for b in _used_by(expr))
+
+
+def _expression(span: _Span, like: Expr) -> Expr:
+    total: Expr = as_expr(span.low, like.dtype)
+    for atom, factor in span.outer.items():
+        total = total + atom * factor
+    return total
+
+
+def _moved(stmt: Stmt, old: Buffer, new: Buffer, starts: list[Expr]) -> Stmt:
+    """`stmt` with accesses to `old` as accesses to `new`, which begins at `starts` of it."""
+
+    def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(map(_minus, indices, starts))
+
+    def on_expr(expr: Expr) -> Expr | None:
+        if isinstance(expr, BufferLoad) and expr.buffer is old:
+            return BufferLoad(new, place(expr.indices), expr.predicate)
+        return None
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, BufferStore) and node.buffer is old:
+            return evolve(node, buffer=new, indices=place(node.indices))
+        return None
+
+    return transform(stmt, on_stmt, on_expr)
+
+
+def _minus(index: Expr, start: Expr) -> Expr:
+    if as_int(start) == 0:
+        return index
+    if isinstance(index, Ramp):
+        return Ramp(_minus(index.base, start), index.stride, index.lanes)
+    terms, constant = affine(index - start)
+    total: Expr = as_expr(constant, index.dtype)
+    for atom, factor in terms.items():
+        total = atom * factor + total
+    return total

@@ -1,0 +1,80 @@
+"""Blocks become plain code: bindings substituted, predicates tested, allocations made statements.
+
+Which loops carry a buffer's contents from one iteration to the next is known only while blocks
+stand (a loop bound to a reduce iterator of a block that writes the buffer), so it is noted here,
+in the allocation's annotation `carried`, for the pass that moves allocations inwards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import TRUE, Expr, Var, as_expr
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import (
+    Allocate,
+    AttrStmt,
+    BlockRealize,
+    BufferStore,
+    For,
+    FrozenMap,
+    IfThenElse,
+    Stmt,
+)
+from metasched.ir.visit import free_vars, map_body, substitute, transform
+
+Carried = dict[Buffer, set[Var]]
+
+
+def convert_blocks(func: PrimFunc) -> PrimFunc:
+    """with block: bind v = e; where p; S(v)  ->  if p: S(e)."""
+    carried: Carried = defaultdict(set)
+    _note(func.body, carried, {}, [])
+    return map_body(func, lambda body: transform(body, lambda s: _realize(s, carried)))
+
+
+def _note(
+    stmt: Stmt, carried: Carried, origin: dict[Var, frozenset[Var]], inner: list[Var]
+) -> None:
+    """Collect the carrying loops; `origin` maps iterators to loops, `inner` are the loops since
+    the innermost block: loops without a block between them and a store carry what it writes."""
+    if isinstance(stmt, For):
+        inner = [*inner, stmt.var]
+    elif isinstance(stmt, BufferStore):
+        carried[stmt.buffer].update(inner)
+    elif isinstance(stmt, BlockRealize):
+        block = stmt.block
+        origin = dict(origin)
+        for item, value in zip(block.iter_vars, stmt.iter_values, strict=True):
+            loops: set[Var] = set()
+            for var in free_vars(value):
+                loops |= origin.get(var, frozenset((var,)))
+            origin[item.var] = frozenset(loops)
+            if not item.is_spatial:
+                for region in block.writes:
+                    carried[region.buffer] |= loops
+        inner = []
+    for child in stmt.stmts:
+        _note(child, carried, origin, inner)
+
+
+def _realize(stmt: Stmt, carried: Carried) -> Stmt | None:
+    if not isinstance(stmt, BlockRealize):
+        return None
+    block = stmt.block
+    body = block.body
+    for key, value in block.annotations.items():
+        if key.startswith("pragma_") and isinstance(value, (int, Expr)):
+            body = AttrStmt(None, key, as_expr(value), body)
+    for buffer in reversed(block.alloc_buffers):
+        notes = FrozenMap({"carried": frozenset(carried[buffer])})
+        body = Allocate(buffer, body, notes)
+    bindings = {
+        item.var: value
+        for item, value in zip(block.iter_vars, stmt.iter_values, strict=True)
+    }
+    body = substitute(body, bindings) if bindings else body
+    return body if stmt.predicate is TRUE else IfThenElse(stmt.predicate, body)
+
+

@@ -1,0 +1,193 @@
+"""Flat memory and 64-bit indices: A[i, j] becomes A[i * stride + j], loop variables int64.
+
+Index arithmetic is taken not to overflow, as everywhere in metasched; arithmetic on values keeps
+its type: there a loop variable is cast back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import (
+    Arithmetic, Cast, Compare, Expr, IntImm, Select, Var, add, as_expr, cast, compare, floordiv,
+    floormod, maximum, minimum, mul, sub, Add, Div, FloorDiv, FloorMod, Max, Min, Mod, Mul, Sub,
+)  # fmt: skip
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Broadcast, Call, Ramp
+from metasched.ir.stmt import Allocate, AttrStmt, BufferStore, DeclBuffer, For, LetStmt, Stmt, evolve
+from metasched.ir.visit import transform_expr, walk_exprs, walk_stmts
+
+_BUILD = {Add: add, Sub: sub, Mul: mul, FloorDiv: floordiv, FloorMod: floormod,
+          Min: minimum, Max: maximum}  # fmt: skip
+
+
+def flatten(func: PrimFunc, symbols: Mapping[Var, Var]) -> PrimFunc:
+    """All accesses with one 64-bit index; `symbols` maps shape variables to 64-bit ones."""
+    return func.with_body(_Flatten(func, symbols).statement(func.body))
+
+
+class _Flatten:
+    """Keeps the wide variable of each loop, the flat buffer of each buffer and memos."""
+
+    def __init__(self, func: PrimFunc, symbols: Mapping[Var, Var]) -> None:
+        self.wide: dict[Var, Var] = dict(symbols)
+        for stmt in walk_stmts(func.body):
+            if isinstance(stmt, For) and stmt.var.dtype is not INT64:
+                self.wide[stmt.var] = Var(stmt.var.name, INT64, stmt.var.serial)
+        self.index_vars = set(self.wide.values())
+        self.values: dict[Expr, Expr] = {}
+        self.indices: dict[Expr, Expr] = {}
+        self.flat: dict[Buffer, Buffer] = {}
+        self.data: dict[Var, Var] = {}
+
+    # -- statements
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        """The statement over flat buffers."""
+        if isinstance(stmt, DeclBuffer):
+            self.data[stmt.buffer.data] = self.data.get(stmt.source.data, stmt.source.data)
+            return self.statement(stmt.body)
+        if isinstance(stmt, For):
+            extent = self.index(stmt.extent)
+            var = self.wide.get(stmt.var, stmt.var)
+            zero = IntImm(INT64, 0)
+            body = self.statement(stmt.body)
+            return For(var, zero, extent, stmt.kind, body, stmt.thread, stmt.annotations)
+        if isinstance(stmt, BufferStore):
+            value = self.value(stmt.value)
+            mask = None if stmt.predicate is None else self.value(stmt.predicate)
+            where = self.flat_index(stmt.buffer, [self.value(i) for i in stmt.indices])
+            return BufferStore(self.buffer(stmt.buffer), value, (where,), mask)
+        if isinstance(stmt, Allocate):
+            return Allocate(self.buffer(stmt.buffer), self.statement(stmt.body), stmt.annotations)
+        if isinstance(stmt, AttrStmt):
+            value = self.value(stmt.value)
+            return AttrStmt(stmt.node, stmt.key, value, self.statement(stmt.body))
+        if isinstance(stmt, LetStmt):
+            value = self.value(stmt.value)
+            return evolve(stmt, value=value, body=self.statement(stmt.body))
+        exprs = [self.value(e) for e in stmt.exprs]
+        return stmt.rebuild([self.statement(s) for s in stmt.stmts], exprs)
+
+    # -- buffers
+
+    def buffer(self, buffer: Buffer) -> Buffer:
+        """The one-dimensional buffer of the same data."""
+        found = self.flat.get(buffer)
+        if found is None:
+            size: Expr = as_expr(1, INT64)
+            for extent in buffer.shape:
+                size = size * self.index(self.value(extent))
+            if buffer.strides and buffer.shape:
+                size = self.index(self.value(buffer.shape[0] * buffer.strides[0]))
+            data = self.data.get(buffer.data, buffer.data)
+            found = Buffer(buffer.name, (size,), buffer.dtype, buffer.scope, align=buffer.align,
+                           data=data)  # fmt: skip
+            self.flat[buffer] = found
+        return found
+
+    def flat_index(self, buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+        """The position in elements, 64 bits wide."""
+        total: Expr = as_expr(0, INT64)
+        if buffer.elem_offset is not None:
+            total = self._offset(buffer)
+        vectors: list[Expr] = []
+        for index, stride in zip(indices, buffer.row_major_strides(), strict=True):
+            step = self.index(self.value(stride))
+            if index.dtype.lanes > 1:
+                vectors.append(_scaled(self.index(index), step))
+            else:
+                total = total + self.index(index) * step
+        for vector in vectors:
+            if isinstance(vector, Ramp) and total.dtype.lanes == 1:
+                total = Ramp(vector.base + total, vector.stride, vector.lanes)
+            elif total.dtype.lanes == 1:
+                total = Add(vector, Broadcast(total, vector.dtype.lanes))
+            else:
+                total = Add(vector, total)
+        return total
+
+    def _offset(self, buffer: Buffer) -> Expr:
+        """A parameter's pointer is that of its first element, whatever its symbolic offset."""
+        offset = buffer.elem_offset
+        if isinstance(offset, Var) and offset not in self.wide:
+            return as_expr(0, INT64)
+        assert offset is not None
+        return self.index(self.value(offset))
+
+    # -- expressions
+
+    def value(self, expr: Expr) -> Expr:
+        """The expression over flat buffers, of the same type."""
+        if expr.dtype is INT64 and isinstance(expr, IntImm):
+            return expr
+        return transform_expr(expr, self._rewrite, self.values)
+
+    def _rewrite(self, expr: Expr) -> Expr | None:
+        if isinstance(expr, Var):
+            wide = self.wide.get(expr)
+            if wide is not None:
+                return wide if wide.dtype is expr.dtype else Cast(expr.dtype, wide)
+            return self.data.get(expr)
+        if isinstance(expr, BufferLoad):
+            where = self.flat_index(expr.buffer, expr.indices)
+            return BufferLoad(self.buffer(expr.buffer), (where,), expr.predicate)
+        if isinstance(expr, Compare) and expr.a.dtype == "int32":
+            if self._is_index(expr.a) and self._is_index(expr.b):
+                return compare(type(expr), self.index(expr.a), self.index(expr.b))
+        return None
+
+    def _is_index(self, expr: Expr) -> bool:
+        """Made of loop variables, shape symbols and constants alone."""
+        return all(
+            isinstance(n, (IntImm, Arithmetic))
+            or (isinstance(n, Cast) and n.value in self.index_vars)
+            or n in self.index_vars
+            for n in walk_exprs(expr)
+        )
+
+    def index(self, expr: Expr) -> Expr:
+        """A (rewritten) integer expression computed in 64 bits."""
+        found = self.indices.get(expr)
+        if found is None:
+            found = self.indices[expr] = self._widen(expr)
+        return found
+
+    def _widen(self, expr: Expr) -> Expr:
+        lanes = expr.dtype.lanes
+        if lanes == 1 and isinstance(expr, Var) and expr in self.wide:
+            return self.wide[expr]
+        if isinstance(expr, IntImm):
+            return IntImm(INT64, expr.value)
+        if isinstance(expr, Cast) and expr.value in self.index_vars:
+            return expr.value
+        if isinstance(expr, Cast) and expr.dtype.scalar is INT64 and expr.value.dtype == "int32":
+            return self.index(expr.value)
+        if isinstance(expr, Ramp):
+            return Ramp(self.index(expr.base), self.index(expr.stride), expr.lanes)
+        if isinstance(expr, Broadcast):
+            return Broadcast(self.index(expr.value), expr.lanes)
+        if expr.dtype.scalar not in ("int32", "int64"):
+            return cast(INT64.with_lanes(lanes), expr)
+        if type(expr) in (Div, Mod):
+            return type(expr)(self.index(expr.a), self.index(expr.b))  # type: ignore[attr-defined]
+        if isinstance(expr, Arithmetic):
+            return _BUILD[type(expr)](self.index(expr.a), self.index(expr.b))
+        if isinstance(expr, Select):
+            return Select(expr.condition, self.index(expr.a), self.index(expr.b))
+        if isinstance(expr, Call) and expr.op.name == "if_then_else" and lanes == 1:
+            condition, a, b = expr.args
+            return Call(INT64, expr.op, (condition, self.index(a), self.index(b)))
+        return cast(INT64.with_lanes(lanes), expr)
+
+
+def _scaled(vector: Expr, step: Expr) -> Expr:
+    if isinstance(vector, Ramp):
+        return Ramp(vector.base * step, vector.stride * step, vector.lanes)
+    if isinstance(step, IntImm) and step.value == 1:
+        return vector
+    return Mul(vector, Broadcast(step, vector.dtype.lanes))
+
+

@@ -1,0 +1,175 @@
+"""Conditions move out of loops, and loops split where a condition holds for all iterations.
+
+A test that does not mention the loop's variable moves in front of the loop. One that does, and is
+linear in it, splits the loop in two versions: where it holds for every iteration the plain loop,
+else the loop with the test (masked, when the loop is vectorized). Long serial loops get a shorter
+extent instead.
+"""
+
+from __future__ import annotations
+
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import (
+    GE, GT, LE, LT, TRUE, And, Compare, Expr, IntImm, as_expr, as_int, compare, logical_and,
+    minimum,
+)  # fmt: skip
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import For, ForKind, IfThenElse, SeqStmt, Stmt, evolve, seq
+from metasched.ir.visit import free_vars, fresh_copy, map_body, transform, walk_exprs, walk_stmts
+from metasched.lower.affine import affine
+
+# A loop body of more statements than this is not written twice.
+_MAX_COPIED = 48
+_SHORT = 64
+
+
+def hoist_guards(func: PrimFunc) -> PrimFunc:
+    """for i: if c: S  ->  if c: for i: S, and the splits described above."""
+    return map_body(func, lambda body: transform(body, _statement))
+
+
+def _statement(stmt: Stmt) -> Stmt | None:
+    if isinstance(stmt, SeqStmt):
+        return _merged(stmt)
+    if isinstance(stmt, IfThenElse) and stmt.orelse is None:
+        inner = stmt.then
+        if isinstance(inner, IfThenElse) and inner.orelse is None:
+            return IfThenElse(logical_and(stmt.condition, inner.condition), inner.then)
+        return None
+    if isinstance(stmt, For) and isinstance(stmt.body, IfThenElse):
+        return _loop(stmt, stmt.body)
+    return None
+
+
+def _merged(stmt: SeqStmt) -> Stmt | None:
+    """if c: A; if c: B  ->  if c: A; B, when A cannot change c."""
+    out: list[Stmt] = []
+    for item in stmt.items:
+        last = out[-1] if out else None
+        if (
+            isinstance(item, IfThenElse) and isinstance(last, IfThenElse)
+            and item.condition is last.condition and item.orelse is None and last.orelse is None
+            and _is_plain(item.condition)
+        ):  # fmt: skip
+            out[-1] = IfThenElse(item.condition, seq((last.then, item.then)))
+        else:
+            out.append(item)
+    return seq(out) if len(out) < len(stmt.items) else None
+
+
+def _is_plain(condition: Expr) -> bool:
+    """Depends on variables alone, and may be evaluated anywhere they are known."""
+    return not any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(condition))
+
+
+def _parts(condition: Expr) -> list[Expr]:
+    if isinstance(condition, And):
+        return _parts(condition.a) + _parts(condition.b)
+    return [condition]
+
+
+def _all(parts: list[Expr]) -> Expr:
+    total: Expr = TRUE
+    for part in parts:
+        total = logical_and(total, part)
+    return total
+
+
+def _guard(condition: Expr, body: Stmt, orelse: Stmt | None = None) -> Stmt:
+    return body if condition is TRUE else IfThenElse(condition, body, orelse)
+
+
+def _loop(loop: For, test: IfThenElse) -> Stmt | None:
+    if loop.kind is ForKind.THREAD_BINDING:
+        return None
+    parts = _parts(test.condition)
+    if not all(map(_is_plain, parts)):
+        return None
+    if test.orelse is not None:
+        if loop.var in free_vars(test.condition):
+            return None
+        branches = [evolve(loop, body=test.then), _fresh(evolve(loop, body=test.orelse))]
+        return IfThenElse(test.condition, branches[0], branches[1])
+    outside = [p for p in parts if loop.var not in free_vars(p)]
+    inside = [p for p in parts if loop.var in free_vars(p)]
+    body = test.then
+    if inside:
+        split = _split(loop, inside, body)
+        if split is None and not outside:
+            return None
+        result = split if split is not None else evolve(loop, body=_guard(_all(inside), body))
+    else:
+        result = evolve(loop, body=body)
+    return _guard(_all(outside), result)
+
+
+def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
+    """Where all of `inside` hold for the whole loop, the loop without them."""
+    extent = as_int(loop.extent)
+    shorter = [_upper_limit(p, loop) for p in inside]
+    if loop.kind is ForKind.SERIAL and (extent is None or extent > _SHORT):
+        if all(s is not None for s in shorter):
+            size: Expr = loop.extent
+            for limit in shorter:
+                assert limit is not None
+                size = minimum(size, limit)
+            return evolve(loop, extent=size, body=body)
+        return None
+    if extent is None or sum(1 for _ in walk_stmts(body)) > _MAX_COPIED:
+        return None
+    whole = [_for_all(p, loop, extent) for p in inside]
+    if any(w is None for w in whole):
+        return None
+    condition = _all([w for w in whole if w is not None])
+    plain = evolve(loop, body=body)
+    if condition is TRUE:
+        return plain
+    tested = _fresh(evolve(loop, body=IfThenElse(_all(inside), body)))
+    return IfThenElse(condition, plain, tested)
+
+
+def _fresh(stmt: Stmt) -> Stmt:
+    """A copy with variables of its own: every loop keeps a variable to itself."""
+    return fresh_copy(stmt)
+
+
+def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
+    """part as (rest + factor * loop variable < 0): the rest and the factor."""
+    if not isinstance(part, Compare) or part.a.dtype is not INT64:
+        return None
+    low, high, slack = part.a, part.b, 0
+    if isinstance(part, (GT, GE)):
+        low, high = high, low
+    if isinstance(part, (LE, GE)):
+        slack = -1
+    elif not isinstance(part, (LT, GT)):
+        return None
+    terms, constant = affine(low - high)
+    factor = terms.get(loop.var, 0)
+    if factor == 0 or any(loop.var in free_vars(t) for t in terms if t is not loop.var):
+        return None
+    rest: Expr = IntImm(INT64, constant + slack)
+    for atom, times in terms.items():
+        if atom is not loop.var:
+            rest = atom * times + rest
+    return rest, factor
+
+
+def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
+    """The condition under which `part` holds in every iteration."""
+    found = _difference(part, loop)
+    if found is None:
+        return None
+    rest, factor = found
+    worst = rest + max(factor, 0) * (extent - 1)
+    return compare(LT, worst, as_expr(0, INT64))
+
+
+def _upper_limit(part: Expr, loop: For) -> Expr | None:
+    """n such that `part` is (variable < n)."""
+    found = _difference(part, loop)
+    if found is None or found[1] != 1:
+        return None
+    return as_expr(0, INT64) - found[0]

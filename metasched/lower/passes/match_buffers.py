@@ -1,0 +1,110 @@
+"""Views of regions: accesses to a matched buffer become accesses to its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.errors import LowerError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import Expr, Var, as_expr, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Ramp
+from metasched.ir.stmt import (
+    Block,
+    BufferStore,
+    MatchBufferRegion,
+    Stmt,
+    evolve,
+)
+from metasched.ir.visit import map_body, substitute, transform
+
+
+def lower_match_buffers(func: PrimFunc) -> PrimFunc:
+    """match(V, A[a:a+n, b:b+m]); V[i, j]  ->  A[a + i, b + j]."""
+    return map_body(func, lambda body: transform(body, _block))
+
+
+def _block(stmt: Stmt) -> Stmt | None:
+    if not isinstance(stmt, Block) or not stmt.match_buffers:
+        return None
+    block = evolve(stmt, match_buffers=())
+    for match in reversed(stmt.match_buffers):
+        block = _apply(block, match)
+    return block
+
+
+def _apply(block: Block, match: MatchBufferRegion) -> Block:
+    view, source = match.buffer, match.source.buffer
+    region = match.source.region
+    skipped = len(region) - view.ndim
+    if skipped < 0 or any(as_int(r.extent) != 1 for r in region[:skipped]):
+        raise LowerError(f"match_buffer {view.name}: its shape does not fit the region of {source}")
+
+    def place(indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        lead = [r.min for r in region[:skipped]]
+        rest = [_shift(i, r.min) for i, r in zip(indices, region[skipped:], strict=True)]
+        return (*lead, *rest)
+
+    def on_expr(expr: Expr) -> Expr | None:
+        if isinstance(expr, BufferLoad) and expr.buffer is view:
+            return BufferLoad(source, place(expr.indices), expr.predicate)
+        return source.data if expr is view.data else None
+
+    def on_stmt(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, BufferStore) and stmt.buffer is view:
+            return evolve(stmt, buffer=source, indices=place(stmt.indices))
+        if isinstance(stmt, MatchBufferRegion):
+            return None
+        if isinstance(stmt, Block):
+            return _regions(stmt, view, source, place)
+        return None
+
+    body = transform(block.body, on_stmt, on_expr)
+    return evolve(block, body=substitute(body, _solved(view, source, region, skipped)))
+
+
+def _shift(index: Expr, start: Expr) -> Expr:
+    if isinstance(index, Ramp):
+        return Ramp(index.base + start, index.stride, index.lanes)
+    return index + start
+
+
+def _regions(block: Block, view: Buffer, source: Buffer, place: object) -> Stmt | None:
+    """The same substitution in the regions and views of a block inside."""
+
+    def moved(r: BufferRegion) -> BufferRegion:
+        if r.buffer is not view:
+            return r
+        starts = place([x.min for x in r.region])  # type: ignore[operator]
+        extents = [as_expr(1, s.dtype) for s in starts[: len(starts) - len(r.region)]]
+        extents += [x.extent for x in r.region]
+        return BufferRegion(source, tuple(map(Range.of, starts, extents)))
+
+    touched = [*block.reads, *block.writes, *(m.source for m in block.match_buffers)]
+    if all(r.buffer is not view for r in touched):
+        return None
+    matches = tuple(MatchBufferRegion(m.buffer, moved(m.source)) for m in block.match_buffers)
+    return evolve(
+        block, reads=tuple(map(moved, block.reads)), writes=tuple(map(moved, block.writes)),
+        match_buffers=matches,
+    )  # fmt: skip
+
+
+def _solved(
+    view: Buffer, source: Buffer, region: Sequence[Range], skipped: int
+) -> dict[Var, Expr]:
+    """Symbolic strides and offset of the view from the source's."""
+    values: dict[Var, Expr] = {}
+    strides = source.row_major_strides()
+    for mine, theirs in zip(view.strides, strides[skipped:], strict=False):
+        if isinstance(mine, Var):
+            values[mine] = theirs.astype(mine.dtype)
+    if isinstance(view.elem_offset, Var):
+        offset: Expr = source.elem_offset or as_expr(0, view.elem_offset.dtype)
+        for r, stride in zip(region, strides, strict=True):
+            offset = offset + r.min * stride
+        values[view.elem_offset] = offset.astype(view.elem_offset.dtype)
+    for mine, r in zip(view.shape, region[skipped:], strict=True):
+        if isinstance(mine, Var):
+            values[mine] = r.extent.astype(mine.dtype)
+    return values

@@ -1,0 +1,84 @@
+"""Simplify what address arithmetic cannot fold by itself: divisions, minima, conditions."""
+
+from __future__ import annotations
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import (
+    FALSE, TRUE, And, Compare, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Not, Or, Var, as_int,
+)  # fmt: skip
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import For, IfThenElse, LetStmt, SeqStmt, Stmt, seq
+from metasched.ir.visit import map_body, transform_expr, walk_exprs
+
+_WORTH = (FloorDiv, FloorMod, Min, Max, Compare, And, Or, Not)
+
+
+def simplify(func: PrimFunc) -> PrimFunc:
+    """Divisions, minima and conditions that the loops' ranges decide; loops that never run go."""
+    analyzer = Analyzer()
+    return map_body(func, lambda body: _statement(body, analyzer, {}))
+
+
+def _statement(stmt: Stmt, an: Analyzer, memo: dict[Expr, Expr]) -> Stmt:
+    if isinstance(stmt, For):
+        extent = _expression(stmt.extent, an, memo)
+        size = as_int(extent)
+        if size is not None and size <= 0:
+            return seq(())
+        if size is not None:
+            an.bind(stmt.var, (0, size - 1))
+        else:
+            high = an.bounds(extent).hi
+            an.bind(stmt.var, (0, None if high is None else max(high - 1, 0)))
+        body = _statement(stmt.body, an, {})
+        return stmt.rebuild((body,), (stmt.min, extent))
+    exprs = [_expression(e, an, memo) for e in stmt.exprs]
+    if isinstance(stmt, IfThenElse):
+        if exprs[0] is TRUE:
+            return _statement(stmt.then, an, memo)
+        if exprs[0] is FALSE:
+            return seq(()) if stmt.orelse is None else _statement(stmt.orelse, an, memo)
+    stmts = [_statement(s, an, memo) for s in stmt.stmts]
+    if isinstance(stmt, SeqStmt):
+        return seq(s for s in stmts if not _is_nothing(s))
+    if isinstance(stmt, LetStmt):
+        return LetStmt(stmt.var, exprs[0], stmts[0])
+    same = all(a is b for a, b in zip((*stmts, *exprs), (*stmt.stmts, *stmt.exprs), strict=True))
+    return stmt if same else stmt.rebuild(stmts, exprs)
+
+
+def _is_nothing(stmt: Stmt) -> bool:
+    return not stmt.stmts and len(stmt.exprs) == 1 and isinstance(stmt.exprs[0], IntImm)
+
+
+def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
+    if isinstance(expr, (IntImm, Var)):
+        return expr
+    if not any(isinstance(n, _WORTH) for n in walk_exprs(expr)):
+        return expr
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, Compare) and node.a.dtype is INT64:
+            return an.simplify(node)
+        if isinstance(node, (And, Or, Not)):
+            return _logic(node)
+        if isinstance(node, (FloorDiv, FloorMod, Min, Max)) and node.dtype is INT64:
+            return an.simplify(node)
+        return None
+
+    return transform_expr(expr, visit, memo)
+
+
+def _logic(node: Expr) -> Expr | None:
+    if isinstance(node, And):
+        if node.a is TRUE or node.b is FALSE:
+            return node.b
+        return node.a if node.b is TRUE or node.a is FALSE else None
+    if isinstance(node, Or):
+        if node.a is FALSE or node.b is TRUE:
+            return node.b
+        return node.a if node.b is FALSE or node.a is TRUE else None
+    if isinstance(node, Not) and isinstance(node.a, IntImm):
+        return FALSE if node.a.value else TRUE
+    return None

@@ -1,0 +1,69 @@
+"""Loops over register tiles are unrolled whatever the schedule says of unrolling.
+
+A small temporary can live in registers only when every index into it is a constant, that is, when
+the loops that index it are unrolled or vectorized. Where that costs little code it is always done.
+"""
+
+from __future__ import annotations
+
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import Allocate, BufferStore, For, ForKind, Stmt, evolve
+from metasched.ir.visit import free_vars, map_body, transform, walk, walk_stmts
+
+_TILE_BYTES = 4096
+_MAX_STEPS = 512
+
+
+def unroll_register_tiles(func: PrimFunc) -> PrimFunc:
+    """for i in 4: T[i] = ...  ->  unrolled, for a temporary T of a few registers' size."""
+    chosen: set[Var] = set()
+    for stmt in walk_stmts(func.body):
+        if isinstance(stmt, Allocate) and _is_small(stmt.buffer):
+            loops = _tile_loops(stmt.body, stmt.buffer)
+            if loops is not None:
+                chosen |= loops
+    if not chosen:
+        return func
+
+    def unrolled(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, For) and stmt.var in chosen:
+            return evolve(stmt, kind=ForKind.UNROLLED)
+        return None
+
+    return map_body(func, lambda body: transform(body, unrolled))
+
+
+def _is_small(buffer: Buffer) -> bool:
+    size = as_int(buffer.shape[0])
+    return size is not None and size * buffer.dtype.bytes <= _TILE_BYTES
+
+
+def _tile_loops(body: Stmt, buffer: Buffer) -> set[Var] | None:
+    """The serial loops that index the tile; None if unrolling them does not make it constant."""
+    loops: dict[Expr, For] = {s.var: s for s in walk_stmts(body) if isinstance(s, For)}
+    used: set[Expr] = set()
+    for node in walk(body):
+        if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is buffer:
+            used |= free_vars(node.indices[0])
+    chosen: set[Var] = set()
+    for var in used:
+        loop = loops.get(var)
+        if loop is None or as_int(loop.extent) is None:
+            return None
+        if loop.kind is ForKind.SERIAL:
+            chosen.add(loop.var)
+        elif loop.kind is ForKind.PARALLEL:
+            return None
+    if any(_steps(loops[v], chosen) > _MAX_STEPS for v in chosen):
+        return None
+    return chosen
+
+
+def _steps(stmt: Stmt, chosen: set[Var]) -> int:
+    """Stores after unrolling the chosen loops; other loops count once."""
+    total = int(isinstance(stmt, BufferStore)) + sum(_steps(s, chosen) for s in stmt.stmts)
+    if isinstance(stmt, For) and (stmt.var in chosen or stmt.kind is ForKind.UNROLLED):
+        total *= as_int(stmt.extent) or 1
+    return total
