@@ -9,6 +9,7 @@ from metasched import workloads
 from metasched.errors import RegistryError
 from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
+from metasched.script import script
 from metasched.workloads.padding import out_size, taps
 
 SMALL = [
@@ -110,6 +111,12 @@ def test_no_padding_no_copy():
     without = [r.block.name for r in blocks_of(c2d.func((1, 4, 4, 3, 2, 1, 1, 0)).body)]
     assert with_pad[1:] == ["pad", "conv"]
     assert without[1:] == ["conv"]
+
+
+def test_strides_and_dilations_of_one_are_not_written():
+    text = script(workloads.get("c2d").func((1, 4, 4, 3, 2, 3, 1, 1)))
+    assert "P[vn, vh + vi, vw + vj, vc]" in text
+    assert "* 1" not in text
 
 
 def test_blocks_of_softmax_and_cbr():

@@ -6,7 +6,7 @@ import numpy as np
 
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
-from metasched.workloads.padding import out_size, pad_array, taps, without_padding
+from metasched.workloads.padding import finished, out_size, pad_array, taps
 from metasched.workloads.workload import Shape, Workload
 
 CAPSULE = 4
@@ -47,7 +47,7 @@ def cap(shape: Shape) -> PrimFunc:
                     + P[vn, vh * s + vi, vw * s + vj, vc, vx, vm] * W[vi, vj, vc, vo, vm, vy]
                 )
 
-    return cap if p else without_padding(cap)
+    return finished(cap, p)
 
 
 def cap_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:

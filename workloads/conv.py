@@ -9,7 +9,7 @@ import numpy as np
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
 from metasched.workloads.gmm import accumulator
-from metasched.workloads.padding import out_size, pad_array, taps, without_padding
+from metasched.workloads.padding import finished, out_size, pad_array, taps
 from metasched.workloads.workload import Shape, Workload
 
 
@@ -39,7 +39,7 @@ def c1d(shape: Shape) -> PrimFunc:
                     Y[vn, vl, vo] = T.float32(0)
                 Y[vn, vl, vo] = Y[vn, vl, vo] + P[vn, vl * s + vk, vc] * W[vk, vc, vo]
 
-    return c1d if p else without_padding(c1d)
+    return finished(c1d, p)
 
 
 def c2d(shape: Shape, x: str = "float32", w: str = "float32", y: str = "float32") -> PrimFunc:
@@ -78,7 +78,7 @@ def c2d(shape: Shape, x: str = "float32", w: str = "float32", y: str = "float32"
                     P[vn, vh * s + vi * d, vw * s + vj * d, vc], y
                 ) * T.cast(W[vi, vj, vc, vo], y)
 
-    return c2d if p else without_padding(c2d)
+    return finished(c2d, p)
 
 
 def c3d(shape: Shape) -> PrimFunc:
@@ -118,7 +118,7 @@ def c3d(shape: Shape) -> PrimFunc:
                     + P[vn, vd * s + vr, vh * s + vi, vw * s + vj, vc] * W[vr, vi, vj, vc, vo]
                 )
 
-    return c3d if p else without_padding(c3d)
+    return finished(c3d, p)
 
 
 def _dims(shape: Shape, rank: int) -> tuple[tuple[int, ...], int, int, int, int, int, int]:

@@ -7,7 +7,7 @@ import numpy as np
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
 from metasched.workloads.conv import C2D_PARAMETERS, c2d_flops, conv_reference
-from metasched.workloads.padding import out_size, without_padding
+from metasched.workloads.padding import finished, out_size
 from metasched.workloads.workload import Shape, Workload
 
 
@@ -67,7 +67,7 @@ def cbr(shape: Shape) -> PrimFunc:
                 vn, vh, vw, vo = T.axis.remap("SSSS", [i0, i1, i2, i3])
                 Y[vn, vh, vw, vo] = T.max(CO[vn, vh, vw, vo], T.float32(0))
 
-    return cbr if p else without_padding(cbr)
+    return finished(cbr, p)
 
 
 def cbr_reference(

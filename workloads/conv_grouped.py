@@ -7,7 +7,7 @@ import numpy as np
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
 from metasched.workloads.conv import conv_reference
-from metasched.workloads.padding import out_size, pad_array, taps, without_padding
+from metasched.workloads.padding import finished, out_size, pad_array, taps
 from metasched.workloads.workload import Shape, Workload
 
 
@@ -48,7 +48,7 @@ def grp(shape: Shape) -> PrimFunc:
                     * W[vi, vj, vc, vo]
                 )
 
-    return grp if p else without_padding(grp)
+    return finished(grp, p)
 
 
 def grp_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def dep(shape: Shape) -> PrimFunc:
                     Y[vn, vh, vw, vc] + P[vn, vh * s + vi, vw * s + vj, vc] * W[vi, vj, vc]
                 )
 
-    return dep if p else without_padding(dep)
+    return finished(dep, p)
 
 
 def dep_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -6,9 +6,10 @@ from math import prod
 
 import numpy as np
 
+from metasched.ir.expr import Expr, Mul, as_int, mul
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt, evolve, seq
-from metasched.ir.visit import blocks_of, substitute_buffers
+from metasched.ir.visit import blocks_of, substitute_buffers, transform
 
 
 def out_size(size: int, kernel: int, stride: int, pad: int, dilation: int = 1) -> int:
@@ -35,11 +36,19 @@ def pad_array(x: np.ndarray, dims: tuple[int, ...], pad: int) -> np.ndarray:
     return np.pad(x, [(pad, pad) if d in dims else (0, 0) for d in range(x.ndim)])
 
 
-def without_padding(func: PrimFunc, stage: str = "pad") -> PrimFunc:
-    """`func` without the copying block called `stage`; for a padding of zero, where it copies.
+def finished(func: PrimFunc, pad: int) -> PrimFunc:
+    """A convolution as it is handed out: `x * 1` folded; without padding, without its stage."""
+    func = func.with_body(transform(func.body, None, _fold))
+    return func if pad else _without_stage(func, "pad")
 
-    Its consumers read the stage's source directly.
-    """
+
+def _fold(expr: Expr) -> Expr | None:
+    """Indices with a stride or dilation of one are written plainly."""
+    return mul(expr.a, expr.b) if isinstance(expr, Mul) and as_int(expr.b) == 1 else None
+
+
+def _without_stage(func: PrimFunc, stage: str) -> PrimFunc:
+    """`func` without the block called `stage`, which copies; its consumers read the source."""
     block = next(r.block for r in blocks_of(func.body) if r.block.name == stage)
     source, copy = block.reads[0].buffer, block.writes[0].buffer
     root = func.root
