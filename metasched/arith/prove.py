@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from metasched.arith.bounds import EVERYTHING, INF
+from metasched.arith.bounds import EVERYTHING, INF, is_index
 from metasched.arith.linear import Linear, add_term, factors, multiply, product, without
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Max, Min, Mul, Var
 
@@ -96,6 +96,8 @@ def _extremes(an: Analyzer, var: Expr) -> tuple[Linear, Linear]:
 def _bounded_vars(an: Analyzer, value: Linear) -> list[Expr]:
     found: dict[Expr, None] = {}
     for atom in value.terms:
+        if not is_index(atom.dtype):
+            continue  # its parts may wrap
         for factor in factors(atom):
             if factor in an.symbolic or (factor is not atom and _finite(an, factor)):
                 found[factor] = None
@@ -121,6 +123,8 @@ def _split_on(value: Linear, var: Expr) -> tuple[Linear | None, Linear]:
 
 
 def _relax_atom(an: Analyzer, value: Linear, atom: Expr, c: int) -> Iterator[Linear]:
+    if not is_index(atom.dtype):
+        return
     rest = Linear({a: k for a, k in value.terms.items() if a is not atom}, value.const)
     if type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
         # (x - d + 1) / d <= x // d <= x / d, the whole inequality multiplied by d
@@ -143,6 +147,8 @@ def _relax_atom(an: Analyzer, value: Linear, atom: Expr, c: int) -> Iterator[Lin
 def _by_cases(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
     """A minimum is one of its two sides: the claim has to hold for both."""
     for atom, c in value.terms.items():
+        if not is_index(atom.dtype):
+            continue
         if (type(atom) is Min and c > 0) or (type(atom) is Max and c < 0):
             rest = Linear({a: k for a, k in value.terms.items() if a is not atom}, value.const)
             return all(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from metasched.arith.bounds import INF
+from metasched.arith.bounds import INF, is_index
 from metasched.arith.linear import Linear, add_term, emit, factors, product, without
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Max, Min, Var
@@ -286,7 +286,7 @@ def extremum(
         return b
     if not a.terms:  # constants stand on the right
         a, b = b, a
-    inner = a.single()
+    inner = a.single() if is_index(dtype) else None
     # min(min(x, y), z): drop whichever of x, y is not needed beside z
     if inner is not None and type(inner) is kind:
         for keep, other in ((inner.a, inner.b), (inner.b, inner.a)):

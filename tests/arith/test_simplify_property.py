@@ -1,0 +1,122 @@
+"""Every rule of the simplifier, proved by enumeration on generated expressions."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.expr import TRUE, Cast, Expr, Var
+
+from .enumeration import (
+    X,
+    Y,
+    Z,
+    assert_same,
+    assignments,
+    bounds_for,
+    boxes,
+    conditions,
+    evaluate,
+    integers,
+)
+
+FAST = settings(max_examples=80, deadline=None)
+
+
+@FAST
+@given(integers(), bounds_for())
+def test_simplify_keeps_the_value(expr: Expr, ranges: dict[Var, tuple[int, int]]) -> None:
+    an = Analyzer(boxes(ranges))
+    simple = an.simplify(expr)
+    assert_same(expr, simple, ranges)
+    assert an.simplify(expr) is simple
+    assert Analyzer(boxes(ranges)).simplify(expr) is simple
+
+
+@FAST
+@given(integers(), bounds_for())
+def test_simplify_without_ranges(expr: Expr, ranges: dict[Var, tuple[int, int]]) -> None:
+    assert_same(expr, Analyzer().simplify(expr), ranges)
+
+
+@FAST
+@given(integers(), bounds_for())
+def test_keeping_units(expr: Expr, ranges: dict[Var, tuple[int, int]]) -> None:
+    assert_same(expr, Analyzer(boxes(ranges), keep_units=True).simplify(expr), ranges)
+
+
+@FAST
+@given(conditions(integers(leaves=4)), bounds_for())
+def test_conditions_keep_their_truth(cond: Expr, ranges: dict[Var, tuple[int, int]]) -> None:
+    assert_same(cond, Analyzer(boxes(ranges)).simplify(cond), ranges)
+
+
+@FAST
+@given(conditions(integers(leaves=3)), integers(leaves=5), bounds_for())
+def test_assumptions(cond: Expr, expr: Expr, ranges: dict[Var, tuple[int, int]]) -> None:
+    simple = Analyzer(boxes(ranges)).assume(cond).simplify(expr)
+    assert_same(expr, simple, ranges, where=cond)
+
+
+@FAST
+@given(integers(), bounds_for())
+def test_bounds_and_congruences_hold(expr: Expr, ranges: dict[Var, tuple[int, int]]) -> None:
+    an = Analyzer(boxes(ranges))
+    lo, hi = an.bounds(expr)
+    coeff, base = an.modular(expr)
+    x, ok = evaluate(expr, assignments(ranges))
+    x = np.broadcast_to(x, np.shape(ok) or np.shape(x))[ok] if np.shape(ok) else np.atleast_1d(x)
+    assert (lo is None or (lo <= x).all()) and (hi is None or (x <= hi).all())
+    assert ((x - base) % coeff == 0 if coeff else x == base).all()
+
+
+@FAST
+@given(st.sampled_from(["int8", "uint8", "int16", "uint32"]), st.data())
+def test_narrow_types_wrap_as_before(dtype: str, data: st.DataObject) -> None:
+    variables = (Var("a", dtype), Var("b", dtype))
+    expr = data.draw(integers(variables, dtype, leaves=6))
+    low = 0 if dtype[0] == "u" else -128
+    top = 255 if dtype[0] == "u" else 127
+    near = [(low, low + 3), (0, 5), (top - 4, top)]
+    ranges = {v: data.draw(st.sampled_from(near)) for v in variables}
+    assert_same(expr, Analyzer(boxes(ranges)).simplify(expr), ranges)
+    assert_same(expr, Analyzer().simplify(expr), ranges)
+
+
+@FAST
+@given(integers(leaves=5), st.sampled_from(["int64", "int8", "uint8", "int16"]), bounds_for())
+def test_casts(expr: Expr, dtype: str, ranges: dict[Var, tuple[int, int]]) -> None:
+    an = Analyzer(boxes(ranges))
+    there = Cast(dtype, expr)
+    assert_same(there, an.simplify(there), ranges)
+    back = Cast("int32", there) + 1
+    assert_same(back, an.simplify(back), ranges)
+
+
+@FAST
+@given(integers(leaves=5), integers(leaves=5), bounds_for())
+def test_equal_is_true_only_of_equals(a: Expr, b: Expr, ranges: dict) -> None:
+    an = Analyzer(boxes(ranges))
+    if an.equal(a, b):
+        assert_same(a, b, ranges)
+
+
+@FAST
+@given(
+    st.lists(st.tuples(st.sampled_from([X, Y, Z]), st.integers(-6, 6)), min_size=1, max_size=4),
+    st.integers(-10, 10),
+    st.sampled_from([2, 4, 6, 8]),
+    bounds_for(),
+)
+def test_quotient_and_remainder_go_together(
+    terms: list[tuple[Var, int]], const: int, d: int, ranges: dict
+) -> None:
+    total: Expr = terms[0][0] * terms[0][1] + const
+    for v, c in terms[1:]:
+        total = total + v * c
+    an = Analyzer(boxes(ranges))
+    assert an.equal((total // d) * d + total % d, total)
+    assert an.prove(total % d >= 0) and an.prove(total % d < d)
+    assert an.simplify((total // d) * d + total % d - total + 1 >= 1) is TRUE
