@@ -37,16 +37,18 @@ _PUBLIC = {
     "replay": "metasched.tune",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+_MODULES = {"workloads": "metasched.workloads"}
+
+__all__ = ["__version__", *_MODULES, *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
-    try:
-        module = importlib.import_module(_PUBLIC[name])
-    except KeyError:
-        raise AttributeError(f"module 'metasched' has no attribute {name!r}") from None
-    value = getattr(module, name)
+    place = _MODULES.get(name) or _PUBLIC.get(name)
+    if place is None:
+        raise AttributeError(f"module 'metasched' has no attribute {name!r}")
+    module = importlib.import_module(place)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 
