@@ -13,15 +13,14 @@ from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, For
 from metasched.ir.verify import verify
-from metasched.schedule import domain as domains
 from metasched.schedule import primitives as p
+from metasched.schedule.constraint import solve
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import (
     PRIMITIVES,
     Entry,
     InstructionKind,
     flat_outputs,
-    handles_in,
 )
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
@@ -29,8 +28,7 @@ from metasched.script.printer import script
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_ENUMERATE = 4096  # decisions of one step that are listed to satisfy a constraint
-_REDRAWS = 64  # draws of earlier steps before a constraint counts as unsatisfiable
+_RETRIES = 4  # solutions of a constraint that are replayed before it counts as unsatisfiable
 
 
 def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Schedule, P], R]:
@@ -69,7 +67,7 @@ class Schedule:
         module = IRModule.of(mod)
         verify(module)
         self.seed = secrets.randbits(62) if seed is None else seed
-        wanted = config.get("check") if check is None else check
+        wanted = config.load().check if check is None else check
         self.state = State(module, self.seed, check=bool(wanted))
         self.trace = Trace()
         self._history: list[Snapshot] = []
@@ -232,62 +230,37 @@ class Schedule:
             if error.reason != "constraint":
                 raise
             failure = error
-        mentioned = set(handles_in(values[0]))
-        steps = [i for i, e in self.trace.sampling() if not mentioned.isdisjoint(e.outputs)]
-        for attempt in range(_REDRAWS if steps else 0):
-            if attempt and len(steps) > 1:
-                earlier = steps[attempt % (len(steps) - 1)]
-                self._redo(earlier, domains.draw(self.trace.entries[earlier].domain, self.state.rng))
-            latest = steps[-1]
-            decision = self._satisfying(latest, values[0])
-            if decision is not None:
-                self._redo(latest, decision)
+        for _ in range(_RETRIES):
+            decisions = solve(self.trace.entries, values[0], self.state.table, self.state.rng)
+            if decisions is None:
+                break
+            before = (self.trace, list(self._history), self.state.snapshot())
+            try:
+                self._redo(decisions)
                 self.state.mode = mode
                 self._step(kind, values, None, None)
                 return
-            if len(steps) == 1:
-                break
+            except ScheduleError:  # a step between depends on what was drawn again
+                rng = self.state.rng.state
+                self.trace, self._history = before[0], before[1]
+                self.state.restore(before[2])
+                self.state.rng.state = rng
+        self.state.mode = mode
         raise failure
 
-    def _satisfying(self, step: int, condition: Expr) -> Any:
-        """A decision of one step under which the condition and earlier constraints hold."""
-        entry = self.trace.entries[step]
-        conditions = [condition] + [
-            e.values[0]
-            for e in self.trace.entries[step:]
-            if e.kind.name == "require" and not set(e.outputs).isdisjoint(handles_in(e.values))
-        ]
-        saved = dict(self.state.table)
-
-        def holds(decision: Any) -> bool:
-            numbers = domains.values(entry.domain, decision)
-            self.state.table.update(zip(entry.outputs, numbers, strict=True))
-            return all(self.state.integer(c) for c in conditions)
-
-        try:
-            every = domains.enumerated(entry.domain, _ENUMERATE)
-            if every is not None:
-                good = [d for d in every if holds(d)]
-                return self.state.rng.choice(good) if good else None
-            for _ in range(_ENUMERATE):
-                decision = domains.draw(entry.domain, self.state.rng)
-                if holds(decision):
-                    return decision
-            return None
-        finally:
-            self.state.table = saved
-
-    def _redo(self, step: int, decision: Any) -> None:
-        """Take `decision` at a step and run the later steps again."""
-        entries = self.trace.entries
+    def _redo(self, decisions: Mapping[int, Any]) -> None:
+        """Take other decisions at some steps and run everything from the first of them again."""
+        entries, first = self.trace.entries, min(decisions)
         rng = self.state.rng.state
-        self.state.restore(self._history[step])
+        self.state.restore(self._history[first])
         self.state.rng.state = rng
-        del self._history[step:]
-        self.trace = Trace(entries[:step])
+        del self._history[first:]
+        self.trace = Trace(entries[:first])
         self.state.mode = "keep"
-        for entry in (entries[step].with_decision(decision), *entries[step + 1 :]):
-            self._step(entry.kind, entry.values, entry.decision, entry)
+        for position in range(first, len(entries)):
+            entry = entries[position]
+            decision = decisions.get(position, entry.decision)
+            self._step(entry.kind, entry.values, decision, entry)
 
     # -- the primitives ------------------------------------------------------------------------
 
