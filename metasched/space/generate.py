@@ -1,0 +1,238 @@
+"""From modules to design spaces: every block is offered to every module, alternatives multiply.
+
+Blocks are visited consumers first (the reverse of post-order) and anew for each module, so that a
+module sees the blocks that earlier ones made; a block's own blocks come before it. Each design
+space is a trace whose sampling steps are still open: replaying it with fresh decisions draws one
+candidate (after MetaSchedule's PostOrderApply).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from metasched.errors import MetaschedError, ScheduleError
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.stmt import BlockRealize, BlockToken
+from metasched.ir.visit import blocks_of
+from metasched.schedule.instruction import Entry
+from metasched.schedule.rng import Rng, derive_seed
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.space.module import RULE, Module
+from metasched.target import Target
+
+MAX_SPACES = 64
+"""Design spaces of one program at most; alternatives beyond it are dropped evenly."""
+
+
+class Postproc(Protocol):
+    """A step after the decisions; raises ScheduleError, whose slug says why, to reject."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, sch: Schedule, target: Target) -> None: ...
+
+
+class Mutator(Protocol):
+    """A small change of a trace's decisions; None where it has nothing to change."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None: ...
+
+
+Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFailure:
+    """A module that failed on a block, which goes on without it.
+
+    Attributes:
+        module, block: their names.
+        refused: a schedule step was refused (ScheduleError), rather than the module being broken.
+        message: what was raised.
+    """
+
+    module: str
+    block: str
+    refused: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class SpaceGenerator:
+    """The design spaces of a program, with what belongs to them in a search.
+
+    Attributes:
+        modules: tried on every block, in this order.
+        postprocs: run on every candidate after its decisions, in this order.
+        mutators: with their weights.
+        failures: filled by `generate`: the modules that failed, and where.
+    """
+
+    modules: tuple[Module, ...]
+    postprocs: tuple[Postproc, ...] = ()
+    mutators: tuple[tuple[Mutator, float], ...] = ()
+    failures: list[ModuleFailure] = field(default_factory=list, compare=False, repr=False)
+
+    def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
+        """The design spaces of a program as simplified traces; never empty.
+
+        `target` is not looked at here: the modules were made for one.
+        """
+        self.failures.clear()
+        found = [Schedule(source, seed=seed)]
+        for module in self.modules:
+            found = _thinned([after for sch in found for after in self._visit(module, sch)])
+        return _distinct(found)
+
+    def _visit(self, module: Module, sch: Schedule) -> list[Schedule]:
+        """A module on every block, the last consumer first, the root last."""
+        found = [sch]
+        names = list(sch.mod.functions)
+        for name in names:
+            for token in visit_order(sch.mod[name].body):
+                found = _thinned(
+                    [after for before in found for after in self._apply(module, before, name, token)]
+                )
+        return found
+
+    def _apply(
+        self, module: Module, sch: Schedule, func: str, token: BlockToken
+    ) -> list[Schedule]:
+        realize = sch.state.index.blocks.get(token)
+        if realize is None:  # inlined by now
+            return [sch]
+        rule = realize.block.annotations.get(RULE)
+        if rule is not None and not getattr(module, "takes_rules", False) and realize.block.iter_vars:
+            return [sch]
+        several = len(sch.mod.functions) > 1
+        attempt = sch.copy()
+        try:
+            block = attempt.get_block(realize.block.name, func if several else None)
+            return _checked(module(attempt, block))
+        except Exception as error:  # a module may be foreign code: anything may happen in it
+            self._note(module, realize, error)
+            return [sch]
+
+    def _note(self, module: Module, realize: BlockRealize, error: Exception) -> None:
+        refused = isinstance(error, ScheduleError)
+        text = error.message if isinstance(error, ScheduleError) else str(error)
+        kind = "" if refused else f"{type(error).__name__}: "
+        note = ModuleFailure(module.name, realize.block.name, refused, f"{kind}{text}")
+        if note not in self.failures:
+            self.failures.append(note)
+            warnings.warn(
+                f"schedule module {module.name} failed on block {realize.block.name} and is left "
+                f"out there: {note.message}",
+                stacklevel=5,
+            )
+
+
+@dataclass(frozen=True)
+class ScheduleFn:
+    """A user's function as a space: it edits the schedule in place (and returns None) or returns
+    one schedule or several alternatives.
+
+    Attributes:
+        fn: the function of a schedule.
+        postprocs, mutators: as those of `SpaceGenerator`.
+    """
+
+    fn: Callable[[Schedule], Any]
+    postprocs: tuple[Postproc, ...] = ()
+    mutators: tuple[tuple[Mutator, float], ...] = ()
+
+    def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
+        """What the function makes of the program; its errors go through."""
+        sch = Schedule(source, seed=seed)
+        made = self.fn(sch)
+        if made is None:
+            made = [sch]
+        return _distinct(_checked([made] if isinstance(made, Schedule) else made))
+
+
+@dataclass(frozen=True)
+class Union:
+    """The design spaces of several generators; postprocs and mutators are those of the first."""
+
+    generators: tuple[SpaceGenerator | ScheduleFn, ...]
+
+    @property
+    def postprocs(self) -> tuple[Postproc, ...]:
+        return self.generators[0].postprocs
+
+    @property
+    def mutators(self) -> tuple[tuple[Mutator, float], ...]:
+        return self.generators[0].mutators
+
+    def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
+        """All design spaces, those of the first generator first."""
+        parts = enumerate(self.generators)
+        return [t for i, g in parts for t in g.generate(source, target, derive_seed(seed, i))]
+
+
+Space: TypeAlias = "SpaceGenerator | ScheduleFn | Union"
+
+
+def visit_order(body: Any) -> list[BlockToken]:
+    """The tokens of all blocks below `body`: last in the program first, inner before outer."""
+    order: list[BlockToken] = []
+
+    def visit(realize: BlockRealize) -> None:
+        inner = [r for r in _children(realize)]
+        for child in reversed(inner):
+            visit(child)
+        order.append(realize.block.token)
+
+    for top in [body] if isinstance(body, BlockRealize) else list(blocks_of(body)):
+        visit(top)
+    return order
+
+
+def _children(realize: BlockRealize) -> list[BlockRealize]:
+    """The blocks directly below a block, in program order."""
+    found: list[BlockRealize] = []
+    stack = list(reversed(realize.block.stmts))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BlockRealize):
+            found.append(node)
+        else:
+            stack.extend(reversed(node.stmts))
+    return found
+
+
+def _checked(made: Any) -> list[Schedule]:
+    if not isinstance(made, Sequence) or not all(isinstance(s, Schedule) for s in made):
+        raise MetaschedError(f"it must return a list of schedules, not {type(made).__name__}")
+    if not made:
+        raise MetaschedError("it returned no schedule; return [sch] to leave a block alone")
+    return list(made)
+
+
+def _thinned(found: list[Schedule]) -> list[Schedule]:
+    """At most MAX_SPACES of them, evenly spread over the alternatives."""
+    if len(found) <= MAX_SPACES:
+        return found
+    return [found[i * len(found) // MAX_SPACES] for i in range(MAX_SPACES)]
+
+
+def _distinct(found: Sequence[Schedule]) -> list[Trace]:
+    """The simplified traces, each once."""
+    traces: dict[str, Trace] = {}
+    for sch in found:
+        trace = sch.trace.simplified()
+        traces.setdefault(_shape(trace), trace)
+    return list(traces.values())
+
+
+def _shape(trace: Trace) -> str:
+    """The steps of a trace without what was decided."""
+    return Trace(tuple(Entry(e.kind, e.values, e.outputs) for e in trace.entries)).to_json()

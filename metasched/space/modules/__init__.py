@@ -1,0 +1,1 @@
+"""The built-in schedule modules, one a file."""

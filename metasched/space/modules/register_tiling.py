@@ -1,0 +1,280 @@
+"""register_tiling: a block of results stays in vector registers while a whole reduction runs.
+
+    for io, jo in parallel:             # balanced over the cores
+        [pack the columns of B]         # variant: a contiguous panel, reused by all rows
+        for i1, j1:
+            for ko, ki in unrolled:     # results live in registers: R_i * R_j / lanes of them
+                for i2 in unrolled, j2 in vectors of `width`
+            store the block (or the elementwise consumer, fused)
+
+This is the micro kernel of the best matrix multiplications (Goto and van de Geijn 2008), stated for
+any block with data reuse; which loop is vectorised follows from the strides of its stores. Tile
+sizes are bound by `require` to what fits the registers, to a body that is not too long, and to
+outer tiles that divide evenly over the cores, so sampling wastes no trial on the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.access import accesses
+from metasched.analysis.block import TILED
+from metasched.errors import ScheduleError
+from metasched.ir.expr import EQ, Expr, as_int, compare
+from metasched.ir.stmt import Block
+from metasched.ir.visit import free_vars
+from metasched.schedule.domain import divisors
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import iter_stride, vector_iter
+from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
+
+STRUCTURE = "SSRRS"
+_PARALLEL, _MIDDLE, _REDUCE, _UNROLLED, _REGISTER = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTiling:
+    """See the file's docstring. For blocks with reuse whose stores are contiguous along some loop.
+
+    Attributes:
+        vector_bits, registers: of the machine's vector registers.
+        cores: how many the outer tiles are spread over.
+        panel_bytes: the largest packed panel.
+        body: vector operations of the unrolled body at most.
+        pack: offer the variants that pack an operand.
+        chains: independent accumulations wanted at least, to hide the latency of one.
+    """
+
+    vector_bits: int = 256
+    registers: int = 16
+    cores: int = 1
+    panel_bytes: int = 1 << 20
+    body: int = 256
+    pack: bool = True
+    chains: int = 6
+
+    @property
+    def name(self) -> str:
+        return "register_tiling"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        if not tileable(sch, block):
+            return [sch]
+        plan = self._plan(sch, block)
+        if plan is None:
+            return [sch]
+        found = []
+        for pack in plan.packable:
+            for strict in (True, False):
+                variant = sch.copy()
+                try:
+                    self._apply(variant, block, plan, pack, strict)
+                except ScheduleError:
+                    continue
+                found.append(variant)
+                break
+        return found or [sch]
+
+    # -- what the block allows ---------------------------------------------------------------------
+
+    def _plan(self, sch: Schedule, block: BlockRV) -> _Plan | None:
+        node = sch.get(block)
+        vector = vector_iter(node)
+        extent = as_int(vector.dom.extent) if vector is not None else None
+        if vector is None or extent is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
+            return None
+        lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
+        widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
+        if not widths:
+            widths = [max(d for d in divisors(extent) if d <= lanes)]
+        if widths[0] < 2:
+            return None
+        position = node.iter_vars.index(vector)
+        packable = [None, *_operands(node, position)] if self.pack else [None]
+        return _Plan(position, tuple(widths), tuple(packable))
+
+    # -- the steps ---------------------------------------------------------------------------------
+
+    def _apply(
+        self, sch: Schedule, block: BlockRV, plan: _Plan, pack: int | None, strict: bool
+    ) -> None:
+        """All steps; `strict` adds the constraints that a small block may be unable to meet."""
+        finish = epilogue(sch, block)
+        if finish is None:
+            finish = sch.cache_write(block, 0, "local")
+        else:
+            sch.set_scope(block, 0, "local")
+        every = axes(sch, block)
+        width, tiles = self._sample(sch, sch.get(block), every, plan, pack, strict)
+        parts = [(a, *tiles[a]) for a in every]
+        vector = next(p for p in parts if p[0].position == plan.vector)
+        parts.remove(vector)
+        levels = tile(sch, STRUCTURE, [*parts, vector])
+        outer = sch.fuse(*levels[_PARALLEL])
+        place = levels[_MIDDLE][-1]
+        sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
+        depth = 1 + len(levels[_MIDDLE])
+        _vectors(sch, _inner_loops(sch, finish, depth), _last_dim(sch, finish), width)
+        if pack is not None:
+            panel = sch.cache_read(block, pack, "global")
+            sch.compute_at(panel, outer, preserve_unit_loops=True)
+            inner = _inner_loops(sch, panel, 1)
+            sch.vectorize(sch.split(inner[-1], [None, width])[1])
+        for loop in levels[_UNROLLED]:
+            sch.unroll(loop)
+        _vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
+        sch.parallel(outer)
+        sch.annotate(block, TILED, STRUCTURE)
+
+    def _sample(
+        self,
+        sch: Schedule,
+        node: Block,
+        every: Sequence[Axis],
+        plan: _Plan,
+        pack: int | None,
+        strict: bool,
+    ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
+        """The width of a vector and, for each axis, its levels and factors."""
+        width: ExprRV | int = plan.widths[0]
+        if len(plan.widths) > 1:
+            width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
+        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
+        spatial = [a for a in every if a.spatial]
+        vector = next(a for a in spatial if a.position == plan.vector)
+        places = (_PARALLEL, _MIDDLE, _REGISTER)
+        longest = max(plan.widths) * 4
+        columns = sch.sample_perfect_tile(vector.loop, 3, longest)
+        sch.require(compare(EQ, columns[-1] % width, 0))
+        tiles[vector] = (places, columns)
+        rows: list[ExprRV] = []
+        for axis in spatial:
+            if axis.extent == 1:
+                tiles[axis] = ((_PARALLEL,), ())
+            elif axis is not vector:
+                taken = sch.sample_perfect_tile(axis.loop, 3, max(1, self.registers - 2))
+                tiles[axis] = (places, taken)
+                rows.append(taken[-1])
+        vectors = columns[-1] // width
+        results = product([*rows, vectors])
+        sch.require(results + vectors + 1 <= self.registers)
+        least = self._least(spatial, vector, plan)
+        if strict and least > 1:
+            sch.require(results >= least)
+        body = self._reduction(sch, every, tiles)
+        if body is not None:
+            sch.require(body * results <= self.body)
+        if strict:
+            self._balance(sch, spatial, tiles)
+        if strict and pack is not None:
+            self._bound_panel(sch, node, every, columns, plan, pack)
+        return width, tiles
+
+    def _least(self, spatial: Sequence[Axis], vector: Axis, plan: _Plan) -> int:
+        """How many accumulators can be asked for: `chains`, or as many as there may be at all."""
+        wide = [d // plan.widths[-1] for d in divisors(vector.extent or 1) if d % plan.widths[-1] == 0]
+        counts = {w for w in wide if w <= 4} or {1}
+        for axis in spatial:
+            if axis is not vector:
+                sizes = [d for d in divisors(axis.extent or 1) if d <= self.registers]
+                counts = {c * d for c in counts for d in sizes if c * d <= self.registers}
+        fits = [c for c in counts if c + min(c, 4) + 1 <= self.registers]
+        return min(self.chains, max(fits, default=1))
+
+    def _reduction(
+        self,
+        sch: Schedule,
+        every: Sequence[Axis],
+        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
+    ) -> ExprRV | None:
+        """Levels of the reduction loops: the last one is cut for unrolling, the others stay."""
+        last: Axis | None = None
+        for axis in every:
+            if not axis.spatial:
+                tiles[axis] = ((_REDUCE,), ())
+                last = axis if (axis.extent or 1) > 1 else last
+        if last is None:
+            return None
+        taken = sch.sample_perfect_tile(last.loop, 2, 8)
+        tiles[last] = ((_REDUCE, _UNROLLED), taken)
+        return taken[-1]
+
+    def _balance(
+        self,
+        sch: Schedule,
+        spatial: Sequence[Axis],
+        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
+    ) -> None:
+        """Outer tiles that keep every core busy for at least eight ninths of the time."""
+        n = self.cores
+        if n < 2:
+            return
+        outer = product([tiles[a][1][0] for a in spatial if tiles[a][1]])
+        if isinstance(outer, Expr):
+            sch.require((outer + (n - 1)) // n * (n * 8) <= outer * 9)
+
+    def _bound_panel(
+        self,
+        sch: Schedule,
+        node: Block,
+        every: Sequence[Axis],
+        columns: Sequence[ExprRV],
+        plan: _Plan,
+        pack: int,
+    ) -> None:
+        """A panel that stays in the cache while all rows pass over it."""
+        depth = math.prod(a.extent or 1 for a in every if not a.spatial)
+        room = self.panel_bytes // max(1, depth * node.reads[pack].buffer.dtype.bits // 8)
+        if room >= 2 * max(plan.widths):
+            sch.require(columns[1] * columns[2] <= room)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is fixed for a block: its vector iterator, widths to draw from, variants of packing."""
+
+    vector: int
+    widths: tuple[int, ...]
+    packable: tuple[int | None, ...]
+
+
+def _operands(block: Block, vector: int) -> list[int]:
+    """The reads that can be packed: contiguous along the vector, the same for all rows."""
+    lane = block.iter_vars[vector].var
+    rows = {v.var for v in block.iter_vars if v.is_spatial and v.var is not lane}
+    long = {v.var for v in block.iter_vars if (as_int(v.dom.extent) or 2) > 1}
+    found = []
+    for index, region in enumerate(block.reads):
+        used = set().union(*(free_vars(r.min) for r in region.region))
+        loads = [a for a in accesses(block) if not a.is_write and a.buffer is region.buffer]
+        if not loads or lane not in used or used & rows & long:
+            continue
+        if all(iter_stride(a, lane) == 1 and lane in free_vars(a.indices[-1]) for a in loads):
+            found.append(index)
+    return found
+
+
+def _inner_loops(sch: Schedule, block: BlockRV, depth: int) -> list[LoopRV]:
+    """The loops over a block below the outermost `depth`."""
+    return sch.get_loops(block)[depth:]
+
+
+def _last_dim(sch: Schedule, block: BlockRV) -> int:
+    """The position of the iterator along which a copying block stores contiguously."""
+    node = sch.get(block)
+    vector = vector_iter(node)
+    return node.iter_vars.index(vector) if vector is not None else len(node.iter_vars) - 1
+
+
+def _vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:
+    """Unroll loops around vectors of `width` cut from the loop at position `lane`."""
+    outer, inner = sch.split(loops[lane], [None, width])
+    rows = [loop for position, loop in enumerate(loops) if position != lane]
+    if lane != len(loops) - 1:
+        sch.reorder(*rows, outer, inner)
+    for loop in (*rows, outer):
+        sch.unroll(loop)
+    sch.vectorize(inner)

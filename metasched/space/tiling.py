@@ -1,0 +1,128 @@
+"""Tiling a block by a structure: what every multi-level tiling module shares.
+
+A structure is a word over S and R, outermost level first: under "SSRSRS" every spatial loop is cut
+in four and every reduction loop in two, and the parts stand in that order. Loops may have fewer
+parts than their letter: they take part in the levels given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.block import TILED, needs_multi_level_tiling, trivial_binding
+from metasched.analysis.scope import Child
+from metasched.ir.expr import Expr, as_int
+from metasched.ir.stmt import Block, BlockRealize, ForKind
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.schedule import Schedule
+
+Factors = Sequence["ExprRV | Expr | int"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop over a block with trivial binding: its handle and the iterator bound to it.
+
+    Attributes:
+        position: of the iterator in the block.
+        extent: None when it is symbolic.
+    """
+
+    loop: LoopRV
+    position: int
+    extent: int | None
+    spatial: bool
+
+
+def axes(sch: Schedule, block: BlockRV) -> list[Axis]:
+    """The loops over a block whose bindings are trivial, outermost first."""
+    realize = sch.state.block(block)
+    nodes = sch.state.loops_above(realize)
+    handles = sch.get_loops(block)
+    position = {value: i for i, value in enumerate(realize.iter_values)}
+    found = []
+    for node, loop in zip(nodes, handles, strict=True):
+        at = position[node.var]
+        spatial = realize.block.iter_vars[at].is_spatial
+        found.append(Axis(loop, at, as_int(node.extent), spatial))
+    return found
+
+
+def tileable(sch: Schedule, block: BlockRV) -> bool:
+    """Whether a block has data reuse and loops that are still as they were written."""
+    realize = sch.state.block(block)
+    if sch.state.parent(realize) is None or TILED in realize.block.annotations:
+        return False
+    scope = sch.state.scope(realize)
+    token = realize.block.token
+    if needs_multi_level_tiling(scope, token) is not None:
+        return False
+    return untouched(scope.child(token))
+
+
+def untouched(child: Child) -> bool:
+    """Whether the loops over a block are plain and its own."""
+    if trivial_binding(child) is not None:
+        return False
+    bodies = [*child.loops[1:], child.realize]
+    return bool(child.loops) and all(
+        loop.kind is ForKind.SERIAL and not loop.annotations and loop.body is body
+        for loop, body in zip(child.loops, bodies, strict=True)
+    )
+
+
+def tile(
+    sch: Schedule, structure: str, parts: Sequence[tuple[Axis, Sequence[int], Factors]]
+) -> list[list[LoopRV]]:
+    """Split each axis and reorder all parts by level.
+
+    Args:
+        parts: for each axis the levels (positions in `structure`) of its parts and their factors;
+            a single level means the loop stays whole.
+
+    Returns the loops of each level, in the order of `parts`.
+    """
+    levels: list[list[LoopRV]] = [[] for _ in structure]
+    for axis, places, factors in parts:
+        loops = [axis.loop] if len(places) == 1 else sch.split(axis.loop, list(factors))
+        for place, loop in zip(places, loops, strict=True):
+            levels[place].append(loop)
+    sch.reorder(*[loop for level in levels for loop in level])
+    return levels
+
+
+def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
+    """The one consumer of a block that can finish each of its elements where it is computed.
+
+    It is the only consumer, spatial, reads what the block writes at one place, and has plain loops.
+    """
+    realize = sch.state.block(block)
+    scope = sch.state.scope(realize)
+    consumers = scope.consumers(realize.block.token)
+    if len(consumers) != 1 or realize.block.writes[0].buffer not in scope.block.alloc_buffers:
+        return None
+    consumer = consumers[0]
+    if not untouched(consumer) or not all(v.is_spatial for v in consumer.block.iter_vars):
+        return None
+    if not _pointwise(consumer.block, realize):
+        return None
+    return sch.get_block(consumer.block.name)
+
+
+def _pointwise(consumer: Block, producer: BlockRealize) -> bool:
+    buffer = producer.block.writes[0].buffer
+    regions = [r for r in consumer.reads if r.buffer is buffer]
+    iterators = {v.var for v in consumer.iter_vars}
+    return len(regions) == 1 and all(
+        as_int(r.extent) == 1 and (r.min in iterators or as_int(r.min) is not None)
+        for r in regions[0].region
+    )
+
+
+def product(values: Sequence[ExprRV | Expr | int]) -> Expr | int:
+    """The product of sampled values, 1 of none."""
+    total: Expr | int = 1
+    for value in values:
+        total = value if isinstance(total, int) and total == 1 else total * value
+    return total
