@@ -1,0 +1,217 @@
+"""Dependence against enumeration: random affine programs, every pair of accesses executed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metasched.analysis.access import index_side
+from metasched.analysis.collide import Outside, collide
+from metasched.analysis.dependence import carried_dependence, reorder_violation
+from metasched.analysis.scope import Scope
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import (
+    TRUE,
+    Add,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Mul,
+    Sub,
+    Var,
+    as_expr,
+    floordiv,
+    floormod,
+)
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, seq
+
+X = Buffer.of("X", (1 << 20,))
+Y = Buffer.of("Y", (1 << 10, 1 << 10))
+
+
+def value(expr: Expr, env: dict[Var, int]) -> int:
+    """What an index expression means."""
+    if isinstance(expr, Var):
+        return env[expr]
+    if isinstance(expr, IntImm):
+        return expr.value
+    a, b = (value(e, env) for e in expr.children)
+    kind = type(expr)
+    if kind in (Add, Sub):
+        return a + b if kind is Add else a - b
+    return {Mul: a * b, FloorDiv: a // (b or 1), FloorMod: a % (b or 1)}[kind]
+
+
+@st.composite
+def sums(draw: st.DrawFn, names: list[Var]) -> Expr:
+    total: Expr = as_expr(draw(st.integers(-2, 2)))
+    for v in names:
+        total = total + v * draw(st.sampled_from([0, 0, 1, 1, 1, 2, 3, 4, -1]))
+    return total
+
+
+@st.composite
+def indices(draw: st.DrawFn, names: list[Var]) -> Expr:
+    """An index: a sum, a quotient, a remainder, or a sum of those."""
+    base = draw(sums(names))
+    shape = draw(st.sampled_from(["sum", "sum", "div", "mod", "mix"]))
+    by = draw(st.sampled_from([2, 3, 4]))
+    if shape == "div":
+        return floordiv(base, by)
+    if shape == "mod":
+        return floormod(base, by)
+    if shape == "mix":
+        return floordiv(base, by) * draw(st.sampled_from([1, 2, 4])) + floormod(base, by)
+    return base
+
+
+@dataclass
+class Step:
+    """A block that writes one element and reads another."""
+
+    realize: BlockRealize
+    write: BufferLoad
+    read: BufferLoad | None
+
+
+@dataclass
+class Program:
+    loops: list[For]
+    scope: Scope
+    steps: list[Step]
+
+    def instances(self) -> Iterator[tuple[tuple[int, ...], int, list[tuple[object, bool]]]]:
+        """(loop values, position of the block, what it touches) in order of execution."""
+        extents = [range(p.extent.value) for p in self.loops]  # type: ignore[attr-defined]
+        for point in itertools.product(*extents):
+            outer = {p.var: n for p, n in zip(self.loops, point, strict=True)}
+            for position, step in enumerate(self.steps):
+                block = step.realize.block
+                env = {
+                    v.var: value(e, outer)
+                    for v, e in zip(block.iter_vars, step.realize.iter_values, strict=True)
+                }
+                loads = [(step.write, True), (step.read, False)]
+                touched = [
+                    ((x.buffer, tuple(value(i, env) for i in x.indices)), w)
+                    for x, w in loads
+                    if x is not None
+                ]
+                yield point, position, touched
+
+    def conflicts(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Loop values of every two executions that touch one element, one of them writing."""
+        every = list(self.instances())
+        for (p, _, a), (q, _, b) in itertools.combinations(every, 2):
+            if any(x == y and (w or v) for x, w in a for y, v in b):
+                yield p, q
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    depth = draw(st.integers(1, 3))
+    extents = [draw(st.sampled_from([1, 2, 3, 4, 6])) for _ in range(depth)]
+    names = [Var(n) for n in "ijk"[:depth]]
+    steps = []
+    for _ in range(draw(st.integers(1, 2))):
+        iters = [Var(f"v{n.name}") for n in names]
+        bindings = tuple(names)
+        buffer = draw(st.sampled_from([X, Y]))
+
+        def element(iters: list[Var] = iters, buffer: Buffer = buffer) -> BufferLoad:
+            return BufferLoad(buffer, [draw(indices(iters)) for _ in buffer.shape])
+
+        write = element()
+        read = element() if draw(st.booleans()) else None
+        stored = as_expr(1.0) if read is None else read
+        block = Block(
+            "b",
+            tuple(IterVar(v, Range.of(0, e)) for v, e in zip(iters, extents, strict=True)),
+            () if read is None else (BufferRegion.point(buffer, read.indices),),
+            (BufferRegion.point(buffer, write.indices),),
+            BufferStore(buffer, stored, write.indices),
+        )
+        steps.append(Step(BlockRealize(bindings, TRUE, block), write, read))
+    body: Stmt = seq([s.realize for s in steps])
+    for v, e in zip(reversed(names), reversed(extents), strict=True):
+        body = For.serial(v, e, body)
+    loops: list[For] = []
+    inner = body
+    while isinstance(inner, For):
+        loops.append(inner)
+        inner = inner.body
+    return Program(loops, Scope.of(Block("root", (), (), (), body)), steps)
+
+
+@given(programs())
+def test_accepted_loops_carry_no_dependence(program: Program) -> None:
+    pairs = list(program.conflicts())
+    for depth, loop in enumerate(program.loops):
+        if carried_dependence(loop, program.scope) is None:
+            for p, q in pairs:
+                assert p[:depth] != q[:depth] or p[depth] == q[depth], (loop.var, p, q)
+
+
+@given(programs(), st.randoms(use_true_random=False))
+def test_accepted_reorders_keep_the_order_of_conflicts(program: Program, random: object) -> None:
+    order = list(range(len(program.loops)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    new = [program.loops[n] for n in order]
+    if reorder_violation(program.loops, new, program.scope) is None:
+        for p, q in program.conflicts():
+            moved = [tuple(x[n] for n in order) for x in (p, q)]
+            assert (p < q) == (moved[0] < moved[1]) and (p == q) == (moved[0] == moved[1])
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> tuple[Expr, dict[Var, tuple[int, int]], int]:
+    """A loop of n iterations after random splits and fuses: an expression with n values."""
+    n = 1
+    ranges: dict[Var, tuple[int, int]] = {}
+    expr: Expr = as_expr(0)
+    for k in range(draw(st.integers(1, 4))):
+        extent = draw(st.sampled_from([2, 3, 4]))
+        v = Var(f"t{k}")
+        ranges[v] = (0, extent - 1)
+        expr = expr * extent + v
+        n *= extent
+    return expr, ranges, n
+
+
+@given(tilings(), st.sampled_from([2, 3, 4, 5, 8]), st.integers(-3, 3))
+def test_tiled_and_fused_indices_are_told_apart(
+    tiling: tuple[Expr, dict[Var, tuple[int, int]], int], by: int, shift: int
+) -> None:
+    """Quotient and remainder of a tiled loop, however shifted, tell every loop variable."""
+    expr, ranges, _ = tiling
+    split = [index_side(floordiv(expr, by)), index_side(floormod(expr, by) + shift)]
+    met = collide(split, split, Outside(ranges), ranges)
+    assert met is not None
+    assert all(met[v] == (0, 0) for v in ranges)
+
+
+@given(st.data())
+def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None:
+    names = [Var(n) for n in "abc"]
+    ranges = {v: (0, data.draw(st.integers(0, 3))) for v in names}
+    fixed = names[:1]
+    x, y = (data.draw(indices(names)) for _ in range(2))
+    widths = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    sides = [(index_side(e)[0], w) for e, w in zip((x, y), widths, strict=True)]
+    met = collide(sides[:1], sides[1:], Outside(names[1:]), ranges)
+    points = list(itertools.product(*[range(r[1] + 1) for r in ranges.values()]))
+    for p, q in itertools.product(points, points):
+        if p[0] != q[0]:
+            continue
+        at = [dict(zip(names, point, strict=True)) for point in (p, q)]
+        low_x, low_y = value(x, at[0]), value(y, at[1])
+        if low_x < low_y + widths[1] and low_y < low_x + widths[0]:
+            assert met is not None, (p, q)
+            for v, span in met.items():
+                if v not in fixed:
+                    assert span[0] <= at[0][v] - at[1][v] <= span[1]
