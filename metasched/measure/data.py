@@ -1,0 +1,307 @@
+"""Test data of a task: which values its inputs get, and how closely results must agree.
+
+Inputs are small integers in their dtype, so that sums and products are bit-equal in any order and
+the comparison can be exact. Where the program divides, takes exponentials or rounds, results may
+differ by 64 eps of the largest magnitude.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metasched.codegen.signature import BufferArg, Signature, extent_value
+from metasched.errors import MeasureError
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import DType
+from metasched.ir.expr import (
+    Add,
+    BinaryOp,
+    Div,
+    Expr,
+    FloatImm,
+    FloorDiv,
+    FloorMod,
+    Mod,
+    Mul,
+    Sub,
+    as_int,
+)
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, BufferStore
+from metasched.ir.visit import walk, walk_exprs, walk_stmts
+
+TOLERANCE = 64  # in eps of the largest magnitude
+_EXACT_CALLS = frozenset(
+    """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
+    bitwise_or bitwise_xor shift_left shift_right floor ceil round nearbyint trunc copysign
+    reinterpret fma ignore_loop_partition""".split()
+)
+_POSITIVE_CALLS = frozenset("log log2 log10 log1p sqrt rsqrt pow fmod acosh".split())
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+_DIVISIONS = (Div, Mod, FloorDiv, FloorMod)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One buffer parameter with concrete extents.
+
+    Attributes:
+        strides: in elements.
+        initial: False for an output that the program initialises itself: it is poisoned instead.
+        low, high: integers that fill it, both included.
+        eps: relative tolerance unit of its values.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    written: bool
+    initial: bool
+    low: int
+    high: int
+    eps: float
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from its first to its last element."""
+        if 0 in self.shape:
+            return 0
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * DType(self.dtype).numpy.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Everything about a workload that a runner needs beside the compiled program.
+
+    Attributes:
+        key: tells tasks (and their two kinds of data) apart in a worker.
+        arrays: the buffer parameters in order.
+        values: scalars by name, and the symbolic extents.
+        exact: results must be equal; else they may differ by TOLERANCE eps.
+        normal: inputs are normally distributed instead of small integers.
+        why: the operation that makes the comparison inexact, empty when exact.
+    """
+
+    key: str
+    arrays: tuple[Array, ...]
+    values: tuple[tuple[str, float], ...]
+    exact: bool
+    seed: int
+    normal: bool = False
+    why: str = ""
+
+    def with_normal_data(self) -> Task:
+        """The same task on normally distributed inputs, compared with tolerance."""
+        why = self.why or "normally distributed data"
+        return replace(self, key=f"{self.key}/normal", normal=True, exact=False, why=why)
+
+
+def make_task(
+    func: PrimFunc,
+    signature: Signature,
+    *,
+    key: str,
+    seed: int = 0,
+    extents: Mapping[str, int] | None = None,
+    scalars: Mapping[str, float] | None = None,
+) -> Task:
+    """Decide data and comparison of a workload by scanning its operations.
+
+    Args:
+        func: the unscheduled function.
+        signature: of the function compiled.
+        extents: a value for each symbolic extent, by name.
+        scalars: values of scalar parameters, by name; 2 by default.
+
+    Raises MeasureError when an extent has no value.
+    """
+    why = inexact_reason(func)
+    values = _values(signature, {**(extents or {}), **(scalars or {})})
+    numbers = {name: int(v) for name, v in values.items()}
+    coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
+    positive, indexes = _needs_positive(func), _index_buffers(func)
+    arrays = []
+    for buffer, arg in zip(func.buffers, signature.buffers, strict=True):
+        dtype = DType(arg.dtype)
+        low, high = (1, 4) if positive else (-4, 4)
+        if buffer in indexes:
+            low, high = 0, max(0, min(4, indexes[buffer] - 1))
+        if dtype.is_bool or (dtype.is_int and dtype.bits == 1):
+            low, high = 0, 1
+        elif dtype.kind == "uint":
+            low = max(low, 0)
+        try:
+            shape = tuple(extent_value(e, numbers) for e in arg.shape)
+            strides = tuple(extent_value(e, numbers) for e in arg.strides)
+        except KeyError as error:
+            raise MeasureError(f"the extent {error} has no value: give it in `extents`") from None
+        initial = not arg.written or reads_before_writing(func, buffer)
+        eps = max(coarse, _EPS.get(str(dtype), 0.0))
+        arrays.append(
+            Array(arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps)
+        )
+    return Task(key, tuple(arrays), tuple(values.items()), not why, seed, why=why)
+
+
+def _values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for param in signature.params:
+        if not isinstance(param, BufferArg):
+            values[param.name] = given.get(param.name, 1 if param.dtype == "bool" else 2)
+    for symbol in signature.symbols:
+        if symbol not in given:
+            raise MeasureError(f"the extent {symbol!r} has no value: give it in `extents`")
+        values[symbol] = given[symbol]
+    return values
+
+
+def inexact_reason(func: PrimFunc) -> str:
+    """Why results may depend on the order of evaluation; empty when small integers stay exact."""
+    for node in _expressions(func):
+        if isinstance(node, Call) and node.op.name not in _EXACT_CALLS:
+            return node.op.name
+        if isinstance(node, Div | Mod) and node.dtype.is_float:
+            return "division"
+        if isinstance(node, FloatImm) and math.isfinite(node.value) and node.value % 1:
+            return f"the constant {node.value:g}"
+        if isinstance(node, Add | Sub | Mul) and node.dtype.scalar in ("float16", "bfloat16"):
+            return f"{node.dtype.scalar} arithmetic"
+    return ""
+
+
+def _expressions(func: PrimFunc) -> Iterable[Expr]:
+    return (node for node in walk(func.body) if isinstance(node, Expr))
+
+
+def _float_types(func: PrimFunc) -> set[str]:
+    """The floating-point types that the program calculates in."""
+    kinds = (BinaryOp, Call)
+    return {
+        str(node.dtype.scalar)
+        for node in _expressions(func)
+        if isinstance(node, kinds) and node.dtype.is_float
+    }
+
+
+def _needs_positive(func: PrimFunc) -> bool:
+    """Whether zero or negative inputs could give division by zero or NaN everywhere."""
+    for node in _expressions(func):
+        if isinstance(node, Call) and node.op.name in _POSITIVE_CALLS:
+            return True
+        if isinstance(node, _DIVISIONS) and any(
+            isinstance(part, BufferLoad) for part in walk_exprs(node.b)
+        ):
+            return True
+    return False
+
+
+def _index_buffers(func: PrimFunc) -> dict[Buffer, int]:
+    """Buffers whose values are used as indices, with the smallest extent they index."""
+    found: dict[Buffer, int] = {}
+
+    def note(buffer: Buffer, indices: Iterable[Expr]) -> None:
+        for extent, index in zip(buffer.shape, indices, strict=True):
+            size = as_int(extent)
+            for part in walk_exprs(index):
+                if isinstance(part, BufferLoad):
+                    limit = 1 if size is None else size
+                    found[part.buffer] = min(found.get(part.buffer, limit), limit)
+
+    for node in walk(func.body):
+        if isinstance(node, BufferLoad | BufferStore):
+            note(node.buffer, node.indices)
+        elif isinstance(node, Block):
+            _note_bindings(node, found)
+    return found
+
+
+def _note_bindings(block: Block, found: dict[Buffer, int]) -> None:
+    """Regions that depend on loaded values: the region's buffer bounds them too."""
+    for region in (*block.reads, *block.writes):
+        for extent, part in zip(region.buffer.shape, region.region, strict=True):
+            size = as_int(extent) or 1
+            for node in walk_exprs(part.min):
+                if isinstance(node, BufferLoad):
+                    found[node.buffer] = min(found.get(node.buffer, size), size)
+
+
+def reads_before_writing(func: PrimFunc, buffer: Buffer) -> bool:
+    """Whether the first access to a written buffer, in program order, is a load."""
+
+    def loads(expressions: Iterable[Expr]) -> bool:
+        return any(
+            isinstance(part, BufferLoad) and part.buffer is buffer
+            for expression in expressions
+            for part in walk_exprs(expression)
+        )
+
+    for stmt in walk_stmts(func.body):  # a block's init comes before its body
+        if isinstance(stmt, Block):
+            continue  # its declared regions are no accesses
+        if loads(stmt.exprs):
+            return True
+        if isinstance(stmt, BufferStore) and stmt.buffer is buffer:
+            return False
+    return False
+
+
+def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
+    """The initial contents of an array: the same for the same seed and position."""
+    rng = np.random.default_rng([task.seed, position])
+    dtype = DType(array.dtype)
+    if task.normal and dtype.is_float:
+        drawn = rng.standard_normal(array.shape)
+        if array.low > 0:
+            drawn = np.abs(drawn) + 0.5
+        return np.ascontiguousarray(drawn.astype(dtype.numpy))
+    small = rng.integers(array.low, array.high + 1, array.shape, dtype=np.int8)
+    return np.ascontiguousarray(small.astype(dtype.numpy))
+
+
+def compare(
+    array: Array, got: NDArray[np.generic], expected: NDArray[np.generic], exact: bool
+) -> tuple[str, float]:
+    """What is wrong with a result, in words (empty when it agrees), and the largest difference."""
+    if got.tobytes() == expected.tobytes() if got.nbytes < 1 << 16 else _same_bytes(got, expected):
+        return "", 0.0
+    wide: Any = np.float64 if DType(array.dtype).is_float else np.int64
+    if array.dtype == "float64":
+        wide = np.longdouble
+    x, y = got.astype(wide), expected.astype(wide)
+    with np.errstate(all="ignore"):
+        equal = (x == y) | ((x != x) & (y != y))
+        difference = np.where(equal, 0, np.abs(x - y))
+        limit = 0.0
+        if not exact and DType(array.dtype).is_float:
+            finite = np.abs(y[np.isfinite(y)])
+            limit = TOLERANCE * array.eps * float(finite.max(initial=0.0))
+        wrong = ~(equal | (difference <= limit))
+    count = int(wrong.sum())
+    finite = difference[np.isfinite(difference)] if wide is not np.int64 else difference
+    largest = float(finite.max(initial=0))
+    if not count:
+        return "", largest
+    first = tuple(int(k[0]) for k in np.nonzero(wrong))
+    place = f"{array.name}[{', '.join(map(str, first))}]"
+    allowed = "they must be equal" if not limit else f"{limit:.3g} is allowed"
+    return (
+        f"{place} is {got[first]}, expected {expected[first]}; {count} of {wrong.size} elements "
+        f"differ, by up to {largest:.6g} ({allowed})",
+        largest,
+    )
+
+
+def _same_bytes(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
+    if not (a.flags.c_contiguous and b.flags.c_contiguous):
+        return False
+    x, y = a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)
+    return bool(np.array_equal(x, y))

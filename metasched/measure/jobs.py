@@ -1,0 +1,299 @@
+"""What workers do: build a program, compute expected results, try a candidate, compare two.
+
+Builders call `build`. A runner holds one `_Bench` for each task: the arrays between red zones,
+their initial contents and the expected results. Those contents live in shared memory that the
+parent owns, mapped read-only: a candidate cannot spoil them, and a runner restarted after a crash
+maps them again instead of computing them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metasched.codegen.compile import Compiled, compile_func
+from metasched.codegen.signature import Signature
+from metasched.errors import MetaschedError
+from metasched.ir.dtype import DType
+from metasched.ir.func import PrimFunc
+from metasched.measure.arena import Arena
+from metasched.measure.candidate import Status
+from metasched.measure.data import TOLERANCE, Array, Task, compare, fill
+from metasched.runtime.native import Native
+from metasched.runtime.timing import take
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class TimingPlan:
+    """How long a candidate is timed.
+
+    Attributes:
+        sample_ms: a sample makes as many calls as fill this time.
+        samples: how many at most.
+        budget_ms: total time of the samples, about; at least three are taken if each fits.
+        best: seconds of the best candidate so far; one whose first run is more than `hopeless`
+            times slower gets a single sample. 0 for none yet.
+    """
+
+    sample_ms: float = 5.0
+    samples: int = 5
+    budget_ms: float = 80.0
+    best: float = 0.0
+    hopeless: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a runner found out about one program."""
+
+    status: Status
+    seconds: tuple[float, ...] = ()
+    message: str = ""
+    run_seconds: float = 0.0
+    check_seconds: float = 0.0
+    check: str = ""
+
+
+def build(func: PrimFunc, target: Target, name: str, parallel: bool = True) -> Compiled:
+    """Compile; the LLVM text stays behind, a runner needs the object only."""
+    compiled = compile_func(func, target, name, parallel=parallel)
+    return dataclasses.replace(compiled, llvm_ir="")
+
+
+def warm(*modules: str) -> None:
+    """Nothing: the imports of this module are what warms a worker."""
+
+
+class _Layout:
+    """Where a task's initial contents and expected results lie in the shared memory."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.initial: list[int] = []
+        self.expected: list[int] = []
+        end = 0
+        for places in (self.initial, self.expected):
+            for array in arrays:
+                places.append(end)
+                end += (_compact_bytes(array) + 63) // 64 * 64
+        self.size = max(end, 1)
+
+
+def shared_size(task: Task) -> int:
+    """Bytes of shared memory that a task needs."""
+    return _Layout(task.arrays).size
+
+
+def _compact_bytes(array: Array) -> int:
+    count = int(np.prod(array.shape, dtype=np.int64))
+    return count * DType(array.dtype).numpy.itemsize
+
+
+class _Bench:
+    """A task set up for running: arena, initial contents, expected results."""
+
+    def __init__(self, task: Task, fd: int, *, write: bool) -> None:
+        self.task = task
+        layout = _Layout(task.arrays)
+        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+        self._shared = mmap.mmap(fd, layout.size, access=access)
+        self.initial = [self._map(a, p) for a, p in zip(task.arrays, layout.initial, strict=True)]
+        self.expected = [self._map(a, p) for a, p in zip(task.arrays, layout.expected, strict=True)]
+        self.arena = Arena(task.arrays)
+        self.clean = False
+
+    def _map(self, array: Array, place: int) -> NDArray[np.generic]:
+        count = int(np.prod(array.shape, dtype=np.int64))
+        flat = np.frombuffer(self._shared, DType(array.dtype).numpy, count, place)
+        return flat.reshape(array.shape)
+
+    def restore(self) -> None:
+        """Bring every array to its state before a run: poisoned, or its initial contents."""
+        for number, array in enumerate(self.task.arrays):
+            if array.initial and (array.written or not self.clean):
+                self.arena.views[number][...] = self.initial[number]
+            elif not array.initial:
+                self.arena.poison(number)
+        if not self.clean:
+            self.arena.reset_zones()
+        self.clean = True
+
+    def values(self, signature: Signature) -> list[Any]:
+        """The arguments of the C call."""
+        addresses = dict(zip((a.name for a in self.task.arrays), self.arena.addresses, strict=True))
+        known = dict(self.task.values)
+        buffers = iter(self.arena.addresses)
+        names = {b.name for b in signature.buffers}
+        assert len(names) == len(addresses)
+        out: list[Any] = []
+        for param in signature.params:
+            if param.name in names:
+                out.append(next(buffers))
+            else:
+                number = known[param.name]
+                out.append(number if DType(param.dtype).is_float else int(number))
+        return [*out, *(int(known[s]) for s in signature.symbols)]
+
+    def fault(self) -> tuple[Status, str, float]:
+        """What the last run did wrong (OK when nothing), and the largest difference."""
+        breach = self.arena.breach()
+        if breach:
+            self.clean = False
+            return Status.OUT_OF_BOUNDS, breach, 0.0
+        largest = 0.0
+        for number, array in enumerate(self.task.arrays):
+            view = self.arena.views[number]
+            if array.written:
+                text, difference = compare(array, view, self.expected[number], self.task.exact)
+                largest = max(largest, difference)
+            else:
+                text, _ = compare(array, view, self.initial[number], True)
+                text = text and f"the input {array.name} was changed: {text}"
+            if text:
+                self.clean = False
+                return Status.WRONG_RESULT, text, largest
+        return Status.OK, "", largest
+
+
+_BENCHES: dict[str, _Bench] = {}
+
+
+def _bench(task: Task, fd: int) -> _Bench:
+    """The bench of a task; only the last few are kept."""
+    if task.key not in _BENCHES:
+        while len(_BENCHES) >= 2:
+            _BENCHES.pop(next(iter(_BENCHES)))
+        _BENCHES[task.key] = _Bench(task, fd, write=False)
+    return _BENCHES[task.key]
+
+
+def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
+    """Compute the expected results with the unscheduled program.
+
+    Returns the task (an output that the program turned out not to overwrite wholly counts as
+    initialised from now on) and the seconds of one call.
+    """
+    bench = _Bench(task, fd, write=True)
+    for number, array in enumerate(task.arrays):
+        bench.initial[number][...] = fill(array, task, number)
+    native = Native.of(compiled)
+    seconds = _reference_run(bench, native, compiled)
+    partial = [n for n, a in enumerate(task.arrays) if a.written and not a.initial
+               and _has_poison(a, bench.expected[n])]  # fmt: skip
+    if partial:
+        arrays = list(task.arrays)
+        for number in partial:
+            arrays[number] = dataclasses.replace(arrays[number], initial=True)
+        task = bench.task = dataclasses.replace(task, arrays=tuple(arrays))
+        bench.clean = False
+        seconds = _reference_run(bench, native, compiled)
+    return task, seconds
+
+
+def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:
+    bench.restore()
+    values = bench.values(compiled.signature)
+    start = time.perf_counter()
+    code = native.call(*values)
+    seconds = time.perf_counter() - start
+    if code:
+        raise MetaschedError(f"the unscheduled program failed: {compiled.signature.failure(code)}")
+    breach = bench.arena.breach()
+    if breach:
+        raise MetaschedError(f"the unscheduled program {breach}")
+    for number, array in enumerate(bench.task.arrays):
+        if array.written:
+            bench.expected[number][...] = bench.arena.views[number]
+    return seconds
+
+
+def _has_poison(array: Array, values: NDArray[np.generic]) -> bool:
+    """Whether something was never written (or is NaN, which is worth a second look as well)."""
+    if DType(array.dtype).is_float:
+        return bool(np.isnan(values.astype(np.float64)).any())
+    raw = np.full(values.dtype.itemsize, 0x5B, np.uint8).view(values.dtype)[0]
+    return bool((values == raw).any())
+
+
+def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> Trial:
+    """Run a candidate once on poisoned outputs, check everything, then time it.
+
+    Args:
+        plan: None checks only.
+    """
+    start = time.perf_counter()
+    bench = _bench(task, fd)
+    native = Native.of(compiled)
+    bench.restore()
+    values = bench.values(compiled.signature)
+    begin = time.perf_counter()
+    code = native.call(*values)
+    first = time.perf_counter() - begin
+    if code:
+        bench.clean = False
+        return Trial(Status.RUN_ERROR, message=compiled.signature.failure(code))
+    status, message, largest = bench.fault()
+    how = "exact" if task.exact else f"{TOLERANCE} eps ({task.why}), largest {largest:.3g}"
+    checked = time.perf_counter() - start
+    if status is not Status.OK or plan is None:
+        return Trial(status, (), message, 0.0, checked, how)
+    bench.restore()
+    begin = time.perf_counter()
+    samples = _samples(native, values, first, plan)
+    spent = time.perf_counter() - begin
+    breach = bench.arena.breach()
+    if breach:
+        bench.clean = False
+        return Trial(Status.OUT_OF_BOUNDS, (), f"{breach} when called again", spent, checked, how)
+    return Trial(Status.OK, samples, "", spent, checked, how)
+
+
+def _samples(
+    native: Native, values: list[Any], first: float, plan: TimingPlan
+) -> tuple[float, ...]:
+    """Timing samples; few for what is slow or hopeless."""
+
+    def repeat(count: int) -> None:
+        native.repeat(*values, count)
+
+    if plan.best and first > plan.hopeless * plan.best and first > 0.02:
+        return (first,)
+    warm_up = take(repeat, 1)
+    if plan.best and warm_up > plan.hopeless * plan.best:
+        return (warm_up,)
+    calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
+    estimate = warm_up * calls
+    if estimate > 4 * plan.budget_ms * 1e-3:
+        return (min(first, warm_up),)
+    count = max(3, min(plan.samples, int(plan.budget_ms * 1e-3 / estimate)))
+    return tuple(take(repeat, calls) for _ in range(count))
+
+
+def interleave(
+    task: Task, fd: int, a: Compiled, b: Compiled, rounds: int, sample_ms: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Time two programs in turn, so that what disturbs one disturbs the other as well."""
+    bench = _bench(task, fd)
+    bench.restore()
+    runs = []
+    for compiled in (a, b):
+        native, values = Native.of(compiled), bench.values(compiled.signature)
+
+        def repeat(count: int, native: Native = native, values: list[Any] = values) -> None:
+            native.repeat(*values, count)
+
+        once = take(repeat, 1)
+        once = min(once, take(repeat, 1)) if once < 0.5 else once
+        runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9)))))
+    out: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for (repeat, calls), samples in zip(runs, out, strict=True):
+            samples.append(take(repeat, calls))
+    return tuple(out[0]), tuple(out[1])

@@ -1,0 +1,52 @@
+"""How a runner measures: its limits and repetitions, from the settings or given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metasched import config
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """Limits are seconds of work; waiting in a queue and starting processes do not count.
+
+    Attributes:
+        build_timeout, run_timeout: of one candidate.
+        baseline_timeout: of building and running the unscheduled program.
+        build_workers: build processes, at nice 19.
+        threads: threads of a kernel; 0 means every core.
+        memory: address space of a worker in bytes; 0 for no limit.
+        sample_ms, samples, budget_ms: see `jobs.TimingPlan`.
+        seed: of the test data.
+        extents: a value for each symbolic extent.
+        scalars: values of scalar parameters.
+    """
+
+    build_timeout: float = 15.0
+    run_timeout: float = 10.0
+    baseline_timeout: float = 600.0
+    build_workers: int = 2
+    threads: int = 0
+    memory: int = 0
+    sample_ms: float = 5.0
+    samples: int = 5
+    budget_ms: float = 80.0
+    seed: int = 0
+    extents: Mapping[str, int] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        settings: config.Config | None = None, *, cores: int = 2, **given: Any
+    ) -> MeasureOptions:
+        """The options that the settings ask for; `given` ones win."""
+        c = settings if settings is not None else config.load()
+        values: dict[str, Any] = {
+            "build_timeout": c.build_timeout, "run_timeout": c.run_timeout,
+            "build_workers": c.build_workers or max(1, min(cores, 4)), "threads": c.threads,
+            "sample_ms": c.repeat_ms, "samples": c.samples, "seed": c.seed,
+        }  # fmt: skip
+        return MeasureOptions(**{**values, **given})

@@ -1,0 +1,314 @@
+"""Checking the arguments of a kernel before native code sees them.
+
+A `Checker` is made once for a signature. Its fast path is a handful of attribute reads an array;
+only a call that fails a test goes on to find the words.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from metasched.codegen.signature import BufferArg, Extent, ScalarArg, Signature, extent_value
+from metasched.errors import KernelError
+from metasched.ir.dtype import DType
+
+
+class Checker:
+    """Turns Python arguments into the values of the C call, or refuses them by name."""
+
+    def __init__(self, signature: Signature, name: str) -> None:
+        self.name = name
+        self._signature = signature
+        self._count = len(signature.params)
+        self._specs = [
+            _Buffer(p, n) if isinstance(p, BufferArg) else _Scalar(p, n)
+            for n, p in enumerate(signature.params)
+        ]
+        scalars = {p.name for p in signature.params if isinstance(p, ScalarArg)}
+        self._named = bool(signature.symbols or scalars)
+        self._pairs = _may_clash(signature)
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Pointers, scalars, then symbolic extents, in the order of the C function.
+
+        Raises KernelError naming the argument, what was given and what is expected.
+        """
+        if len(arguments) != self._count:
+            raise KernelError(
+                f"{self.name} takes {self._count} arguments "
+                f"({', '.join(p.name for p in self._signature.params)}), {len(arguments)} given"
+            )
+        values: dict[str, int] = {}
+        out = []
+        for spec, value in zip(self._specs, arguments, strict=True):
+            out.append(spec.accept(value, values, self))
+        if self._named:
+            self._bind(arguments, values)
+            out += [values[name] for name in self._signature.symbols]
+        for written, other in self._pairs:
+            self._disjoint(arguments, out, written, other)
+        return out
+
+    def refuse(self, position: int, text: str) -> KernelError:
+        """The error for the argument at `position`."""
+        param = self._signature.params[position]
+        return KernelError(f"{self.name}: argument {position + 1} ({param.name}): {text}")
+
+    def _bind(self, arguments: Sequence[Any], values: dict[str, int]) -> None:
+        """Give each symbol the extent it has in the arrays, then hold all shapes to that."""
+        origin: dict[str, str] = {}
+        buffers = [s for s in self._specs if isinstance(s, _Buffer)]
+        for plain in (True, False):
+            for spec in buffers:
+                _learn(spec, arguments[spec.position], values, origin, plain)
+        missing = [s for s in self._signature.symbols if s not in values]
+        if missing:
+            raise KernelError(f"{self.name}: the arguments do not determine {', '.join(missing)}")
+        for spec in buffers:
+            spec.check_extents(arguments[spec.position], values, origin, self)
+
+    def _disjoint(self, arguments: Sequence[Any], out: list[Any], a: int, b: int) -> None:
+        """An output may share no byte with any other argument."""
+        x, y = arguments[a], arguments[b]
+        if self._specs[a].compact and self._specs[b].compact:
+            clash = out[a] < out[b] + y.nbytes and out[b] < out[a] + x.nbytes
+        else:
+            (low, high), (low2, high2) = byte_bounds(x), byte_bounds(y)
+            clash = low < high2 and low2 < high
+        if clash and x.size and y.size:
+            other = self._signature.params[b].name
+            raise self.refuse(
+                a, f"is written by the kernel and overlaps argument {b + 1} ({other}) in memory"
+            )
+
+
+class _Buffer:
+    """One buffer parameter."""
+
+    def __init__(self, param: BufferArg, position: int) -> None:
+        self.param, self.position = param, position
+        self.dtype = DType(param.dtype).numpy
+        self.compact = param.compact
+        self.fixed = all(isinstance(e, int) for e in param.shape)
+        self.shape = param.shape if self.fixed else None
+        self.symbolic_strides = not all(isinstance(e, int) for e in param.strides)
+        self.align = self.dtype.itemsize
+
+    def accept(self, value: Any, values: dict[str, int], checker: Checker) -> int:
+        """The address, after the tests that need no other argument."""
+        if (
+            isinstance(value, np.ndarray)
+            and value.dtype == self.dtype
+            and (value.shape == self.shape or (not self.fixed and self._rank(value)))
+        ):
+            flags = value.flags
+            address: int = value.__array_interface__["data"][0]
+            if (
+                (flags.c_contiguous if self.compact else self._strides(value, values))
+                and (flags.writeable or not self.param.written)
+                and not address % self.align
+            ):
+                return address
+        raise checker.refuse(self.position, self._complaint(value))
+
+    def _rank(self, value: np.ndarray[Any, Any]) -> bool:
+        return value.ndim == len(self.param.shape)
+
+    def _strides(self, value: np.ndarray[Any, Any], values: dict[str, int]) -> bool:
+        """Whether the declared strides hold; symbolic ones wait until all symbols are known."""
+        if self.symbolic_strides or not value.size:
+            return all(s % self.align == 0 for s in value.strides)
+        return all(
+            extent <= 1 or stride == declared * self.align
+            for extent, stride, declared in zip(
+                value.shape, value.strides, self.param.strides, strict=True
+            )
+        )
+
+    def check_extents(
+        self,
+        value: np.ndarray[Any, Any],
+        values: dict[str, int],
+        origin: dict[str, str],
+        checker: Checker,
+    ) -> None:
+        """Hold shape and strides to the extents that the symbols have now."""
+        if not self.fixed:
+            for axis, (extent, given) in enumerate(zip(self.param.shape, value.shape, strict=True)):
+                wanted = extent_value(extent, values)
+                if wanted != given:
+                    why = _because(extent, values, origin)
+                    raise checker.refuse(
+                        self.position,
+                        f"dimension {axis} is {given}, expected {_text(extent)} = {wanted}{why}",
+                    )
+        if self.symbolic_strides and not self.compact and value.size:
+            wanted_strides = [extent_value(e, values) * self.align for e in self.param.strides]
+            for axis, (n, a, b) in enumerate(
+                zip(value.shape, value.strides, wanted_strides, strict=True)
+            ):
+                if n > 1 and a != b:
+                    raise checker.refuse(
+                        self.position, f"stride of dimension {axis} is {a} bytes, expected {b}"
+                    )
+
+    def _complaint(self, value: Any) -> str:
+        """What is wrong, the first thing a reader needs to know."""
+        shape = "(" + ", ".join(_text(e) for e in self.param.shape) + ")"
+        wanted = f"expected a NumPy array of {self.param.dtype} {shape}"
+        if not isinstance(value, np.ndarray):
+            return f"{wanted}, got {type(value).__name__}"
+        if value.dtype != self.dtype:
+            return f"has dtype {value.dtype}, {wanted}"
+        if not self._rank(value):
+            return f"has {value.ndim} dimensions, {wanted}"
+        if self.fixed and value.shape != self.shape:
+            return f"has shape {value.shape}, {wanted}"
+        if self.compact and not value.flags.c_contiguous:
+            return (
+                f"has strides {value.strides} bytes, expected a compact row-major array; "
+                "pass numpy.ascontiguousarray of it"
+            )
+        if not self.compact and not self._strides(value, {}):
+            declared = ", ".join(_text(e) for e in self.param.strides)
+            return f"has strides {value.strides} bytes, expected ({declared}) elements"
+        if self.param.written and not value.flags.writeable:
+            return "is written by the kernel, but the array is read-only"
+        return f"is not aligned to its item size of {self.align} bytes"
+
+
+class _Scalar:
+    """One parameter passed by value."""
+
+    compact = True
+
+    def __init__(self, param: ScalarArg, position: int) -> None:
+        self.param, self.position = param, position
+        self.dtype = DType(param.dtype)
+
+    def accept(self, value: Any, values: dict[str, int], checker: Checker) -> Any:
+        """The value as the C call wants it."""
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value[()]
+        if self.dtype.is_float:
+            if not isinstance(value, numbers.Real | np.floating):
+                raise self._refuse(value, checker)
+            if self.dtype.bits == 16:
+                return int(np.asarray(float(value)).astype(self.dtype.numpy).view(np.uint16))
+            return float(value)
+        if self.dtype.is_bool:
+            if not isinstance(value, bool | np.bool_):
+                raise self._refuse(value, checker)
+            values[self.param.name] = int(value)
+            return bool(value)
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+            raise self._refuse(value, checker)
+        low, high = self.dtype.range
+        number = int(value)
+        if not low <= number <= high:
+            raise checker.refuse(self.position, f"{number} does not fit in {self.param.dtype}")
+        values[self.param.name] = number
+        return number
+
+    def _refuse(self, value: Any, checker: Checker) -> KernelError:
+        text = f"expected a number of type {self.param.dtype}, got {type(value).__name__}"
+        return checker.refuse(self.position, text)
+
+
+def _may_clash(signature: Signature) -> list[tuple[int, int]]:
+    """Pairs of buffers of which at least one is written, each pair once."""
+    at = [(n, p) for n, p in enumerate(signature.params) if isinstance(p, BufferArg)]
+    pairs = []
+    for n, a in at:
+        for m, b in at:
+            if a.written and m != n and not (b.written and m < n):
+                pairs.append((n, m))
+    return pairs
+
+
+def _learn(
+    spec: _Buffer,
+    value: np.ndarray[Any, Any],
+    values: dict[str, int],
+    origin: dict[str, str],
+    plain: bool,
+) -> None:
+    """Take symbols from an array: first where a dimension is a symbol, then by solving."""
+    item = value.dtype.itemsize
+    known = [
+        (e, n, f"dimension {k}")
+        for k, (e, n) in enumerate(zip(spec.param.shape, value.shape, strict=True))
+    ]
+    if not spec.compact:
+        known += [
+            (e, n // item, f"stride {k}")
+            for k, (e, n) in enumerate(zip(spec.param.strides, value.strides, strict=True))
+        ]
+    for extent, number, where in known:
+        found = (extent, number) if isinstance(extent, str) else None
+        if not plain and not isinstance(extent, str):
+            found = solve(extent, number, values)
+        if found is not None and found[0] not in values:
+            name = str(found[0])
+            values[name] = found[1]
+            origin[name] = f"{where} of {spec.param.name}"
+
+
+def solve(extent: Extent, number: int, values: dict[str, int]) -> tuple[str, int] | None:
+    """The one unknown symbol of `extent` and the value that gives `number`; None if not exact."""
+    if isinstance(extent, int):
+        return None
+    if isinstance(extent, str):
+        return None if extent in values else (extent, number)
+    operator, left, right = extent
+    sides: list[tuple[Extent, Extent]] = [(left, right), (right, left)]
+    for unknown, known in sides:
+        try:
+            k = extent_value(known, values)
+        except KeyError:
+            continue
+        undo = _UNDO.get((operator, unknown is left))
+        back = undo(number, k) if undo is not None else None
+        if back is not None:
+            return solve(unknown, back, values)
+    return None
+
+
+# (operator, unknown on the left) -> the unknown from the result and the other operand
+_UNDO: dict[tuple[str, bool], Callable[[int, int], int | None]] = {
+    ("+", True): lambda n, k: n - k,
+    ("+", False): lambda n, k: n - k,
+    ("-", True): lambda n, k: n + k,
+    ("-", False): lambda n, k: k - n,
+    ("*", True): lambda n, k: n // k if k and n % k == 0 else None,
+    ("*", False): lambda n, k: n // k if k and n % k == 0 else None,
+}
+
+
+def _because(extent: Extent, values: dict[str, int], origin: dict[str, str]) -> str:
+    names = [n for n in _names(extent) if n in origin]
+    return "".join(f", as {n} is {values[n]} by {origin[n]}" for n in names)
+
+
+def _names(extent: Extent) -> list[str]:
+    if isinstance(extent, tuple):
+        return [*_names(extent[1]), *_names(extent[2])]
+    return [extent] if isinstance(extent, str) else []
+
+
+@functools.cache
+def _text(extent: Extent) -> str:
+    """An extent as a reader writes it."""
+    if not isinstance(extent, tuple):
+        return str(extent)
+    operator, left, right = extent
+    if operator in ("min", "max"):
+        return f"{operator}({_text(left)}, {_text(right)})"
+    parts = [f"({_text(e)})" if isinstance(e, tuple) else _text(e) for e in (left, right)]
+    return f"{parts[0]} {operator} {parts[1]}"

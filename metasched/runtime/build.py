@@ -1,0 +1,131 @@
+"""build: a program becomes a kernel, or a module becomes kernels by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from metasched.codegen.compile import compile_func
+from metasched.errors import BuildError
+from metasched.ir.equal import structural_hash
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.runtime.kernel import Kernel
+from metasched.runtime.native import Native
+from metasched.runtime.parallel import has_openmp
+from metasched.target import Target
+
+
+@runtime_checkable
+class HasModule(Protocol):
+    """A schedule, or anything else with a module."""
+
+    @property
+    def mod(self) -> IRModule: ...
+
+
+class KernelModule(Mapping[str, Kernel]):
+    """The kernels of a module by name: `module["f"]` or `module.f`."""
+
+    def __init__(self, kernels: Mapping[str, Kernel]) -> None:
+        self._kernels = dict(kernels)
+
+    def __getitem__(self, name: str) -> Kernel:
+        try:
+            return self._kernels[name]
+        except KeyError:
+            known = ", ".join(self._kernels)
+            raise KeyError(f"no kernel is called {name!r}; there are {known}") from None
+
+    def __getattr__(self, name: str) -> Kernel:
+        kernels = self.__dict__.get("_kernels", {})
+        if name not in kernels:
+            raise AttributeError(f"no kernel is called {name!r}; there are {', '.join(kernels)}")
+        found: Kernel = kernels[name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kernels)
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def __repr__(self) -> str:
+        return f"<KernelModule {', '.join(self._kernels)}>"
+
+
+def build(
+    source: PrimFunc | IRModule | HasModule,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    opt_level: int | None = None,
+) -> Any:
+    """Compile a program for this machine.
+
+    Args:
+        source: a function, a module, or something with a `.mod` (a Schedule).
+        target: see `Target.of`; None means this machine.
+        name: C name of the kernel; by default the function's `global_symbol`, else its name.
+        opt_level: LLVM's optimisation level; None chooses by size.
+
+    Returns:
+        A Kernel; for a module of several functions a KernelModule of kernels by name.
+
+    Raises LowerError and BuildError for a program that cannot be compiled or not run here.
+    """
+    machine = Target.of(target)
+    reason = Target.native().supports(machine)
+    if reason is not None:
+        raise BuildError(f"a kernel for {machine.key} cannot be loaded here: {reason}")
+    module = _module(source)
+    if not module:
+        raise BuildError("the module has no functions")
+    if len(module) == 1:
+        ((key, func),) = module.items()
+        return _kernel(func, machine, name or key, opt_level, forced=name is not None)
+    if name is not None:
+        raise BuildError(f"name={name!r} is for a single function, the module has {len(module)}")
+    return KernelModule(
+        {key: _kernel(func, machine, key, opt_level) for key, func in module.items()}
+    )
+
+
+def _module(source: Any) -> IRModule:
+    if isinstance(source, PrimFunc | IRModule):
+        return IRModule.of(source)
+    module = getattr(source, "mod", None)
+    if isinstance(module, IRModule):
+        return module
+    raise BuildError(f"build takes a PrimFunc, an IRModule or a Schedule, not {_kind(source)}")
+
+
+def _kernel(
+    func: PrimFunc, target: Target, name: str, opt_level: int | None, *, forced: bool = False
+) -> Kernel:
+    symbol = name if forced else str(func.attrs.get("global_symbol", name))
+    parallel = has_openmp()
+    if not parallel and _is_parallel(func):
+        warnings.warn(
+            f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
+            "serially; installing libgomp1 makes it parallel",
+            stacklevel=3,
+        )
+    compiled = compile_func(func, target, symbol, opt_level, parallel)
+    return Kernel(
+        compiled.signature,
+        Native.of(compiled),
+        target,
+        compiled=compiled,
+        workload_hash=structural_hash(func),
+    )
+
+
+def _is_parallel(func: PrimFunc) -> bool:
+    return any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in walk_stmts(func.body))
+
+
+def _kind(source: Any) -> str:
+    return getattr(source, "__name__", None) or type(source).__name__

@@ -1,0 +1,283 @@
+"""Kernels as files for other programs: object, shared library, C header and manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from metasched import __version__, config
+from metasched.codegen.compile import Compiled
+from metasched.codegen.signature import BufferArg, Extent, ScalarArg, Signature
+from metasched.errors import ExportError
+from metasched.runtime.parallel import library_file
+from metasched.target import Target
+
+MANIFEST_VERSION = 1
+_C_TYPES = {"bool": "uint8_t", "float32": "float", "float64": "double", "float16": "uint16_t",
+            "bfloat16": "uint16_t"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The files written.
+
+    Attributes:
+        object, header, manifest: always there.
+        library: the shared library, None when there is no C compiler to link it.
+        note: why there is no library, else empty.
+    """
+
+    object: Path
+    header: Path
+    manifest: Path
+    library: Path | None
+    note: str = ""
+
+
+def export(
+    compiled: Compiled,
+    target: Target,
+    folder: str | Path,
+    *,
+    name: str | None = None,
+    workload_hash: str = "",
+) -> Exported:
+    """Write NAME.o, NAME.so (when a C compiler is found), NAME.h and NAME.json.
+
+    All files are written under other names first and renamed at the end, the manifest last: a full
+    disk leaves nothing half-written, and older files as they were.
+
+    Args:
+        folder: created when missing.
+        name: stem of the files; the kernel's C name by default.
+
+    Raises ExportError naming the place and the reason.
+    """
+    stem, place = name or compiled.symbol, Path(folder)
+    if Path(stem).name != stem or stem.startswith("."):
+        raise ExportError(f"{stem!r} is not a plain file name")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{stem}.", dir=place))
+    except OSError as error:
+        raise ExportError(f"{place} cannot be written: {error.strerror}") from None
+    try:
+        return _write(compiled, target, place, work, stem, workload_hash)
+    except OSError as error:
+        raise ExportError(f"{place}: nothing was exported: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _write(
+    compiled: Compiled, target: Target, place: Path, work: Path, stem: str, workload_hash: str
+) -> Exported:
+    contents = {
+        f"{stem}.o": compiled.object,
+        f"{stem}.h": header(compiled.signature, stem).encode(),
+    }
+    _put(work / f"{stem}.o", compiled.object)
+    linked, note = _link(compiled, work / f"{stem}.o", work / f"{stem}.so")
+    if linked:
+        contents[f"{stem}.so"] = (work / f"{stem}.so").read_bytes()
+    data = manifest(compiled, target, stem, workload_hash, contents, note)
+    contents[f"{stem}.json"] = (json.dumps(data, indent=1) + "\n").encode()
+    for file, raw in contents.items():
+        _put(work / file, raw)
+        os.chmod(work / file, 0o755 if file.endswith(".so") else 0o644)
+    for file in contents:
+        os.replace(work / file, place / file)
+    if not linked:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(place / f"{stem}.so")  # one of an earlier export would not fit the manifest
+    paths = {suffix: place / f"{stem}.{suffix}" for suffix in ("o", "h", "json", "so")}
+    library = paths["so"] if linked else None
+    return Exported(paths["o"], paths["h"], paths["json"], library, note)
+
+
+def _put(path: Path, raw: bytes) -> None:
+    with open(path, "wb") as out:
+        out.write(raw)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def find_compiler() -> str | None:
+    """The C compiler: the setting `cc`, else cc, gcc or clang; None when there is none."""
+    wanted = config.load().cc
+    found = (shutil.which(name) for name in ([wanted] if wanted else ["cc", "gcc", "clang"]))
+    return next((path for path in found if path), None)
+
+
+def link_flags(compiled: Compiled) -> list[str]:
+    """What a linker needs beside the object file."""
+    flags = ["-lm"]
+    if any(name.startswith("_ZGV") for name in compiled.externs):
+        flags.insert(0, "-lmvec")
+    if compiled.parallel:
+        flags.insert(0, library_file() or "-lgomp")
+    return flags
+
+
+def _link(compiled: Compiled, source: Path, out: Path) -> tuple[bool, str]:
+    """Link a shared library; (False, why) when that is not possible here."""
+    compiler = find_compiler()
+    if compiler is None:
+        return False, "no C compiler was found: the shared library was not linked, the object was"
+    command = [compiler, "-shared", "-o", str(out), str(source), *link_flags(compiled)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, f"{compiler} failed: {error}"
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        if "No space left" in done.stderr:
+            raise OSError(28, os.strerror(28))
+        return False, f"{compiler} could not link the shared library: {words[-1]}"
+    return True, ""
+
+
+def manifest(
+    compiled: Compiled,
+    target: Target,
+    stem: str,
+    workload_hash: str,
+    files: dict[str, bytes],
+    note: str,
+) -> dict[str, Any]:
+    """What the files are, as JSON data."""
+    return {
+        "format": "metasched-kernel",
+        "schema_version": MANIFEST_VERSION,
+        "tool_version": __version__,
+        "name": stem,
+        "signature": signature_data(compiled.signature),
+        "target": target.to_json(),
+        "workload_hash": workload_hash,
+        "parallel": compiled.parallel,
+        "externs": list(compiled.externs),
+        "link": [flag if flag.startswith("-") else "-lgomp" for flag in link_flags(compiled)],
+        "note": note,
+        "files": {file: hashlib.sha256(raw).hexdigest() for file, raw in files.items()},
+    }
+
+
+def signature_data(signature: Signature) -> dict[str, Any]:
+    """A signature as JSON data; `signature_of` reads it."""
+    params = [
+        {"kind": "buffer" if isinstance(p, BufferArg) else "scalar", **asdict(p)}
+        for p in signature.params
+    ]
+    return {
+        "symbol": signature.symbol,
+        "params": params,
+        "symbols": list(signature.symbols),
+        "messages": list(signature.messages),
+    }
+
+
+def signature_of(data: Any) -> Signature:
+    """A signature from JSON data; KeyError, TypeError or ValueError when it is malformed."""
+    params: list[BufferArg | ScalarArg] = []
+    for item in data["params"]:
+        if item["kind"] == "scalar":
+            params.append(ScalarArg(str(item["name"]), str(item["dtype"])))
+            continue
+        shape, strides = (tuple(map(_extent, item[key])) for key in ("shape", "strides"))
+        flags = (bool(item[key]) for key in ("compact", "read", "written"))
+        params.append(BufferArg(str(item["name"]), str(item["dtype"]), shape, strides, *flags))
+    symbols, messages = (tuple(map(str, data[key])) for key in ("symbols", "messages"))
+    return Signature(str(data["symbol"]), tuple(params), symbols, messages)
+
+
+def _extent(data: Any) -> Extent:
+    if isinstance(data, int | str):
+        return data
+    operator, left, right = data
+    if operator not in ("+", "-", "*", "//", "%", "min", "max"):
+        raise ValueError(f"{operator!r} is no operator of an extent")
+    return (operator, _extent(left), _extent(right))
+
+
+def header(signature: Signature, stem: str) -> str:
+    """The C header: one function on plain pointers, with what the caller must keep to."""
+    guard = f"METASCHED_{''.join(c if c.isalnum() else '_' for c in stem).upper()}_H"
+    lines = [_describe(p) for p in signature.params]
+    lines += [f" *   {name}: the extent of that name" for name in signature.symbols]
+    codes = [f" *   {16 + n}: {message}" for n, message in enumerate(signature.messages)]
+    return "\n".join([
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "#include <stdint.h>",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        f"/* {signature.symbol}: compiled by metasched {__version__}.",
+        " *",
+        " * Parameters, in order:",
+        *lines,
+        " *",
+        " * Arrays are aligned to their element size; a written array overlaps no other one.",
+        " * The function keeps no state and may run in several threads at once.",
+        " * It returns 0, or",
+        " *   1: out of memory for a temporary array",
+        *codes,
+        " */",
+        f"int32_t {signature.symbol}({_parameters(signature)});",
+        "",
+        "/* Calls it n times and stops at the first failure, whose code it returns. */",
+        f"int32_t {signature.symbol}_repeat({_parameters(signature, ['int64_t n'])});",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "#endif",
+        "",
+    ])  # fmt: skip
+
+
+def _describe(param: BufferArg | ScalarArg) -> str:
+    if isinstance(param, ScalarArg):
+        return f" *   {_c_name(param.name)}: {param.dtype}"
+    shape = "".join(f"[{_c_extent(e)}]" for e in param.shape) or " (one element)"
+    does = "read and written" if param.read and param.written else (
+        "written" if param.written else "read")  # fmt: skip
+    strides = "row-major"
+    if not param.compact:
+        strides = f"strides {', '.join(_c_extent(e) for e in param.strides)} elements"
+    bits = " (its 16 bits)" if param.dtype in ("float16", "bfloat16") else ""
+    return f" *   {_c_name(param.name)}: {param.dtype}{bits} {shape}, {strides}, {does}"
+
+
+def _parameters(signature: Signature, more: Sequence[str] = ()) -> str:
+    out = []
+    for param in signature.params:
+        kind = _C_TYPES.get(param.dtype, f"{param.dtype}_t")
+        if isinstance(param, BufferArg):
+            out.append(f"{'' if param.written else 'const '}{kind} *{_c_name(param.name)}")
+        else:
+            out.append(f"{kind} {_c_name(param.name)}")
+    out += [f"int64_t {_c_name(name)}" for name in signature.symbols]
+    return ", ".join([*out, *more]) or "void"
+
+
+def _c_name(name: str) -> str:
+    """A parameter's name as C accepts it (names there are hints only)."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    keyword = plain in ("int", "float", "double", "const", "n") or plain[:1].isdigit()
+    return f"{plain}_" if keyword else plain
+
+
+def _c_extent(extent: Extent) -> str:
+    if not isinstance(extent, tuple):
+        return str(extent)
+    operator, left, right = extent
+    return f"({_c_extent(left)} {operator} {_c_extent(right)})"

@@ -1,0 +1,115 @@
+"""Kernel: a compiled function, callable on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from metasched.codegen.compile import Compiled
+from metasched.codegen.signature import Signature
+from metasched.errors import BuildError, KernelError
+from metasched.runtime.arguments import Checker
+from metasched.runtime.export import Exported, export
+from metasched.runtime.native import Native
+from metasched.runtime.timing import Timing, measure
+from metasched.target import Target
+
+
+class Kernel:
+    """A function on NumPy arrays, in place: outputs are parameters and are written.
+
+    Calling checks every argument first (type, dtype, shape, strides, alignment, writeable
+    outputs, outputs that overlap nothing) and raises KernelError naming the argument. Kernels
+    keep no state: any number of threads may call one.
+
+    Attributes:
+        name: the C name.
+        signature: parameters as plain data.
+        target: what it was compiled for.
+        workload_hash: structural hash of the program it came from, empty when unknown.
+        compiled: the object with its LLVM text; None for a kernel loaded from files.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        native: Native,
+        target: Target,
+        *,
+        compiled: Compiled | None = None,
+        workload_hash: str = "",
+    ) -> None:
+        self.name = signature.symbol
+        self.signature = signature
+        self.target = target
+        self.workload_hash = workload_hash
+        self.compiled = compiled
+        self._native = native
+        self._call = native.call
+        self._check = Checker(signature, self.name)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Run on arrays and scalars in the order of the program's parameters.
+
+        Raises KernelError for arguments it does not accept, before running; and when an assertion
+        of the program fails or a temporary buffer cannot be had.
+        """
+        code = self._call(*self._check(arguments))
+        if code:
+            raise KernelError(f"{self.name}: {self.signature.failure(code)}")
+
+    def time(
+        self,
+        *arguments: Any,
+        warmup: int = 1,
+        repeats: int = 10,
+        min_repeat_ms: float = 1.0,
+        before: Callable[[], None] | None = None,
+    ) -> Timing:
+        """Time calls on these arguments, repeated natively (the arrays are overwritten).
+
+        Args:
+            warmup: calls before the first sample.
+            repeats: number of samples.
+            min_repeat_ms: a sample makes as many calls as fill this many milliseconds.
+            before: run before each sample, untimed; a sample is then a single call.
+
+        Raises KernelError as a call does.
+        """
+        values = self._check(arguments)
+        run = self._native.repeat
+
+        def repeat(count: int) -> None:
+            code = run(*values, count)
+            if code:
+                raise KernelError(f"{self.name}: {self.signature.failure(code)}")
+
+        return measure(
+            repeat, warmup=warmup, repeats=repeats, min_repeat_ms=min_repeat_ms, before=before
+        )
+
+    def export(self, folder: str | Path, name: str | None = None) -> Exported:
+        """Write NAME.o, NAME.so, NAME.h and NAME.json to a folder; see `runtime.export.export`."""
+        return export(
+            self._need(), self.target, folder, name=name, workload_hash=self.workload_hash
+        )
+
+    @property
+    def llvm_ir(self) -> str:
+        """The LLVM text as emitted, before LLVM's own optimisation."""
+        return self._need().llvm_ir
+
+    @property
+    def asm(self) -> str:
+        """The assembly text."""
+        return self._need().asm()
+
+    def _need(self) -> Compiled:
+        if self.compiled is None:
+            raise BuildError(f"{self.name} was loaded from files, which hold machine code only")
+        return self.compiled
+
+    def __repr__(self) -> str:
+        params = ", ".join(p.name for p in self.signature.params)
+        return f"<Kernel {self.name}({params}) for {self.target.mcpu}>"

@@ -1,0 +1,95 @@
+"""Timing a kernel: warm-up, then samples of enough calls each, and robust statistics of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call, one value a sample.
+
+    Attributes:
+        samples: in the order they were taken, none left out.
+        calls: calls averaged in each sample.
+    """
+
+    samples: tuple[float, ...]
+    calls: int = 1
+
+    @property
+    def min(self) -> float:
+        return min(self.samples)
+
+    @property
+    def median(self) -> float:
+        """The value to report: one slow sample does not move it."""
+        return statistics.median(self.samples)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.samples)
+
+    @property
+    def iqr(self) -> float:
+        """Width of the middle half of the samples; 0 for fewer than two."""
+        if len(self.samples) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return high - low
+
+    def __str__(self) -> str:
+        return (
+            f"{self.median * 1e3:.4g} ms (median of {len(self.samples)} x {self.calls} calls, "
+            f"min {self.min * 1e3:.4g}, iqr {self.iqr * 1e3:.2g})"
+        )
+
+
+Repeat = Callable[[int], None]
+
+
+def take(repeat: Repeat, calls: int) -> float:
+    """Seconds of one call, averaged over `calls` made in one native loop."""
+    start = time.perf_counter()
+    repeat(calls)
+    return (time.perf_counter() - start) / calls
+
+
+def measure(
+    repeat: Repeat,
+    *,
+    warmup: int = 1,
+    repeats: int = 10,
+    min_repeat_ms: float = 1.0,
+    before: Callable[[], None] | None = None,
+) -> Timing:
+    """Time a kernel.
+
+    Args:
+        repeat: calls the kernel n times natively.
+        warmup: calls before the first sample.
+        repeats: number of samples.
+        min_repeat_ms: a sample makes as many calls as fill this time.
+        before: run before each sample, untimed (flushing the cache, say); then a sample is a
+            single call, for only the first would see what `before` prepared.
+    """
+    if warmup:
+        repeat(warmup)
+    calls = 1
+    if before is None and min_repeat_ms > 0:
+        estimate = take(repeat, 1)
+        while estimate * calls < min_repeat_ms * 1e-3 and calls < 1 << 24:
+            # The first single call may be slow by chance: measure again at each size.
+            calls = min(
+                max(2 * calls, int(min_repeat_ms * 1e-3 / max(estimate, 1e-9)) + 1), 1 << 24
+            )
+            estimate = take(repeat, calls)
+    samples = []
+    for _ in range(max(1, repeats)):
+        if before is not None:
+            before()
+        samples.append(take(repeat, calls))
+    return Timing(tuple(samples), calls)
