@@ -234,8 +234,8 @@ def _python(value: Any, names: Names) -> str:
         return f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
     if isinstance(value, Expr):
         return script(substitute(value, {rv: Var(names[rv]) for rv in expr_rvs(value)}))
-    if isinstance(value, DType):
-        return repr(str(value))
+    if isinstance(value, str):
+        return json.dumps(str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     if isinstance(value, list):
@@ -244,5 +244,5 @@ def _python(value: Any, names: Names) -> str:
         inside = ", ".join(_python(v, names) for v in value)
         return f"({inside}{',' if len(value) == 1 else ''})"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{k!r}: {_python(v, names)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{json.dumps(k)}: {_python(v, names)}' for k, v in value.items())}}}"
     return repr(value)

@@ -274,6 +274,7 @@ class Schedule:
     sample_categorical = recorded(p.sample_categorical)
     sample_perfect_tile = recorded(p.sample_perfect_tile)
     sample_partitioned_tile = recorded(p.sample_partitioned_tile)
+    sample_compute_location = recorded(p.sample_compute_location)
     require = recorded(p.require)
     enter_postproc = recorded(p.enter_postproc)
 
@@ -295,4 +296,5 @@ class Schedule:
     cache_read = recorded(p.cache_read)
     cache_write = recorded(p.cache_write)
     decompose_reduction = recorded(p.decompose_reduction)
+    rfactor = recorded(p.rfactor)
     set_scope = recorded(p.set_scope)

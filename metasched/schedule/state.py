@@ -128,9 +128,15 @@ class State:
 
     def copy(self) -> State:
         """An independent state in which the same handles resolve; its random stream is forked."""
+        other = self.copy_for_trial()
+        other.rng = Rng(self.rng.fork())
+        return other
+
+    def copy_for_trial(self) -> State:
+        """A copy to try a step on; this state, its random stream included, does not notice."""
         other = State.__new__(State)
         other.mod, other._index, other.serial = self.mod, self._index, self.serial
-        other.table, other.rng = dict(self.table), Rng(self.rng.fork())
+        other.table, other.rng = dict(self.table), Rng(self.rng.state)
         other.func_name, other.primitive = self.func_name, ""
         other.drawn, other.canonical = None, None
         other.mode, other.repairs, other.check = "live", 0, self.check

@@ -3,6 +3,7 @@
 from metasched.schedule.primitives.annotate import annotate, unannotate
 from metasched.schedule.primitives.cache import cache_read, cache_write
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from metasched.schedule.primitives.compute_location import sample_compute_location
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
@@ -16,6 +17,7 @@ from metasched.schedule.primitives.query import (
     get_producers,
 )
 from metasched.schedule.primitives.reorder import reorder
+from metasched.schedule.primitives.rfactor import rfactor
 from metasched.schedule.primitives.sample import (
     enter_postproc,
     require,
@@ -32,6 +34,6 @@ __all__ = [
     "compute_inline", "decompose_reduction", "enter_postproc", "fuse", "get_block",
     "get_child_blocks", "get_consumers", "get_loops", "get_output_blocks", "get_producers",
     "parallel", "reorder", "require", "reverse_compute_at", "reverse_compute_inline",
-    "sample_categorical", "sample_partitioned_tile", "sample_perfect_tile", "set_scope", "split",
+    "rfactor", "sample_categorical", "sample_compute_location", "sample_partitioned_tile", "sample_perfect_tile", "set_scope", "split",
     "unannotate", "unroll", "vectorize",
 ]  # fmt: skip

@@ -1,0 +1,291 @@
+"""rfactor: a reduction in two steps, so that a reduction loop becomes a spatial one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.reducer import Reduction, match_reducer
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import TRUE, And, Expr, IntImm, Var, as_int, logical_and
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    BufferStore,
+    For,
+    IterKind,
+    IterVar,
+    LetStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import blocks_of, free_vars, fresh_copy, substitute, transform
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    require_from_zero,
+    require_reduction,
+    require_serial,
+    require_stage_pipeline,
+)
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.rebind import ranges_of
+from metasched.schedule.state import State
+
+
+@primitive()
+def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
+    """Reduce for each iteration of `loop` apart, then over these partial results.
+
+    The partial results are a new buffer `X.rf` with the loop as dimension `factor_axis` (negative
+    counts from the end). Returns the block that makes them (`X_rf`); the old handle stands for
+    the block that combines them.
+
+    requires  one reduction block under the loop in a stage pipeline, its loops a chain below the
+              scope; a serial loop from zero that drives reduce iterators only; no loop that drives
+              both kinds; a commutative reduction with its identity as init
+    rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
+              ->
+              for i, k in T.grid(4, 8): C_rf(C_rf[k, i] += A[i, k])
+              for i, k in T.grid(4, 8): C(C[i] += C_rf[k, i])
+    """
+    node = state.loop(loop)
+    require_serial(state, node)
+    require_from_zero(state, node)
+    below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
+    if len(below) != 1:
+        raise state.error("not-one-block", f"{len(below)} blocks stand under {node.var.name}", node)
+    realize = below[0]
+    scope = require_stage_pipeline(state, realize)
+    require_reduction(state, scope, realize)
+    found = match_reducer(realize.block.init, realize.block.body)
+    if found is None or not found.commutative:
+        raise state.error(
+            "no-reducer",
+            f"{realize.block.name} is no commutative reduction that starts from its identity",
+            realize,
+            hint="known are sum, prod, min, max, and, or, argmin and argmax",
+        )
+    loops = state.loops_above(realize)
+    _check_loops(state, realize, loops, node)
+    ndim = len(found.indices)
+    if not -ndim - 1 <= factor_axis <= ndim:
+        raise state.error(
+            "bad-axis", f"factor_axis {factor_axis} is outside [{-ndim - 1}, {ndim}]", realize
+        )
+    axis = factor_axis if factor_axis >= 0 else factor_axis + ndim + 1
+    plan = _Plan(state, realize, node, loops, found, axis)
+    partial = plan.partial()
+    reduced = {v for v, kind in plan.kinds.items() if kind is IterKind.REDUCE}
+    final = plan.final()
+
+    def combine(top: Stmt) -> Stmt:
+        """The old loops without the other reduction loops, around the combining block."""
+        body: Stmt = final
+        for kept in reversed(loops):
+            if kept is node or kept.var not in reduced:
+                body = evolve(kept, body=body)
+        return seq((partial, body))
+
+    state.commit(
+        edit.replace(loops[0], combine(loops[0])),
+        edit.wrap(
+            scope.block,
+            lambda s: evolve(s, alloc_buffers=(*s.alloc_buffers, *plan.buffers)),  # type: ignore[attr-defined]
+        ),
+    )
+    while not isinstance(partial, BlockRealize):
+        partial = partial.stmts[0]
+    return state.new_block(partial.block.token)
+
+
+def _check_loops(
+    state: State, realize: BlockRealize, loops: Sequence[For], node: For
+) -> None:
+    """The loops are a chain, each drives iterators of one kind, the chosen one a reduction."""
+    for outer, inner in zip((*loops, None), (*loops[1:], realize), strict=False):
+        if outer is not None and outer.body is not inner:
+            raise state.error(
+                "not-a-chain", f"{outer.var.name} has other statements beside the block", outer
+            )
+    kinds = _loop_kinds(realize)
+    for loop in loops:
+        drives = kinds.get(loop.var, set())
+        if len(drives) > 1:
+            raise state.error(
+                "mixed-loop", f"{loop.var.name} drives spatial and reduce iterators", loop
+            )
+        if not drives and as_int(loop.extent) != 1:
+            raise state.error("idle-loop", f"{loop.var.name} drives no iterator", loop)
+    if kinds.get(node.var) != {IterKind.REDUCE}:
+        raise state.error(
+            "not-a-reduction-loop", f"{node.var.name} drives no reduce iterator", node,
+            hint="rfactor takes a loop of the reduction",
+        )  # fmt: skip
+
+
+def _loop_kinds(realize: BlockRealize) -> dict[Var, set[IterKind]]:
+    kinds: dict[Var, set[IterKind]] = {}
+    for iter_var, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        for var in free_vars(value):
+            kinds.setdefault(var, set()).add(iter_var.kind)
+    return kinds
+
+
+class _Plan:
+    """Everything that the two new blocks share."""
+
+    def __init__(
+        self,
+        state: State,
+        realize: BlockRealize,
+        node: For,
+        loops: tuple[For, ...],
+        found: Reduction,
+        axis: int,
+    ) -> None:
+        self.state, self.realize, self.node, self.loops = state, realize, node, loops
+        self.found, self.axis = found, axis
+        self.kinds = {v: next(iter(k)) for v, k in _loop_kinds(realize).items() if len(k) == 1}
+        self.buffers = tuple(self._partial_buffer(b) for b in found.buffers)
+
+    def _partial_buffer(self, buffer: Buffer) -> Buffer:
+        shape = list(buffer.shape)
+        shape.insert(self.axis, self.node.extent)
+        return Buffer(f"{buffer.name}.rf", tuple(shape), buffer.dtype, buffer.scope)
+
+    def _widened(self, indices: Sequence[Expr], at: Expr) -> tuple[Expr, ...]:
+        out = list(indices)
+        out.insert(self.axis, at)
+        return tuple(out)
+
+    def partial(self) -> Stmt:
+        """The block of partial results under fresh copies of all loops."""
+        state, old = self.state, self.realize.block
+        slot = state.fresh_var(f"v{self.node.var.name}", self.node.var.dtype)
+        iters = [IterVar(slot, Range(self.node.min, self.node.extent), IterKind.SPATIAL)]
+        values: list[Expr] = [self.node.var]
+        inside: dict[Var, Expr] = {}
+        split: dict[Var, Expr] = {self.node.var: slot}
+        for iter_var, value in zip(old.iter_vars, self.realize.iter_values, strict=True):
+            if not (iter_var.is_reduce and self.node.var in free_vars(value)):
+                fresh = state.fresh_var(iter_var.var.name, iter_var.var.dtype)
+                iters.append(IterVar(fresh, iter_var.dom, iter_var.kind))
+                values.append(value)
+                inside[iter_var.var] = fresh
+                continue
+            for loop in self.loops:
+                if loop.var in free_vars(value) and loop.var not in split:
+                    part = state.fresh_var(f"v{loop.var.name}", loop.var.dtype)
+                    split[loop.var] = part
+                    dom = Range(loop.min, loop.extent)
+                    iters.append(IterVar(part, dom, IterKind.REDUCE))
+                    values.append(loop.var)
+            inside[iter_var.var] = substitute(value, split)
+        block = self._redirected(old, slot, inside)
+        name = state.fresh_block_name(f"{old.name}_rf")
+        block = evolve(
+            block, name=name, iter_vars=tuple(iters), token=BlockToken()
+        )
+        self._check_starts()
+        body: Stmt = BlockRealize(tuple(values), self.realize.predicate, block)
+        for loop in reversed(self.loops):
+            body = evolve(loop, body=body)
+        return fresh_copy(body, lambda v: state.fresh_var(v.name, v.dtype))
+
+    def _check_starts(self) -> None:
+        """Each partial result has its first update within the predicate, where its init runs."""
+        if self.realize.predicate is TRUE:
+            return
+        first: dict[Var, Expr] = {
+            n.var: n.min
+            for n in self.loops
+            if self.kinds.get(n.var) is IterKind.REDUCE and n is not self.node
+        }
+        analyzer = Analyzer(ranges_of(self.loops))
+        for condition in _conjuncts(self.realize.predicate):
+            reduces = any(self.kinds.get(v) is IterKind.REDUCE for v in free_vars(condition))
+            if reduces and not analyzer.prove(substitute(condition, first)):
+                raise self.state.error(
+                    "hidden-init",
+                    "the predicate may leave a partial result without its first update",
+                    self.realize,
+                    hint="split the reduction by a factor that divides it, or pad it",
+                )
+
+    def _redirected(self, old: Block, slot: Var, inside: dict[Var, Expr]) -> Block:
+        """The block over its new iterators, writing partial results."""
+        swap = dict(zip(self.found.buffers, self.buffers, strict=True))
+
+        def on_expr(node: Expr) -> Expr | None:
+            if isinstance(node, BufferLoad) and node.buffer in swap:
+                return BufferLoad(swap[node.buffer], self._widened(node.indices, slot))
+            return None
+
+        def on_stmt(node: Stmt) -> Stmt | None:
+            if isinstance(node, BufferStore) and node.buffer in swap:
+                where = self._widened(node.indices, slot)
+                return BufferStore(swap[node.buffer], node.value, where)
+            return None
+
+        def region(r: BufferRegion) -> BufferRegion:
+            box = [Range(substitute(x.min, inside), substitute(x.extent, inside)) for x in r.region]
+            if r.buffer not in swap:
+                return BufferRegion(r.buffer, tuple(box))
+            box.insert(self.axis, Range(slot, IntImm(slot.dtype, 1)))
+            return BufferRegion(swap[r.buffer], tuple(box))
+
+        assert old.init is not None
+        return evolve(
+            old,
+            body=transform(substitute(old.body, inside), on_stmt, on_expr),
+            init=transform(substitute(old.init, inside), on_stmt, on_expr),
+            reads=tuple(map(region, old.reads)),
+            writes=tuple(map(region, old.writes)),
+        )
+
+    def final(self) -> BlockRealize:
+        """The block that combines the partial results, with the old token and spatial iterators."""
+        state, old, found = self.state, self.realize.block, self.found
+        slot = state.fresh_var(f"v{self.node.var.name}", self.node.var.dtype)
+        iters = [v for v in old.iter_vars if not v.is_reduce]
+        pairs = zip(old.iter_vars, self.realize.iter_values, strict=True)
+        values = [e for v, e in pairs if not v.is_reduce]
+        iters.insert(0, IterVar(slot, Range(self.node.min, self.node.extent), IterKind.REDUCE))
+        values.insert(0, self.node.var)
+        where = self._widened(found.indices, slot)
+        partials = tuple(BufferLoad(b, where) for b in self.buffers)
+        results = found.combine(found.lhs, partials)
+        if len(results) == 1:
+            body: Stmt = BufferStore(found.buffers[0], results[0], found.indices)
+        else:
+            names = [state.fresh_var(f"v_{b.name}", b.dtype) for b in found.buffers]
+            stores = [
+                BufferStore(b, n, found.indices) for b, n in zip(found.buffers, names, strict=True)
+            ]
+            body = seq(stores)
+            for name, value in zip(reversed(names), reversed(results), strict=True):
+                body = LetStmt(name, value, body)
+        block = Block(
+            old.name, tuple(iters), tuple(BufferRegion.point(b, where) for b in self.buffers),
+            tuple(BufferRegion.point(b, found.indices) for b in found.buffers), body, old.init,
+            (), (), old.annotations, old.token,
+        )  # fmt: skip
+        predicate: Expr = TRUE
+        for condition in _conjuncts(self.realize.predicate):
+            kinds = {self.kinds.get(v) for v in free_vars(condition)}
+            if kinds == {IterKind.SPATIAL}:
+                predicate = logical_and(predicate, condition)
+            elif IterKind.SPATIAL in kinds:
+                raise state.error(
+                    "mixed-predicate", "a condition mixes spatial and reduction loops", self.realize
+                )
+        return BlockRealize(tuple(values), predicate, block)
+
+
+def _conjuncts(predicate: Expr) -> list[Expr]:
+    if isinstance(predicate, And):
+        return _conjuncts(predicate.a) + _conjuncts(predicate.b)
+    return [] if predicate is TRUE else [predicate]
