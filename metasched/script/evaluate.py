@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import MetaschedError, ParseError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.equal import structural_equal
 from metasched.ir.expr import (
     Add,
     And,
@@ -224,10 +225,12 @@ class Evaluator:
             return low, high
         if isinstance(low, IntImm) and low.value == 0:
             reach: Expr = high
-        elif isinstance(high, Add) and low in (high.a, high.b):
-            reach = high.b if high.a is low else high.a
+        elif isinstance(high, Add) and _same(high.a, low):
+            reach = high.b
+        elif isinstance(high, Add) and high.b is low:
+            reach = high.a
         else:
-            reach = Analyzer().simplify(sub(high, low))
+            reach = self.guard(node, Analyzer().simplify, sub(high, low))
         if stride is None:
             return low, reach
         if isinstance(reach, Mul) and reach.b is stride:
@@ -447,6 +450,11 @@ class Evaluator:
         for var, value in reversed(pairs):
             body = Let(var, value, body)
         return body
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    """One expression, or two readings of one text: a Let binds a new variable each time."""
+    return a is b or (type(a) is type(b) and structural_equal(a, b))
 
 
 def _vload(buffer: Buffer, indices: Any, dtype: Any = None, predicate: Any = None) -> BufferLoad:

@@ -82,7 +82,9 @@ class ExprPrinter:
         if isinstance(expr, BinaryOp):
             return f"T.{FUNCTIONS[type(expr)][0]}({self._pair(expr.a, expr.b)})", ATOM_LEVEL
         if isinstance(expr, Not):
-            return f"not {self.text(expr.a, NOT_LEVEL)}", NOT_LEVEL
+            known = is_literal(expr.a)  # Python would compute `not False`
+            inner = self.typed(expr.a) if known else self.text(expr.a, NOT_LEVEL)
+            return f"not {inner}", NOT_LEVEL
         if isinstance(expr, IntImm) and expr.value < 0 and is_literal(expr):
             return _number(expr), UNARY_LEVEL
         return _ATOMS[type(expr)](self, expr), ATOM_LEVEL
@@ -142,21 +144,22 @@ class ExprPrinter:
         """Start (None for zero) and stop of `size` steps from `low`, so written that the parser
         reads the very same `low` and `size` back."""
         reach = size if step is None else Mul(size, step) if size.dtype is step.dtype else size
-        if isinstance(low, IntImm):
-            numbers = [low, size, *([] if step is None else [step])]
-            if low.value == 0 and low.dtype is size.dtype:
-                return None, self._stop(0, low, size, step)
-            if all(isinstance(n, IntImm) and n.dtype is low.dtype for n in numbers):
-                return self.text(low), self._stop(low.value, low, size, step)
+        numbers = [n for n in (low, size, step) if isinstance(n, IntImm)]
+        if isinstance(low, IntImm) and len(numbers) == 3 - (step is None):
+            stop = self._stop(numbers)
+            if stop is not None and low.dtype is size.dtype:
+                return (None if low.value == 0 else self.text(low)), stop
         if low.dtype is not size.dtype:
             return self.typed(low), self.typed(reach)
+        if isinstance(low, IntImm) and low.value == 0:
+            return None, self.text(reach)
         return self.text(low), self.text(Add(low, reach))
 
-    def _stop(self, start: int, low: IntImm, size: Expr, step: Expr | None) -> str:
-        if isinstance(size, IntImm) and (step is None or isinstance(step, IntImm)):
-            stop = start + size.value * (1 if step is None else int(step))
-            return _constant(low.dtype, stop)
-        return self.text(size if step is None else Mul(size, step))
+    def _stop(self, numbers: Sequence[IntImm]) -> str | None:
+        """Where a range of numbers (low, size, step) stops; None when its type cannot hold it."""
+        low, size, step = (*(n.value for n in numbers), 1)[:3]
+        dtype, stop = numbers[0].dtype, low + size * step
+        return self.text(IntImm(dtype, stop)) if dtype.range[0] <= stop <= dtype.range[1] else None
 
     def region(self, region: BufferRegion) -> str:
         dims = ", ".join(self._dim(r) for r in region.region)
@@ -212,10 +215,6 @@ class ExprPrinter:
 
 def _number(expr: IntImm) -> str:
     return str(bool(expr.value)) if expr.dtype == "bool" else str(expr.value)
-
-
-def _constant(dtype: DType, value: int) -> str:
-    return str(value) if dtype == "int32" else f"T.{dtype}({value})"
 
 
 def _int(p: ExprPrinter, e: IntImm) -> str:

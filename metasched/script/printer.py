@@ -135,8 +135,9 @@ class Printer:
             if isinstance(param, Var):
                 params.append(f"{self.names.define(param)}: T.{param.dtype}")
             elif _symbols(param):
-                handles.append((self.names.fresh(f"var_{param.name}"), param))
-                params.append(f"{handles[-1][0]}: T.handle")
+                handle = self.names.fresh(f"var_{self.names.define(param)}")
+                handles.append((handle, param))
+                params.append(f"{handle}: T.handle")
             else:
                 args = self.expr.buffer_args(param)
                 params.append(f"{self.names.define(param)}: T.Buffer({args})")
@@ -170,7 +171,8 @@ class Printer:
 
     def _buffer_line(self, buffer: Buffer, word: str, *, explicit_offset: bool = False) -> None:
         args = self.expr.buffer_args(buffer, explicit_offset)
-        self.doc.line(f"{self.names.define(buffer)} = {word}{args})")
+        name = self.names.get(buffer) if buffer in self.names else self.names.define(buffer)
+        self.doc.line(f"{name} = {word}{args})")
 
     # ---- statements ------------------------------------------------------------------------
 
@@ -308,9 +310,12 @@ class Printer:
         self._scoped(node, last, f"T.allocate({args})", node.buffer, node.body)
 
     def _decl(self, node: DeclBuffer, last: bool) -> None:
-        shared = node.buffer.data is node.source.data
         source = self.names.get(node.source)
-        link = f"data={source}.data" if shared else f"source={source}"
+        pointer = self.names.get(node.source.data)
+        shared = node.buffer.data is node.source.data
+        link = f"data={pointer}" if shared else f"source={source}"
+        if shared and pointer != f"{source}.data":
+            link += f", source={source}"
         args = self.expr.buffer_args(node.buffer)
         self._scoped(node, last, f"T.decl_buffer({args}, {link})", node.buffer, node.body)
 

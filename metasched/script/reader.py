@@ -155,13 +155,6 @@ class Reader(Evaluator):
             self.fail(node, f"{handle.name} is matched already")
         self.handles[handle] = buffer
 
-    def owner_of(self, pointer: Var) -> Buffer | None:
-        """The buffer in scope whose data this is."""
-        for found in self.scopes.values():
-            if isinstance(found, Buffer) and found.data is pointer:
-                return found
-        return None
-
     def mapping(self, node: ast.AST, value: Any) -> dict[str, Any]:
         """A dictionary with text keys."""
         if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):

@@ -264,18 +264,15 @@ def allocate(p: Reader, node: ast.Call, extents: Any, dtype: Any = "float32", sc
 def decl_buffer(p: Reader, node: ast.Call, *args: Any, data: Any = None, source: Any = None,
                 **kwargs: Any) -> Scoped:  # fmt: skip
     """Another view of memory in scope; without `data`, fresh memory."""
-    origin = source if data is None else data
-    if origin is None:
+    if data is None and source is None:
         return allocate(p, node, *args, **kwargs)
-    if isinstance(origin, Var):
-        owner = p.owner_of(origin)
-        if owner is None:
-            p.fail(node, f"{origin.name} is not the data of a buffer in scope")
-    else:
-        owner = origin
-    if not isinstance(owner, Buffer):
-        p.fail(node, f"data= is A.data of a buffer A, not {describe(origin)}")
-    pointer = None if data is None else owner.data
+    pointer = data.data if isinstance(data, Buffer) else data
+    owner = source if source is not None else data
+    written = [k.value for k in node.keywords if k.arg == "data"]
+    if source is None and isinstance(written[0], ast.Attribute):
+        owner = p.value(written[0].value)
+    if not isinstance(owner, Buffer) or not isinstance(pointer, (Var, type(None))):
+        p.fail(node, f"data= is A.data of a buffer A, not {describe(data)}")
     buffer = _declared(p, node, *args, data=pointer, **kwargs)
     return Scoped(lambda body: DeclBuffer(buffer, owner, body), buffer)
 
