@@ -179,7 +179,8 @@ class _Pairs:
         if type(a) is not type(b):
             return self.differ(a, b, path, f"{_kind(a)} against {_kind(b)}")
         if isinstance(a, Buffer) and isinstance(b, Buffer):
-            if self.forth.get(a.data, b.data) is not b.data:
+            paired = self.forth.get(a.data, b.data), self.back.get(b.data, a.data)
+            if paired != (b.data, a.data):
                 return self.differ(a, b, path, "they share memory with different buffers")
             for x, y in zip(shape_leaves(a), shape_leaves(b), strict=False):
                 if x not in self.forth and y not in self.back:

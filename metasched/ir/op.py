@@ -163,7 +163,9 @@ def call(name: str, *args: ExprLike, dtype: DType | str | None = None) -> Call:
     """
     op = OPS.get(name)
     values = [as_expr(a) for a in args]
-    if name == "if_then_else" and len(values) == 3:
+    if op.arity is not None and len(values) != op.arity:
+        raise TypeMismatchError(f"{name} takes {op.arity} arguments, not {len(values)}")
+    if name == "if_then_else":
         values[1:] = match_types(args[1], args[2])
     elif op.effect is Effect.PURE and op.arity == 2:
         values = list(match_types(args[0], args[1]))

@@ -100,10 +100,22 @@ def stmt_vars(stmt: Stmt) -> frozenset[Var]:
         found = frozenset().union(*parts) - bound_vars(stmt)
         if isinstance(stmt, LetStmt):
             found |= free_vars(stmt.value)
+        elif isinstance(stmt, Block):
+            found -= layout_vars(stmt)
         elif isinstance(stmt, For):
             found = found.union(*map(free_vars, stmt.exprs))
         stmt.facts["free"] = found
     return found
+
+
+def layout_vars(block: Block) -> frozenset[Var]:
+    """The variables that stand alone as extent, stride or offset of a matched buffer: what the
+    match defines where nothing around the block does."""
+    parts: list[Expr | None] = []
+    for match in block.match_buffers:
+        parts += (*match.buffer.shape, *match.buffer.strides, match.buffer.elem_offset)
+    found = frozenset(p for p in parts if isinstance(p, Var))
+    return found - frozenset().union(*(free_vars(e) for e in block.exprs))
 
 
 def bound_vars(stmt: Stmt) -> frozenset[Var]:

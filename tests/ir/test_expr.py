@@ -1,0 +1,179 @@
+"""Expressions: interning, folding, types, pickling."""
+
+import gc
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metasched.errors import TypeMismatchError
+from metasched.ir import expr as E
+from metasched.ir.buffer import Buffer, Range
+from metasched.ir.dtype import DType, wrap
+from metasched.ir.op import Call, Effect, Ramp, Shuffle, call, effect_of
+from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs
+
+i, j = E.Var("i"), E.Var("j")
+
+
+def test_equal_nodes_are_one_object():
+    assert (i + 1) * j is (i + 1) * j
+    assert i + 1 is not j + 1
+    assert E.Var("i") is not E.Var("i")
+
+
+def test_constants_differ_by_type_and_bits():
+    values = [
+        E.IntImm("int32", 1), E.IntImm("int64", 1), E.TRUE, E.FloatImm("float32", 1.0),
+        E.FloatImm("float64", 1.0), E.FloatImm("float32", 0.0), E.FloatImm("float32", -0.0),
+        E.StringImm("1"),
+    ]  # fmt: skip
+    assert len({id(v) for v in values}) == len(values)
+    nan = float("nan")
+    assert E.FloatImm("float32", nan) is E.FloatImm("float32", nan)
+
+
+def test_nodes_die_with_their_last_use():
+    from metasched.ir.intern import _TABLE
+
+    gc.collect()
+    before = len(_TABLE)
+    keep = [E.Var("x") + k for k in range(2, 50)]
+    assert len(_TABLE) > before
+    del keep
+    gc.collect()
+    assert len(_TABLE) <= before + 1
+
+
+def test_nodes_are_immutable_and_have_no_truth_value():
+    with pytest.raises(AttributeError, match="Add is immutable"):
+        (i + 1).a = j
+    with pytest.raises(TypeError, match="no truth value"):
+        bool(i < j)
+
+
+@given(st.integers(-300, 300), st.integers(-300, 300))
+def test_folding_agrees_with_wrapped_integers(a, b):
+    t = DType("int8")
+    x, y = E.as_expr(wrap(t, a), t), E.as_expr(wrap(t, b), t)
+    p, q = int(x), int(y)
+    assert int(x + y) == wrap(t, p + q)
+    assert int(x - y) == wrap(t, p - q)
+    assert int(x * y) == wrap(t, p * q)
+    if q:
+        assert int(x // y) == wrap(t, p // q)
+        assert int(x % y) == wrap(t, p % q)
+    assert (E.compare(E.LT, x, y) is E.TRUE) == (p < q)
+    assert int(E.minimum(x, y)) == min(p, q) and int(E.maximum(x, y)) == max(p, q)
+
+
+def test_neutral_elements_fold():
+    assert i + 0 is i and 0 + i is i and i - 0 is i and i * 1 is i and 1 * i is i and i // 1 is i
+    assert E.as_int(i * 0) == 0 and E.as_int(0 * i) == 0 and E.as_int(i % 1) == 0
+    assert E.minimum(i, i) is i
+    x = E.Var("x", "float32")
+    assert isinstance(x * 0, E.Mul)  # NaN * 0 is NaN
+
+
+def test_python_numbers_take_the_other_type():
+    assert (E.Var("x", "int64") + 1).dtype == "int64"
+    assert (1 - E.Var("x", "float16")).dtype == "float16"
+    assert (i + E.Var("x", "int64")).dtype == "int64"
+    assert (i / 2).dtype == "int32" and isinstance(i / 2, E.Div)
+
+
+def test_logic_folds():
+    c = i < j
+    assert E.logical_and(E.TRUE, c) is c and E.logical_and(c, E.FALSE) is E.FALSE
+    assert E.logical_or(E.FALSE, c) is c and E.logical_or(c, E.TRUE) is E.TRUE
+    assert E.logical_not(E.logical_not(c)) is c and E.logical_not(E.TRUE) is E.FALSE
+
+
+def test_a_scalar_meeting_a_vector_is_broadcast():
+    v = Ramp(i, E.as_expr(1), 4)
+    total = v + 3
+    assert total.dtype == "int32x4" and isinstance(total.b, E.Broadcast)
+    assert isinstance((v + j).b, E.Broadcast)
+    assert E.cast("float32x4", i).dtype == "float32x4"
+    with pytest.raises(TypeMismatchError, match="lanes differ"):
+        E.Cast("int64x2", v)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: E.IntImm("int8", 128), "128 does not fit in int8"),
+        (lambda: E.FloatImm("int32", 1.0), "needs a floating-point type"),
+        (lambda: E.Add(i, E.Var("x", "int64")), "Add: operands are int32 and int64"),
+        (lambda: E.And(i, i), "And needs bool"),
+        (lambda: E.Not(i), "Not needs bool"),
+        (lambda: E.Select(i, i, i), "Select needs bool"),
+        (lambda: E.Let(i, E.as_expr(1.0), i), "Let: i is int32"),
+        (lambda: call("exp"), "exp takes 1 arguments, not 0"),
+        (lambda: call("call_extern", "f"), "result's type must be given"),
+        (lambda: Shuffle([i], [1]), "outside 1 lanes"),
+        (lambda: Ramp(E.as_expr(1.0), E.as_expr(1.0), 2), "Ramp: base is float32"),
+        (lambda: Buffer.of("A", (4, 4))[i], "A has 2 dimensions, 1 indices"),
+    ],
+)
+def test_ill_typed_nodes_are_refused(build, message):
+    with pytest.raises(TypeMismatchError, match=message):
+        build()
+
+
+def test_pickling_interns_again_and_keeps_sharing():
+    a = Buffer.of("A", (4, E.Var("n")))
+    e = E.Let(j, i + 1, E.Select(i < j, call("exp", a[i, j]), E.cast("float32", j)))
+    other = Shuffle([Ramp(i, E.as_expr(2), 4)], [0, 2])
+    copy, first, shuffled, k = pickle.loads(pickle.dumps((e, a, other, i)))
+    assert k is not i and copy is not e
+    renamed = substitute(other, {i: k})
+    assert shuffled is renamed
+    assert copy.body.a.args[0].buffer is first
+    constant = E.as_expr(3) + E.IntImm("int32", 4)
+    assert pickle.loads(pickle.dumps(constant)) is constant
+
+
+def test_rebuild_gives_the_same_node():
+    a = Buffer.of("A", (8,))
+    whole = E.Select(
+        E.Not(i < j),
+        a[i] + E.Let(j, i * 2, E.cast("float32", j)),
+        call("if_then_else", i < 3, a[j], E.as_expr(0.0)),
+    )
+    for node in walk_exprs(whole):
+        assert node.rebuild(node.children) is node
+
+
+def test_free_variables_and_substitution():
+    e = E.Let(j, i + 1, j * i) + j
+    assert free_vars(e) == {i, j}
+    k = E.Var("k")
+    assert substitute(i * 2 + j, {i: k}) is k * 2 + j
+    assert substitute(e, {k: i}) is e
+
+
+def test_deep_sums_are_no_problem():
+    total = E.as_expr(0)
+    for k in range(5000):
+        total = E.Add(total, E.Mul(i, E.as_expr(k)))
+    assert free_vars(total) == {i}
+    moved = substitute(total, {i: j})
+    assert free_vars(moved) == {j}
+    assert transform_expr(total, lambda e: None) is total
+
+
+def test_effects_and_ranges():
+    assert effect_of(call("exp", E.as_expr(1.0))) is Effect.PURE
+    assert effect_of(Call("int32", call("call_extern", "f", dtype="int32").op, [])) is Effect.OPAQUE
+    r = Range.of(0, E.Var("n", "int64"))
+    assert r.min.dtype == r.extent.dtype == "int64"
+    assert Range.of(i, 1).is_point
+
+
+def test_row_major_strides():
+    n = E.Var("n")
+    assert Buffer.of("A", (4, n, 2)).row_major_strides() == (2 * n, E.as_expr(2), E.as_expr(1))
+    assert Buffer.of("A", (4, 3)).constant_shape() == (4, 3)
+    assert Buffer.of("A", (4, n)).constant_shape() is None
