@@ -87,6 +87,7 @@ class Emitter:
     Attributes:
         env: the values of variables in scope.
         pointers: the data pointers of buffers in scope.
+        elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
         mask: which lanes are active, None for all.
         loops: (continue label, break label) of the loops around, innermost last.
@@ -99,6 +100,7 @@ class Emitter:
         self.scopes = [Scope()]
         self.env: dict[Expr, Val] = {}
         self.pointers: dict[Var, Val] = {}
+        self.elements: dict[Var, DType] = {}
         self.lane: Lane | None = None
         self.mask: Val | None = None
         self.loops: list[tuple[str, str]] = []

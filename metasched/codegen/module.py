@@ -22,7 +22,7 @@ from metasched.ir.expr import (
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import BufferStore, DeclBuffer
-from metasched.ir.visit import free_vars, walk
+from metasched.ir.visit import walk
 from metasched.target import Target
 
 
@@ -119,6 +119,7 @@ def emit_module(
     for i, param in enumerate(func.params):
         if isinstance(param, Buffer):
             e.pointers[param.data] = Val(f"%p{i}", HANDLE, 1, 0)
+            e.elements[param.data] = param.dtype
             parameters.append(f"ptr noalias %p{i}")
         else:
             parameters.append(_scalar_parameter(e, param, i))
@@ -260,9 +261,10 @@ def _touched(lowered: PrimFunc) -> tuple[set[Expr], set[Expr]]:
             written.add(node.buffer.data)
         elif isinstance(node, DeclBuffer):
             views[node.buffer.data] = node.source.data
-        elif isinstance(node, Call) and node.op.name in ("address_of", "access_ptr"):
-            touched = {a.buffer.data for a in node.args if isinstance(a, BufferLoad)}
-            touched |= {v for v in free_vars(node) if v.dtype.is_handle}
+        elif isinstance(node, Call):
+            touched: set[Expr] = {a for a in node.args if isinstance(a, Var) and a.dtype.is_handle}
+            if node.op.name == "address_of":
+                touched |= {a.buffer.data for a in node.args if isinstance(a, BufferLoad)}
             read |= touched
             written |= touched
     for view, source in views.items():

@@ -207,17 +207,15 @@ def _address_of(e: Emitter, node: Call) -> Val:
 
 
 def _access_ptr(e: Emitter, node: Call) -> Val:
-    """access_ptr(buffer element, ...) or access_ptr(type, pointer, offset, ...)."""
-    if node.args and isinstance(node.args[0], BufferLoad):
-        return _address_of(e, node)
-    pointers = [a for a in node.args if isinstance(a, Var) and a.dtype.is_handle]
-    if not pointers or len(node.args) < 3:
-        raise BuildError("access_ptr takes an element of a buffer, or a type, pointer and offset")
-    base = e.value(pointers[0])
-    offset = convert(e, e.value(node.args[2]), INT64)
-    element = memory_type(node.args[0].dtype.scalar)
-    return e.pure(f"getelementptr {element}, ptr {base.text}, {offset.typed}",
-                  base.dtype, 1, base, offset)  # fmt: skip
+    """access_ptr(pointer of a buffer, offset in its elements, extent, mask)."""
+    base = node.args[0] if node.args else None
+    element = e.elements.get(base) if isinstance(base, Var) else None
+    if element is None or len(node.args) < 2:
+        raise BuildError("access_ptr takes the pointer of a buffer, an offset, an extent, a mask")
+    pointer = e.value(node.args[0])
+    offset = convert(e, e.value(node.args[1]), INT64)
+    text = f"getelementptr {memory_type(element)}, ptr {pointer.text}, {offset.typed}"
+    return e.pure(text, pointer.dtype, 1, pointer, offset)
 
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

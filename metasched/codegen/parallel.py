@@ -81,6 +81,7 @@ def _body_function(
     """`i32 NAME.body(pointers, variables, begin, end)`: iterations begin ... end - 1."""
     inner = Emitter(e.module, name, serial=True)
     inner.unroll_steps = e.unroll_steps
+    inner.elements = dict(e.elements)
     for var, value in e.env.items():
         if value.const is not None:
             inner.env[var] = value

@@ -153,6 +153,7 @@ def _attr(e: Emitter, node: AttrStmt) -> None:
 def _allocate(e: Emitter, node: Allocate) -> None:
     """Small constant sizes on the stack (LLVM promotes them to registers), others on the heap."""
     buffer = node.buffer
+    e.elements[buffer.data] = buffer.dtype
     prefix = buffer.scope.split(".")[0]
     if prefix not in ("global", "local", ""):
         raise BuildError(f"buffer {buffer.name}: scope {buffer.scope} has no memory on "

@@ -25,7 +25,7 @@ from metasched.ir.expr import Div
 FLOAT64 = DType("float64")
 # One rounding instruction of the processor (or a short sequence) each.
 _NATIVE = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
-           "nearbyint": "roundeven", "round": "roundeven", "copysign": "copysign"}  # fmt: skip
+           "nearbyint": "roundeven", "round": "round", "copysign": "copysign"}  # fmt: skip
 _LIBM = frozenset(
     """exp exp2 exp10 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh
     atanh erf pow atan2 hypot fmod""".split()

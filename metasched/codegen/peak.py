@@ -1,0 +1,102 @@
+"""The fastest multiply-add rate of this machine, measured: the yardstick of every GFLOP/s figure."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import time
+from collections.abc import Callable
+
+from metasched.codegen.compile import compile_text
+from metasched.codegen.load import link
+from metasched.codegen.types import constant, register_type, type_suffix
+from metasched.errors import BuildError
+from metasched.ir.dtype import DType
+from metasched.target import Target
+
+# Independent sums in flight: enough to hide a latency of 5 cycles on 2 pipes, few enough for 16
+# registers.
+_SUMS = 12
+_STEPS = 1 << 19
+_RUNS = 30
+
+
+@functools.lru_cache(maxsize=16)
+def measured_peak(target: Target, dtype: str = "float32", threads: int | None = None) -> float:
+    """GFLOP/s of generated multiply-add loops, `threads` at once (default: the target's cores).
+
+    The best of several short runs; takes about 0.2 s, once for each argument in a process. Raises
+    BuildError for a type without multiply-add.
+    """
+    kind = DType(dtype)
+    if kind not in ("float32", "float64"):
+        raise BuildError(f"no multiply-add peak is defined for {dtype}")
+    lanes = max(1, target.vector_bits // kind.bits)
+    obj = compile_text(_loop(kind, lanes, "fma" in target.features), target)
+    library = link(obj, ("peak",))
+    run = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(library["peak"])
+    count = threads or target.num_cores
+    run(_STEPS // 8)
+    best = min(_together(run, count) for _ in range(_RUNS))
+    return 2.0 * _SUMS * lanes * _STEPS * count / best / 1e9
+
+
+def _together(run: Callable[[int], float], count: int) -> float:
+    """Seconds from the first start to the last end of `count` threads that start together."""
+    barrier = threading.Barrier(count)
+    spans: list[tuple[float, float]] = []
+
+    def work() -> None:
+        barrier.wait()
+        begin = time.perf_counter()
+        run(_STEPS)
+        spans.append((begin, time.perf_counter()))
+
+    workers = [threading.Thread(target=work) for _ in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
+def _loop(dtype: DType, lanes: int, fused: bool) -> str:
+    """`double peak(i64 n)`: n steps of independent x = x * c + d, summed so that none is dead."""
+    kind = register_type(dtype, lanes)
+    one = constant(1.0, dtype)
+    start = f"splat ({register_type(dtype)} {one})" if lanes > 1 else one
+    fma = f"@llvm.fma.{type_suffix(dtype, lanes)}"
+    lines = [
+        f"declare {kind} {fma}({kind}, {kind}, {kind})" if fused else "",
+        f'define double @peak(i64 %n) "prefer-vector-width"="512" '
+        f'"min-legal-vector-width"="{lanes * dtype.bits}" {{',
+        "entry:",
+        f"%c = load volatile {kind}, ptr @factor",
+        f"%d = load volatile {kind}, ptr @factor",
+        "br label %loop",
+        "loop:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+    ]
+    for s in range(_SUMS):
+        lines.append(f"%x{s} = phi {kind} [ %c, %entry ], [ %y{s}, %loop ]")
+    for s in range(_SUMS):
+        if fused:
+            lines.append(f"%y{s} = call {kind} {fma}({kind} %x{s}, {kind} %c, {kind} %d)")
+        else:
+            lines.append(f"%m{s} = fmul {kind} %x{s}, %c")
+            lines.append(f"%y{s} = fadd {kind} %m{s}, %d")
+    lines += [
+        "%next = add i64 %i, 1",
+        "%more = icmp slt i64 %next, %n",
+        "br i1 %more, label %loop, label %done",
+        "done:",
+    ]
+    total = "%y0"
+    for s in range(1, _SUMS):
+        lines.append(f"%t{s} = fadd {kind} {total}, %y{s}")
+        total = f"%t{s}"
+    lines += [f"store volatile {kind} {total}, ptr @sink", "ret double 0.0", "}"]
+    lines[0] += f"\n@factor = private global {kind} {start}, align 64"
+    lines[0] += f"\n@sink = private global {kind} {start}, align 64"
+    return "\n".join(lines)
