@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.canonical import Leaf, expr_code
 from metasched.ir.describe import describe, show_expr
 from metasched.ir.dtype import VOID
-from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.expr import Add, Expr, Let, Mul, Select, Sub, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Allocate,
     AssertStmt,
+    AttrStmt,
     Block,
     BlockRealize,
     BlockToken,
@@ -345,5 +347,105 @@ def _loads(exprs: tuple[Expr, ...]) -> Iterator[Buffer]:
 def _declared(scope: Scope, block: Block, *, reads: bool) -> set[Buffer]:
     """Buffers that the block may touch; a root block declares nothing and may touch everything."""
     if len(scope.blocks) == 1 and not block.iter_vars and not block.reads and not block.writes:
-        return {b for b in scope.known if isinstance(b, Buffer)}
+        return _touched(block)[0] | _touched(block)[1]
     return {r.buffer for r in ((*block.reads, *block.writes) if reads else block.writes)}
+
+
+@rule(
+    "inside-regions",
+    "elements a block touches lie in its declared regions, where that is plain",
+    Block,
+)
+def _inside(scope: Scope, block: Block) -> Iterator[str]:
+    if block.iter_vars or block.reads or block.writes:
+        stored = {r.buffer: r for r in reversed(block.writes)}
+        loaded = {**stored, **{r.buffer: r for r in reversed(block.reads)}}
+        many = {b for regions in (block.reads, block.writes) for b in _repeated(regions)}
+        for node, loops in _plain_accesses(block):
+            region = (stored if isinstance(node, BufferStore) else loaded).get(node.buffer)
+            both = not isinstance(node, BufferStore) and node.buffer in stored
+            if (
+                region is None
+                or node.buffer in many
+                or (both and region is not stored[node.buffer])
+            ):
+                continue
+            if any(_outside(x, r, loops) for x, r in zip(node.indices, region.region, strict=True)):
+                place = f"{node.buffer.name}[{', '.join(map(show_expr, node.indices))}]"
+                yield f"{place} is outside the declared region {describe(region)}"
+
+
+def _repeated(regions: tuple[BufferRegion, ...]) -> set[Buffer]:
+    buffers = [r.buffer for r in regions]
+    return {b for b in buffers if buffers.count(b) > 1}
+
+
+Loops: TypeAlias = dict[Expr, tuple[int, int]]
+
+
+def _plain_accesses(block: Block) -> Iterator[tuple[BufferStore | BufferLoad, Loops]]:
+    """Accesses that always happen when the block runs (under no condition, in loops of constant
+    positive extent), with the values that the loops around them take."""
+    stack: list[tuple[Stmt, Loops]] = [(s, {}) for s in block.stmts]
+    while stack:
+        node, loops = stack.pop()
+        if isinstance(node, For):
+            low, extent = as_int(node.min), as_int(node.extent)
+            if low is None or extent is None or extent <= 0 or node.step is not None:
+                continue
+            stack.append((node.body, {**loops, node.var: (low, low + extent - 1)}))
+        elif isinstance(node, BufferStore):
+            if node.predicate is None:
+                yield node, loops
+            yield from ((load, loops) for e in node.exprs for load in _plain_loads(e))
+        elif isinstance(node, (SeqStmt, AttrStmt, Allocate, DeclBuffer)):
+            stack.extend((s, loops) for s in node.stmts)
+
+
+def _plain_loads(expr: Expr) -> Iterator[BufferLoad]:
+    if any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
+        stack = [expr]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, (Call, Select, Let)):
+                continue  # may choose, or name a value
+            if isinstance(node, BufferLoad) and node.predicate is None:
+                yield node
+            stack.extend(node.children)
+
+
+def _outside(index: Expr, r: Range, loops: Loops) -> bool:
+    """Whether an index certainly leaves a range: their difference is a known sum."""
+    extent = as_int(r.extent)
+    terms: dict[Expr, int] = {}
+    if extent is None or not (_sum(index, 1, terms) and _sum(r.min, -1, terms)):
+        return False
+    low = high = terms.pop(_ONE, 0)
+    for atom, scale in terms.items():
+        if scale != 0:
+            if atom not in loops:
+                return False
+            ends = sorted(scale * x for x in loops[atom])
+            low, high = low + ends[0], high + ends[1]
+    return low < 0 or high >= extent
+
+
+_ONE = as_expr(1)
+
+
+def _sum(expr: Expr, scale: int, terms: dict[Expr, int]) -> bool:
+    """Add scale * expr to `terms` (atom -> coefficient, 1 the constant); not for vectors."""
+    stack = [(expr, scale)]
+    while stack:
+        node, by = stack.pop()
+        value = as_int(node)
+        if node.dtype.lanes > 1:
+            return False
+        if isinstance(node, (Add, Sub)):
+            stack += [(node.a, by), (node.b, by if isinstance(node, Add) else -by)]
+        elif isinstance(node, Mul) and (factor := as_int(node.b)) is not None:
+            stack.append((node.a, by * factor))
+        else:
+            atom = node if value is None else _ONE
+            terms[atom] = terms.get(atom, 0) + by * (1 if value is None else value)
+    return True

@@ -1,5 +1,7 @@
 """Structural equality and hash: what counts, what does not, and where two programs differ."""
 
+# ruff: noqa: E731
+
 import os
 import pickle
 import random
@@ -112,7 +114,8 @@ def test_shape_type_and_layout_count():
 
 def test_annotation_values_count_with_their_types():
     values = [1, True, 1.0, "1", IntImm("int32", 1), IntImm("int64", 1), None, [1], {"k": 1},
-              0.0, -0.0, [1, 2], [2, 1], FloatImm("float32", 0.0), FloatImm("float32", -0.0)]  # fmt: skip
+              0.0, -0.0, [1, 2], [2, 1],
+              FloatImm("float32", 0.0), FloatImm("float32", -0.0)]  # fmt: skip
     funcs_ = [matmul().with_attr("x", v) for v in values]
     for p, f in enumerate(funcs_):
         for q, g in enumerate(funcs_):

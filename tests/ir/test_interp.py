@@ -1,5 +1,7 @@
 """The interpreter: every statement, what shows when a program is wrong, argument errors."""
 
+# ruff: noqa: E731
+
 import random
 
 import numpy as np
