@@ -1,0 +1,136 @@
+"""auto_inline: elementwise producers disappear into their consumers (after MetaSchedule)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from metasched.analysis.access import is_constant_tensor, read_pattern
+from metasched.analysis.block import TILED, is_output, is_spatial_only
+from metasched.errors import ScheduleError
+from metasched.ir.expr import TRUE, Expr, Select
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, BlockRealize, IfThenElse
+from metasched.ir.visit import blocks_of, walk
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+
+INLINE_RULE = "inline_rule"
+"""Annotation of a block: "disable" keeps it from being inlined."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoInline:
+    """Inline a block that writes one buffer into its consumers, or into its only producer.
+
+    Attributes:
+        into_producer, into_consumer: which of the two may happen.
+        inline_const_tensor: tables computed from nothing are always inlined.
+        disallow_if_then_else: not where it holds a condition (a padding stage).
+        require_injective: not where it reads some element twice (a broadcast of its own result).
+        require_ordered: not where it reads in another order than it writes (a transposition).
+        disallow_op: not where it calls one of these operations.
+
+    All but the first three are waived in a function that only has spatial blocks.
+    """
+
+    into_producer: bool = False
+    into_consumer: bool = True
+    inline_const_tensor: bool = True
+    disallow_if_then_else: bool = True
+    require_injective: bool = True
+    require_ordered: bool = True
+    disallow_op: tuple[str, ...] = ("exp",)
+
+    @property
+    def name(self) -> str:
+        return "auto_inline"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or not self._may(sch, realize):
+            return [sch]
+        try:
+            if self.into_consumer and not is_output(around, realize.block):
+                sch.compute_inline(block)
+                return [sch]
+        except ScheduleError:
+            pass
+        if self.into_producer and self._single_producer(sch, realize):
+            try:
+                sch.reverse_compute_inline(block)
+            except ScheduleError:
+                return [sch]
+        return [sch]
+
+    def _may(self, sch: Schedule, realize: BlockRealize) -> bool:
+        block = realize.block
+        if len(block.writes) != 1 or block.annotations.get(INLINE_RULE) == "disable":
+            return False
+        if block.init is not None or is_spatial_only(block) is not None:
+            return False
+        scope = sch.state.scope(realize)
+        if self.inline_const_tensor and is_constant_tensor(block) and scope.consumers(block.token):
+            return True
+        if _all_spatial(sch, realize):
+            return True
+        nodes = list(_nodes(block))
+        if any(isinstance(n, Call) and n.op.name in self.disallow_op for n in nodes):
+            return False
+        if self.disallow_if_then_else and (realize.predicate is not TRUE or _branches(block, nodes)):
+            return False
+        return all(self._pattern(block, position) for position in range(len(block.reads)))
+
+    def _pattern(self, block: Block, position: int) -> bool:
+        if not (self.require_injective or self.require_ordered):
+            return True
+        pattern = read_pattern(block.reads[position], block.writes[0])
+        if pattern is None:
+            return False
+        return (pattern.injective or not self.require_injective) and (
+            pattern.ordered or not self.require_ordered
+        )
+
+    def _single_producer(self, sch: Schedule, realize: BlockRealize) -> bool:
+        producers = sch.state.scope(realize).producers(realize.block.token)
+        return len(producers) == 1 and TILED not in producers[0].block.annotations
+
+
+@dataclass(frozen=True, slots=True)
+class InlineConstantScalars:
+    """Inline blocks that compute one number from nothing."""
+
+    @property
+    def name(self) -> str:
+        return "inline_constant_scalars"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        node = realize.block
+        scalar = not node.reads and len(node.writes) == 1 and not node.writes[0].region
+        if around is not None and scalar and not is_output(around, node):
+            try:
+                sch.compute_inline(block)
+            except ScheduleError:
+                return [sch]
+        return [sch]
+
+
+def _nodes(block: Block) -> Iterator[object]:
+    return (node for stmt in block.stmts for node in walk(stmt))
+
+
+def _branches(block: Block, nodes: list[object]) -> bool:
+    return any(
+        isinstance(n, (IfThenElse, Select))
+        or (isinstance(n, Expr) and isinstance(n, Call) and n.op.name == "if_then_else")
+        for n in nodes
+    )
+
+
+def _all_spatial(sch: Schedule, realize: BlockRealize) -> bool:
+    """Whether every block of the function with iterators has only spatial ones."""
+    _, func = sch.state.func_of(realize)
+    return all(is_spatial_only(r.block) is None for r in blocks_of(func.body))

@@ -1,0 +1,111 @@
+"""random_compute_location, fuse_rows: where a producer that stays a stage of its own is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metasched.analysis.block import TILED, is_output
+from metasched.analysis.scope import Child, Scope
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.tiling import untouched
+
+
+@dataclass(frozen=True, slots=True)
+class RandomComputeLocation:
+    """Move an untiled producer, such as a padding stage, to a sampled loop of its consumer."""
+
+    @property
+    def name(self) -> str:
+        return "random_compute_location"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(realize.block.token)
+        if not scope.consumers(child.token) or not untouched(child):
+            return [sch]
+        moved = sch.copy()
+        try:
+            place = moved.sample_compute_location(block)
+            moved.compute_at(block, place, preserve_unit_loops=True)
+        except ScheduleError:
+            return [sch]
+        return [moved]
+
+
+@dataclass(frozen=True, slots=True)
+class FuseRows:
+    """Compute all producers of an output row by row, so that a row stays in the cache.
+
+    For an output without reduction whose producers reduce over its rows (a softmax, a norm): the
+    leading loops that the reductions share with it become the rows, and every producer is computed
+    there. Offers that and the program as it was.
+    """
+
+    @property
+    def name(self) -> str:
+        return "fuse_rows"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or not is_output(around, realize.block):
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(realize.block.token)
+        if not untouched(child) or not all(v.is_spatial for v in realize.block.iter_vars):
+            return [sch]
+        producers = _ancestors(scope, child)
+        rows = _rows(child, producers)
+        if rows is None:
+            return [sch]
+        fused = sch.copy()
+        place = fused.get_loops(block)[rows - 1]
+        moved = 0
+        for producer in producers:
+            try:
+                stage = fused.get_block(producer.block.name)
+                fused.compute_at(stage, place, preserve_unit_loops=True)
+                moved += 1
+            except ScheduleError:
+                continue
+        return [fused, sch] if moved else [sch]
+
+
+def _ancestors(scope: Scope, child: Child) -> list[Child]:
+    """All producers of a block, direct and indirect, last in the program first."""
+    found: dict[int, Child] = {}
+    open_ones = [child]
+    while open_ones:
+        for producer in scope.producers(open_ones.pop().token):
+            if id(producer) not in found:
+                found[id(producer)] = producer
+                open_ones.append(producer)
+    position = {c.token: n for n, c in enumerate(scope.realizes)}
+    return sorted(found.values(), key=lambda c: -position[c.token])
+
+
+def _rows(child: Child, producers: list[Child]) -> int | None:
+    """How many leading loops of the output are rows; None where fusing has no point."""
+    reductions = [p for p in producers if any(v.is_reduce for v in p.block.iter_vars)]
+    if not reductions or any(TILED in p.block.annotations for p in producers):
+        return None
+    shared = min(_long_spatial(p) for p in reductions)
+    rows = 0
+    for n, loop in enumerate(child.loops[:-1], 1):
+        shared -= as_int(loop.extent) != 1
+        if shared < 0:
+            break
+        rows = n
+    return rows or None
+
+
+def _long_spatial(child: Child) -> int:
+    """The spatial iterators of the rows of a reduction: those of its output, units left out."""
+    return sum(v.is_spatial and as_int(v.dom.extent) != 1 for v in child.block.iter_vars)

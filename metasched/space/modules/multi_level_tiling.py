@@ -1,0 +1,113 @@
+"""multi_level_tiling: the classical tiling by a structure such as "SSRSRS" (Ansor, MetaSchedule)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from metasched.analysis.block import TILED
+from metasched.errors import ScheduleError
+from metasched.ir.stmt import Block
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.tiling import Axis, Factors, axes, epilogue, tile, tileable
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Whether and where a copy in faster storage is used.
+
+    Attributes:
+        req: "no", "may" (variants with and without) or "must".
+        levels: after how many levels of the structure the copy is placed.
+        scope: storage scope of the copy.
+    """
+
+    req: Literal["no", "may", "must"] = "no"
+    levels: tuple[int, ...] = ()
+    scope: str = "global"
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLevelTiling:
+    """Tile every loop of a block with data reuse by `structure`.
+
+    Attributes:
+        structure: letters S and R, outermost level first.
+        max_innermost_factor: of the innermost part of each loop; -1 for no limit.
+        reuse_read: copies of the operands (at one of `levels`, all of them).
+        reuse_write: a copy of the result; a consumer that finishes each element serves as its
+            write-back.
+        filter_fn: blocks to tile instead of those where data reuse is found.
+    """
+
+    structure: str = "SSRSRS"
+    max_innermost_factor: int = 64
+    reuse_read: Reuse = field(default_factory=Reuse)
+    reuse_write: Reuse = field(default_factory=Reuse)
+    filter_fn: Callable[[Block], bool] | None = None
+
+    @property
+    def name(self) -> str:
+        return "multi_level_tiling"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        node = sch.get(block)
+        if self.filter_fn is not None:
+            if not self.filter_fn(node) or TILED in node.annotations:
+                return [sch]
+        elif not tileable(sch, block):
+            return [sch]
+        writes: list[int | None] = list(self.reuse_write.levels)
+        if self.reuse_write.req != "must" or not writes:
+            writes.insert(0, None)
+        reads: list[int | None] = list(self.reuse_read.levels)
+        if self.reuse_read.req != "must" or not reads:
+            reads.insert(0, None)
+        if self.reuse_write.req == "no":
+            writes = [None]
+        if self.reuse_read.req == "no":
+            reads = [None]
+        found = []
+        for write in writes:
+            for read in reads:
+                variant = sch.copy()
+                try:
+                    self._apply(variant, block, write, read)
+                except ScheduleError:
+                    continue
+                found.append(variant)
+        return found or [sch]
+
+    def _apply(self, sch: Schedule, block: BlockRV, write: int | None, read: int | None) -> None:
+        finish = None
+        if write is not None:
+            finish = epilogue(sch, block)
+            if finish is None:
+                finish = sch.cache_write(block, 0, self.reuse_write.scope)
+        levels = tile(sch, self.structure, [self._parts(sch, a) for a in axes(sch, block)])
+        if finish is not None and write is not None:
+            place = _place(levels, write)
+            sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
+        if read is not None:
+            node = sch.get(block)
+            outputs = {r.buffer for r in node.writes}
+            for index, region in enumerate(node.reads):
+                if region.buffer not in outputs:
+                    copy = sch.cache_read(block, index, self.reuse_read.scope)
+                    sch.compute_at(copy, _place(levels, read), preserve_unit_loops=True)
+        sch.annotate(block, TILED, self.structure)
+
+    def _parts(self, sch: Schedule, axis: Axis) -> tuple[Axis, Sequence[int], Factors]:
+        letter = "S" if axis.spatial else "R"
+        places = [i for i, level in enumerate(self.structure) if level == letter]
+        if len(places) < 2:
+            return axis, places or [0], ()
+        factors = sch.sample_perfect_tile(axis.loop, len(places), self.max_innermost_factor)
+        return axis, places, factors
+
+
+def _place(levels: Sequence[Sequence[LoopRV]], level: int) -> LoopRV:
+    """The last loop of the first `level` levels."""
+    return [loop for group in levels[:level] for loop in group][-1]

@@ -1,0 +1,81 @@
+"""parallel_vectorize_unroll: how far to spread, vectorise and unroll what no tiling has settled.
+
+The choices are sampled and noted on blocks; the postproc of the same name carries them out on the
+final loops, which may differ from candidate to candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.block import TILED, is_leaf
+from metasched.ir.stmt import BlockRealize, ForKind
+from metasched.ir.visit import blocks_of
+from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.schedule import Schedule
+
+PARALLEL = "meta_schedule.parallel"
+"""Note on the root: the iterations that parallel loops should have at least, where they can."""
+UNROLL = "meta_schedule.unroll_explicit"
+"""Note on the root: the most copies of a reduction's body that unrolling may make."""
+VECTORIZE = "meta_schedule.vectorize"
+"""Note on a block: the lanes of its vectors at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelVectorizeUnroll:
+    """Note sampled limits on the root (parallel, unroll) and on each untiled leaf (vectors).
+
+    Attributes:
+        cores: of the machine.
+        jobs_per_core: choices of parallel iterations for each core.
+        vector_bits: of a vector register.
+        vectors: choices of how many registers one vector operation spans.
+        unroll: choices of the most copies.
+    """
+
+    cores: int = 1
+    jobs_per_core: Sequence[int] = (1, 4, 16)
+    vector_bits: int = 256
+    vectors: Sequence[int] = (1, 2, 4)
+    unroll: Sequence[int] = (0, 16, 64)
+
+    @property
+    def name(self) -> str:
+        return "parallel_vectorize_unroll"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is None:
+            self._root(sch, block, realize)
+        elif not settled(sch, realize) and is_leaf(realize.block) is None:
+            bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
+            lanes = max(1, self.vector_bits // max(8, bits))
+            if self.vectors and lanes > 1 and VECTORIZE not in realize.block.annotations:
+                width = _choice(sch, [lanes * v for v in self.vectors])
+                sch.annotate(block, VECTORIZE, width)
+        return [sch]
+
+    def _root(self, sch: Schedule, root: BlockRV, realize: BlockRealize) -> None:
+        open_ones = [r for r in blocks_of(realize.block.body) if not settled(sch, r)]
+        notes = realize.block.annotations
+        if open_ones and self.jobs_per_core and PARALLEL not in notes:
+            sch.annotate(root, PARALLEL, _choice(sch, [self.cores * j for j in self.jobs_per_core]))
+        reductions = [r for r in open_ones if any(v.is_reduce for v in r.block.iter_vars)]
+        if reductions and self.unroll and UNROLL not in notes:
+            sch.annotate(root, UNROLL, _choice(sch, list(self.unroll)))
+
+
+def settled(sch: Schedule, realize: BlockRealize) -> bool:
+    """Whether a tiling has chosen the loop kinds over a block: parallel outside, vectors inside."""
+    kinds = {loop.kind for loop in sch.state.loops_above(realize)}
+    tiled = TILED in realize.block.annotations
+    return ForKind.VECTORIZED in kinds and (tiled or ForKind.PARALLEL in kinds)
+
+
+def _choice(sch: Schedule, candidates: list[int]) -> ExprRV | int:
+    """One of the candidates, sampled where there is a choice."""
+    if len(candidates) == 1:
+        return candidates[0]
+    return sch.sample_categorical(candidates, [1.0 / len(candidates)] * len(candidates))
