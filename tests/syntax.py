@@ -20,7 +20,7 @@ from metasched.ir.expr import (
     TRUE,
     Add,
     And,
-    BinaryOp,
+    Arithmetic,
     Cast,
     Compare,
     Expr,
@@ -41,7 +41,7 @@ from metasched.ir.op import OPS, Broadcast, Call, Ramp, Shuffle
 INTS = ["int32", "int32", "int32", "int64", "int8", "uint8"]
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
 SCALARS = [*INTS, *FLOATS, "bool"]
-ARITHMETIC = [k for k in BinaryOp.__subclasses__()[0].__subclasses__()]
+ARITHMETIC = list(Arithmetic.__subclasses__())
 COMPARISONS = list(Compare.__subclasses__())
 VALUES = [0.0, -0.0, 1.0, -2.5, 0.1, 1e-9, 3e38, float("inf"), float("-inf"), float("nan")]
 
@@ -265,7 +265,8 @@ class Syntax:
                 kind = DType(rng.choice(["int32", "int64"]))
                 value, dom = self.expr(kind, 2), Range(self.expr(kind, 1), self.expr(kind, 1))
             values.append(value)
-            iters.append(s.IterVar(Var(self.name(), value.dtype), dom, rng.choice(list(s.IterKind))))
+            var = Var(self.name(), value.dtype)
+            iters.append(s.IterVar(var, dom, rng.choice(list(s.IterKind))))
         predicate = self.expr(DType("bool")) if rng.random() < 0.3 else TRUE
         with self.scope():
             self.vars += [v.var for v in iters]

@@ -34,6 +34,7 @@ from metasched.ir.expr import (
     Var,
     as_expr,
     as_int,
+    mul,
     sub,
 )
 from metasched.ir.op import Call, Ramp
@@ -470,7 +471,7 @@ def _access_ptr(
     """access_ptr(data, offset, extent, mask); bit 1 of the mask reads, bit 2 writes."""
     if isinstance(access_mask, str):
         access_mask = sum({"r": 1, "w": 2}[letter] for letter in access_mask)
-    whole = functools.reduce(builder.WORDS["Mul"], buffer.shape, 1) if extent is None else extent
+    whole = functools.reduce(mul, buffer.shape, as_expr(1)) if extent is None else extent
     return apply_op("access_ptr", [buffer.data, typed(offset), typed(whole), access_mask])
 
 

@@ -122,8 +122,7 @@ class Reader(Evaluator):
         if want is not None and found.dtype is not want:
             self.fail(node, f"the value is {found.dtype}, the variable {want}",
                       f'write T.cast(value, "{want}")')  # fmt: skip
-        var = var or Var(name, found.dtype)
-        bound = var
+        bound = Var(name, found.dtype) if var is None else var
         return Scoped(lambda body: LetStmt(bound, found, body), bound)
 
     def assertion(self, node: ast.AST, condition: Any, message: Any) -> AssertStmt:
