@@ -8,7 +8,7 @@ from metasched.ir.expr import (
     FALSE, TRUE, And, Compare, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Not, Or, Var, as_int,
 )  # fmt: skip
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import For, IfThenElse, LetStmt, SeqStmt, Stmt, seq
+from metasched.ir.stmt import Evaluate, For, IfThenElse, LetStmt, SeqStmt, Stmt, seq
 from metasched.ir.visit import map_body, transform_expr, walk_exprs
 
 _WORTH = (FloorDiv, FloorMod, Min, Max, Compare, And, Or, Not)
@@ -49,7 +49,7 @@ def _statement(stmt: Stmt, an: Analyzer, memo: dict[Expr, Expr]) -> Stmt:
 
 
 def _is_nothing(stmt: Stmt) -> bool:
-    return not stmt.stmts and len(stmt.exprs) == 1 and isinstance(stmt.exprs[0], IntImm)
+    return isinstance(stmt, Evaluate) and isinstance(stmt.value, IntImm)
 
 
 def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
