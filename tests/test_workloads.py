@@ -9,6 +9,7 @@ from metasched import workloads
 from metasched.errors import RegistryError
 from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
+from metasched.runtime.build import build
 from metasched.script import script
 from metasched.workloads.padding import out_size, taps
 
@@ -48,17 +49,22 @@ SMALL = [
 ]
 
 
-def compute(workload, shape, integers):
+def compute(workload, shape, integers, compiled=False):
     inputs = workload.inputs(shape, seed=1, integers=integers)
     output = workload.output(shape)
-    run(workload.func(shape), *inputs, output)
+    func = workload.func(shape)
+    if compiled:
+        build(func)(*inputs, output)
+    else:
+        run(func, *inputs, output)
     return output, workload.reference(shape, *inputs)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["interpreted", "compiled"])
 @pytest.mark.parametrize(("name", "shape"), SMALL, ids=lambda v: str(v).replace(" ", ""))
-def test_program_agrees_with_the_reference(name, shape):
+def test_program_agrees_with_the_reference(name, shape, compiled):
     workload = workloads.get(name)
-    output, expected = compute(workload, shape, integers=True)
+    output, expected = compute(workload, shape, integers=True, compiled=compiled)
     assert output.shape == expected.shape
     if name in ("sfm", "nrm"):
         limit = 64 * np.finfo(np.float32).eps * np.abs(expected).max()
