@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from metasched.space.module import SCHEDULE_MODULES
+
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
@@ -17,6 +19,8 @@ def python_blocks() -> list[tuple[int, str]]:
 
 def test_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # What README registers is gone afterwards.
+    monkeypatch.setattr(SCHEDULE_MODULES, "_items", dict(SCHEDULE_MODULES._items))
     namespace = {"__name__": "readme"}
     blocks = python_blocks()
     assert blocks
