@@ -330,7 +330,9 @@ def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
         if source == "float64":
             value = _odd_rounded(e, value)
         return round_bfloat(e, _relabel(convert(e, value, FLOAT32), dtype))
-    return _step(e, "fpext" if dtype.bits > source.bits else "fptrunc", value, dtype)
+    if source == "float64" and dtype == "float16":  # the direct step would call a library
+        value = _odd_rounded(e, value)
+    return _step(e, "fpext" if dtype.bits > value.dtype.bits else "fptrunc", value, dtype)
 
 
 def _odd_rounded(e: Emitter, value: Val) -> Val:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from metasched.codegen.elf import undefined_symbols
 from metasched.codegen.module import emit_module, shape_symbols
 from metasched.codegen.signature import Signature
 from metasched.errors import BuildError
@@ -82,7 +83,7 @@ def compile_func(
     options = (target.triple, target.mcpu, features, opt_level)
     machine = _machine(*options)
     obj = machine.emit_object(_optimised(text, machine, opt_level))
-    externs = tuple(sorted(module.externs))
+    externs = undefined_symbols(obj)
     return Compiled(obj, symbol, signature, text, externs, "GOMP_parallel" in externs, options)
 
 

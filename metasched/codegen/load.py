@@ -85,7 +85,7 @@ def link(obj: bytes, exports: tuple[str, ...], externs: tuple[str, ...] = ()) ->
     import llvmlite.binding as llvm
 
     builder = llvm.JITLibraryBuilder().add_object_img(obj)
-    for name in (*externs, *_ALWAYS):
+    for name in externs:
         builder = builder.import_symbol(name, _address(name))
     for name in exports:
         builder = builder.export_symbol(name)
@@ -94,6 +94,3 @@ def link(obj: bytes, exports: tuple[str, ...], externs: tuple[str, ...] = ()) ->
     except RuntimeError as error:
         raise BuildError(f"the kernel cannot be linked: {error}") from None
 
-
-# What LLVM itself may call: block copies, and remainders and conversions without an instruction.
-_ALWAYS = ("aligned_alloc", "free", "memcpy", "memset", "memmove", "fmod", "fmodf")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
     FALSE, TRUE, And, Compare, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Not, Or, Var, as_int,
 )  # fmt: skip
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
 from metasched.ir.stmt import Evaluate, For, IfThenElse, LetStmt, SeqStmt, Stmt, seq
 from metasched.ir.visit import map_body, transform_expr, walk_exprs
 
@@ -59,15 +61,19 @@ def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
         return expr
 
     def visit(node: Expr) -> Expr | None:
-        if isinstance(node, Compare) and node.a.dtype is INT64:
-            return an.simplify(node)
         if isinstance(node, (And, Or, Not)):
             return _logic(node)
-        if isinstance(node, (FloorDiv, FloorMod, Min, Max)) and node.dtype is INT64:
+        operand = node.a if isinstance(node, _WORTH) else None
+        if operand is not None and operand.dtype is INT64 and not _is_data(node):
             return an.simplify(node)
         return None
 
     return transform_expr(expr, visit, memo)
+
+
+def _is_data(expr: Expr) -> bool:
+    """Made of elements of buffers: those wrap, the analyzer takes indices not to."""
+    return any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(expr))
 
 
 def _logic(node: Expr) -> Expr | None:
