@@ -5,7 +5,7 @@ from __future__ import annotations
 from metasched.errors import TargetError
 from metasched.space.module import Module, user_modules
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
-from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation
+from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
@@ -36,7 +36,7 @@ def _cpu(target: Target) -> tuple[Module, ...]:
         AddRFactor(target.num_cores),
         VectorReduction(bits),
         FuseRows(),
-        RandomComputeLocation(),
+        StageAtTile(),
         ParallelVectorizeUnroll(target.num_cores, vector_bits=bits),
     )
 

@@ -42,6 +42,16 @@ def vector_iter(block: Block) -> IterVar | None:
     return best
 
 
+def has_vectors(block: Block) -> bool:
+    """Whether some spatial iterator moves every store by one element, every load by one or none."""
+    for v in block.iter_vars:
+        if v.is_spatial and as_int(v.dom.extent) != 1:
+            moves = [(a.is_write, iter_stride(a, v.var)) for a in accesses(block)]
+            if all(s == 1 or (s == 0 and not w) for w, s in moves):
+                return True
+    return False
+
+
 def contiguous(child: Child, loop: For) -> bool:
     """Whether along a loop every store moves by one element and every load by one or none."""
     moves = [(a.is_write, s) for a, s in strides(child, loop)]

@@ -1,4 +1,5 @@
-"""random_compute_location, fuse_rows: where a producer that stays a stage of its own is computed."""
+"""Where a producer that stays a stage of its own is computed: at a sampled loop, at the outer tiles
+of its consumer, or row by row with it."""
 
 from __future__ import annotations
 
@@ -37,6 +38,39 @@ class RandomComputeLocation:
         except ScheduleError:
             return [sch]
         return [moved]
+
+
+@dataclass(frozen=True, slots=True)
+class StageAtTile:
+    """Offer to compute an untiled producer (a padding stage) for each outer tile of its consumer.
+
+    Offers that and the stage as it is, on its own. Unlike a sampled location the choice is between
+    design spaces, so that the steps of a space are the same whatever is decided in it.
+    """
+
+    @property
+    def name(self) -> str:
+        return "stage_at_tile"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(realize.block.token)
+        consumers = scope.consumers(child.token)
+        if not untouched(child) or len(consumers) != 1:
+            return [sch]
+        if TILED not in consumers[0].block.annotations:
+            return [sch]
+        moved = sch.copy()
+        try:
+            place = moved.get_loops(moved.get_block(consumers[0].block.name))[0]
+            moved.compute_at(block, place, preserve_unit_loops=True)
+        except ScheduleError:
+            return [sch]
+        return [sch, moved]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from metasched.ir.stmt import BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.strides import has_vectors
 
 PARALLEL = "meta_schedule.parallel"
 """Note on the root: the iterations that parallel loops should have at least, where they can."""
@@ -49,7 +50,7 @@ class ParallelVectorizeUnroll:
         realize = sch.state.block(block)
         if sch.state.parent(realize) is None:
             self._root(sch, block, realize)
-        elif not settled(sch, realize) and is_leaf(realize.block) is None:
+        elif not settled(sch, realize) and is_leaf(realize.block) is None and has_vectors(realize.block):
             bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
             lanes = max(1, self.vector_bits // max(8, bits))
             if self.vectors and lanes > 1 and VECTORIZE not in realize.block.annotations:

@@ -33,7 +33,7 @@ PARTIAL = "meta_schedule.partial_reduction"
 
 @dataclass(frozen=True, slots=True)
 class AddRFactor:
-    """Offer the two ways to factor a reduction that lacks parallel iterations, and neither.
+    """Offer to factor the outermost loop of a reduction that lacks parallel iterations.
 
     Attributes:
         cores: of the machine.
@@ -60,25 +60,19 @@ class AddRFactor:
         extents = [as_int(v.dom.extent) or 1 for v in realize.block.iter_vars if v.is_spatial]
         if not untouched(child) or math.prod(extents) >= 2 * self.cores:
             return [sch]
-        found = []
-        for half in (0, 1):
-            variant = sch.copy()
-            try:
-                self._apply(variant, block, half)
-            except ScheduleError:
-                continue
-            found.append(variant)
-        return [*found, sch]
+        variant = sch.copy()
+        try:
+            self._apply(variant, block)
+        except ScheduleError:
+            return [sch]
+        return [variant, sch]
 
-    def _apply(self, sch: Schedule, block: BlockRV, half: int) -> None:
-        every = axes(sch, block)
-        spatial = [a.loop for a in every if a.spatial]
-        reduce = [a.loop for a in every if not a.spatial]
-        sch.reorder(*spatial, *reduce)
-        fused = sch.fuse(*reduce) if len(reduce) > 1 else reduce[0]
-        tiles = sch.sample_perfect_tile(fused, 2, self.max_innermost_factor)
-        loops = sch.split(fused, list(tiles))
-        sch.rfactor(loops[half], len(sch.get(block).writes[0].region))
+    def _apply(self, sch: Schedule, block: BlockRV) -> None:
+        loop = next(a.loop for a in axes(sch, block) if not a.spatial and a.extent != 1)
+        tiles = sch.sample_perfect_tile(loop, 2, self.max_innermost_factor)
+        sch.require(tiles[0] >= self.cores)
+        parts = sch.split(loop, list(tiles))
+        sch.rfactor(parts[0], len(sch.get(block).writes[0].region))
         sch.annotate(block, PARTIAL, 1)
 
 
