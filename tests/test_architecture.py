@@ -26,7 +26,7 @@ FLOORS: list[tuple[str, str]] = [
     (
         "ir",
         "intern dtype expr op buffer stmt func visit describe canonical equal verify_rules verify "
-        "interp_ops interp_expr interp_memory interp_stmt interp_lanes interp",
+        "interp_ops interp_fence interp_expr interp_memory interp_stmt interp_lanes interp",
     ),
     (
         "arith",
@@ -50,14 +50,14 @@ FLOORS: list[tuple[str, str]] = [
     ("lower", "affine passes.* pipeline"),
     (
         "codegen",
-        "types signature emit arithmetic memory intrinsics vectormath ops expressions parallel "
-        "loops statements module compile load peak",
+        "types signature emit arithmetic memory intrinsics vectormath branch ops expressions "
+        "parallel loops statements module elf compile load peak",
     ),
     ("runtime", "arguments parallel native timing export kernel build exported peak"),
     ("space", "module strides combinators tiling modules.* defaults generate"),
     ("postproc", "*"),
     ("mutate", "*"),
-    ("measure", "data arena candidate jobs timer worker process settings local cluster replay"),
+    ("measure", "candidate worker process data arena jobs settings local replay cluster"),
     ("cost", "motion summary features model lightgbm"),
     ("database", "record store lookup"),
     ("search", "population strategy evolution annealing baselines observe run tasks"),

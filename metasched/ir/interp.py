@@ -49,6 +49,7 @@ def run(
     name: str | None = None,
     seed: int = 0,
     check_undefined: bool = False,
+    check_regions: bool = False,
 ) -> Any:
     """Execute a function in place on its arguments.
 
@@ -59,6 +60,7 @@ def run(
         name: which function of a module that has several.
         seed: of the order in which parallel iterations run.
         check_undefined: also raise when an element of fresh memory is read before it is written.
+        check_regions: also raise when a block touches an element outside its declared regions.
 
     Returns:
         What the function returns, None for most.
@@ -67,7 +69,7 @@ def run(
         InterpretError: the arguments do not fit, or the program does something without meaning.
     """
     func = _choose(source, name)
-    compiler = LaneCompiler(check_undefined)
+    compiler = LaneCompiler(check_undefined, check_regions)
     if len(args) != len(func.params):
         raise InterpretError(f"{len(func.params)} arguments expected, {len(args)} given")
     env: Env = [None]

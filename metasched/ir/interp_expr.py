@@ -45,6 +45,7 @@ from metasched.ir.expr import (
     Var,
     wrap,
 )
+from metasched.ir.interp_fence import Fences
 from metasched.ir.interp_ops import (
     IGNORES_ARGUMENTS,
     INT_ARRAY_DIVISIONS,
@@ -90,11 +91,12 @@ _FLOAT_DIVISIONS: dict[str, Callable[[Any, Any], Any]] = {
 class ExprCompiler:
     """Gives slots to variables and buffers and closures to expressions."""
 
-    def __init__(self, check_undefined: bool = False) -> None:
+    def __init__(self, check_undefined: bool = False, check_regions: bool = False) -> None:
         self.slots: dict[Var | Buffer, int] = {}
         self.size = 1  # slot 0 is the random generator
         self.check_undefined = check_undefined
-        self._memo: dict[Expr, Eval] = {}
+        self.fences = Fences(check_regions)
+        self.memo: dict[Expr, Eval] = {}
 
     def slot(self, leaf: Var | Buffer) -> int:
         """The place of a variable or buffer in the environment."""
@@ -106,9 +108,9 @@ class ExprCompiler:
 
     def expr(self, e: Expr) -> Eval:
         """The closure that evaluates `e`."""
-        found = self._memo.get(e)
+        found = self.memo.get(e)
         if found is None:
-            found = self._memo[e] = self._compile(e)
+            found = self.memo[e] = self._compile(e)
         return found
 
     def _compile(self, e: Expr) -> Eval:
@@ -136,7 +138,7 @@ class ExprCompiler:
     def _binary(self, e: BinaryOp) -> Eval:
         spine: list[BinaryOp] = []
         node: Expr = e
-        while isinstance(node, BinaryOp) and node not in self._memo:
+        while isinstance(node, BinaryOp) and node not in self.memo:
             spine.append(node)
             node = node.a
         if len(spine) > _LONG:  # a deep sum: a loop instead of recursion
@@ -265,7 +267,7 @@ class ExprCompiler:
 
     def _scalar_load(self, e: BufferLoad, is_float: bool) -> Eval:
         slot, buffer = self.slot(e.buffer), e.buffer
-        if len(e.indices) == 1:
+        if len(e.indices) == 1 and not self.fences.blocks:
             only = self.expr(e.indices[0])
 
             def load1(env: Env) -> Any:
@@ -278,7 +280,7 @@ class ExprCompiler:
                 raise outside(buffer, (i,), env[slot])
 
             return load1
-        if len(e.indices) == 2:
+        if len(e.indices) == 2 and not self.fences.blocks:
             first, second = map(self.expr, e.indices)
 
             def load2(env: Env) -> Any:
@@ -299,9 +301,11 @@ class ExprCompiler:
 
         return load
 
-    def place(self, buffer: Buffer, indices: Sequence[Expr]) -> Callable[[Env], tuple[int, ...]]:
+    def place(
+        self, buffer: Buffer, indices: Sequence[Expr], write: bool = False
+    ) -> Callable[[Env], tuple[int, ...]]:
         """The position of one element, checked against the array's shape."""
-        slot = self.slot(buffer)
+        slot, guard = self.slot(buffer), self.fences.guard(self, buffer, write)
         parts = [self.expr(i) for i in indices]
 
         def at(env: Env) -> tuple[int, ...]:
@@ -312,17 +316,24 @@ class ExprCompiler:
             for i, n in zip(where, array.shape, strict=False):
                 if not 0 <= i < n:
                     raise outside(buffer, where, array)
+            if guard is not None:
+                guard(env, where)
             return where
 
         return at
 
     def lanes_of(
-        self, buffer: Buffer, indices: Sequence[Expr], predicate: Expr | None, lanes: int
+        self,
+        buffer: Buffer,
+        indices: Sequence[Expr],
+        predicate: Expr | None,
+        lanes: int,
+        write: bool = False,
     ) -> Callable[[Env], tuple[Any, Any]]:
         """(positions, mask) of a vector access; lanes that are masked out are not checked."""
         parts = [self.expr(i) for i in indices]
         mask = None if predicate is None else self.expr(predicate)
-        slot = self.slot(buffer)
+        slot, guard = self.slot(buffer), self.fences.guard(self, buffer, write)
 
         def at(env: Env) -> tuple[Any, Any]:
             active = np.ones(lanes, bool) if mask is None else np.broadcast_to(mask(env), lanes)
@@ -333,6 +344,9 @@ class ExprCompiler:
             for i, n in zip(where, array.shape, strict=False):
                 if i.size and not (i.min() >= 0 and i.max() < n):
                     raise outside(buffer, tuple(w.tolist() for w in where), array)
+            if guard is not None:
+                for lane in zip(*where, strict=True):
+                    guard(env, [int(i) for i in lane])
             return where, active
 
         return at

@@ -168,8 +168,9 @@ class LaneCompiler(StmtCompiler):
 
     def _realize_all(self, s: BlockRealize) -> RunAll:
         enter, starts = self.bind(s)
-        init = None if s.block.init is None else self.all(s.block.init)
-        body = self.all(s.block.body)
+        with self.fences.around(self, s.block):
+            init = None if s.block.init is None else self.all(s.block.init)
+            body = self.all(s.block.body)
 
         def run(lanes: list[Env]) -> None:
             inside = [lane for lane in lanes if enter(lane)]

@@ -28,6 +28,7 @@ def allocate(compiler: ExprCompiler, buffer: Buffer) -> Step:
     """Fresh memory, filled with what nobody wrote: NaN, for integers a sentinel."""
     shape = [compiler.expr(s) for s in buffer.shape]
     slot, watch = compiler.slot(buffer), compiler.check_undefined
+    compiler.fences.made(buffer)
     fill, kind = undefined(buffer.dtype), storage(buffer.dtype)
 
     def run(env: Env) -> None:
@@ -95,6 +96,7 @@ def match_view(compiler: ExprCompiler, match: MatchBufferRegion) -> Step:
     ]
     layout = layout_binders(compiler, buffer, offset_known=False)
     from_slot, slot = compiler.slot(source), compiler.slot(buffer)
+    compiler.fences.made(buffer)
 
     def run(env: Env) -> None:
         array, written = env[from_slot], env[from_slot + 1]
@@ -130,6 +132,7 @@ def declare_view(compiler: ExprCompiler, buffer: Buffer, source: Buffer) -> Step
     strides = [compiler.expr(s) for s in buffer.row_major_strides()]
     offset = None if buffer.elem_offset is None else compiler.expr(buffer.elem_offset)
     from_slot, slot = compiler.slot(source), compiler.slot(buffer)
+    compiler.fences.made(buffer)
     kind = storage(buffer.dtype)
 
     def run(env: Env) -> None:

@@ -18,6 +18,7 @@ from metasched.ir.stmt import (
     Allocate,
     AssertStmt,
     AttrStmt,
+    Block,
     BlockRealize,
     Break,
     BufferStore,
@@ -28,6 +29,7 @@ from metasched.ir.stmt import (
     ForKind,
     IfThenElse,
     IterKind,
+    IterVar,
     LetStmt,
     Return,
     SeqStmt,
@@ -157,7 +159,7 @@ class StmtCompiler(ExprCompiler):
             return lambda env: commit(env, prepare(env))
         value, slot, buffer = self.expr(s.value), self.slot(s.buffer), s.buffer
         watch = self.check_undefined
-        if len(s.indices) == 1 and not watch:
+        if len(s.indices) == 1 and not watch and not self.fences.blocks:
             index = self.expr(s.indices[0])
 
             def store1(env: Env) -> None:
@@ -170,7 +172,7 @@ class StmtCompiler(ExprCompiler):
                     raise outside(buffer, (i,), env[slot]) from None
 
             return store1
-        at = self.place(s.buffer, s.indices)
+        at = self.place(s.buffer, s.indices, write=True)
 
         def store(env: Env) -> None:
             v = value(env)
@@ -185,7 +187,7 @@ class StmtCompiler(ExprCompiler):
         """Evaluate everything, then write: lanes in lockstep do the first all before the second."""
         value, slot = self.expr(s.value), self.slot(s.buffer)
         if s.predicate is None and s.value.dtype.lanes == 1:
-            at = self.place(s.buffer, s.indices)
+            at = self.place(s.buffer, s.indices, write=True)
 
             def write(env: Env, pair: Any) -> None:
                 env[slot][pair[0]] = pair[1]
@@ -195,7 +197,7 @@ class StmtCompiler(ExprCompiler):
             return lambda env: (at(env), value(env)), write
         inner = s.buffer.dtype.lanes
         lanes = s.value.dtype.lanes // inner
-        many = self.lanes_of(s.buffer, s.indices, s.predicate, lanes)
+        many = self.lanes_of(s.buffer, s.indices, s.predicate, lanes, write=True)
 
         def prepare(env: Env) -> Any:
             where, active = many(env)
@@ -266,8 +268,9 @@ class StmtCompiler(ExprCompiler):
 
     def _realize(self, s: BlockRealize) -> Run:
         enter, starts = self.bind(s)
-        init = None if s.block.init is None else self.one(s.block.init)
-        body = self.one(s.block.body)
+        with self.fences.around(self, s.block):
+            init = None if s.block.init is None else self.one(s.block.init)
+            body = self.one(s.block.body)
 
         def run(env: Env) -> None:
             if enter(env):
@@ -285,32 +288,35 @@ class StmtCompiler(ExprCompiler):
         values = [self.expr(v) for v in s.iter_values]
         bounds = [(self.expr(v.dom.min), self.expr(v.dom.extent)) for v in block.iter_vars]
         slots = [self.slot(v.var) for v in block.iter_vars]
+        setup = [
+            _binder(block, iter_var, slot, value, bound)
+            for iter_var, slot, value, bound in zip(
+                block.iter_vars, slots, values, bounds, strict=True
+            )
+        ]
         reduce = [
             (slot, low)
             for v, slot, (low, _) in zip(block.iter_vars, slots, bounds, strict=True)
             if v.kind is IterKind.REDUCE
         ]
-        setup = [allocate(self, b) for b in block.alloc_buffers]
-        setup += [match_view(self, m) for m in block.match_buffers]
-        checked = [v.kind in (IterKind.SPATIAL, IterKind.REDUCE) for v in block.iter_vars]
-        plan = list(zip(slots, bounds, checked, block.iter_vars, strict=True))
+        with self.fences.around(self, block):
+            setup += [allocate(self, b) for b in block.alloc_buffers]
+            setup += [match_view(self, m) for m in block.match_buffers]
 
         def enter(env: Env) -> bool:
             if predicate is not None and not predicate(env):
                 return False
-            bound = [v(env) for v in values]
-            for (slot, (low, extent), check, iter_var), value in zip(plan, bound, strict=True):
-                if check and not 0 <= value - low(env) < extent(env):
-                    raise InterpretError(
-                        f"block {block.name}: iterator {iter_var.var.name} = {value} is outside "
-                        f"its domain ({describe(iter_var)})"
-                    )
-                env[slot] = value
             for step in setup:
                 step(env)
             return True
 
-        return enter, lambda env: all(env[slot] == low(env) for slot, low in reduce)
+        def starts(env: Env) -> bool:
+            for slot, low in reduce:
+                if env[slot] != low(env):
+                    return False
+            return True
+
+        return enter, starts
 
     def _return(self, s: Return) -> Run:
         value = (lambda env: None) if s.value is None else self.expr(s.value)
@@ -319,6 +325,33 @@ class StmtCompiler(ExprCompiler):
             raise ReturnSignal(value(env))
 
         return leave
+
+
+def _binder(block: Block, v: IterVar, slot: int, value: Eval, bound: tuple[Eval, Eval]) -> Run:
+    """Give an iterator its value; spatial and reduce ones stay within their domain."""
+    low, high = as_int(v.dom.min), as_int(v.dom.min + v.dom.extent)
+
+    def complain(x: int) -> InterpretError:
+        return InterpretError(
+            f"block {block.name}: iterator {v.var.name} = {x} is outside its domain ({describe(v)})"
+        )
+
+    def free(env: Env) -> None:
+        env[slot] = value(env)
+
+    def constant(env: Env) -> None:
+        env[slot] = x = value(env)
+        if not low <= x < high:
+            raise complain(x)
+
+    def symbolic(env: Env) -> None:
+        env[slot] = x = value(env)
+        if not 0 <= x - bound[0](env) < bound[1](env):
+            raise complain(x)
+
+    if v.kind not in (IterKind.SPATIAL, IterKind.REDUCE):
+        return free
+    return symbolic if low is None or high is None else constant
 
 
 def _raise(error: type[Exception]) -> Callable[[StmtCompiler, Any], Run]:

@@ -494,3 +494,33 @@ def test_random_programs_keep_their_number():
     """The generator is stable: recorded seeds elsewhere stay meaningful within one run."""
     first, second = (random_func(random.Random(7)) for _ in range(2))
     assert [p.name for p in first.params] == [p.name for p in second.params]
+
+
+def copy_func(reads, writes, value):
+    a, b, v = Buffer.of("A", (8,)), Buffer.of("B", (8,)), Var("v")
+    block = Block(
+        "copy", (IterVar(v, Range.of(0, 4)),), (BufferRegion(a, (reads(v),)),),
+        (BufferRegion(b, (writes(v),)),), BufferStore(b, a[value(v)], (v,)),
+    )  # fmt: skip
+    root = Block("root", (), (), (), loop(i, 4, BlockRealize((i,), TRUE, block)))
+    return func([a, b], BlockRealize.plain(root))
+
+
+@pytest.mark.parametrize("kind", [ForKind.SERIAL, ForKind.VECTORIZED])
+def test_regions_can_be_watched(kind):
+    good = copy_func(lambda v: Range.of(v, 2), lambda v: Range.of(v, 1), lambda v: v + 1)
+    reads = copy_func(lambda v: Range.of(v, 1), lambda v: Range.of(v, 1), lambda v: v // 2)
+    writes = copy_func(lambda v: Range.of(0, 8), lambda v: Range.of(0, 3), lambda v: v)
+    x, y = np.ones((2, 8), "float32")
+    run(with_kinds(good, {"i": kind}), x, y, check_regions=True)
+    with pytest.raises(InterpretError, match=r"block copy reads A\[0\] outside .* \(A\[v\]\)"):
+        run(with_kinds(reads, {"i": kind}), x, y, check_regions=True)
+    with pytest.raises(InterpretError, match=r"block copy writes B\[3\] outside"):
+        run(with_kinds(writes, {"i": kind}), x, y, check_regions=True)
+    run(writes, x, y)
+
+
+@given(funcs())
+@settings(max_examples=20, deadline=None)
+def test_random_programs_keep_their_contracts(f):
+    run(f, *random_args(f, random.Random(0)), check_undefined=True, check_regions=True)
