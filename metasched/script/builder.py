@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from metasched.errors import ParseError, TypeMismatchError
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType, promote
 from metasched.ir.expr import (
     FALSE,
@@ -34,6 +34,7 @@ from metasched.ir.expr import (
     Var,
     as_expr,
     cast,
+    mul,
 )
 from metasched.ir.op import OPS, Broadcast, Call, Ramp, Shuffle
 from metasched.script.words import ALIASES, FUNCTIONS, INFIX, TYPE_FIRST, apply_op
@@ -336,13 +337,13 @@ class BufferWord:
     ) -> Buffer:
         extents = shape if isinstance(shape, (tuple, list)) else (shape,)
         data = data.data if isinstance(data, Buffer) else data
-        offset = None if elem_offset is None else typed(elem_offset)
+        offset = None if elem_offset is None else _size(elem_offset)
         return Buffer(
             "buffer",
-            tuple(typed(e) for e in extents),
+            tuple(_size(e) for e in extents),
             dtype_of(dtype),
             scope or "global",
-            tuple(typed(s) for s in strides or ()),
+            tuple(_size(s) for s in strides or ()),
             offset,
             align if align > 0 else 64,
             offset_factor if offset_factor > 0 else 1,
@@ -358,6 +359,16 @@ class BufferWord:
 WORDS["Buffer"] = BufferWord()
 
 
+def _size(value: Any) -> Expr:
+    """An extent, stride or offset: an integer."""
+    found = typed(value)
+    if not found.dtype.is_int:
+        raise TypeMismatchError(
+            f"shapes, strides and offsets are integers, not {value!r}; declare n = T.int32()"
+        )
+    return found
+
+
 def renamed(buffer: Buffer, name: str) -> Buffer:
     """A fresh description under a name of its own; a data pointer named after it follows."""
     data = Var(name, "handle") if buffer.data.name == "buffer" else buffer.data
@@ -365,6 +376,34 @@ def renamed(buffer: Buffer, name: str) -> Buffer:
         name, buffer.shape, buffer.dtype, buffer.scope, buffer.strides, buffer.elem_offset,
         buffer.align, buffer.offset_factor, data,
     )  # fmt: skip
+
+
+BUFFER_DATA = ("name", "shape", "dtype", "strides", "elem_offset", "data", "ndim", "align")
+
+
+def _vload(buffer: Buffer, indices: Any, dtype: Any = None, predicate: Any = None) -> BufferLoad:
+    items = indices if isinstance(indices, (tuple, list)) else (indices,)
+    mask = None if predicate is None else typed(predicate)
+    return BufferLoad(buffer, [typed(i) for i in items], mask)
+
+
+def _access_ptr(
+    buffer: Buffer, access_mask: Any, ptr_type: Any = None, content_lanes: int = 1,
+    offset: Any = 0, extent: Any = None,
+) -> Call:  # fmt: skip
+    """access_ptr(data, offset, extent, mask); bit 1 of the mask reads, bit 2 writes."""
+    if isinstance(access_mask, str):
+        access_mask = sum({"r": 1, "w": 2}[letter] for letter in access_mask)
+    whole = functools.reduce(mul, buffer.shape, as_expr(1)) if extent is None else extent
+    return apply_op("access_ptr", [buffer.data, typed(offset), typed(whole), access_mask])
+
+
+BUFFER_METHODS: dict[str, Callable[..., Any]] = {
+    "scope": lambda buffer: buffer.scope,
+    "vload": _vload,
+    "access_ptr": _access_ptr,
+    "whole": Buffer.whole,
+}
 
 
 def dtype_of(value: Any) -> DType:
@@ -438,5 +477,5 @@ def lookup(name: str) -> Any:
 
 def near(name: str, names: Sequence[str]) -> str:
     """`; did you mean ...?` when a known name is close."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -34,12 +34,20 @@ from metasched.ir.expr import (
     Var,
     as_expr,
     as_int,
-    mul,
     sub,
 )
-from metasched.ir.op import Call, Ramp
+from metasched.ir.op import Ramp
 from metasched.script import builder
-from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
+from metasched.script.builder import (
+    BUFFER_DATA,
+    BUFFER_METHODS,
+    WORDS,
+    MetaVar,
+    Namespace,
+    StatementWord,
+    infix,
+    typed,
+)
 from metasched.script.diagnostics import Source
 from metasched.script.plain import (
     PYTHON,
@@ -51,8 +59,9 @@ from metasched.script.plain import (
 )
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
-_BUFFER_DATA = ("name", "shape", "dtype", "strides", "elem_offset", "data", "ndim", "align")
-_BUFFER_CALLS = ("scope", "vload", "access_ptr", "whole")
+_REFUSALS = (
+    MetaschedError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
+)  # fmt: skip
 
 
 class Slice:
@@ -108,7 +117,7 @@ class Evaluator:
             if error.line is not None:
                 raise
             self.fail(node, str(error))
-        except (MetaschedError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        except _REFUSALS as error:
             self.fail(node, str(error))
 
     # ---- names and attributes --------------------------------------------------------------
@@ -153,11 +162,11 @@ class Evaluator:
         name = node.attr
         if name == "elem_offset" and buffer.elem_offset is None:
             return as_expr(0)
-        if name in _BUFFER_DATA:
+        if name in BUFFER_DATA:
             return getattr(buffer, name)
-        if name in _BUFFER_CALLS:
-            return functools.partial(_BUFFER_METHODS[name], buffer)
-        words = (*_BUFFER_DATA, *_BUFFER_CALLS, "vstore")
+        if name in BUFFER_METHODS:
+            return functools.partial(BUFFER_METHODS[name], buffer)
+        words = (*BUFFER_DATA, *BUFFER_METHODS, "vstore")
         self.fail(node, f"a buffer has no attribute {name!r}{builder.near(name, words)}")
 
     # ---- subscripts ------------------------------------------------------------------------
@@ -458,29 +467,6 @@ def _same(a: Expr, b: Expr) -> bool:
     return a is b or (type(a) is type(b) and structural_equal(a, b))
 
 
-def _vload(buffer: Buffer, indices: Any, dtype: Any = None, predicate: Any = None) -> BufferLoad:
-    items = indices if isinstance(indices, (tuple, list)) else (indices,)
-    mask = None if predicate is None else typed(predicate)
-    return BufferLoad(buffer, [typed(i) for i in items], mask)
-
-
-def _access_ptr(
-    buffer: Buffer, access_mask: Any, ptr_type: Any = None, content_lanes: int = 1,
-    offset: Any = 0, extent: Any = None,
-) -> Call:  # fmt: skip
-    """access_ptr(data, offset, extent, mask); bit 1 of the mask reads, bit 2 writes."""
-    if isinstance(access_mask, str):
-        access_mask = sum({"r": 1, "w": 2}[letter] for letter in access_mask)
-    whole = functools.reduce(mul, buffer.shape, as_expr(1)) if extent is None else extent
-    return apply_op("access_ptr", [buffer.data, typed(offset), typed(whole), access_mask])
-
-
-_BUFFER_METHODS: dict[str, Callable[..., Any]] = {
-    "scope": lambda buffer: buffer.scope,
-    "vload": _vload,
-    "access_ptr": _access_ptr,
-    "whole": Buffer.whole,
-}
 _RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {
     ast.Constant: lambda e, n: n.value,
     ast.Name: Evaluator.name,

@@ -161,12 +161,18 @@ def _tir_word(name: str) -> Any:
     return _MARKS.get(name) or lookup(name)
 
 
+def _ir_word(name: str) -> Any:
+    if name not in _MODULE_WORDS:
+        raise AttributeError(f"I has no word {name!r}")
+    return _MODULE_WORDS[name]
+
+
 _MARKS = {"prim_func": StatementWord("prim_func")}
 _MODULE_WORDS = {n: StatementWord(n) for n in ("ir_module", "module_attrs")}
 TIR = Namespace("T", _tir_word)
 NAMESPACES = {
     "metasched.script.tir": TIR,
-    "metasched.script.ir": Namespace("I", _MODULE_WORDS.__getitem__),
+    "metasched.script.ir": Namespace("I", _ir_word),
 }
 
 

@@ -133,7 +133,8 @@ def test_operators_keep_their_order():
 
 def test_clashing_names_are_made_unique():
     buffers = [Buffer.of("A.x", (4,), "int8") for _ in range(2)]
-    func = PrimFunc((*buffers, Var("for"), Var("1"), Var("T"), Var("a_name_long_enough_to_break")), Evaluate(IntImm("int32", 0)))
+    scalars = [Var(name) for name in ("for", "1", "T", "a_name_long_enough_to_break_the_line")]
+    func = PrimFunc((*buffers, *scalars), Evaluate(IntImm("int32", 0)))
     names = [line.split(":")[0].strip() for line in script(func).splitlines()[2:7]]
     assert names == ["A_x", "A_x_1", "for_1", "v1", "T_1"]
 
