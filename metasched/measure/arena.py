@@ -94,11 +94,11 @@ class Arena:
                 if hit.size:
                     size = DType(array.dtype).numpy.itemsize
                     if before:
-                        far = (RED_ZONE - int(hit[-1]) + size - 1) // size
+                        far = (RED_ZONE - int(hit[0]) + size - 1) // size
                         where = f"{far} elements before the start"
                     else:
-                        where = f"{int(hit[0]) // size + 1} elements past the end"
-                    return f"wrote {where} of {array.name}"
+                        where = f"{int(hit[-1]) // size + 1} elements past the end"
+                    return f"wrote up to {where} of {array.name}"
         return ""
 
 

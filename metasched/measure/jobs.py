@@ -68,10 +68,6 @@ def build(func: PrimFunc, target: Target, name: str, parallel: bool = True) -> C
     return dataclasses.replace(compiled, llvm_ir="")
 
 
-def warm(*modules: str) -> None:
-    """Nothing: the imports of this module are what warms a worker."""
-
-
 class _Layout:
     """Where a task's initial contents and expected results lie in the shared memory."""
 
@@ -263,11 +259,12 @@ def _samples(
     def repeat(count: int) -> None:
         native.repeat(*values, count)
 
-    if plan.best and first > plan.hopeless * plan.best and first > 0.02:
+    limit = plan.hopeless * plan.best
+    if limit and first > limit and first > 0.05:
         return (first,)
     warm_up = take(repeat, 1)
-    if plan.best and warm_up > plan.hopeless * plan.best:
-        return (warm_up,)
+    if limit and min(first, warm_up) > limit:
+        return (min(first, warm_up),)
     calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
     estimate = warm_up * calls
     if estimate > 4 * plan.budget_ms * 1e-3:

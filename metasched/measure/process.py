@@ -72,6 +72,7 @@ class Worker:
         *,
         nice: int = 0,
         memory: int = 0,
+        preload: str = "",
         fds: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
         start_limit: float = 60.0,
@@ -82,6 +83,7 @@ class Worker:
             name: for messages.
             nice: added to the nice level; 19 for what must not disturb a timed kernel.
             memory: limit of the address space in bytes; 0 for none.
+            preload: module that the process imports as soon as it is ready.
             fds: file descriptors to hand on under the same numbers.
             environment: variables to add to this process's.
             start_limit: seconds until the process must be ready.
@@ -89,6 +91,8 @@ class Worker:
         self.name = name
         self.starts = 0
         self._arguments = ["--nice", str(nice), "--memory", str(memory)]
+        if preload:
+            self._arguments += ["--preload", preload]
         self._fds = tuple(fds)
         self._environment = dict(environment or {})
         self._start_limit = start_limit

@@ -10,6 +10,7 @@ main thread is doing: no worker outlives its parent, even one killed by SIGKILL.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import pickle
@@ -57,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="metasched.measure.worker")
     parser.add_argument("--nice", type=int, default=0, help="added to the process's nice level")
     parser.add_argument("--memory", type=int, default=0, help="bytes of address space; 0: no limit")
+    parser.add_argument("--preload", default="", help="module to import while nothing is to do")
     options = parser.parse_args(arguments)
     _confine(options.nice, options.memory)
     source = os.fdopen(os.dup(0), "rb", buffering=0)
@@ -67,6 +69,9 @@ def main(arguments: list[str] | None = None) -> None:
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     _send(sink, ("ready", os.getpid()))
+    if options.preload:
+        with contextlib.suppress(ImportError):  # the first job will say so
+            importlib.import_module(options.preload)
     while True:
         number, function, payload = jobs.get()
         _send(sink, _work(sink, number, function, payload))

@@ -1,0 +1,380 @@
+"""The local runner: builders work ahead at low priority while one runner checks and times.
+
+One thread, no locks: every worker has at most one job and a function to call with its reply;
+`_pump` waits for whichever ends first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from metasched.codegen.compile import Compiled
+from metasched.errors import MeasureError
+from metasched.ir.equal import structural_hash
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
+from metasched.measure.data import Task, make_task
+from metasched.measure.jobs import TimingPlan, Trial, shared_size
+from metasched.measure.process import Reply, Worker, wait
+from metasched.measure.settings import MeasureOptions
+from metasched.target import Target
+
+_JOBS = "metasched.measure.jobs:"
+_BUILD_STATUS = {
+    "error": Status.BUILD_ERROR,
+    "timeout": Status.BUILD_TIMEOUT,
+    "crash": Status.BUILD_CRASH,
+}
+_RUN_STATUS = {
+    "error": Status.RUN_ERROR,
+    "timeout": Status.RUN_TIMEOUT,
+    "crash": Status.RUN_CRASH,
+}
+
+
+class LocalRunner:
+    """Measures candidates of one workload on this machine, each in other processes.
+
+    Expected results are computed once, by the unscheduled program compiled serially, while the
+    first candidates are being built already. Closing ends all workers; a runner that is forgotten
+    or whose process is killed ends them as well.
+    """
+
+    def __init__(
+        self,
+        func: PrimFunc,
+        target: Target | str | None = None,
+        options: MeasureOptions | None = None,
+    ) -> None:
+        """Start the workers and the build of the unscheduled program; returns at once.
+
+        Args:
+            func: the workload, unscheduled.
+            target: what candidates are compiled for; must be able to run here.
+            options: limits and repetitions.
+
+        Raises MeasureError when code for the target cannot run on this machine.
+        """
+        self.func = func
+        self.target = Target.of(target)
+        reason = Target.native().supports(self.target)
+        if reason is not None:
+            raise MeasureError(f"candidates for {self.target.key} cannot run here: {reason}")
+        self.options = options or MeasureOptions.of(cores=self.target.num_cores)
+        self.best = 0.0
+        self._baseline: Outcome | None = None
+        self._baseline_program: Compiled | None = None
+        self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
+        self._memory: dict[bool, int] = {}
+        self._then: dict[Worker, Callable[[Reply], None]] = {}
+        threads = {"OMP_NUM_THREADS": str(self.options.threads)} if self.options.threads else {}
+        # One descriptor for each kind of data, so that a restarted runner gets them again.
+        for normal in (False, True):
+            self._memory[normal] = os.memfd_create("metasched-task", os.MFD_CLOEXEC)
+        fds = tuple(self._memory.values())
+        limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
+        self._builders = [
+            Worker(f"builder {n}", nice=19, **limits)
+            for n in range(max(1, self.options.build_workers))
+        ]
+        self._runner = Worker("runner", fds=fds, environment=threads, **limits)
+        self._reference = Worker("reference", nice=19, fds=fds, **limits)
+        self._closed = False
+        for worker in (*self._builders, self._runner):
+            worker.start()
+        self._start_baseline()
+
+    # -- the public face ---------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> Outcome:
+        """Time of the unscheduled program run serially; waits for it.
+
+        Raises MeasureError when that program cannot be built or run.
+        """
+        while self._baseline is None:
+            self._pump()
+        return self._baseline
+
+    @property
+    def task(self) -> Task:
+        """The test data and how results are compared; waits for the baseline."""
+        assert self.baseline is not None
+        return self._tasks[False]
+
+    def measure(
+        self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None
+    ) -> list[Outcome]:
+        """See `Runner.measure`."""
+        self._open()
+        batch = _Batch(self, candidates, on_outcome)
+        try:
+            batch.feed()
+            while not batch.done:
+                self._pump()
+                batch.feed()
+        except BaseException:
+            self._abandon()
+            raise
+        return batch.results()
+
+    def verify(self, candidate: Candidate | IRModule) -> Outcome:
+        """Check a program on normally distributed data, with tolerance; nothing is timed.
+
+        The expected results come from the unscheduled program, run at low priority on first use
+        (`prepare_verification` starts that earlier, in the background).
+        """
+        self._open()
+        self.prepare_verification()
+        while True not in self._tasks:
+            self._pump()
+        built = self._build_now(candidate)
+        if isinstance(built, Outcome):
+            return built
+        limit = self._run_limit()
+        task, fd = self._tasks[True], self._memory[True]
+        self._settle(self._runner)
+        reply = self._runner.run(_JOBS + "trial", task, fd, built, None, limit=limit)
+        return outcome_of(reply, 0.0)
+
+    def prepare_verification(self) -> None:
+        """Start computing the expected results for `verify` at low priority, unless done."""
+        assert self.baseline is not None
+        if True in self._tasks or self._reference.busy:
+            return
+        task = self._tasks[False].with_normal_data()
+        os.ftruncate(self._memory[True], shared_size(task))
+        self._submit(
+            self._reference, self._verification_ready, self.options.baseline_timeout,
+            "expect", task, self._memory[True], self._baseline_program,
+        )  # fmt: skip
+
+    def interleave(
+        self, a: Candidate | IRModule, b: Candidate | IRModule, rounds: int = 10
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Time two programs in turn with no build running: samples in seconds of each.
+
+        Raises MeasureError when one of them cannot be built or run.
+        """
+        self._open()
+        task = self.task
+        programs = [self._build_now(c) for c in (a, b)]
+        for program in programs:
+            if isinstance(program, Outcome):
+                raise MeasureError(f"{program.status.value}: {program.message}")
+        while any(w.busy for w in (*self._builders, self._reference, self._runner)):
+            self._pump()
+        reply = self._runner.run(
+            _JOBS + "interleave", task, self._memory[False], *programs, rounds,
+            self.options.sample_ms, limit=self._run_limit() * (rounds + 1),
+        )  # fmt: skip
+        if reply.kind != "value":
+            raise MeasureError(f"comparing two programs failed: {reply.message}")
+        first, second = reply.value
+        return first, second
+
+    def close(self) -> None:
+        """End all workers; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in (*self._builders, self._runner, self._reference):
+            worker.close()
+        for fd in self._memory.values():
+            os.close(fd)
+
+    def __enter__(self) -> LocalRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the baseline ------------------------------------------------------------------------------
+
+    def _start_baseline(self) -> None:
+        name = str(self.func.attrs.get("global_symbol", "main"))
+        self._submit(
+            self._builders[0], self._baseline_built, self.options.baseline_timeout,
+            "build", self.func, self.target, name, False,
+        )  # fmt: skip
+
+    def _baseline_built(self, reply: Reply) -> None:
+        if reply.kind != "value":
+            raise MeasureError(f"the unscheduled program cannot be built: {_reason(reply)}")
+        self._baseline_program = reply.value
+        o = self.options
+        task = make_task(
+            self.func, reply.value.signature, key=structural_hash(self.func), seed=o.seed,
+            extents=o.extents, scalars=o.scalars,
+        )  # fmt: skip
+        os.ftruncate(self._memory[False], shared_size(task))
+
+        def ready(answer: Reply) -> None:
+            if answer.kind != "value":
+                raise MeasureError(f"the unscheduled program cannot be run: {_reason(answer)}")
+            self._tasks[False], seconds = answer.value
+            self._baseline = Outcome(
+                Status.OK, (seconds,), build_seconds=reply.seconds, run_seconds=seconds
+            )
+
+        arguments = (task, self._memory[False], reply.value)
+        self._submit(self._runner, ready, o.baseline_timeout, "expect", *arguments)
+
+    def _verification_ready(self, reply: Reply) -> None:
+        self._reference.close()
+        if reply.kind != "value":
+            raise MeasureError(f"no expected results on normal data: {_reason(reply)}")
+        self._tasks[True] = reply.value[0]
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            raise MeasureError("the runner is closed")
+
+    def _submit(
+        self, worker: Worker, then: Callable[[Reply], None], limit: float, job: str, *args: Any
+    ) -> None:
+        self._then[worker] = then
+        worker.submit(_JOBS + job, *args, limit=limit)
+
+    def _pump(self) -> None:
+        """Wait until a job ends (or something starts) and deliver the replies."""
+        busy = [w for w in self._then if w.busy]
+        if not busy:
+            raise MeasureError("nothing is running: an earlier failure left no baseline")
+        for worker, reply in wait(busy):
+            self._then.pop(worker)(reply)
+
+    def _settle(self, worker: Worker) -> None:
+        while worker.busy:
+            self._pump()
+
+    def _abandon(self) -> None:
+        """After an interrupt: end what candidates are running, keep the baseline's work."""
+        for worker in (*self._builders, self._runner):
+            if worker.busy and self._baseline is not None:
+                self._then.pop(worker, None)
+                worker.close(grace=0.0)
+
+    def _build_now(self, source: Candidate | IRModule) -> Compiled | Outcome:
+        module = source.module if isinstance(source, Candidate) else source
+        builder = self._builders[0]
+        self._settle(builder)
+        func = single_function(module)
+        name = str(func.attrs.get("global_symbol", "main"))
+        reply = builder.run(
+            _JOBS + "build", func, self.target, name, limit=self.options.build_timeout
+        )
+        if reply.kind != "value":
+            return Outcome(_BUILD_STATUS[reply.kind], message=_reason(reply))
+        compiled: Compiled = reply.value
+        return compiled
+
+    def _run_limit(self) -> float:
+        """The limit of a run: what is hopeless beside the best need not be waited for."""
+        limit = self.options.run_timeout
+        if self._baseline is not None:
+            limit = max(limit, 4 * self._baseline.seconds[0])
+        return min(limit, 1.0 + 40 * self.best) if self.best else limit
+
+
+class _Batch:
+    """The candidates of one call of `measure` on their way through builders and runner."""
+
+    def __init__(
+        self, owner: LocalRunner, candidates: Sequence[Candidate], on_outcome: OnOutcome | None
+    ) -> None:
+        self._owner = owner
+        self._candidates = list(candidates)
+        self._on_outcome = on_outcome
+        self._outcomes: dict[int, Outcome] = {}
+        self._to_build = deque(range(len(self._candidates)))
+        self._built: deque[tuple[int, Compiled, float, int]] = deque()
+
+    @property
+    def done(self) -> bool:
+        return len(self._outcomes) == len(self._candidates)
+
+    def results(self) -> list[Outcome]:
+        return [self._outcomes[n] for n in range(len(self._candidates))]
+
+    def feed(self) -> None:
+        """Give every idle worker its next job."""
+        owner = self._owner
+        for builder in owner._builders:
+            while self._to_build and not builder.busy:
+                self._build(builder, self._to_build.popleft())
+        if self._built and not owner._runner.busy and owner._baseline is not None:
+            self._run(*self._built.popleft())
+
+    def _build(self, builder: Worker, number: int) -> None:
+        owner = self._owner
+        try:
+            func = single_function(self._candidates[number].module)
+        except MeasureError as error:
+            self._end(number, Outcome(Status.BUILD_ERROR, message=str(error)))
+            return
+        name = str(func.attrs.get("global_symbol", "main"))
+
+        def then(reply: Reply) -> None:
+            if reply.kind == "value":
+                self._built.append((number, reply.value, reply.seconds, 1))
+                return
+            status = _BUILD_STATUS[reply.kind]
+            message = _reason(reply)
+            self._end(number, Outcome(status, message=message, build_seconds=reply.seconds))
+
+        limit = owner.options.build_timeout
+        owner._submit(builder, then, limit, "build", func, owner.target, name)
+
+    def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
+        owner, o = self._owner, self._owner.options
+        plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, owner.best)
+
+        def then(reply: Reply) -> None:
+            if reply.kind == "crash" and reply.signal == "SIGKILL" and tries < 2:
+                # Not a kernel's own doing: killed from outside, or for memory. Once more.
+                self._built.appendleft((number, compiled, built, tries + 1))
+                return
+            self._end(number, outcome_of(reply, built))
+
+        task, fd = owner._tasks[False], owner._memory[False]
+        owner._submit(owner._runner, then, owner._run_limit(), "trial", task, fd, compiled, plan)
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        self._outcomes[number] = outcome
+        if outcome.ok:
+            best = self._owner.best
+            self._owner.best = min(best, outcome.median) if best else outcome.median
+        if self._on_outcome is not None:
+            self._on_outcome(self._candidates[number], outcome)
+
+
+def single_function(module: Mapping[str, PrimFunc]) -> PrimFunc:
+    """The function of a candidate's module: "main", or the only one."""
+    if "main" in module:
+        return module["main"]
+    if len(module) != 1:
+        raise MeasureError(f"a candidate is one function, the module has {len(module)}")
+    return next(iter(module.values()))
+
+
+def outcome_of(reply: Reply, built: float) -> Outcome:
+    """A runner's reply as an outcome."""
+    if reply.kind != "value":
+        return Outcome(
+            _RUN_STATUS[reply.kind], (), _reason(reply), built, run_seconds=reply.seconds
+        )
+    t: Trial = reply.value
+    return Outcome(t.status, t.seconds, t.message, built, t.run_seconds, t.check_seconds, t.check)
+
+
+def _reason(reply: Reply) -> str:
+    """Why a job failed, in one line, with the worker's last words where they say more."""
+    text = f"{reply.error}: {reply.message}" if reply.error else reply.message
+    last = reply.detail.strip().splitlines()[-1:] if reply.kind == "crash" else []
+    return f"{text}; last words: {last[0]}" if last else text

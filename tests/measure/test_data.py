@@ -1,0 +1,129 @@
+"""Test data: when comparisons are exact, which inputs are drawn, what counts as equal."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from measure.programs import accumulate, elementwise, matmul, scale, under_root
+
+from metasched.codegen.compile import compile_func
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Cast, FloatImm, Max, Select, Var, as_expr
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import call
+from metasched.ir.stmt import BufferStore, For
+from metasched.measure.data import Array, compare, fill, inexact_reason, make_task
+from metasched.target import Target
+
+
+def task_of(func, **given):
+    compiled = compile_func(func, Target.native(), parallel=False)
+    return make_task(func, compiled.signature, key="k", **given)
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        (lambda x: x + x * 3 - 2, ""),
+        (lambda x: Max(x, FloatImm("float32", 0.0)), ""),
+        (lambda x: Select(x > 0.0, x, -x), ""),
+        (lambda x: call("abs", x), ""),
+        (lambda x: Cast("float32", Cast("int32", x)), ""),
+        (lambda x: call("exp", x), "exp"),
+        (lambda x: x / 2, "division"),
+        (lambda x: x * 0.1, "the constant 0.1"),
+        (lambda x: call("call_extern", as_expr("f"), x, dtype="float32"), "call_extern"),
+    ],
+)
+def test_inexact_programs_are_recognised(expression, reason):
+    assert inexact_reason(elementwise(expression)) == reason
+
+
+def test_narrow_floats_are_inexact_where_they_calculate():
+    assert inexact_reason(matmul(4, "float16")) == "float16 arithmetic"
+    wide = elementwise(lambda x: Cast("float16", Cast("float32", x) * 2), "float16")
+    assert inexact_reason(wide) == ""
+
+
+def test_initial_contents_and_poison():
+    assert [a.initial for a in task_of(matmul(4)).arrays] == [True, True, False]
+    assert [a.initial for a in task_of(accumulate()).arrays] == [True, True]
+    assert [a.initial for a in task_of(scale()).arrays] == [True, False]
+
+
+def test_domains_of_the_inputs():
+    root = task_of(elementwise(lambda x: call("sqrt", x))).arrays[0]
+    assert (root.low, root.high) == (1, 4)
+    plain = task_of(scale()).arrays[0]
+    assert (plain.low, plain.high) == (-4, 4)
+    unsigned = task_of(elementwise(lambda x: x + x, "uint8")).arrays[0]
+    assert (unsigned.low, unsigned.high) == (0, 4)
+    boolean = task_of(elementwise(lambda x: x, "bool")).arrays[0]
+    assert (boolean.low, boolean.high) == (0, 1)
+
+
+def test_division_by_loaded_integers_never_meets_zero():
+    a = Buffer.of("A", (8,), "int32")
+    b = Buffer.of("B", (8,), "int32")
+    i = Var("i")
+    body = For.serial(i, 8, BufferStore(b, as_expr(100) // a[i], (i,)))
+    task = task_of(PrimFunc((a, b), under_root(body)))
+    assert task.arrays[0].low == 1 and task.exact
+
+
+def test_values_used_as_indices_stay_inside():
+    a, b = Buffer.of("A", (3,)), Buffer.of("B", (8,))
+    index = Buffer.of("I", (8,), "int32")
+    i = Var("i")
+    body = For.serial(i, 8, BufferStore(b, a[index[i]], (i,)))
+    arrays = task_of(PrimFunc((a, index, b), under_root(body))).arrays
+    assert (arrays[1].low, arrays[1].high) == (0, 2)
+
+
+def test_filling_is_reproducible_and_differs_by_position():
+    task = task_of(matmul(16), seed=3)
+    x = fill(task.arrays[0], task, 0)
+    assert np.array_equal(x, fill(task.arrays[0], task, 0))
+    assert not np.array_equal(x, fill(task.arrays[0], task, 1))
+    assert x.dtype == np.float32 and set(np.unique(x)) <= set(range(-4, 5))
+    normal = fill(task.arrays[0], task.with_normal_data(), 0)
+    assert np.unique(normal).size > 200
+
+
+ARRAY = Array("X", "float32", (4,), (1,), True, False, -4, 4, 2.0**-23)
+
+
+def test_comparison():
+    a = np.array([1, 2, np.nan, np.inf], np.float32)
+    assert compare(ARRAY, a, a.copy(), True) == ("", 0.0)
+    zero = np.array([0.0, 1, 1, 1], np.float32)
+    assert compare(ARRAY, -zero * [1, -1, -1, -1], zero, True)[0] == ""  # -0 equals 0
+    b = np.array([1, 2.5, 0, -np.inf], np.float32)
+    text, largest = compare(ARRAY, b, a, True)
+    assert text.startswith("X[1] is 2.5, expected 2.0; 3 of 4 elements differ")
+    assert "they must be equal" in text and largest >= 0.5
+
+
+def test_tolerance_scales_with_the_largest_magnitude():
+    reference = np.array([1000, 1, 0, 0], np.float32)
+    allowed = 64 * 2.0**-23 * 1000
+    near = reference + np.float32(0.9 * allowed)
+    assert compare(ARRAY, near, reference, False)[0] == ""
+    assert compare(ARRAY, near, reference, True)[0] != ""
+    far = reference + np.float32(1.5 * allowed)
+    assert "is allowed" in compare(ARRAY, far, reference, False)[0]
+
+
+@given(st.sampled_from(["int8", "uint8", "int64", "float16", "bfloat16", "float64", "bool"]))
+def test_every_type_can_be_filled_and_compared(dtype):
+    array = dataclasses.replace(ARRAY, dtype=dtype, shape=(3, 5), strides=(5, 1), low=0, high=1)
+    task = dataclasses.replace(task_of(scale()), arrays=(array,))
+    x = fill(array, task, 0)
+    assert compare(array, x, x.copy(), True)[0] == ""
+    y = x.copy()
+    y[1, 2] = not y[1, 2]
+    assert compare(array, y, x, True)[0].startswith("X[1, 2] is")

@@ -1,0 +1,230 @@
+"""The local runner: every way a candidate can go wrong is one outcome and costs one trial."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from measure.programs import (
+    accumulate,
+    candidate,
+    crash,
+    elementwise,
+    failing,
+    forever,
+    matmul,
+    scale,
+    under_root,
+)
+
+import metasched.measure.local as local
+from metasched.errors import MeasureError
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Var, as_expr
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.op import call
+from metasched.ir.stmt import BufferStore, For, seq
+from metasched.measure.candidate import Status
+from metasched.measure.local import LocalRunner
+from metasched.measure.settings import MeasureOptions
+
+OPTIONS = MeasureOptions(
+    build_timeout=1.0, run_timeout=0.7, build_workers=1, sample_ms=0.1, samples=3
+)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """A runner for B = 2 A whose builds can be made to fail."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(local, "_JOBS", "measure.faulty_jobs:")
+    tests = str(Path(__file__).resolve().parents[1])
+    patch.setenv("PYTHONPATH", os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]))
+    with LocalRunner(scale(), options=OPTIONS) as made:
+        yield made
+    patch.undo()
+
+
+def one(runner, func):
+    [outcome] = runner.measure([candidate(func)])
+    return outcome
+
+
+def test_good_candidates_are_timed(runner):
+    seen = []
+    outcomes = runner.measure(
+        [candidate(scale(), n) for n in range(3)], lambda c, o: seen.append((c.index, o))
+    )
+    assert [o.status for o in outcomes] == [Status.OK] * 3
+    assert all(len(o.seconds) >= 1 and o.median > 0 and o.build_seconds > 0 for o in outcomes)
+    assert outcomes[0].check == "exact" and sorted(n for n, _ in seen) == [0, 1, 2]
+    assert runner.baseline.ok and len(runner.baseline.seconds) == 1
+
+
+@pytest.mark.parametrize(
+    ("func", "status", "words"),
+    [
+        (scale(factor=3), Status.WRONG_RESULT, ["B[", "is ", "expected", "elements differ"]),
+        (scale(extent=100), Status.WRONG_RESULT, ["B[100] is nan", "156 of 256"]),
+        (scale(shift=3), Status.OUT_OF_BOUNDS, ["wrote up to 3 elements past the end of B"]),
+        (scale(shift=-2), Status.OUT_OF_BOUNDS, ["wrote up to 2 elements before the start of B"]),
+        (scale(shift=1 << 29), Status.RUN_CRASH, ["SIGSEGV"]),
+        (scale(extra=crash()), Status.RUN_CRASH, ["SIGABRT"]),
+        (scale(extra=forever()), Status.RUN_TIMEOUT, ["longer than"]),
+        (scale(extra=failing()), Status.RUN_ERROR, ["assertion failed: never true"]),
+        (scale(fault="abort"), Status.BUILD_CRASH, ["SIGABRT", "LLVM ERROR: Cannot select"]),
+        (scale(fault="hang"), Status.BUILD_TIMEOUT, ["longer than 1 s"]),
+        (scale(fault="raise"), Status.BUILD_ERROR, ["BuildError: refused on purpose"]),
+        (scale(fault="noise"), Status.OK, []),
+    ],
+)  # fmt: skip
+def test_each_failure_is_an_outcome_and_the_next_candidate_is_fine(runner, func, status, words):
+    bad, good = runner.measure([candidate(func, 0), candidate(scale(), 1)])
+    assert bad.status is status, bad
+    for word in words:
+        assert word in bad.message
+    assert good.status is Status.OK
+    assert (bad.seconds == ()) == (status is not Status.OK)
+
+
+def test_writing_an_input_is_wrong(runner):
+    func = scale()
+    a, b = func.params
+    i = Var("i")
+    spoil = For.serial(i, 1, BufferStore(a, as_expr(77.0, "float32"), (i,)))
+    bad = one(runner, scale_with(func, a, b, spoil))
+    assert bad.status is Status.WRONG_RESULT and "the input A was changed" in bad.message
+    assert one(runner, scale()).ok
+
+
+def scale_with(func, a, b, extra):
+
+    body = func.body.block.body
+    return PrimFunc((a, b), under_root(seq([body, extra])))
+
+
+def test_a_module_of_two_functions_is_no_candidate(runner):
+    two = IRModule.of({"f": scale(), "g": scale()})
+    bad = runner.measure([local.Candidate(0, two, "k")])[0]
+    assert bad.status is Status.BUILD_ERROR and "has 2" in bad.message
+
+
+def test_runner_killed_once_from_outside_is_tried_again(runner):
+    assert one(runner, scale()).ok
+
+    def kill():
+        end = time.monotonic() + 5
+        while not (runner._runner.busy and runner._runner._job.started):
+            if time.monotonic() > end:
+                return
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(runner._runner.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    bad = one(runner, scale(extra=forever()))
+    thread.join()
+    assert bad.status is Status.RUN_TIMEOUT  # the second attempt ran into the limit
+
+
+def test_interrupt_leaves_a_usable_runner(runner):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        runner.measure(
+            [candidate(scale(), 0), candidate(scale(extra=forever()), 1)],
+            lambda c, o: done.append(c.index),
+        )
+    assert one(runner, scale()).ok
+
+
+def test_interleaving_and_verification(runner):
+    a, b = runner.interleave(candidate(scale()), candidate(scale()), rounds=4)
+    assert len(a) == len(b) == 4 and min(a + b) > 0
+    with pytest.raises(MeasureError, match="build_error: BuildError: refused"):
+        runner.interleave(candidate(scale()), candidate(scale(fault="raise")))
+    with pytest.raises(MeasureError, match="comparing two programs failed: .*SIGABRT"):
+        runner.interleave(candidate(scale()), candidate(scale(extra=crash())))
+    good = runner.verify(candidate(scale()))
+    assert good.ok and "normally distributed" in good.check and good.seconds == ()
+    assert runner.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
+    assert runner.verify(candidate(scale(fault="raise"))).status is Status.BUILD_ERROR
+    assert one(runner, scale()).ok
+
+
+def test_in_out_buffers_start_from_the_same_values():
+    with LocalRunner(accumulate(), options=OPTIONS) as made:
+        outcomes = made.measure([candidate(accumulate(), n) for n in range(2)])
+        assert [o.status for o in outcomes] == [Status.OK] * 2
+        assert made.task.arrays[1].initial
+
+
+def test_reduction_with_init_is_poisoned_and_exact():
+    with LocalRunner(matmul(), options=OPTIONS) as made:
+        assert one(made, matmul()).ok
+        assert not made.task.arrays[2].initial and made.task.exact
+
+
+def test_inexact_programs_are_compared_with_tolerance():
+    func = elementwise(lambda x: call("exp", x))
+    with LocalRunner(func, options=OPTIONS) as made:
+        good = one(made, func)
+        assert good.ok and good.check.startswith("64 eps (exp)")
+        close = elementwise(lambda x: call("exp", x) * as_expr(1.000001, "float32"))
+        assert one(made, close).ok
+        far = elementwise(lambda x: call("exp", x) * as_expr(1.001, "float32"))
+        bad = one(made, far)
+        assert bad.status is Status.WRONG_RESULT and "is allowed" in bad.message
+
+
+def test_partly_written_output_counts_as_initialised():
+    half = scale(extent=100)
+    with LocalRunner(half, options=OPTIONS) as made:
+        assert one(made, half).ok and made.task.arrays[1].initial
+        assert one(made, scale()).status is Status.WRONG_RESULT
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (scale(extra=crash()), "unscheduled program cannot be run: .*SIGABRT"),
+        (scale(extra=failing()), "the unscheduled program failed: assertion failed"),
+        (scale(shift=3), "unscheduled program wrote up to 3 elements past the end"),
+    ],
+)
+def test_a_workload_that_fails_itself_is_an_error(func, message):
+    with LocalRunner(func, options=OPTIONS) as made, pytest.raises(MeasureError, match=message):
+        made.measure([candidate(scale())])
+
+
+def test_symbolic_extents_need_values():
+    n = Var("n")
+    a, b = Buffer.of("A", (n,)), Buffer.of("B", (n,))
+    i = Var("i")
+    body = For.serial(i, n, BufferStore(b, a[i] + a[i], (i,)))
+    func = PrimFunc((a, b), under_root(body))
+    message = "extent 'n' has no value"
+    with LocalRunner(func, options=OPTIONS) as made, pytest.raises(MeasureError, match=message):
+        _ = made.baseline
+    options = MeasureOptions(build_workers=1, extents={"n": 100}, sample_ms=0.1, samples=3)
+    with LocalRunner(func, options=options) as made:
+        assert one(made, func).ok and made.task.arrays[0].shape == (100,)
+
+
+def test_closed_runner_and_foreign_target():
+    made = LocalRunner(scale(), options=OPTIONS)
+    pids = [w.pid for w in (*made._builders, made._runner)]
+    made.close()
+    made.close()
+    with pytest.raises(MeasureError, match="closed"):
+        made.measure([])
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with pytest.raises(MeasureError, match="cannot run here: it was made for kind 'cuda'"):
+        LocalRunner(scale(), target="nvidia/nvidia-v100")
