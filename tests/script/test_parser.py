@@ -320,7 +320,8 @@ def test_lets():
     meta = flat("x = T.meta_var(i + 1)\nA[x] = 0").body
     assert isinstance(meta, BufferStore)
     again = flat("x = i\nx += 1\nA[x] = 0").body
-    assert isinstance(again.body, LetStmt) and again.body.value is Add(again.var, IntImm("int32", 1))
+    assert isinstance(again.body, LetStmt)
+    assert again.body.value is Add(again.var, IntImm("int32", 1))
     pair = flat("x, y = i, 2\nA[x] = y").body
     assert isinstance(pair, LetStmt) and isinstance(pair.body, LetStmt)
 
