@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metasched.codegen.arithmetic import binary, compare, convert, logical, negate, select
+from metasched.codegen.branch import choose
 from metasched.codegen.emit import Emitter, Val, literal
 from metasched.codegen.memory import lane_offsets, load
 from metasched.codegen.ops import OP_RULES, touches_memory
@@ -14,8 +15,34 @@ from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL
 from metasched.ir.expr import (
-    EQ, GE, GT, LE, LT, NE, Add, And, Arithmetic, Cast, Compare, Div, Expr, FloatImm, FloorDiv,
-    FloorMod, IntImm, Let, Max, Min, Mod, Mul, Not, Or, Select, StringImm, Sub, Var,
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Add,
+    And,
+    Arithmetic,
+    Cast,
+    Compare,
+    Div,
+    Expr,
+    FloatImm,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Let,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    Select,
+    StringImm,
+    Sub,
+    Var,
 )  # fmt: skip
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
 
@@ -70,39 +97,6 @@ def _logical(e: Emitter, node: And | Or) -> Val:
         return logical(e, "and" if is_and else "or", left, right)
     settled = literal(int(not is_and), BOOL)
     return choose(e, needed, lambda: e.value(node.b), lambda: settled)
-
-
-def choose(e: Emitter, condition: Val, a: Callable[[], Val], b: Callable[[], Val]) -> Val:
-    """The value of one of two pieces of code, chosen by a scalar condition at run time."""
-    yes, no, done = e.fresh_label("yes"), e.fresh_label("no"), e.fresh_label("chosen")
-    e.branch_if(condition, yes, no)
-    e.label(yes)
-    one = a()
-    one_end = len(e.scopes[-1].lines)
-    one_block = e.block
-    e.branch(done)
-    e.label(no)
-    two = b()
-    if one.lanes != two.lanes:
-        one, two = _widen_at(e, one, two, one_end)
-    two_block = e.block
-    e.branch(done)
-    e.label(done)
-    text = f"phi {one.type} [ {one.text}, %{one_block} ], [ {two.text}, %{two_block} ]"
-    return e.inline(text, one.dtype, one.lanes)
-
-
-def _widen_at(e: Emitter, one: Val, two: Val, position: int) -> tuple[Val, Val]:
-    """Bring two values of different lanes together; the first one's code goes to `position`."""
-    lanes = max(one.lanes, two.lanes)
-    if one.lanes == lanes:
-        return one, e.widen(two, lanes)
-    lines = e.scopes[-1].lines
-    tail = lines[position:]
-    del lines[position:]
-    one = e.widen(one, lanes)
-    lines += tail
-    return one, two
 
 
 def _not(e: Emitter, node: Not) -> Val:

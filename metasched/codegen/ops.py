@@ -7,15 +7,25 @@ from collections.abc import Callable
 
 from metasched.codegen import vectormath
 from metasched.codegen.arithmetic import binary, compare, convert, negate, select
+from metasched.codegen.branch import choose
 from metasched.codegen.emit import TRUE_VAL, Emitter, Val, literal
 from metasched.codegen.intrinsics import require_intrinsic
-from metasched.codegen.memory import place_of, to_memory
+from metasched.codegen.memory import from_memory, place_of, to_memory
 from metasched.codegen.types import memory_type, register_type, type_suffix
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.dtype import BOOL, FLOAT32, INT32, INT64, DType
+from metasched.ir.dtype import BOOL, INT32, INT64, DType
 from metasched.ir.expr import (
-    EQ, GE, LT, NE, Add, Div, Expr, FloorDiv, IntImm, Min, Mul, StringImm, Sub, Var,
+    LT,
+    NE,
+    Add,
+    Expr,
+    IntImm,
+    Min,
+    Mul,
+    StringImm,
+    Sub,
+    Var,
 )  # fmt: skip
 from metasched.ir.op import OPS, Call, Effect
 from metasched.ir.visit import walk_exprs
@@ -50,8 +60,6 @@ def _if_then_else(e: Emitter, node: Call) -> Val:
         with e.masked(negate(e, from_condition)):
             two = e.value(b)
         return select(e, from_condition, *e.same_lanes(one, two))
-    from metasched.codegen.expressions import choose
-
     return choose(e, from_condition, lambda: e.value(a), lambda: e.value(b))
 
 
@@ -164,8 +172,6 @@ def _reinterpret(e: Emitter, node: Call) -> Val:
     value, dtype = e.value(node.args[0]), node.dtype.scalar
     if value.dtype.bits != dtype.bits or dtype.is_bool or value.dtype.is_bool:
         raise BuildError(f"reinterpret: {value.dtype} and {dtype} differ in size")
-    from metasched.codegen.memory import from_memory
-
     held = to_memory(e, value)
     kind = memory_type(dtype, value.lanes)
     return from_memory(e, e.inline(f"bitcast {held} to {kind}", dtype, value.lanes))

@@ -1,0 +1,40 @@
+"""A value that is one of two, computed on the side that a condition chooses at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metasched.codegen.emit import Emitter, Val
+
+
+def choose(e: Emitter, condition: Val, a: Callable[[], Val], b: Callable[[], Val]) -> Val:
+    """The value of one of two pieces of code, chosen by a scalar condition at run time."""
+    yes, no, done = e.fresh_label("yes"), e.fresh_label("no"), e.fresh_label("chosen")
+    e.branch_if(condition, yes, no)
+    e.label(yes)
+    one = a()
+    one_end = len(e.scopes[-1].lines)
+    one_block = e.block
+    e.branch(done)
+    e.label(no)
+    two = b()
+    if one.lanes != two.lanes:
+        one, two = _widen_at(e, one, two, one_end)
+    two_block = e.block
+    e.branch(done)
+    e.label(done)
+    text = f"phi {one.type} [ {one.text}, %{one_block} ], [ {two.text}, %{two_block} ]"
+    return e.inline(text, one.dtype, one.lanes)
+
+
+def _widen_at(e: Emitter, one: Val, two: Val, position: int) -> tuple[Val, Val]:
+    """Bring two values of different lanes together; the first one's code goes to `position`."""
+    lanes = max(one.lanes, two.lanes)
+    if one.lanes == lanes:
+        return one, e.widen(two, lanes)
+    lines = e.scopes[-1].lines
+    tail = lines[position:]
+    del lines[position:]
+    one = e.widen(one, lanes)
+    lines += tail
+    return one, two
