@@ -16,7 +16,7 @@ from typing import Any
 
 from metasched import __version__, config
 from metasched.codegen.compile import Compiled
-from metasched.codegen.signature import BufferArg, Extent, ScalarArg, Signature
+from metasched.codegen.signature import FIRST_ASSERT, BufferArg, Extent, ScalarArg, Signature
 from metasched.errors import ExportError
 from metasched.runtime.parallel import library_file
 from metasched.target import Target
@@ -213,7 +213,10 @@ def header(signature: Signature, stem: str) -> str:
     guard = f"METASCHED_{''.join(c if c.isalnum() else '_' for c in stem).upper()}_H"
     lines = [_describe(p) for p in signature.params]
     lines += [f" *   {name}: the extent of that name" for name in signature.symbols]
-    codes = [f" *   {16 + n}: {message}" for n, message in enumerate(signature.messages)]
+    codes = [
+        f" *   {FIRST_ASSERT + n}: {message.replace('*/', '* /')}"
+        for n, message in enumerate(signature.messages)
+    ]
     return "\n".join([
         f"#ifndef {guard}",
         f"#define {guard}",
@@ -234,8 +237,8 @@ def header(signature: Signature, stem: str) -> str:
         " */",
         f"int32_t {signature.symbol}({_parameters(signature)});",
         "",
-        "/* Calls it n times and stops at the first failure, whose code it returns. */",
-        f"int32_t {signature.symbol}_repeat({_parameters(signature, ['int64_t n'])});",
+        "/* Calls it `times` times and stops at the first failure, whose code it returns. */",
+        f"int32_t {signature.symbol}_repeat({_parameters(signature, ['int64_t times'])});",
         "#ifdef __cplusplus",
         "}",
         "#endif",
@@ -272,7 +275,7 @@ def _parameters(signature: Signature, more: Sequence[str] = ()) -> str:
 def _c_name(name: str) -> str:
     """A parameter's name as C accepts it (names there are hints only)."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    keyword = plain in ("int", "float", "double", "const", "n") or plain[:1].isdigit()
+    keyword = plain in ("int", "float", "double", "const", "times") or plain[:1].isdigit()
     return f"{plain}_" if keyword else plain
 
 

@@ -35,9 +35,9 @@ def load_exported(folder: str | Path, name: str | None = None) -> Kernel:
     except (KeyError, TypeError, ValueError, TargetError) as error:
         reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
         raise ExportError(f"{path}: damaged manifest: {reason}") from None
-    reason = Target.native().supports(target)
-    if reason is not None:
-        raise ExportError(f"{path}: the kernel cannot run here: {reason}")
+    lacking = Target.native().supports(target)
+    if lacking is not None:
+        raise ExportError(f"{path}: the kernel cannot run here: {lacking}")
     native = _open(path, data["name"], signature, files, externs)
     return Kernel(signature, native, target, workload_hash=str(data.get("workload_hash", "")))
 
