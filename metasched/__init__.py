@@ -27,7 +27,6 @@ _PUBLIC = {
     "BlockRV": "metasched.schedule.handles",
     "LoopRV": "metasched.schedule.handles",
     "ExprRV": "metasched.schedule.handles",
-    "TensorIntrin": "metasched.schedule.intrinsics",
     "build": "metasched.runtime.build",
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",
