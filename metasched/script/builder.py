@@ -301,6 +301,12 @@ def tvm_access_ptr(ptype: Any, data: Var, offset: ExprLike, extent: ExprLike, rw
 
 
 @word()
+def llvm_lookup_intrinsic_id(name: str) -> str:
+    """The name itself: intrinsics of LLVM go by name."""
+    return name
+
+
+@word()
 def unprintable(text: str) -> Any:
     """Stands in printed text for a value that scripts cannot express."""
     raise TypeMismatchError(f"this value cannot be written in a script: {text}")
@@ -384,7 +390,11 @@ BUFFER_DATA = ("name", "shape", "dtype", "strides", "elem_offset", "data", "ndim
 def _vload(buffer: Buffer, indices: Any, dtype: Any = None, predicate: Any = None) -> BufferLoad:
     items = indices if isinstance(indices, (tuple, list)) else (indices,)
     mask = None if predicate is None else typed(predicate)
-    return BufferLoad(buffer, [typed(i) for i in items], mask)
+    places = [typed(i) for i in items]
+    lanes = 1 if dtype is None else dtype_of(dtype).lanes // buffer.dtype.lanes
+    if lanes > 1 and places and places[-1].dtype.lanes == 1:
+        places[-1] = Ramp(places[-1], as_expr(1, places[-1].dtype), lanes)
+    return BufferLoad(buffer, places, mask)
 
 
 def _access_ptr(

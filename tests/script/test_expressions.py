@@ -25,6 +25,7 @@ from metasched.ir.expr import (
     Not,
     Or,
     Select,
+    StringImm,
     Sub,
     as_int,
 )
@@ -202,6 +203,13 @@ def test_masked_accesses():
     a, i = func.params
     assert isinstance(store, BufferStore) and store.predicate is (i < 2)
     assert store.value is BufferLoad(a, [i], i < 3)
+
+
+def test_vector_loads_of_scalars_in_a_row():
+    func = flat('A.vstore([T.ramp(i, 1, 4)], A.vload([i], "float32x4"))')
+    assert func.body.value.indices == (Ramp(func.params[1], as_one(), 4),)
+    text = 'T.evaluate(T.call_llvm_pure_intrin("int32", T.llvm_lookup_intrinsic_id("llvm.x"), i))'
+    assert flat(text).body.value.args[0] is StringImm("llvm.x")
 
 
 def test_stored_values_take_the_buffers_type():
