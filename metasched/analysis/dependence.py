@@ -7,7 +7,8 @@ in parallel or reordered, and everything whose indices provably differ is accept
 Two accesses that meet do no harm when
 - the buffer is private: allocated in the scope, used only below the loop, and every iteration reads
   only what it has written before (each iteration can have memory of its own); or
-- the writers are idempotent: equal elements mean equal iterator values and therefore equal values.
+- every element is given one value only: one block writes it, equal elements mean equal iterator
+  values, and what the block reads has one value too.
 For a change of order, updates of one element by a commutative reduction do no harm either.
 """
 
@@ -39,7 +40,15 @@ from metasched.analysis.cover import (
     thread_rank,
 )
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, EdgeKind, Scope, footprints, iter_ranges, sides
+from metasched.analysis.scope import (
+    Child,
+    EdgeKind,
+    Scope,
+    footprints,
+    iter_ranges,
+    may_overlap,
+    sides,
+)
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Expr, Var, as_int
@@ -326,28 +335,30 @@ def _idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fr
         return False
     seen |= {id(block)}
     inputs = [buffer for buffer, foot in mine.items() if foot.reads]
-    below = scope.under(loop)
-    return all(
-        _idempotent(other, scope, loop, seen)
-        for other in below
-        if other is not child and any(b in inputs for b, f in _writes_of(other))
-    )
+    return all(_single_valued(buffer, scope, loop, seen) for buffer in inputs)
 
 
-def _writes_of(child: Child) -> Iterator[tuple[Buffer, object]]:
-    return ((b, f) for b, f in footprints(child.block).items() if f.writes)
+def _single_valued(
+    buffer: Buffer, scope: Scope, loop: For, seen: frozenset[int] = frozenset()
+) -> bool:
+    """Whether each element of `buffer` is given one value only, however often, below `loop`."""
+    var = loop.var
+    writers = [c for c in scope.writers(buffer) if any(p.var is var for p in c.loops)]
+    if any(
+        may_overlap(a.block, b.block, buffer, reads_a=False, reads_b=False)
+        for a, b in combinations(writers, 2)
+    ):
+        return False
+    return all(_idempotent(c, scope, loop, seen) for c in writers)
 
 
 def _harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, private: bool) -> bool:
     """Whether accesses of different iterations to `buffer` cannot disturb each other."""
-    writers = scope.writers(buffer)
     allocated = any(buffer is b for b in scope.block.alloc_buffers)
     if thread is not None:
         allocated = allocated and scope_rank(buffer.scope) > thread_rank(thread)
-    if not (allocated and private):
-        inside = [c for c in writers if any(p.var is loop.var for p in c.loops)]
-        if not all(_idempotent(c, scope, loop) for c in inside):
-            return False
+    if not (allocated and private) and not _single_valued(buffer, scope, loop):
+        return False
     return self_contained(buffer, scope, loop)
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
+from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import For
 from metasched.ir.visit import walk_stmts
 from metasched.script import tir as T
+
+
+def refused(failure: Failure | None, slug: str, sentence: str) -> None:
+    """The condition fails with this slug and a sentence that matches (parentheses left out)."""
+    assert failure is not None
+    assert failure.slug == slug
+    assert re.search(sentence, re.sub(r"[()]", "", failure.message)), failure.message
+    assert str(failure) == f"{failure.message} [{slug}]"
 
 
 def scope_of(func: PrimFunc) -> Scope:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from analysis.programs import (
     concat,
@@ -12,6 +10,7 @@ from analysis.programs import (
     matmul,
     matmul_relu,
     named,
+    refused,
     scope_of,
     stencil_in_place,
 )
@@ -38,13 +37,6 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, IterKind, evolve, frozen
 from metasched.ir.visit import transform
 from metasched.script import tir as T
-
-
-def refused(failure: Failure | None, slug: str, sentence: str) -> None:
-    assert failure is not None
-    assert failure.slug == slug
-    assert re.search(sentence, failure.message), failure.message
-    assert str(failure) == f"{failure.message} [{slug}]"
 
 
 def annotated(func: PrimFunc, block: str, key: str) -> PrimFunc:
@@ -229,7 +221,7 @@ def test_affine(values: object, extents: tuple[int, ...]) -> None:
 )
 def test_not_affine(values: object, extents: tuple[int, ...]) -> None:
     refused(
-        binding(values, extents), "not-affine", r"the bindings of block b are not affine \(.*v0 = "
+        binding(values, extents), "not-affine", r"the bindings of block b are not affine .*v0 = "
     )
 
 
@@ -252,7 +244,7 @@ def test_symbolic_loops_are_affine() -> None:
 def test_trivial_binding() -> None:
     assert trivial_binding(scope_of(matmul).realizes[0]) is None
     child = named(scope_of(halo), "P")
-    sentence = r"the iterators of block P are bound to \(.*\), not \(t, u\)"
+    sentence = r"the iterators of block P are bound to .*, not t, u"
     refused(trivial_binding(child), "not-trivial-binding", sentence)
     refused(trivial_binding(child.realize), "not-trivial-binding", "bound to")
 

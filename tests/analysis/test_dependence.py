@@ -1,0 +1,348 @@
+"""Carried dependence and reordering: what is refused, in which words, and what is not."""
+
+from __future__ import annotations
+
+from analysis.programs import (
+    concat,
+    halo,
+    loop,
+    matmul,
+    matmul_relu,
+    refused,
+    scope_of,
+    stencil_in_place,
+)
+
+from metasched.analysis.dependence import carried_dependence, commutes, reorder_violation
+from metasched.analysis.failure import Failure
+from metasched.ir.func import PrimFunc
+from metasched.script import tir as T
+
+
+def carried(func: PrimFunc, name: str, **options: object) -> Failure | None:
+    return carried_dependence(loop(func, name), scope_of(func), **options)  # type: ignore[arg-type]
+
+
+def reordered(func: PrimFunc, old: str, new: str) -> Failure | None:
+    return reorder_violation(
+        [loop(func, n) for n in old], [loop(func, n) for n in new], scope_of(func)
+    )
+
+
+def test_spatial_loops_are_free_and_reductions_are_not() -> None:
+    for name in "ij":
+        assert carried(matmul, name) is None
+    sentence = (
+        r"different iterations of loop k may touch the same element of C a reduction: "
+        r"block C writes C\[vi, vj\]"
+    )
+    refused(carried(matmul, "k"), "carried-reduction", sentence)
+    assert carried(matmul, "k", allow_reduction=True) is None
+
+
+def test_a_spatial_stencil_in_place_is_refused() -> None:
+    sentence = r"block S writes X\[vi \+ 1\] and block S reads X\[vi"
+    refused(carried(stencil_in_place, "i"), "carried-dependence", sentence)
+    refused(carried(stencil_in_place, "i", allow_reduction=True), "carried-dependence", "X")
+
+
+def test_a_scan_whose_lines_are_independent_is_accepted_across_them() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((8, 16), "float32")):
+        for i, j in T.grid(8, 15):
+            with T.block("S"):
+                vi = T.axis.opaque(8, i)
+                vj = T.axis.scan(15, j)
+                X[vi, vj + 1] = X[vi, vj + 1] + X[vi, vj]
+
+    assert carried(f, "i") is None
+    refused(carried(f, "j"), "carried-dependence", "different iterations of loop j")
+
+
+def test_the_same_element_in_place_is_accepted() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((8,), "float32")):
+        for i in T.serial(8):
+            with T.block("S"):
+                v = T.axis.spatial(8, i)
+                X[v] = X[v] * T.float32(2)
+
+    assert carried(f, "i") is None
+
+
+def test_distance_beyond_the_loop_is_no_dependence() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((64,), "float32")):
+        for t, i in T.grid(4, 8):
+            with T.block("S"):
+                vt, vi = T.axis.remap("SS", [t, i])
+                X[vt * 8 + vi + 8] = X[vt * 8 + vi]
+
+    assert carried(f, "i") is None
+    refused(carried(f, "t"), "carried-dependence", "loop t")
+
+
+def test_odd_and_even_elements_never_meet() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((64,), "float32")):
+        for i in T.serial(16):
+            with T.block("S"):
+                v = T.axis.spatial(16, i)
+                X[v * 2] = X[v * 2 + 1]
+
+    assert carried(f, "i") is None
+
+
+def test_tiles_split_and_fused() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((24, 20), "float32")):
+        for o, p in T.grid(40, 12):
+            with T.block("S"):
+                vi = T.axis.spatial(24, (o * 12 + p) // 20)
+                vj = T.axis.spatial(20, (o * 12 + p) % 20)
+                X[vi, vj] = T.float32(1)
+
+    assert carried(f, "o") is None
+    assert carried(f, "p") is None
+
+
+def test_symbolic_extents() -> None:
+    @T.prim_func
+    def f(n: T.int32, X: T.Buffer((n, n), "float32"), Z: T.Buffer((n,), "float32")):
+        for q in T.serial(n * n):
+            with T.block("S"):
+                vi = T.axis.spatial(n, q // n)
+                vj = T.axis.spatial(n, q % n)
+                X[vi, vj] = X[vi, vj] + T.float32(1)
+        for a, b in T.grid(n, n):
+            with T.block("R"):
+                va, vb = T.axis.remap("SR", [a, b])
+                with T.init():
+                    Z[va] = T.float32(0)
+                Z[va] = Z[va] + X[va, vb]
+
+    assert carried(f, "q") is None
+    assert carried(f, "a") is None
+    refused(carried(f, "b"), "carried-reduction", "loop b")
+
+
+def test_scatter_is_refused() -> None:
+    @T.prim_func
+    def f(I: T.Buffer((8,), "int32"), X: T.Buffer((8,), "float32")):
+        for i in T.serial(8):
+            with T.block("S"):
+                v = T.axis.spatial(8, i)
+                X[I[v]] = T.float32(1)
+
+    refused(carried(f, "i"), "carried-dependence", r"block S writes X\[I\[v\]\]")
+
+
+def test_blocks_that_write_the_same_element_in_turn_are_refused() -> None:
+    """Both write each element once; only their order says which value stays."""
+
+    @T.prim_func
+    def f(Y: T.Buffer((2, 2), "float32")):
+        for i in T.serial(2):
+            with T.block("a"):
+                v = T.axis.spatial(2, i)
+                Y[0, v] = T.float32(1)
+            with T.block("b"):
+                v = T.axis.spatial(2, i)
+                Y[v, 1] = T.float32(2)
+
+    refused(carried(f, "i"), "carried-dependence", "block a writes .* and block b writes")
+
+
+def test_disjoint_writers_below_one_loop() -> None:
+    assert carried(concat, "i") is None
+    assert carried(concat, "j") is None
+
+
+def test_overlapping_tiles_of_a_producer_do_no_harm() -> None:
+    assert carried(halo, "t") is None
+    assert carried(halo, "t", private=False) is None  # every element has one value
+    assert carried(halo, "u") is None
+
+
+@T.prim_func
+def scratch(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8,), "float32")):
+    S = T.alloc_buffer((1,), "float32")
+    for i in T.serial(8):
+        with T.block("clear"):
+            vi = T.axis.spatial(8, i)
+            S[0] = T.float32(0)
+        for k in T.serial(4):
+            with T.block("add"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                S[0] = S[0] + A[vi, vk]
+        with T.block("out"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = S[0]
+
+
+def test_a_scratch_buffer_is_private_to_each_iteration() -> None:
+    assert carried(scratch, "i") is None
+    refused(carried(scratch, "i", private=False), "carried-dependence", "same element of S")
+    refused(carried(scratch, "i", thread="blockIdx.x"), "carried-dependence", "same element of S")
+    refused(carried(scratch, "k"), "carried-reduction", "block add")
+
+
+def test_thread_memory_follows_its_scope() -> None:
+    def program(storage: str) -> PrimFunc:
+        @T.prim_func
+        def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+            S = T.alloc_buffer((1,), "float32", scope=storage)
+            for i in T.serial(8):
+                with T.block("in"):
+                    v = T.axis.spatial(8, i)
+                    S[0] = A[v]
+                with T.block("out"):
+                    v = T.axis.spatial(8, i)
+                    B[v] = S[0]
+
+        return f
+
+    assert carried(program("local"), "i", thread="threadIdx.x") is None
+    assert carried(program("shared"), "i", thread="blockIdx.x") is None
+    sentence = "same element of S"
+    shared = carried(program("shared"), "i", thread="threadIdx.x")
+    refused(shared, "carried-dependence", sentence)
+
+
+def test_a_value_kept_from_one_iteration_to_the_next_is_not_private() -> None:
+    @T.prim_func
+    def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        S = T.alloc_buffer((8,), "float32")
+        for i in T.serial(8):
+            with T.block("out"):
+                v = T.axis.spatial(8, i)
+                B[v] = S[0]
+            with T.block("in"):
+                v = T.axis.spatial(8, i)
+                S[0] = A[v]
+
+    refused(carried(f, "i"), "carried-dependence", "block out reads S|block in writes S")
+
+
+def test_a_value_that_depends_on_scratch_is_not_single() -> None:
+    @T.prim_func
+    def f(A: T.Buffer((8,), "float32"), P: T.Buffer((1,), "float32")):
+        S = T.alloc_buffer((1,), "float32")
+        for i in T.serial(8):
+            with T.block("in"):
+                v = T.axis.spatial(8, i)
+                S[0] = A[v]
+            with T.block("out"):
+                P[0] = S[0]
+
+    refused(carried(f, "i"), "carried-dependence", "same element of P")
+
+
+def test_a_loop_of_one_iteration_carries_nothing() -> None:
+    @T.prim_func
+    def f(A: T.Buffer((8,), "float32")):
+        for i in T.serial(1):
+            with T.block("b"):
+                A[0] = A[0] + T.float32(1)
+
+    assert carried(f, "i") is None
+
+
+def test_stores_and_control_outside_of_blocks() -> None:
+    @T.prim_func
+    def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        for i in T.serial(8):
+            A[i] = T.float32(1)
+        for j in T.serial(8):
+            A[0] = T.float32(1)
+        for k in T.serial(8):
+            if B[k] > T.float32(0):
+                break
+            with T.block("b"):
+                v = T.axis.spatial(8, k)
+                A[v] = B[v]
+
+    assert carried(f, "i") is None
+    refused(carried(f, "j"), "carried-dependence", r"a statement writes A\[0\]")
+    sentence = "loop k holds a statement of unknown effect: (?i:break)"
+    refused(carried(f, "k"), "unknown-effect", sentence)
+
+
+def test_a_hidden_read_of_the_neighbour_is_found() -> None:
+    """Declared regions leave out what a block with an init reads of its own output."""
+
+    @T.prim_func
+    def f(A: T.Buffer((8, 8), "float32"), C: T.Buffer((9,), "float32")):
+        for i, k in T.grid(8, 8):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi + 1] = T.float32(0)
+                C[vi + 1] = C[vi + 1] + A[vi, vk] * C[vi]
+
+    block = scope_of(f).realizes[0].block
+    assert not commutes(block, block.writes[0].buffer)
+    refused(carried(f, "i"), "carried-dependence", r"block C reads C\[vi\]")
+    refused(reordered(f, "ik", "ki"), "reversed-dependence", "could exchange accesses")
+
+
+# ---- reorder ---------------------------------------------------------------------------------
+
+
+def test_reductions_reorder_freely() -> None:
+    for order in ("ikj", "kij", "kji", "jik"):
+        assert reordered(matmul, "ijk", order) is None
+    block = scope_of(matmul).realizes[0].block
+    assert commutes(block, block.writes[0].buffer)
+
+
+def test_elementwise_blocks_reorder() -> None:
+    assert reordered(matmul_relu, "xy", "yx") is None
+
+
+def stencil(di: int, dj: int) -> PrimFunc:
+    @T.prim_func
+    def f(X: T.Buffer((16, 16), "float32")):
+        for i, j in T.grid(8, 8):
+            with T.block("S"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                X[vi + 1, vj + 1] = X[vi + 1 + di, vj + 1 + dj]
+
+    return f
+
+
+def test_stencils_reorder_when_distances_stay_positive() -> None:
+    assert reordered(stencil(-1, -1), "ij", "ji") is None
+    assert reordered(stencil(-1, 0), "ij", "ji") is None
+    sentence = (
+        r"reordering loops i, j could exchange accesses to one element of X: "
+        r"block S writes X\[vi \+ 1, vj \+ 1\] and block S reads X"
+    )
+    refused(reordered(stencil(-1, 1), "ij", "ji"), "reversed-dependence", sentence)
+
+
+def test_reorder_wants_spatial_and_reduce_iterators() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((8, 8), "float32")):
+        for i, j in T.grid(8, 8):
+            with T.block("S"):
+                vi = T.axis.spatial(8, i)
+                vj = T.axis.scan(8, j)
+                X[vi, vj] = T.float32(0)
+
+    refused(reordered(f, "ij", "ji"), "iterator-kind", "iterator vj of block S is scan")
+
+
+def test_reorder_wants_affine_bindings() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((16,), "float32")):
+        for i, j in T.grid(8, 8):
+            with T.block("S"):
+                v = T.axis.spatial(16, i + j)
+                X[v] = T.float32(0)
+
+    refused(reordered(f, "ij", "ji"), "not-affine", "the bindings of block S are not affine")
+
+
+def test_the_same_order_is_always_legal() -> None:
+    assert reordered(stencil(-1, 1), "ij", "ij") is None
