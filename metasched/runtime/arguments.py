@@ -6,6 +6,7 @@ only a call that fails a test goes on to find the words.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import numbers
 from collections.abc import Callable, Sequence
@@ -88,6 +89,18 @@ class Checker:
             )
 
 
+_from_buffer, _addressof = ctypes.c_char.from_buffer, ctypes.addressof
+
+
+def _address(value: Any) -> int:
+    """Address of the first element; the buffer protocol is five times faster than NumPy's way."""
+    try:
+        return _addressof(_from_buffer(value))
+    except (TypeError, ValueError, BufferError):  # read-only, strided, empty, or an ml_dtypes type
+        address: int = value.__array_interface__["data"][0]
+        return address
+
+
 class _Buffer:
     """One buffer parameter."""
 
@@ -108,7 +121,7 @@ class _Buffer:
             and (value.shape == self.shape or (not self.fixed and self._rank(value)))
         ):
             flags = value.flags
-            address: int = value.__array_interface__["data"][0]
+            address = _address(value)
             if (
                 (flags.c_contiguous if self.compact else self._strides(value, values))
                 and (flags.writeable or not self.param.written)
