@@ -63,7 +63,8 @@ FLOORS: list[tuple[str, str]] = [
     ("search", "population strategy evolution annealing baselines observe run tasks"),
     ("", "tune"),
     ("frontend", "te einsum torch"),
-    ("report", "tables compare html"),
+    ("report", "selftest doctor torch_ops peers progress tables compare html"),
+    ("commands", "*"),
     ("", "cli"),
 ]
 # The two folders of script functions: an intrinsic is known to the schedule floor by name, a
