@@ -1,0 +1,76 @@
+"""metasched replay, metasched build: use a stored trace without tuning."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from metasched.commands.source import add_source, add_target, load
+from metasched.database.record import TraceFile
+from metasched.errors import TraceError
+from metasched.ir.func import PrimFunc
+from metasched.runtime.build import build
+from metasched.script.parser import parse
+from metasched.script.printer import script
+from metasched.tune import replay
+
+MISS = 3
+
+
+def add_to(commands: Any) -> None:
+    """Declare both commands."""
+    one = commands.add_parser("replay", help="apply a trace to a program and show the result")
+    one.add_argument("trace", help="a trace file")
+    add_source(one)
+    add_target(one)
+    one.add_argument("--strict", action="store_true", help=f"exit with {MISS} when it does not fit")
+    one.add_argument("--json", action="store_true", help="print one JSON value")
+    one.set_defaults(run=run_replay)
+    two = commands.add_parser("build", help="compile a trace to .o, .so, .h and a manifest")
+    two.add_argument("trace", help="a trace file")
+    two.add_argument("-o", "--output", required=True, help="folder to write to")
+    two.add_argument("--name", help="stem of the files and the C name of the kernel")
+    add_target(two)
+    two.add_argument("--json", action="store_true", help="print one JSON value")
+    two.set_defaults(run=run_build)
+
+
+def run_replay(arguments: argparse.Namespace) -> int:
+    """Show the scheduled program; a miss is explained, and an error only with --strict."""
+    program = load(arguments.program, arguments.shape)
+    try:
+        sch = replay(arguments.trace, program.func, target=arguments.target)
+    except TraceError as error:
+        if arguments.json:
+            print(json.dumps({"hit": False, "reason": str(error)}))
+        print(f"miss: {error}", file=sys.stderr)
+        return MISS if arguments.strict else 0
+    if arguments.json:
+        print(json.dumps({"hit": True, "script": sch.script(), "trace": sch.trace.as_python()}))
+    else:
+        print(script(sch.mod))
+    return 0
+
+
+def run_build(arguments: argparse.Namespace) -> int:
+    """Replay on the workload that the trace file holds itself, compile and export."""
+    stored = TraceFile.load(arguments.trace)
+    func = parse(stored.workload)
+    if not isinstance(func, PrimFunc):
+        raise TraceError(f"{arguments.trace}: its workload is no single function")
+    sch = replay(arguments.trace, func, target=arguments.target)
+    name = arguments.name or stored.workload_name or None
+    written = build(sch, arguments.target, name=name).export(Path(arguments.output), name)
+    files = [written.object, written.library, written.header, written.manifest]
+    if arguments.json:
+        print(json.dumps({"files": [str(f) for f in files if f], "note": written.note}))
+    else:
+        for file in files:
+            if file is not None:
+                print(file)
+        if written.note:
+            print(written.note, file=sys.stderr)
+    return 0

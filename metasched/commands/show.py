@@ -1,0 +1,43 @@
+"""metasched show: a program or a trace file as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from metasched.commands.source import add_source, add_target, load
+from metasched.database.record import TraceFile
+from metasched.report.progress import duration
+from metasched.runtime.build import build
+from metasched.schedule.trace import Trace
+from metasched.script.printer import script
+
+
+def add_to(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("show", help="print a program, a trace file, or machine code")
+    add_source(parser)
+    add_target(parser)
+    parser.add_argument(
+        "--what", choices=("script", "llvm", "asm"), default="script", help="of a program"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    if arguments.program.endswith(".json"):
+        stored = TraceFile.load(arguments.program)
+        print(f"# {stored.workload_name or stored.workload_hash} on {stored.target_value.key}")
+        print(f"# {stored.status.value}, {duration(stored.seconds)}, checked: {stored.check}")
+        print(stored.workload)
+        print(Trace.from_json(json.dumps(stored.trace)).as_python())
+        return 0
+    program = load(arguments.program, arguments.shape)
+    if arguments.what == "script":
+        print(script(program.func, program.name))
+        return 0
+    kernel = build(program.func, arguments.target)
+    print(kernel.llvm_ir if arguments.what == "llvm" else kernel.asm)
+    return 0

@@ -1,0 +1,67 @@
+"""metasched tune: search for the fastest schedule of one program."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from metasched.codegen.peak import measured_peak
+from metasched.commands.source import Program, add_source, add_target, load
+from metasched.errors import MeasureError
+from metasched.report.peers import peer_seconds
+from metasched.report.progress import progress
+from metasched.report.tables import tune_data, tune_text
+from metasched.target import Target
+from metasched.tune import tune
+
+
+def add_to(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("tune", help="find the fastest schedule of a program")
+    add_source(parser)
+    add_target(parser)
+    parser.add_argument("--trials", type=int, help="candidates to measure (default 64)")
+    parser.add_argument("--time-limit", type=float, help="seconds after which no round begins")
+    parser.add_argument("--work-dir", help="folder of the database and the trace file")
+    parser.add_argument("--seed", type=int, help="of every random choice")
+    parser.add_argument("--strategy", help="search strategy (default evolutionary)")
+    parser.add_argument("--model", help="cost model (default lightgbm)")
+    parser.add_argument("--plugin", action="append", help="Python file with schedule modules")
+    parser.add_argument("--no-peer", action="store_true", help="do not time NumPy beside it")
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune, report, and return 0 when a right candidate was found."""
+    program = load(arguments.program, arguments.shape)
+    target = Target.of(arguments.target)
+    peak = measured_peak(target, "float32", target.num_cores)
+    with progress(peak, arguments.time_limit) as observer:
+        result = tune(
+            program.func, target=target, trials=arguments.trials, seed=arguments.seed,
+            time_limit=arguments.time_limit, work_dir=arguments.work_dir,
+            strategy=arguments.strategy, model=arguments.model, plugins=arguments.plugin,
+            observer=observer, name=program.name,
+        )  # fmt: skip
+    peer = None if arguments.no_peer or result.ended == "interrupted" else _numpy(program)
+    if arguments.json:
+        print(json.dumps(tune_data(result, program.shape, peer)))
+    else:
+        print(tune_text(result, peer))
+    if result.ended == "interrupted":
+        return 130
+    return 0 if result.best is not None else 1
+
+
+def _numpy(program: Program) -> float | None:
+    """NumPy's time for a workload of the suite, None when it cannot be had."""
+    if program.workload is None or program.shape is None:
+        return None
+    try:
+        return peer_seconds("numpy", program.workload, program.shape)
+    except MeasureError as error:
+        print(f"NumPy was not timed: {error}", file=sys.stderr)
+        return None

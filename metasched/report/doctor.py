@@ -1,0 +1,108 @@
+"""What this machine has and lacks, and what a lack costs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+
+from metasched import config
+from metasched.runtime.export import find_compiler
+from metasched.runtime.parallel import has_openmp, library_file, max_threads
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what.
+        ok: whether it is as it should be.
+        found: what is there.
+        cost: what the lack of it costs, and the remedy; empty when ok.
+        fatal: metasched cannot work without it.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    cost: str = ""
+    fatal: bool = False
+
+
+def diagnose() -> list[Finding]:
+    """All findings."""
+    return [_python(), *_packages(), _cpu(), _openmp(), _compiler(), _kernel(), _cores(), _settings()]
+
+
+def _python() -> Finding:
+    found = sys.version.split()[0]
+    ok = sys.version_info >= (3, 11)
+    return Finding("Python", ok, found, "" if ok else "3.11 or later is needed", not ok)
+
+
+def _packages() -> list[Finding]:
+    rows = [
+        ("numpy", "nothing works without it", True),
+        ("llvmlite", "nothing can be compiled", True),
+        ("pydantic", "no records can be read or written", True),
+        ("lightgbm", "search ranks at random: tuning needs more trials", False),
+        ("rich", "no command line", False),
+    ]
+    out = []
+    for name, cost, fatal in rows:
+        there = importlib.util.find_spec(name) is not None
+        found = "installed" if there else "missing"
+        out.append(Finding(name, there, found, "" if there else f"{cost}: pip install {name}", fatal))
+    return out
+
+
+def _cpu() -> Finding:
+    target = Target.native()
+    name = f"{target.arch}, {target.num_cores} cores, {target.vector_bits}-bit vectors"
+    ok = target.arch == "x86_64" and target.has("avx2", "fma")
+    cost = "kernels use narrow vectors or none: AVX2 and FMA are what the space is made for"
+    return Finding("CPU", ok, name, "" if ok else cost)
+
+
+def _openmp() -> Finding:
+    ok = has_openmp()
+    found = f"{library_file()}, {max_threads()} threads" if ok else "libgomp not found"
+    cost = "parallel loops run serially and LightGBM cannot load: install libgomp1"
+    return Finding("OpenMP runtime", ok, found, "" if ok else cost)
+
+
+def _compiler() -> Finding:
+    found = find_compiler()
+    cost = "exports hold an object but no shared library: install gcc or clang, or set METASCHED_CC"
+    return Finding("C compiler", found is not None, found or "none", "" if found else cost)
+
+
+def _kernel() -> Finding:
+    """Compile, load and run a small program, which touches everything from parser to loader."""
+    from metasched.report.selftest import selftest
+
+    try:
+        selftest()
+    except Exception as error:  # whatever fails here is what the user wants to know
+        return Finding("compile and run", False, f"{type(error).__name__}: {error}", "see above", True)
+    return Finding("compile and run", True, "a small kernel computes the right result")
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    ok = load < 0.5 * usable
+    cost = "timings will be disturbed by other programs: tune on a quiet machine"
+    return Finding("free cores", ok, f"load {load:.1f} on {usable} usable", "" if ok else cost)
+
+
+def _settings() -> Finding:
+    unknown = config.unknown_variables()
+    folder = tempfile.gettempdir()
+    if unknown:
+        return Finding("settings", False, ", ".join(unknown), "no setting has these names")
+    return Finding("settings", os.access(folder, os.W_OK), f"temporary files in {folder}")

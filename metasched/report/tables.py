@@ -1,0 +1,98 @@
+"""Results as text and as JSON data: of a tuning run, of the store, of a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from metasched.database.record import Record
+from metasched.report.progress import duration
+from metasched.tune import TuneResult
+
+
+def tune_data(result: TuneResult, shape: Sequence[int] | None, peer: float | None) -> dict[str, Any]:
+    """What `metasched tune --json` prints for one task."""
+    peak = result.peak_gflops()
+    best = None
+    if result.best is not None and result.gflops is not None:
+        best = {
+            "seconds": result.best.seconds,
+            "gflops": result.gflops,
+            "peak_fraction": result.gflops / peak,
+            "trace": None if result.best.path is None else str(result.best.path),
+        }
+    return {
+        "workload": result.workload,
+        "shape": None if shape is None else list(shape),
+        "target": result.target.key,
+        "trials": result.trials,
+        "failed": result.failed,
+        "failures": {k: {"count": n, "message": m} for k, (n, m) in result.failures.items()},
+        "wall_seconds": result.wall_seconds,
+        "phases": dict(result.phases),
+        "best": best,
+        "default_seconds": result.default_seconds,
+        "unscheduled_seconds": result.unscheduled_seconds,
+        "numpy_seconds": peer,
+        "speedup_over_default": result.speedup_over_default,
+        "survival": result.survival.share,
+        "rejections": dict(result.survival.reasons),
+        "peak_gflops": peak,
+        "threads": result.threads,
+        "seed": result.seed,
+        "ended": result.ended,
+    }
+
+
+def tune_text(result: TuneResult, peer: float | None) -> str:
+    """The summary that ends `metasched tune`."""
+    peak = result.peak_gflops()
+    lines = [f"{result.workload} on {result.target.key}, {result.threads} threads"]
+    best = result.best
+    if best is None:
+        lines.append("  no candidate was right")
+    else:
+        rate = result.gflops or 0.0
+        lines.append(
+            f"  best      {duration(best.seconds)}   {rate:.1f} GFLOP/s, "
+            f"{100 * rate / peak:.0f} % of the measured FMA peak ({peak:.0f} GFLOP/s)"
+        )
+        for label, seconds in (
+            ("default schedule", result.default_seconds),
+            ("unscheduled, serial", result.unscheduled_seconds),
+            ("NumPy", peer),
+        ):
+            if seconds is not None and math.isfinite(seconds):
+                lines.append(f"  {seconds / best.seconds:.2f} x {label} ({duration(seconds)})")
+    where = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.phases.items())
+    lines.append(f"  took      {result.wall_seconds:.1f} s: {where} (builds run beside the rest)")
+    lines.append(f"  trials    {result.trials}, {result.failed} failed; ended by {result.ended}")
+    for status, (count, message) in result.failures.items():
+        first = message.strip().splitlines()[0] if message.strip() else ""
+        lines.append(f"    {count} {status}: {first[:160]}")
+    lines.append(f"  replays   {result.survival.tried}, {100 * result.survival.share:.0f} % survived")
+    for reason, count in result.survival.reasons.most_common(5):
+        lines.append(f"    {count} {reason}")
+    if best is not None and best.path is not None:
+        lines.append(f"  trace     {best.path}")
+    return "\n".join(lines)
+
+
+def records_text(records: Sequence[Record]) -> str:
+    """Stored trials, one a line, the fastest first."""
+    lines = []
+    for record in sorted(records, key=lambda r: r.seconds):
+        shown = duration(record.seconds) if record.ok else record.status.value
+        name = record.workload_name or record.workload_hash[:12]
+        lines.append(f"{name:24} #{record.index:<5} {shown:>14}  {record.candidate_key[:12]}")
+    return "\n".join(lines)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells lined up in columns."""
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,1 @@
+"""Search: which candidates to measure next, given what was measured."""

@@ -1,0 +1,273 @@
+"""One task being tuned: rounds of propose, measure, learn, with everything stored as it happens."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from metasched.analysis.flops import flops
+from metasched.cost.model import CostModel, Vectors
+from metasched.database.record import Record
+from metasched.database.store import Store
+from metasched.errors import ScheduleError, TraceError
+from metasched.ir.equal import structural_hash
+from metasched.ir.func import PrimFunc
+from metasched.measure.candidate import Candidate, Outcome, Runner
+from metasched.schedule.rng import derive_seed
+from metasched.schedule.trace import Trace
+from metasched.script.printer import script
+from metasched.search.observe import Observer, RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.population import Individual, Population, Workshop
+from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
+
+PHASES = ("search", "build", "run", "check", "model")
+_RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
+_EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exhausted
+
+
+class Phases:
+    """Where the seconds went; what runs beside something else counts in both."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Charge the time of the body to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start
+
+
+class TimedModel:
+    """A cost model whose time is charged to the phase "model" rather than "search"."""
+
+    def __init__(self, model: CostModel, phases: Phases) -> None:
+        self.model, self.phases = model, phases
+
+    def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
+        with self.phases.of("model"):
+            self.model.update(task, vectors, seconds)
+
+    def predict(self, vectors: Vectors) -> Any:
+        before = self.phases.seconds["model"]
+        with self.phases.of("model"):
+            scores = self.model.predict(vectors)
+        self.phases.seconds["search"] -= self.phases.seconds["model"] - before
+        return scores
+
+    def save(self, path: Any) -> None:
+        self.model.save(path)
+
+    def load(self, path: Any) -> None:
+        self.model.load(path)
+
+
+@dataclass
+class Progress:
+    """How far a task is.
+
+    Attributes:
+        trials: candidates measured, in earlier runs on the same store too.
+        failed: those that failed.
+        history: best seconds after each trial of this run.
+        failures: statuses of the failures of this run with one message each.
+    """
+
+    trials: int = 0
+    failed: int = 0
+    history: list[float] = field(default_factory=list)
+    failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+class TaskRun:
+    """The tuning of one function; `step` does a round.
+
+    Attributes:
+        best: the fastest individual measured and right, with its median seconds, or None.
+        default: the default schedule as an individual; it is candidate 0.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        func: PrimFunc,
+        workshop: Workshop,
+        runner: Runner,
+        store: Store,
+        model: CostModel,
+        default: Trace,
+        *,
+        strategy: str = "evolutionary",
+        seed: int = 0,
+        budget: int = 64,
+        observer: Observer,
+    ) -> None:
+        self.name, self.func, self.workshop = name, func, workshop
+        self.runner, self.store, self.observer = runner, store, observer
+        self.seed, self.budget = seed, budget
+        self.phases, self.progress = Phases(), Progress()
+        self.workload, self.text = structural_hash(func), script(func)
+        self.flops = flops(func)
+        self.started = time.perf_counter()
+        timed = TimedModel(model, self.phases)
+        with self.phases.of("search"):
+            self.default = workshop.finished(default)
+            self.population = Population()
+            self._reload(timed)
+        task = SearchTask(self.workload, workshop, self.population, timed, seed)
+        self.strategy: Strategy = STRATEGIES.get(strategy)(task)
+        self.round = 0
+        self.default_outcome: Outcome | None = None
+        self._empty = 0
+        self.finished = ""
+        known = self.progress.trials
+        observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces)))
+
+    # -- state -------------------------------------------------------------------------------------
+
+    @property
+    def best(self) -> tuple[Individual, float] | None:
+        return self.population.measured[0] if self.population.measured else None
+
+    @property
+    def best_seconds(self) -> float:
+        best = self.best
+        return best[1] if best is not None else math.inf
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is spent or the space exhausted."""
+        if not self.finished and self.progress.trials >= self.budget:
+            self.finished = "budget"
+        return bool(self.finished)
+
+    # -- a round -----------------------------------------------------------------------------------
+
+    def step(self, count: int) -> None:
+        """Propose, measure and learn from at most `count` candidates."""
+        count = min(count, self.budget - self.progress.trials)
+        chosen: list[Individual] = []
+        if self.default.key not in self.population.seen:
+            chosen.append(self.default)
+            self.population.seen.add(self.default.key)
+        if len(chosen) < count:
+            with self.phases.of("search"):
+                chosen += self.strategy.propose(count - len(chosen))
+        self.round += 1
+        if not chosen:
+            self._empty += 1
+            if self._empty >= _EMPTY_ROUNDS:
+                self.finished = "exhausted"
+            return
+        self._empty = 0
+        outcomes = self._measure(chosen)
+        with self.phases.of("search"):
+            self.strategy.learn(chosen, [o.median for o in outcomes])
+        self.phases.seconds["search"] = max(0.0, self.phases.seconds["search"])
+        p = self.progress
+        self.observer(
+            RoundDone(
+                self.name, self.round, p.trials, p.failed, self.best_seconds,
+                time.perf_counter() - self.started, dict(self.phases.seconds),
+            )
+        )  # fmt: skip
+
+    def finish(self, reason: str = "") -> None:
+        """Tell the observer that the task has ended."""
+        self.finished = self.finished or reason
+        p, elapsed = self.progress, time.perf_counter() - self.started
+        self.observer(
+            TaskFinished(self.name, self.finished, self.best_seconds, p.trials, p.failed, elapsed)
+        )
+
+    def _measure(self, chosen: Sequence[Individual]) -> list[Outcome]:
+        first = self.progress.trials
+        candidates = [
+            Candidate(first + n, one.module, one.key) for n, one in enumerate(chosen)
+        ]
+        by_index = {c.index: one for c, one in zip(candidates, chosen, strict=True)}
+
+        def ended(candidate: Candidate, outcome: Outcome) -> None:
+            self._note(candidate, by_index[candidate.index], outcome)
+
+        outcomes = self.runner.measure(candidates, ended)
+        for one, outcome in zip(chosen, outcomes, strict=True):
+            if one is self.default:
+                self.default_outcome = outcome
+        return outcomes
+
+    def _note(self, candidate: Candidate, one: Individual, outcome: Outcome) -> None:
+        """Store an outcome the moment it is known."""
+        p, seconds = self.progress, self.phases.seconds
+        p.trials += 1
+        seconds["build"] += outcome.build_seconds
+        seconds["run"] += outcome.run_seconds
+        seconds["check"] += outcome.check_seconds
+        if not outcome.ok:
+            p.failed += 1
+            count, message = p.failures.get(outcome.status.value, (0, outcome.message))
+            p.failures[outcome.status.value] = (count + 1, message)
+        best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))
+        p.history.append(best)
+        self.store.put(self.record(one, outcome, candidate.index))
+        self.observer(
+            TrialDone(
+                self.name, candidate.index, outcome.status.value, outcome.median,
+                outcome.message, best, p.trials, p.failed,
+            )
+        )  # fmt: skip
+
+    def record(self, one: Individual, outcome: Outcome, index: int) -> Record:
+        """What the store keeps of a trial."""
+        extra: dict[str, Any] = {"space": one.space, "build_seconds": outcome.build_seconds}
+        return Record(
+            workload_hash=self.workload, workload=self.text, workload_name=self.name,
+            target=self.workshop.target.to_json(), seed=self.seed,
+            trace=json.loads(one.shipped.to_json()), samples=list(outcome.seconds),
+            status=outcome.status, message=outcome.message, check=outcome.check,
+            candidate_key=one.key, index=index, **extra,
+        )  # fmt: skip
+
+    # -- resuming ----------------------------------------------------------------------------------
+
+    def _reload(self, model: CostModel) -> None:
+        """Take over what the store holds: nothing measured is measured again."""
+        records = self.store.all(self.workload, self.workshop.target)
+        self.population.seen |= {r.candidate_key for r in records}
+        self.progress.trials = len(records)
+        self.progress.failed = sum(not r.ok for r in records)
+        known = sorted((r for r in records if r.ok), key=lambda r: r.seconds)
+        reloaded: list[Individual] = []
+        times: list[float] = []
+        for record in known[:_RELOADED]:
+            one = self._individual(record)
+            if one is not None:
+                reloaded.append(one)
+                times.append(record.seconds)
+                if one.key == self.default.key:
+                    self.default_outcome = Outcome(record.status, tuple(record.samples))
+        self.population.add(reloaded, times)
+        if len(reloaded) > 1:
+            model.update(self.workload, [one.vector for one in reloaded], times)
+
+    def _individual(self, record: Record) -> Individual | None:
+        """The program of a record; None when this version does not replay it any more."""
+        try:
+            trace = Trace.from_json(json.dumps(record.trace))
+            space = int((record.model_extra or {}).get("space", -1))
+            if 0 <= space < len(self.workshop.spaces):
+                seed = derive_seed(self.seed, "reload")
+                made = self.workshop.replay(trace.before_postproc(), space, seed, "stored")
+                if made is not None and made.key == record.candidate_key:
+                    return made
+            return self.workshop.finished(trace)
+        except (TraceError, ScheduleError):
+            return None

@@ -1,0 +1,46 @@
+"""What every search strategy is: propose programs to measure, learn from what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from metasched.cost.model import CostModel
+from metasched.registry import Registry
+from metasched.search.population import Individual, Population, Workshop
+
+
+@dataclass
+class SearchTask:
+    """What a strategy works with.
+
+    Attributes:
+        name: key of the workload, for the model.
+        workshop: makes individuals.
+        population: what was measured before (in earlier runs too) and in this run.
+        model: ranks candidates.
+        seed: every random choice derives from it, the round and the slot.
+    """
+
+    name: str
+    workshop: Workshop
+    population: Population
+    model: CostModel
+    seed: int
+
+
+class Strategy(Protocol):
+    """Proposes individuals in rounds; the same seed and outcomes give the same proposals."""
+
+    def propose(self, count: int) -> list[Individual]:
+        """At most `count` programs not seen before; none when the space is exhausted."""
+        ...
+
+    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+        """Take in a measured round; infinity stands for a failure."""
+        ...
+
+
+STRATEGIES: Registry[Callable[[SearchTask], Strategy]] = Registry("strategy")
+"""Name -> factory; plug-ins join through the entry-point group `metasched.strategy`."""

@@ -1,0 +1,341 @@
+"""tune, tune_tasks, replay: from a function to its fastest schedule, and back from a trace file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from metasched import config
+from metasched.codegen.peak import measured_peak
+from metasched.cost.model import COST_MODELS, CostModel
+from metasched.database.lookup import Miss, explain
+from metasched.database.record import TraceFile
+from metasched.database.store import Store
+from metasched.errors import MeasureError, MetaschedError, TraceError, TuneError
+from metasched.ir.equal import structural_hash
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.measure.candidate import Outcome, Runner
+from metasched.measure.local import LocalRunner
+from metasched.measure.settings import MeasureOptions
+from metasched.mutate import default_mutators
+from metasched.postproc import default_postprocs
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.script.printer import script
+from metasched.search.observe import EventLog, Observer, fan_out, silent
+from metasched.search.population import Individual, Survival, Workshop
+from metasched.search.run import TaskRun
+from metasched.search.tasks import tune_all
+from metasched.space.defaults import default_modules, default_trace
+from metasched.space.generate import SpaceGenerator
+from metasched.space.module import load_plugin
+from metasched.target import Target
+
+Source: TypeAlias = "PrimFunc | IRModule"
+MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
+STORE, EVENTS = "metasched.db", "events.jsonl"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest schedule that was found.
+
+    Attributes:
+        trace: its steps, postprocs included; `Trace.apply` replays it.
+        seconds: median time of one call, from the final comparison where there was one.
+        mod: the scheduled module; `metasched.build(best)` compiles it.
+        path: the trace file that was written, or None.
+    """
+
+    trace: Trace
+    seconds: float
+    mod: IRModule = field(repr=False)
+    target: Target = field(repr=False)
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a tuning run found and what it cost.
+
+    Attributes:
+        best: None when no candidate was right.
+        default_seconds: the default schedule (candidate 0), timed in turn with the best.
+        unscheduled_seconds: the program as written, run serially; None for a runner without one.
+        trials, failed: candidates measured and failed, earlier runs on the store included.
+        failures: status -> (count, one message), of this run.
+        phases: seconds spent in search, build, run, check and model; build runs beside the others.
+        flops: floating-point operations of one call, counted in the program.
+        survival: how many replays gave a program.
+        ended: budget, time, exhausted or interrupted.
+    """
+
+    workload: str
+    target: Target
+    seed: int
+    best: Best | None
+    default_seconds: float | None
+    unscheduled_seconds: float | None
+    trials: int
+    failed: int
+    failures: Mapping[str, tuple[int, str]]
+    wall_seconds: float
+    phases: Mapping[str, float]
+    flops: float
+    threads: int
+    survival: Survival
+    ended: str
+    history: tuple[float, ...] = ()
+
+    @property
+    def speedup_over_default(self) -> float | None:
+        if self.best is None or self.default_seconds is None:
+            return None
+        return self.default_seconds / self.best.seconds
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of the best schedule in GFLOP/s."""
+        return None if self.best is None else self.flops / self.best.seconds / 1e9
+
+    def peak_gflops(self) -> float:
+        """The measured multiply-add peak of this machine in GFLOP/s (float32, all threads)."""
+        return measured_peak(self.target, "float32", self.threads)
+
+
+def tune(
+    func: Source,
+    *,
+    target: Target | str | Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    time_limit: float | None = None,
+    work_dir: str | Path | None = None,
+    seed: int | None = None,
+    strategy: str | None = None,
+    model: str | CostModel | None = None,
+    space: SpaceGenerator | None = None,
+    plugins: Sequence[str | Path] | None = None,
+    runner: MakeRunner | None = None,
+    observer: Observer = silent,
+    name: str | None = None,
+) -> TuneResult:
+    """Search for the fastest schedule of one function on this machine.
+
+    Candidate 0 is the default schedule, so the result is never slower than not tuning. Every
+    outcome is in the store under `work_dir` the moment it is known: an interrupted run (Ctrl-C
+    ends it cleanly) goes on where it stopped, and nothing is measured twice.
+
+    Args:
+        func: a PrimFunc, or a module of one function.
+        target: what to compile for; None is this machine.
+        trials: candidates to measure, those already in the store included.
+        time_limit: seconds after which no new round begins.
+        work_dir: folder of the store, the event log and the trace file.
+        seed: of every random choice.
+        strategy, model: names in their registries; a model may be given itself.
+        space: modules, postprocs and mutators; None takes the target's defaults.
+        plugins: Python files that register schedule modules.
+        runner: makes what measures; None measures on this machine.
+        observer: is told what happens.
+        name: for reports; None takes the function's.
+
+    Raises TuneError when the function cannot be tuned, MeasureError when measuring breaks down,
+    DatabaseError when the store cannot be written.
+    """
+    only = _single(func)
+    label = name or str(only.attrs.get("global_symbol", "main"))
+    results = tune_tasks(
+        {label: only}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
+        seed=seed, strategy=strategy, model=model, space=space, plugins=plugins, runner=runner,
+        observer=observer,
+    )  # fmt: skip
+    return results[label]
+
+
+def tune_tasks(
+    tasks: Mapping[str, Source],
+    *,
+    weights: Mapping[str, float] | None = None,
+    target: Target | str | Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    total_trials: int | None = None,
+    time_limit: float | None = None,
+    work_dir: str | Path | None = None,
+    seed: int | None = None,
+    strategy: str | None = None,
+    model: str | CostModel | None = None,
+    space: SpaceGenerator | None = None,
+    plugins: Sequence[str | Path] | None = None,
+    runner: MakeRunner | None = None,
+    observer: Observer = silent,
+) -> dict[str, TuneResult]:
+    """Tune several functions with one budget, spent where it gains most; see `tune`.
+
+    Args:
+        tasks: functions by name.
+        weights: calls of each in the program they come from (default 1).
+        trials: limit of each task; total_trials: of all together in this run.
+    """
+    c = config.load(
+        trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
+        strategy=strategy, model=model if isinstance(model, str) else None,
+    )  # fmt: skip
+    machine = Target.of(target if target is not None else c.target)
+    for plugin in plugins if plugins is not None else c.plugins:
+        load_plugin(plugin)
+    folder = Path(c.work_dir)
+    shared = model if model is not None and not isinstance(model, str) else None
+    learner = shared or COST_MODELS.get(c.model)(c.seed)
+    start = time.perf_counter()
+    make = runner or (
+        lambda f, t: LocalRunner(f, t, MeasureOptions.of(c, cores=t.num_cores))
+    )
+    runners: list[Runner] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    log = EventLog(folder / EVENTS)
+    tell = fan_out(log, observer)
+    try:
+        with Store(folder / STORE) as store:
+            runs = []
+            for label, source in tasks.items():
+                func = _single(source)
+                runners.append(make(func, machine))
+                generator = space or default_space(machine)
+                workshop = Workshop(func, machine, generator, c.seed)
+                runs.append(
+                    TaskRun(
+                        label, func, workshop, runners[-1], store, learner,
+                        default_trace(func, machine), strategy=c.strategy, seed=c.seed,
+                        budget=c.trials, observer=tell,
+                    )
+                )  # fmt: skip
+            reason = tune_all(
+                runs, [(weights or {}).get(run.name, 1.0) for run in runs],
+                round_size=c.round_size, total=total_trials, seed=c.seed,
+                deadline=None if time_limit is None else start + time_limit,
+            )  # fmt: skip
+            threads = c.threads or machine.num_cores
+            return {
+                run.name: _conclude(run, store, folder, threads, start, reason) for run in runs
+            }
+    finally:
+        for each in runners:
+            each.close()
+        log.close()
+
+
+def default_space(target: Target) -> SpaceGenerator:
+    """The default modules, postprocs and mutators of a target."""
+    return SpaceGenerator(
+        default_modules(target), default_postprocs(target), default_mutators(target)
+    )
+
+
+def _single(source: Source) -> PrimFunc:
+    if isinstance(source, PrimFunc):
+        return source
+    if len(source) != 1:
+        raise TuneError(
+            f"the module has {len(source)} functions ({', '.join(source)}); "
+            "pass one of them, or all to tune_tasks"
+        )
+    return next(iter(source.values()))
+
+
+def _conclude(
+    run: TaskRun, store: Store, folder: Path, threads: int, start: float, reason: str
+) -> TuneResult:
+    """Compare the winner with the default once more, write its trace, and sum up."""
+    default = run.default_outcome
+    default_seconds = default.median if default is not None and default.ok else None
+    unscheduled: float | None = None
+    winner: tuple[Individual, float] | None = run.best
+    if isinstance(run.runner, LocalRunner) and reason != "interrupted":
+        unscheduled = run.runner.baseline.median
+        winner, default_seconds = _final(run, run.runner, default_seconds)
+    best: Best | None = None
+    if winner is not None:
+        one, seconds = winner
+        path = folder / f"{run.name}.{run.workload[:12]}.trace.json"
+        record = run.record(one, _kept_outcome(store, run, one), 0)
+        kept = TraceFile.from_record(
+            record, default_seconds=default_seconds, unscheduled_seconds=unscheduled
+        )
+        kept.save(path)
+        best = Best(one.shipped, seconds, one.module, run.workshop.target, path)
+    return TuneResult(
+        run.name, run.workshop.target, run.seed, best, default_seconds, unscheduled,
+        run.progress.trials, run.progress.failed, run.progress.failures,
+        time.perf_counter() - start, run.phases.seconds, run.flops, threads,
+        run.workshop.survival, run.finished or reason, tuple(run.progress.history),
+    )  # fmt: skip
+
+
+def _kept_outcome(store: Store, run: TaskRun, one: Individual) -> Outcome:
+    """What the store says of a program."""
+    for record in store.all(run.workload, run.workshop.target):
+        if record.candidate_key == one.key and record.ok:
+            return Outcome(record.status, tuple(record.samples), check=record.check)
+    raise TuneError(f"the store lost the record of {one.key}")
+
+
+def _final(
+    run: TaskRun, runner: LocalRunner, default_seconds: float | None
+) -> tuple[tuple[Individual, float] | None, float | None]:
+    """The fastest program that is right on normally distributed data too, timed with the default."""
+    for one, seconds in run.population.measured[:8]:
+        outcome = runner.verify(one.module)
+        if not outcome.ok:
+            continue
+        if one.key == run.default.key or default_seconds is None:
+            return (one, seconds), default_seconds
+        try:
+            mine, theirs = runner.interleave(one.module, run.default.module)
+        except MeasureError:
+            return (one, seconds), default_seconds
+        a, b = _median(mine), _median(theirs)
+        return ((one, a), b) if a <= b else ((run.default, b), b)
+    return None, default_seconds
+
+
+def _median(samples: Sequence[float]) -> float:
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def replay(
+    path: str | Path,
+    func: Source,
+    *,
+    target: Target | str | Mapping[str, Any] | None = None,
+) -> Schedule:
+    """Apply a stored trace to the function it was tuned for; nothing is drawn or measured.
+
+    Args:
+        path: a trace file (`work/NAME.HASH.trace.json`).
+        func: the unscheduled function.
+        target: where the result shall run; None is this machine.
+
+    Returns the schedule; `metasched.build(schedule)` compiles it.
+
+    Raises TraceError when the trace is for another workload or a machine whose features are
+    missing here (the message says what differs), or when the file cannot be read.
+    """
+    only = _single(func)
+    stored = TraceFile.load(path)
+    machine = Target.of(target)
+    found = explain(stored, structural_hash(only), machine, script=script(only))
+    if isinstance(found, Miss):
+        raise TraceError(f"{path}: {found.reason}")
+    trace = Trace.from_json(json.dumps(stored.trace))
+    sch = Schedule(only, seed=stored.seed)
+    try:
+        trace.apply(sch)
+    except MetaschedError as error:
+        raise TraceError(f"{path}: the trace does not replay: {error}") from error
+    return sch
