@@ -20,7 +20,7 @@ def _independent(state: State, loop: For, what: str) -> None:
     """The iterations of the loop may run in any order, or together."""
     refuse_on(
         state,
-        carried_dependence(loop, state.scope(loop)),
+        carried_dependence(loop, state.scope(loop), private=what == "parallel"),
         loop,
         hint=f"only loops whose iterations are independent can be {what}; split a reduction with "
         "rfactor, or choose a spatial loop",
@@ -96,7 +96,9 @@ def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
             hint=f"use one of {', '.join(THREAD_TAGS)}",
         )  # fmt: skip
     reduction = base == "threadIdx"
-    failure = carried_dependence(node, state.scope(node), allow_reduction=reduction)
+    failure = carried_dependence(
+        node, state.scope(node), thread=thread_axis, allow_reduction=reduction
+    )
     refuse_on(state, failure, node, hint="only independent iterations can run on threads")
     bound = evolve(node, kind=ForKind.THREAD_BINDING, thread=thread_axis)
     state.commit(edit.replace(node, bound))
