@@ -35,7 +35,7 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "script",
-        "words doc print_expr printer diagnostics builder plain evaluate reader statements body "
+        "words doc print_expr printer diagnostics builder buffers plain evaluate reader statements body "
         "parser tir ir",
     ),
     (
@@ -54,7 +54,7 @@ FLOORS: list[tuple[str, str]] = [
         "parallel loops statements module elf compile load peak",
     ),
     ("runtime", "arguments parallel native timing export kernel build exported peak"),
-    ("space", "module strides combinators tiling modules.* defaults generate"),
+    ("space", "module strides combinators tiling finish modules.* zero_search defaults generate"),
     ("postproc", "*"),
     ("mutate", "*"),
     ("measure", "candidate worker process data arena jobs settings local replay cluster"),

@@ -11,7 +11,10 @@ from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
+from metasched.space.zero_search import default_trace
 from metasched.target import Target
+
+__all__ = ["default_modules", "default_trace", "reference_modules"]
 
 
 def default_modules(target: Target) -> tuple[Module, ...]:

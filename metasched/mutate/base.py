@@ -1,0 +1,120 @@
+"""Mutators: functions of a trace that change one decision within its domain; weights by target.
+
+A mutator knows domains, not primitives: it edits decisions as data, and checks the constraints of
+the trace (`require`) on the numbers, so that no impossible candidate is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from metasched.errors import TargetError
+from metasched.registry import Registry
+from metasched.schedule import domain as domains
+from metasched.schedule.instruction import Entry, handles_in
+from metasched.schedule.numbers import number_of
+from metasched.schedule.rng import Rng
+from metasched.schedule.trace import Trace
+from metasched.target import Target
+
+ATTEMPTS = 24
+"""Random changes tried by one mutator before it gives up."""
+
+
+class Mutator(Protocol):
+    """A named change of a trace; None where it finds nothing to change."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None: ...
+
+
+Weighted: TypeAlias = "tuple[tuple[Mutator, float], ...]"
+MUTATORS: Registry[Callable[[Target], Weighted]] = Registry("mutators")
+"""The mutators of each target kind with their weights: a function of the target."""
+
+
+def default_mutators(target: Target) -> Weighted:
+    """The mutators of a target with their weights; TargetError when it has none."""
+    if target.kind not in MUTATORS:
+        raise TargetError(f"there are no mutators for targets of kind {target.kind!r}")
+    return MUTATORS.get(target.kind)(target)
+
+
+def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace | None:
+    """A mutant of `trace` by a mutator drawn by weight; others are tried when it has nothing.
+
+    The steps after `enter_postproc` are left out: they are run anew on the mutant.
+    """
+    trace = trace.before_postproc()
+    left = list(mutators)
+    while left:
+        index = rng.weighted([weight for _, weight in left])
+        mutant = left.pop(index)[0](trace, rng, target)
+        if mutant is not None:
+            return mutant
+        if not any(weight > 0 for _, weight in left):
+            return None
+    return None
+
+
+def consistent(trace: Trace) -> bool:
+    """Whether the decisions are in their recorded domains and keep every `require`.
+
+    Decided on numbers alone. A domain that depends on an earlier decision may turn out different
+    in the replay, which then repairs the decision.
+    """
+    values: dict[Any, int] = {}
+    for entry in trace.entries:
+        if entry.kind.sampling:
+            if not domains.allows(entry.domain, entry.decision):
+                return False
+            if entry.domain["kind"] != "location":
+                numbers = domains.values(entry.domain, entry.decision)
+                values.update(zip(entry.outputs, numbers, strict=True))
+        elif entry.kind.name == "require" and number_of(entry.values[0], values) == 0:
+            return False
+    return True
+
+
+def choices(trace: Trace, kinds: Sequence[str]) -> list[tuple[int, Entry]]:
+    """The sampling steps of these domain kinds, with their positions."""
+    return [(i, e) for i, e in trace.sampling() if e.domain["kind"] in kinds]
+
+
+def noted_under(trace: Trace) -> dict[int, str]:
+    """Positions of sampling steps whose value is noted by `annotate`: the key."""
+    keys: dict[Any, str] = {}
+    for entry in trace.entries:
+        if entry.kind.name == "annotate":
+            for rv in handles_in(entry.values):
+                keys[rv] = str(entry.attrs.get("ann_key", ""))
+    return {i: keys[rv] for i, e in trace.sampling() for rv in e.outputs if rv in keys}
+
+
+def redrawn(
+    trace: Trace, steps: Sequence[tuple[int, Entry]], rng: Rng, change: Callable[[Entry], Any]
+) -> Trace | None:
+    """The trace with one of the steps decided otherwise by `change`, keeping every constraint."""
+    if not steps:
+        return None
+    for _ in range(ATTEMPTS):
+        position, entry = rng.choice(steps)
+        decision = change(entry)
+        if decision is None or decision == entry.decision:
+            continue
+        mutant = trace.with_decision(position, decision)
+        if consistent(mutant):
+            return mutant
+    return None
+
+
+def other_categories(entry: Entry, rng: Rng) -> int | None:
+    """Another index of a categorical step, drawn by its probabilities."""
+    weights = list(entry.domain["probs"])
+    if isinstance(entry.decision, int) and 0 <= entry.decision < len(weights):
+        weights[entry.decision] = 0.0
+    return rng.weighted(weights) if sum(weights) > 0 else None
+

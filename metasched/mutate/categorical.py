@@ -1,0 +1,70 @@
+"""categorical, unroll, parallel, compute_location: other values of steps that pick from a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metasched.mutate.base import choices, noted_under, other_categories, redrawn
+from metasched.schedule.rng import Rng
+from metasched.schedule.trace import Trace
+from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class MutateCategorical:
+    """Redraw a categorical step (a vector width) that is neither an unroll nor a parallel limit."""
+
+    @property
+    def name(self) -> str:
+        return "categorical"
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+        noted = noted_under(trace)
+        steps = [
+            (i, e)
+            for i, e in choices(trace, ("categorical",))
+            if noted.get(i) not in (PARALLEL, UNROLL)
+        ]
+        return redrawn(trace, steps, rng, lambda e: other_categories(e, rng))
+
+
+@dataclass(frozen=True, slots=True)
+class MutateNoted:
+    """Redraw a categorical step whose value is noted under a key: the limits on whole programs.
+
+    Attributes:
+        name: of the mutator.
+        key: of the annotation.
+    """
+
+    name: str
+    key: str
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+        noted = noted_under(trace)
+        steps = [(i, e) for i, e in choices(trace, ("categorical",)) if noted.get(i) == self.key]
+        return redrawn(trace, steps, rng, lambda e: other_categories(e, rng))
+
+
+def mutate_unroll() -> MutateNoted:
+    """Redraw how far reductions are unrolled."""
+    return MutateNoted("unroll", UNROLL)
+
+
+def mutate_parallel() -> MutateNoted:
+    """Redraw how many iterations parallel loops get."""
+    return MutateNoted("parallel", PARALLEL)
+
+
+@dataclass(frozen=True, slots=True)
+class MutateComputeLocation:
+    """Move a block whose location was sampled to another of its places."""
+
+    @property
+    def name(self) -> str:
+        return "compute_location"
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+        steps = choices(trace, ("location",))
+        return redrawn(trace, steps, rng, lambda e: rng.choice(e.domain["candidates"]))

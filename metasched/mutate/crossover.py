@@ -1,0 +1,45 @@
+"""crossover: a trace with some decisions of one parent and some of another of the same space."""
+
+from __future__ import annotations
+
+from metasched.mutate.base import ATTEMPTS, consistent
+from metasched.schedule import domain as domains
+from metasched.schedule.rng import Rng
+from metasched.schedule.trace import Trace
+
+
+def same_space(a: Trace, b: Trace) -> bool:
+    """Whether two traces consist of the same steps, whatever was decided."""
+    return len(a) == len(b) and all(
+        x.kind is y.kind and len(x.outputs) == len(y.outputs)
+        for x, y in zip(a.entries, b.entries, strict=True)
+    )
+
+
+def crossover(a: Trace, b: Trace, rng: Rng) -> Trace | None:
+    """A mixture of two traces of one space that keeps every constraint.
+
+    Each decision comes from one parent, by a fair coin. None when the parents are of different
+    spaces, or when no mixture found differs from both.
+    """
+    a, b = a.before_postproc(), b.before_postproc()
+    if not same_space(a, b):
+        return None
+    differing = [
+        i
+        for i, entry in a.sampling()
+        if entry.decision != b.entries[i].decision
+        and domains.allows(entry.domain, b.entries[i].decision)
+    ]
+    if len(differing) < 2:
+        return None
+    for _ in range(ATTEMPTS):
+        taken = [i for i in differing if rng.random() < 0.5]
+        if not 0 < len(taken) < len(differing):
+            continue
+        child = a
+        for position in taken:
+            child = child.with_decision(position, b.entries[position].decision)
+        if consistent(child):
+            return child
+    return None

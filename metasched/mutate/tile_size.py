@@ -1,0 +1,51 @@
+"""tile_size: moves a factor from one part of a tiling to another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from metasched.mutate.base import choices, redrawn
+from metasched.schedule.domain import divisors, factorize
+from metasched.schedule.instruction import Entry
+from metasched.schedule.rng import Rng
+from metasched.schedule.trace import Trace
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class MutateTileSize:
+    """Take a divisor of one part and give it to another part of the same loop.
+
+    Half of the moves are small steps, a single prime factor to the part beside it (a tile doubled
+    and its neighbour halved); the others move any divisor anywhere.
+    """
+
+    small_steps: float = 0.5
+
+    @property
+    def name(self) -> str:
+        return "tile_size"
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+        steps = [
+            (i, e)
+            for i, e in choices(trace, ("perfect_tile", "partitioned_tile"))
+            if e.domain["extent"] > 1 and e.domain["n"] > 1
+        ]
+        return redrawn(trace, steps, rng, lambda entry: self._moved(entry, rng))
+
+    def _moved(self, entry: Entry, rng: Rng) -> Any:
+        tile = list(entry.decision)
+        source = rng.choice([i for i, f in enumerate(tile) if f > 1])
+        small = rng.random() < self.small_steps
+        if small:
+            goals = [i for i in (source - 1, source + 1) if 0 <= i < len(tile)]
+            factor = rng.choice([p for p, _ in factorize(tile[source])])
+        else:
+            goals = [i for i in range(len(tile)) if i != source]
+            factor = rng.choice([d for d in divisors(tile[source]) if d > 1])
+        goal = rng.choice(goals)
+        tile[source] //= factor
+        tile[goal] *= factor
+        return tile

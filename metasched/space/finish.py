@@ -1,0 +1,163 @@
+"""Loop kinds for nests that no module has settled: vectors inside, threads outside, inits apart.
+
+Each function does what it can with public primitives and leaves the schedule as it was where a
+dependence forbids it. Postprocs and the default schedule are made of these.
+"""
+
+from __future__ import annotations
+
+from metasched.analysis.block import loop_iter_kind
+from metasched.analysis.scope import Child
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind
+from metasched.ir.visit import free_vars
+from metasched.schedule.domain import divisors
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import contiguous
+
+SMALL = 2048
+"""Nests of fewer iterations stay serial: starting threads costs more."""
+
+
+def child_of(sch: Schedule, token: BlockToken) -> Child:
+    """A block in its scope as it stands now."""
+    realize = sch.state.index.blocks[token]
+    return sch.state.scope(realize).child(token)
+
+
+def take_back(sch: Schedule, steps: int) -> None:
+    """Undo until the trace has `steps` steps."""
+    while len(sch.trace) > steps:
+        sch.undo()
+
+
+def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
+    """Cut vectors of at most `width` lanes from the innermost loop of the block's own that allows it."""
+    loops = list(child.loops)
+    if any(loop.kind is ForKind.VECTORIZED for loop in loops):
+        return False
+    own = len(loops)
+    below = [*loops[1:], child.realize]
+    while own and loops[own - 1].body is below[own - 1]:
+        own -= 1
+    for position in range(len(loops) - 1, own - 1, -1):
+        lanes = _lanes(child, loops[position], width)
+        if lanes < 2:
+            continue
+        steps = len(sch.trace)
+        try:
+            handles = sch.get_loops(block)
+            cut = handles[position]
+            if lanes < (as_int(loops[position].extent) or 0):
+                _, cut = sch.split(cut, [None, lanes])
+            if position + 1 < len(loops):
+                sch.reorder(*handles[position + 1 :], cut)
+            sch.vectorize(cut)
+            return True
+        except ScheduleError:
+            take_back(sch, steps)
+    return False
+
+
+def _lanes(child: Child, loop: For, width: int) -> int:
+    """How many lanes a loop can be cut into: the largest divisor of its extent up to `width`."""
+    extent = as_int(loop.extent)
+    if extent is None or extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
+        return 1
+    if loop_iter_kind(loop, (child,)) is not IterKind.SPATIAL or not contiguous(child, loop):
+        return 1
+    return max(d for d in divisors(extent) if d <= width)
+
+
+def spread_nest(sch: Schedule, child: Child, jobs: int, func: str | None = None) -> bool:
+    """Fuse the leading spatial loops of a block's nest until they have `jobs` iterations, and run
+    them in parallel."""
+    count = _leading(sch, child, jobs)
+    if count == 0:
+        return False
+    steps = len(sch.trace)
+    try:
+        handles = sch.get_loops(sch.get_block(child.block.name, func))[:count]
+        sch.parallel(sch.fuse(*handles) if count > 1 else handles[0])
+        return True
+    except ScheduleError:
+        take_back(sch, steps)
+        return False
+
+
+def _leading(sch: Schedule, child: Child, jobs: int) -> int:
+    """How many outer loops of a nest to run in parallel; 0 where it is not worth it or illegal."""
+    if not child.loops:
+        return 0
+    work = 1
+    for loop in child.loops:
+        work *= as_int(loop.extent) or 1
+    children = sch.state.scope(child.realize).under(child.loops[0])
+    kinds = {loop.kind for c in children for loop in c.loops}
+    if work < SMALL or kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:
+        return 0
+    count, extent = 0, 1
+    for position, loop in enumerate(child.loops):
+        size = as_int(loop.extent)
+        if loop.kind is not ForKind.SERIAL or loop.annotations or size is None or extent >= jobs:
+            break
+        if loop_iter_kind(loop, children) is not IterKind.SPATIAL:
+            break
+        if position and child.loops[position - 1].body is not loop:
+            break
+        count, extent = position + 1, extent * size
+    return count if extent > 1 else 0
+
+
+def unroll_reduction(sch: Schedule, child: Child, copies: int, func: str | None = None) -> None:
+    """Unroll the innermost loops of a reduction that make at most `copies` of its body."""
+    if all(v.is_spatial for v in child.block.iter_vars):
+        return
+    chosen: list[int] = []
+    for position in range(len(child.loops) - 1, -1, -1):
+        loop = child.loops[position]
+        size = as_int(loop.extent)
+        if loop.kind is ForKind.VECTORIZED:
+            continue
+        if loop.kind is not ForKind.SERIAL or size is None or size > copies:
+            break
+        copies //= max(1, size)
+        if size > 1:
+            chosen.append(position)
+    if chosen:
+        handles = sch.get_loops(sch.get_block(child.block.name, func))
+        for position in chosen:
+            sch.unroll(handles[position])
+
+
+def decompose_init(sch: Schedule, realize: BlockRealize, func: str | None = None) -> bool:
+    """Decompose a reduction at its outermost reduction loop; the loops of the init get the kinds
+    of those of the update.
+
+    Nothing is done to reductions over thread-bound loops, nor where no reduction loop is left.
+    Raises ScheduleError where the block cannot be decomposed.
+    """
+    loops = sch.state.loops_above(realize)
+    pairs = list(zip(realize.block.iter_vars, realize.iter_values, strict=True))
+    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if v.is_reduce))
+    first = next((i for i, loop in enumerate(loops) if loop.var in reduced), None)
+    if first is None or any(loop.thread for loop in loops if loop.var in reduced):
+        return False
+    spatial = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_reduce))
+    kept = [loop for loop in loops[first:] if loop.var in spatial]
+    block = sch.get_block(realize.block.name, func)
+    init = sch.decompose_reduction(block, sch.get_loops(block)[first])
+    if any(loop.kind in (ForKind.VECTORIZED, ForKind.UNROLLED) for loop in kept):
+        handles = sch.get_loops(init)[-len(kept) :]
+        for handle, loop in zip(handles, kept, strict=True):
+            _same_kind(sch, handle, loop)
+    return True
+
+
+def _same_kind(sch: Schedule, handle: LoopRV, loop: For) -> None:
+    if loop.kind is ForKind.VECTORIZED:
+        sch.vectorize(handle)
+    elif loop.kind is ForKind.UNROLLED and (as_int(loop.extent) or 0) > 1:
+        sch.unroll(handle)
