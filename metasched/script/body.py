@@ -30,7 +30,8 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import walk
-from metasched.script.builder import MetaVar, StatementWord, TypeWord, renamed, typed
+from metasched.script.buffers import renamed
+from metasched.script.builder import MetaVar, StatementWord, TypeWord, typed
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
 from metasched.script.statements import STATEMENTS

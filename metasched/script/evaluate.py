@@ -38,16 +38,8 @@ from metasched.ir.expr import (
 )
 from metasched.ir.op import Ramp
 from metasched.script import builder
-from metasched.script.builder import (
-    BUFFER_DATA,
-    BUFFER_METHODS,
-    WORDS,
-    MetaVar,
-    Namespace,
-    StatementWord,
-    infix,
-    typed,
-)
+from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
+from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
 from metasched.script.diagnostics import Source
 from metasched.script.plain import (
     PYTHON,
@@ -180,7 +172,7 @@ class Evaluator:
         if isinstance(base, Buffer):
             return self.access(node, base)
         items = self.value(node.slice)
-        if isinstance(base, builder.BufferWord):
+        if isinstance(base, BufferWord):
             return self.guard(node, base.__getitem__, items)
         if type(base) not in (tuple, list, str, dict, range) and not isinstance(base, tuple):
             self.fail(node, f"{describe(base)} cannot be indexed")
@@ -415,7 +407,7 @@ class Evaluator:
             args = [self.lanes(n, a) for n, a in zip(node.args, args, strict=True)]
         if any(fn is f for f in PYTHON.values()):
             return self._python_call(node, fn, args, kwargs)
-        word = isinstance(fn, (builder.TypeWord, builder.BufferWord, functools.partial))
+        word = isinstance(fn, (builder.TypeWord, BufferWord, functools.partial))
         if not word and not any(fn is w for w in WORDS.values()):
             self.fail(
                 node,

@@ -22,7 +22,8 @@ from metasched.ir.expr import Var
 from metasched.ir.func import IRModule, Param, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, frozen
 from metasched.script.body import BodyReader
-from metasched.script.builder import Namespace, StatementWord, renamed
+from metasched.script.buffers import renamed
+from metasched.script.builder import Namespace, StatementWord
 from metasched.script.diagnostics import Source, parse_text, source_of
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft

@@ -19,14 +19,8 @@ from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.script.builder import (
-    WORDS,
-    BufferWord,
-    MetaVar,
-    Namespace,
-    StatementWord,
-    TypeWord,
-)
+from metasched.script.buffers import BufferWord
+from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, TypeWord
 from metasched.script.words import PYTHON_WORDS
 
 PYTHON: dict[str, Any] = {name: getattr(builtins, name) for name in PYTHON_WORDS}

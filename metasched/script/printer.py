@@ -139,7 +139,7 @@ class Printer:
                 handles.append((handle, param))
                 params.append(f"{handle}: T.handle")
             else:
-                args = self.expr.buffer_args(param)
+                args = self.expr.buffer_args(param, explicit_offset=True)
                 params.append(f"{self.names.define(param)}: T.Buffer({args})")
         result = "" if func.ret_type.kind == "void" else f" -> T.{func.ret_type}"
         whole = f"def {name}({', '.join(params)}){result}:"
@@ -162,7 +162,7 @@ class Printer:
         for buffer in buffers:
             if buffer not in self.names:
                 self._declare_symbols(buffer)
-                self._buffer_line(buffer, "T.Buffer(")
+                self._buffer_line(buffer, "T.Buffer(", explicit_offset=True)
 
     def _declare_symbols(self, buffer: Buffer) -> None:
         for var in _symbols(buffer):

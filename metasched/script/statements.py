@@ -27,16 +27,8 @@ from metasched.ir.stmt import (
     MatchBufferRegion,
     frozen,
 )
-from metasched.script.builder import (
-    WORDS,
-    BufferWord,
-    Namespace,
-    StatementWord,
-    dtype_of,
-    near,
-    renamed,
-    typed,
-)
+from metasched.script.buffers import UNSAID, described, renamed
+from metasched.script.builder import WORDS, Namespace, StatementWord, dtype_of, near, typed
 from metasched.script.builder import lookup as expression_word
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
@@ -278,17 +270,14 @@ def decl_buffer(p: Reader, node: ast.Call, *args: Any, data: Any = None, source:
 
 
 def _declared(p: Reader, node: ast.AST, *args: Any, **kwargs: Any) -> Buffer:
-    described = p.guard(node, BufferWord(), *args, **kwargs)
-    return renamed(described, p.hint(0, "buffer"))
-
-
-_UNSAID = object()
+    found = p.guard(node, described, *args, **kwargs)
+    return renamed(found, p.hint(0, "buffer"))
 
 
 @word("match_buffer")
 def match_buffer(
     p: Reader, node: ast.Call, param: Any, shape: Any = None, dtype: Any = None, data: Any = None,
-    strides: Any = None, elem_offset: Any = _UNSAID, scope: str = "global", align: int = -1,
+    strides: Any = None, elem_offset: Any = UNSAID, scope: str = "global", align: int = -1,
     offset_factor: int = 0, buffer_type: str = "default", axis_separators: Any = None,
 ) -> Bound:  # fmt: skip
     """A handle parameter as a buffer; inside a block, a region as a buffer of its own."""
@@ -299,7 +288,7 @@ def match_buffer(
             p.fail(node, "T.match_buffer on a handle needs a shape")
         shape = tuple(r.extent for r in region.region)
     name = p.hint(0, "buffer")
-    if elem_offset is _UNSAID:
+    if elem_offset is UNSAID:
         elem_offset = Var(f"{name}_elem_offset", "int32") if offset_factor > 0 else None
     if dtype is None:
         dtype = "float32" if region is None else region.buffer.dtype

@@ -173,6 +173,18 @@ def test_buffer_spellings_are_one():
         assert_structural_equal(programs[0], program)
 
 
+def test_offsets_unsaid_are_variables_where_memory_comes_from_outside():
+    given = parse("@T.prim_func\ndef f(A: T.Buffer(4, offset_factor=8)):\n    A[0] = 1")
+    matched = parse(
+        "@T.prim_func\ndef f(a: T.handle):\n    A = T.match_buffer(a, 4, offset_factor=8)\n"
+        "    A[0] = 1"
+    )
+    assert isinstance(given.params[0].elem_offset, Var)
+    assert_structural_equal(given, matched)
+    allocated = flat("B = T.allocate(4, offset_factor=8)\nB[0] = 1")
+    assert allocated.body.buffer.elem_offset is None
+
+
 def test_parameters():
     params = "a: T.handle, n: T.int32, m: T.int64, f: float, p: T.handle, A: T.Buffer(3)"
     func = flat("pass", params)
