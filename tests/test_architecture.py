@@ -35,8 +35,8 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "script",
-        "words doc print_expr printer diagnostics builder buffers plain evaluate reader statements body "
-        "parser tir ir",
+        "words doc print_expr printer diagnostics builder buffers plain evaluate reader statements "
+        "body parser tir ir",
     ),
     (
         "analysis",
