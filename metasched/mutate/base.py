@@ -117,4 +117,3 @@ def other_categories(entry: Entry, rng: Rng) -> int | None:
     if isinstance(entry.decision, int) and 0 <= entry.decision < len(weights):
         weights[entry.decision] = 0.0
     return rng.weighted(weights) if sum(weights) > 0 else None
-

@@ -22,5 +22,8 @@ class DisallowDynamicLoop:
         for loop in sch.state.index.loops.values():
             if as_int(loop.extent) is None:
                 raise rejection(
-                    self.name, "dynamic-loop", f"the loop {loop.var.name} has no constant extent", loop
+                    self.name,
+                    "dynamic-loop",
+                    f"the loop {loop.var.name} has no constant extent",
+                    loop,
                 )

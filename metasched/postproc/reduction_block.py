@@ -1,4 +1,4 @@
-"""rewrite_reduction_block: initialises reductions before their loops, in the same kinds of loops."""
+"""rewrite_reduction_block: reductions are initialised before their loops, in loops of one kind."""
 
 from __future__ import annotations
 

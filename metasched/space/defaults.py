@@ -34,7 +34,9 @@ def _cpu(target: Target) -> tuple[Module, ...]:
         ApplyCustomRule(target),
         InlineConstantScalars(),
         AutoInline(),
-        RegisterTiling(bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)),
+        RegisterTiling(
+            bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)
+        ),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         AddRFactor(target.num_cores),
         VectorReduction(bits),

@@ -34,7 +34,10 @@ def take_back(sch: Schedule, steps: int) -> None:
 
 
 def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
-    """Cut vectors of at most `width` lanes from the innermost loop of the block's own that allows it."""
+    """Cut vectors of at most `width` lanes from the innermost own loop that allows it.
+
+    Returns whether it was done.
+    """
     loops = list(child.loops)
     if any(loop.kind is ForKind.VECTORIZED for loop in loops):
         return False

@@ -98,19 +98,15 @@ class SpaceGenerator:
         names = list(sch.mod.functions)
         for name in names:
             for token in visit_order(sch.mod[name].body):
-                found = _thinned(
-                    [after for before in found for after in self._apply(module, before, name, token)]
-                )
+                parts = [self._apply(module, before, name, token) for before in found]
+                found = _thinned([after for part in parts for after in part])
         return found
 
-    def _apply(
-        self, module: Module, sch: Schedule, func: str, token: BlockToken
-    ) -> list[Schedule]:
+    def _apply(self, module: Module, sch: Schedule, func: str, token: BlockToken) -> list[Schedule]:
         realize = sch.state.index.blocks.get(token)
         if realize is None:  # inlined by now
             return [sch]
-        rule = realize.block.annotations.get(RULE)
-        if rule is not None and not getattr(module, "takes_rules", False) and realize.block.iter_vars:
+        if RULE in realize.block.annotations and not getattr(module, "takes_rules", False):
             return [sch]
         several = len(sch.mod.functions) > 1
         attempt = sch.copy()
@@ -186,8 +182,7 @@ def visit_order(body: Any) -> list[BlockToken]:
     order: list[BlockToken] = []
 
     def visit(realize: BlockRealize) -> None:
-        inner = [r for r in _children(realize)]
-        for child in reversed(inner):
+        for child in reversed(_children(realize)):
             visit(child)
         order.append(realize.block.token)
 

@@ -1,4 +1,4 @@
-"""Schedule modules: functions `(schedule, block) -> list of schedules`, registered or parameterised.
+"""Schedule modules: functions `(schedule, block) -> list of schedules`, registered or with fields.
 
 A user's module looks like ours:
 
@@ -74,7 +74,11 @@ _loaded: dict[tuple[str, int], PluginOutcome] = {}
 
 
 def schedule_module(
-    name: str, targets: Sequence[str] = ("cpu",), *, on_request: bool = False, override: bool = False
+    name: str,
+    targets: Sequence[str] = ("cpu",),
+    *,
+    on_request: bool = False,
+    override: bool = False,
 ) -> Callable[[ModuleFn], ScheduleModule]:
     """Register a function as a schedule module.
 

@@ -7,12 +7,12 @@ a reduction before its loops. Nothing is tiled or fused.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from metasched.analysis.scope import Scope
+from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.ir.visit import blocks_of
+from metasched.ir.stmt import BlockToken
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.finish import child_of, decompose_init, spread_nest, take_back, vectorize_leaf
@@ -39,42 +39,42 @@ def default_trace(
 
 
 def _function(sch: Schedule, name: str, func: str | None, target: Target) -> None:
-    for child in list(Scope.of(sch.mod[name].root).realizes):
+    jobs = target.num_cores * JOBS_PER_CORE
+
+    def vectors(child: Child) -> None:
         bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)
-        lanes = target.vector_bits // max(8, bits)
-        _contained(
-            sch, child.block.name,
-            lambda c=child, n=lanes: vectorize_leaf(  # type: ignore[misc]
-                sch, sch.get_block(c.block.name, func), child_of(sch, c.token), n
-            ),
-        )  # fmt: skip
-    seen: set[object] = set()
-    for child in list(Scope.of(sch.mod[name].root).realizes):
-        if child.loops and child.loops[0].var not in seen and target.num_cores > 1:
-            seen.add(child.loops[0].var)
-            jobs = target.num_cores * JOBS_PER_CORE
-            _contained(
-                sch, child.block.name,
-                lambda c=child: spread_nest(sch, child_of(sch, c.token), jobs, func),  # type: ignore[misc]
-            )  # fmt: skip
-    for realize in list(blocks_of(sch.mod[name].body)):
-        if realize.block.init is not None:
-            _contained(
-                sch, realize.block.name,
-                lambda r=realize: decompose_init(sch, child_of(sch, r.block.token).realize, func),  # type: ignore[misc]
-            )  # fmt: skip
+        block = sch.get_block(child.block.name, func)
+        vectorize_leaf(sch, block, child, target.vector_bits // max(8, bits))
+
+    def threads(child: Child) -> None:
+        if target.num_cores > 1:
+            spread_nest(sch, child, jobs, func)
+
+    def init(child: Child) -> None:
+        if child.block.init is not None:
+            decompose_init(sch, child.realize, func)
+
+    for step in (vectors, threads, init):
+        seen: set[object] = set()
+        for child in list(Scope.of(sch.mod[name].root).realizes):
+            nest = child.loops[0].var if child.loops else child.token
+            if step is not threads or nest not in seen:
+                seen.add(nest)
+                _contained(sch, child.token, step)
 
 
-def _contained(sch: Schedule, block: str, step: object) -> None:
-    """Run a step; what is refused is taken back."""
+def _contained(sch: Schedule, token: BlockToken, step: Callable[[Child], None]) -> None:
+    """Run a step on a block; what is refused is taken back."""
     steps = len(sch.trace)
+    child = child_of(sch, token)
     try:
-        step()  # type: ignore[operator]
+        step(child)
     except ScheduleError:
         take_back(sch, steps)
     except Exception as error:  # the default must exist whatever a primitive trips over
         take_back(sch, steps)
         warnings.warn(
-            f"the default schedule leaves block {block} as it is: {type(error).__name__}: {error}",
-            stacklevel=4,
+            f"the default schedule leaves block {child.block.name} as it is: "
+            f"{type(error).__name__}: {error}",
+            stacklevel=5,
         )

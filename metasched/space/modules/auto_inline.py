@@ -78,7 +78,9 @@ class AutoInline:
         nodes = list(_nodes(block))
         if any(isinstance(n, Call) and n.op.name in self.disallow_op for n in nodes):
             return False
-        if self.disallow_if_then_else and (realize.predicate is not TRUE or _branches(block, nodes)):
+        if self.disallow_if_then_else and (
+            realize.predicate is not TRUE or _branches(block, nodes)
+        ):
             return False
         return all(self._pattern(block, position) for position in range(len(block.reads)))
 

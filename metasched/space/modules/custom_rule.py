@@ -1,4 +1,4 @@
-"""apply_custom_rule: a block whose annotation `schedule_rule` names a module is left to that one."""
+"""apply_custom_rule: a block whose annotation `schedule_rule` names a module is left to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""multi_level_tiling: the classical tiling by a structure such as "SSRSRS" (Ansor, MetaSchedule)."""
+"""multi_level_tiling: the classical tiling by a structure such as "SSRSRS" (as in Ansor)."""
 
 from __future__ import annotations
 

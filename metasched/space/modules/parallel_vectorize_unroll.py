@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import TILED, is_leaf
-from metasched.ir.stmt import BlockRealize, ForKind
+from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
@@ -50,10 +50,10 @@ class ParallelVectorizeUnroll:
         realize = sch.state.block(block)
         if sch.state.parent(realize) is None:
             self._root(sch, block, realize)
-        elif not settled(sch, realize) and is_leaf(realize.block) is None and has_vectors(realize.block):
+        elif not settled(sch, realize) and _can_vectorize(realize.block):
             bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
             lanes = max(1, self.vector_bits // max(8, bits))
-            if self.vectors and lanes > 1 and VECTORIZE not in realize.block.annotations:
+            if self.vectors and lanes > 1:
                 width = _choice(sch, [lanes * v for v in self.vectors])
                 sch.annotate(block, VECTORIZE, width)
         return [sch]
@@ -66,6 +66,10 @@ class ParallelVectorizeUnroll:
         reductions = [r for r in open_ones if any(v.is_reduce for v in r.block.iter_vars)]
         if reductions and self.unroll and UNROLL not in notes:
             sch.annotate(root, UNROLL, _choice(sch, list(self.unroll)))
+
+
+def _can_vectorize(block: Block) -> bool:
+    return VECTORIZE not in block.annotations and is_leaf(block) is None and has_vectors(block)
 
 
 def settled(sch: Schedule, realize: BlockRealize) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from metasched.analysis.access import accesses
 from metasched.analysis.block import TILED
 from metasched.errors import ScheduleError
-from metasched.ir.expr import EQ, Expr, as_int, compare
+from metasched.ir.expr import EQ, Expr, as_expr, as_int, compare
 from metasched.ir.stmt import Block
 from metasched.ir.visit import free_vars
 from metasched.schedule.domain import divisors
@@ -83,9 +83,9 @@ class RegisterTiling:
     def _plan(self, sch: Schedule, block: BlockRV) -> _Plan | None:
         node = sch.get(block)
         vector = vector_iter(node)
-        extent = as_int(vector.dom.extent) if vector is not None else None
-        if vector is None or extent is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
+        if vector is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
             return None
+        extent = as_int(vector.dom.extent) or 1
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
         if not widths:
@@ -159,7 +159,7 @@ class RegisterTiling:
                 tiles[axis] = (places, taken)
                 rows.append(taken[-1])
         vectors = columns[-1] // width
-        results = product([*rows, vectors])
+        results = as_expr(product([*rows, vectors]))
         sch.require(results + vectors + 1 <= self.registers)
         least = self._least(spatial, vector, plan)
         if strict and least > 1:
@@ -175,7 +175,8 @@ class RegisterTiling:
 
     def _least(self, spatial: Sequence[Axis], vector: Axis, plan: _Plan) -> int:
         """How many accumulators can be asked for: `chains`, or as many as there may be at all."""
-        wide = [d // plan.widths[-1] for d in divisors(vector.extent or 1) if d % plan.widths[-1] == 0]
+        width = plan.widths[-1]
+        wide = {d // width for d in divisors(vector.extent or 1) if d % width == 0}
         counts = {w for w in wide if w <= 4} or {1}
         for axis in spatial:
             if axis is not vector:
