@@ -1,1 +1,8 @@
-"""Search: which candidates to measure next, given what was measured."""
+"""Search: which candidates to measure next, given what was measured.
+
+Importing the package enters the built-in strategies into their registry.
+"""
+
+from metasched.search import baselines, evolution
+
+__all__ = ["baselines", "evolution"]
