@@ -8,7 +8,8 @@ floating-point expressions are left alone but for the integers inside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from metasched.arith import atoms, conditions, modular, prove, rules
@@ -35,6 +36,8 @@ from metasched.ir.visit import free_vars
 
 Known: TypeAlias = "Range | tuple[int | None, int | None] | Expr | int"
 
+Memos: TypeAlias = tuple[dict[Expr, Linear], dict[Expr, Pair], dict[Expr, Expr]]
+
 _SIMPLIFIED: dict[tuple[object, ...], Expr] = {}
 _LIMIT = 1 << 17
 
@@ -49,8 +52,8 @@ class Analyzer:
     """
 
     __slots__ = (
-        "_bounds", "_linear", "_simple", "facts", "has_facts", "keep_units", "moduli", "ranges",
-        "symbolic", "true", "values",
+        "_aside", "_bounds", "_linear", "_simple", "facts", "has_facts", "keep_units", "moduli",
+        "proving", "ranges", "symbolic", "true", "values",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +76,20 @@ class Analyzer:
         self._linear: dict[Expr, Linear] = {}
         self._bounds: dict[Expr, Pair] = {}
         self._simple: dict[Expr, Expr] = {}
+        self._aside: Memos = ({}, {}, {})
+        self.proving = False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A proof from facts: what is computed in it is weaker, and remembered apart."""
+        kept = self._linear, self._bounds, self._simple
+        self._linear, self._bounds, self._simple = self._aside
+        self.proving = True
+        try:
+            yield
+        finally:
+            self._linear, self._bounds, self._simple = kept
+            self.proving = False
 
     # ---- what is known -------------------------------------------------------------------
 
@@ -265,17 +282,22 @@ class Analyzer:
 
     def normal(self, value: Linear, dtype: object) -> Linear:
         """A sum whose quotients, remainders and minima have been put together."""
+        value = self.merged(value)
         if len(value.terms) < 2:
             return value
-        for atom in value.terms:
-            kind = type(atom)
-            if kind is FloorDiv or kind is FloorMod or kind is Mul:
-                value = rules.merge_parts(self, value)
-                break
         if dtype is INT32 or dtype is INT64:
             for atom in value.terms:
                 if type(atom) is Min or type(atom) is Max:
                     return rules.push_extremum(self, value, atom.dtype)
+        return value
+
+    def merged(self, value: Linear) -> Linear:
+        """A sum whose quotients and remainders have been put together."""
+        if len(value.terms) > 1:
+            for atom in value.terms:
+                kind = type(atom)
+                if kind is FloorDiv or kind is FloorMod:
+                    return rules.merge_parts(self, value)
         return value
 
     def linear_bounds(self, value: Linear) -> Pair:

@@ -180,7 +180,7 @@ def _cast_atom(an: Analyzer, atom: Expr, e: Cast) -> Linear:
             low, high = atom.dtype.range
             if low <= lo and hi <= high:
                 return inner
-    if type(atom) is Mul:
+    if type(atom) is Mul and (is_index(atom.dtype) or e.dtype.bits <= atom.dtype.bits):
         parts = [Cast(e.dtype, f) for f in factors(atom)]
         whole: Expr = parts[0]
         for part in parts[1:]:

@@ -149,7 +149,8 @@ class IndexMap:
         axes = tuple(Var(f"axis{k}") for k in range(len(self.outputs)))
         values = inverse_iter_map(found.sums, axes)
         box = IndexMap(tuple(fresh.values()), tuple(outputs)).map_ranges(list(ranges.values()))
-        an = Analyzer(dict(zip(axes, box, strict=True)))
+        known = {v: Range.of(0, r.min + r.extent) for v, r in zip(axes, box, strict=True)}
+        an = Analyzer(known)
         back = []
         outside: Expr = FALSE
         for v, size in zip(self.inputs, shape, strict=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.itercheck import check, depth
 from metasched.arith.iterform import (
     Group,
     IterMark,
@@ -44,7 +45,7 @@ from metasched.ir.expr import (
     Var,
 )
 from metasched.ir.op import Call
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, walk_exprs
 
 Level: TypeAlias = Literal["none", "surjective", "bijective"]
 
@@ -61,6 +62,7 @@ class IterMap:
 
 
 _FOUND: dict[tuple[object, ...], IterMap] = {}
+_SIMPLE: dict[tuple[object, ...], list[Expr]] = {}
 _LIMIT = 1 << 15
 
 
@@ -91,14 +93,30 @@ def detect_iter_map(
     )  # fmt: skip
     found = _FOUND.get(key)
     if found is None:
-        try:
-            found = IterMap(_detect(exprs, ranges, predicate, level, simplify_trivial))
-        except NotAffine as reason:
-            found = IterMap((), str(reason))
+        found = _attempt(exprs, ranges, predicate, level, simplify_trivial)
         if len(_FOUND) >= _LIMIT:
             _FOUND.clear()
         _FOUND[key] = found
     return found
+
+
+def _attempt(
+    exprs: Sequence[Expr],
+    ranges: Mapping[Var, Range],
+    predicate: Expr,
+    level: Level,
+    simplify_trivial: bool,
+) -> IterMap:
+    try:
+        return IterMap(_detect(exprs, ranges, predicate, level, simplify_trivial, False))
+    except NotAffine as first:
+        reason = str(first)
+    if any(isinstance(e, (FloorDiv, FloorMod)) for x in exprs for e in walk_exprs(x)):
+        try:
+            return IterMap(_detect(exprs, ranges, predicate, level, simplify_trivial, True))
+        except NotAffine:
+            pass
+    return IterMap((), reason)
 
 
 def _detect(
@@ -107,11 +125,12 @@ def _detect(
     predicate: Expr,
     level: Level,
     simplify_trivial: bool,
+    literal: bool,
 ) -> tuple[IterSum, ...]:
     limits: list[tuple[Linear, Expr]] = []
     if predicate is not TRUE:
         ranges, limits = _narrowed(ranges, predicate)
-    reader = Reader(ranges, keep_units=not simplify_trivial)
+    reader = Reader(ranges, not simplify_trivial, literal)
     for gap, condition in limits:
         _limit(reader, gap, condition)
     for group in reader.groups:
@@ -135,7 +154,7 @@ def _detect(
             raise NotAffine(f"{text(expr)} has a base too large for {expr.dtype}")
         sums.append(IterSum(tuple(splits), lowest))
     if level != "none":
-        _check(reader, exprs, sums, level == "bijective")
+        check(reader, exprs, sums, level == "bijective")
     return tuple(sums)
 
 
@@ -175,6 +194,17 @@ def _narrowed(
                 continue
             limits.append((gap, cond))
     return result, limits
+
+
+def narrowed_ranges(ranges: Mapping[Var, Range], condition: Expr) -> Mapping[Var, Range]:
+    """The ranges where `condition` holds, as far as it bounds single iterators."""
+    result = ranges
+    for cond in conjuncts(condition):
+        try:
+            result, _ = _narrowed(result, cond)
+        except NotAffine:
+            continue
+    return result
 
 
 def _gaps(reader: Reader, cond: Expr) -> list[Linear]:
@@ -283,88 +313,6 @@ def _min_size(reader: Reader, a: Size, b: Size) -> Size:
     return a if reader.at_most(a, b) else b
 
 
-# ---- independence ------------------------------------------------------------------------
-
-
-def _depth(mark: IterMark) -> int:
-    source = mark.source
-    if isinstance(source, Var):
-        return 0
-    return 1 + max((_depth(s.mark) for s in source.splits), default=0)
-
-
-def _check(reader: Reader, exprs: Sequence[Expr], sums: list[IterSum], bijective: bool) -> None:
-    """Every digit is used once; at the bijective level every digit is used. Raises NotAffine."""
-    uses: dict[IterMark, list[IterSplit]] = {}
-    for total in sums:
-        for s in total.splits:
-            uses.setdefault(s.mark, []).append(s)
-    waiting = sorted(uses, key=_depth, reverse=True)
-    done: set[IterMark] = set()
-    while waiting:
-        mark = waiting.pop(0)
-        if mark in done:
-            continue
-        done.add(mark)
-        _check_mark(reader, mark, uses[mark], bijective, exprs)
-        if isinstance(mark.source, IterSum):
-            for s in mark.source.splits:
-                uses.setdefault(s.mark, []).append(s)
-                if s.mark not in waiting:
-                    waiting.append(s.mark)
-            waiting.sort(key=_depth, reverse=True)
-    for group in reader.groups:
-        _check_group(reader, group, done)
-    if bijective:
-        for mark, _ in reader.marks.values():
-            if mark.extent != 1 and mark not in done:
-                raise NotAffine(f"the iterator {_name(mark)} is not used")
-
-
-def _check_group(reader: Reader, group: Group, done: set[IterMark]) -> None:
-    whole: Size = 1
-    for s in group.order:
-        whole = reader.times(whole, s.extent)
-    if group.mark() in done or reader.same(whole, group.count(reader)):
-        return
-    if any(s.mark in done for s in group.order):
-        names = " and ".join(_name(s.mark) for s in group.order)
-        raise NotAffine(f"the predicate ties {names} together, but they are used apart")
-
-
-def _check_mark(
-    reader: Reader,
-    mark: IterMark,
-    splits: list[IterSplit],
-    bijective: bool,
-    exprs: Sequence[Expr],
-) -> None:
-    left = [s for s in splits if s.extent != 1]
-    if not bijective and len(left) <= 1:
-        return
-    expected: Size = 1
-    left.sort(key=lambda s: s.lower if isinstance(s.lower, int) else 0)
-    while left:
-        found = next((s for s in left if reader.same(s.lower, expected)), None)
-        if found is None and not bijective:
-            found = next((s for s in left if reader.divides(expected, s.lower)), None)
-        if found is None:
-            shown = ", ".join(text(e) for e in exprs)
-            raise NotAffine(f"the parts of {_name(mark)} in ({shown}) overlap or leave gaps")
-        left.remove(found)
-        expected = reader.times(found.lower, found.extent)
-    exact = reader.same(expected, mark.extent)
-    if not exact and (bijective or not reader.at_most(expected, mark.extent)):
-        shown = ", ".join(text(e) for e in exprs)
-        raise NotAffine(f"({shown}) do not split {_name(mark)} evenly")
-
-
-def _name(mark: IterMark) -> str:
-    if isinstance(mark.source, Var):
-        return mark.source.name
-    return " with ".join(_name(s.mark) for s in mark.source.splits)
-
-
 # ---- back to expressions -----------------------------------------------------------------
 
 
@@ -414,6 +362,26 @@ def iter_map_simplify(
     Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
     value visible.
     """
+    key = (
+        tuple(exprs), predicate, level, simplify_trivial,
+        *[(v, r.min, r.extent) for v, r in ranges.items()],
+    )  # fmt: skip
+    known = _SIMPLE.get(key)
+    if known is None:
+        known = _simplified(exprs, ranges, predicate, level, simplify_trivial)
+        if len(_SIMPLE) >= _LIMIT:
+            _SIMPLE.clear()
+        _SIMPLE[key] = known
+    return list(known)
+
+
+def _simplified(
+    exprs: Sequence[Expr],
+    ranges: Mapping[Var, Range],
+    predicate: Expr,
+    level: Level,
+    simplify_trivial: bool,
+) -> list[Expr]:
     an = Analyzer(ranges, keep_units=not simplify_trivial)
     found = detect_iter_map(exprs, ranges, predicate, level, simplify_trivial)
     if found.error is not None and predicate is not TRUE and level != "bijective":
@@ -435,7 +403,7 @@ def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[V
     for total, output in zip(sums, outputs, strict=True):
         for s in total.splits:
             _give(values, s, output - total.base.astype(output.dtype), False)
-    waiting = sorted(values, key=_depth, reverse=True)
+    waiting = sorted(values, key=depth, reverse=True)
     result: dict[Var, Expr] = {}
     while waiting:
         mark = waiting.pop(0)
@@ -449,7 +417,7 @@ def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[V
             _give(values, s, shifted, i > 0)
             if s.mark not in waiting:
                 waiting.append(s.mark)
-        waiting.sort(key=_depth, reverse=True)
+        waiting.sort(key=depth, reverse=True)
     return result
 
 

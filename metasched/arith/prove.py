@@ -43,7 +43,12 @@ def nonnegative(an: Analyzer, value: Linear) -> bool:
         return False
     if not an.has_facts and not an.symbolic and all(type(a) is Var for a in value.terms):
         return False
-    return _search(an, value, _DEPTH, set())
+    if not an.facts:
+        return _search(an, value, _DEPTH, set())
+    if an.proving:
+        return False  # inside a proof from facts only bounds count: it has to end
+    with an.aside():
+        return _search(an, value, _DEPTH, set())
 
 
 def _search(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
@@ -132,7 +137,7 @@ def _relax_atom(an: Analyzer, value: Linear, atom: Expr, c: int) -> Iterator[Lin
         inner = an.linear(atom.a)
         if c > 0:
             inner = inner.shifted(1 - d)
-        yield an.normal(rest.scaled(d).plus(inner, c), atom.dtype)
+        yield an.merged(rest.scaled(d).plus(inner, c))
     elif type(atom) is FloorMod and type(atom.b) is not IntImm and c < 0:
         # x % n <= n - 1 for n > 0
         divisor = an.linear(atom.b)
@@ -140,8 +145,8 @@ def _relax_atom(an: Analyzer, value: Linear, atom: Expr, c: int) -> Iterator[Lin
             yield rest.plus(divisor.shifted(-1), c)
     elif (type(atom) is Min and c < 0) or (type(atom) is Max and c > 0):
         # min(a, b) <= a, b <= max(a, b)
-        yield an.normal(rest.plus(an.linear(atom.a), c), atom.dtype)
-        yield an.normal(rest.plus(an.linear(atom.b), c), atom.dtype)
+        yield an.merged(rest.plus(an.linear(atom.a), c))
+        yield an.merged(rest.plus(an.linear(atom.b), c))
 
 
 def _by_cases(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
@@ -152,7 +157,7 @@ def _by_cases(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
         if (type(atom) is Min and c > 0) or (type(atom) is Max and c < 0):
             rest = Linear({a: k for a, k in value.terms.items() if a is not atom}, value.const)
             return all(
-                _search(an, an.normal(rest.plus(an.linear(side), c), atom.dtype), depth - 1, seen)
+                _search(an, an.merged(rest.plus(an.linear(side), c)), depth - 1, seen)
                 for side in (atom.a, atom.b)
             )
     return False

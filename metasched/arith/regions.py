@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
+from metasched.arith.itermap import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, IntImm, Var, logical_not
@@ -72,15 +75,26 @@ class _Access:
                 self.stmt(part, loops, conditions)
 
     def expr(self, expr: Expr, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
-        """Collect the loads of an expression."""
-        for node in walk_exprs(expr):
+        """Collect the loads of an expression; the sides of a choice run where it holds."""
+        if not any(isinstance(node, _ACCESSES) for node in walk_exprs(expr)):
+            return
+        stack = [(expr, conditions)]
+        while stack:
+            node, known = stack.pop()
             if isinstance(node, BufferLoad):
                 point = BufferRegion(node.buffer, _points(node.indices))
-                self._add(self.read, point, loops, conditions)
+                self._add(self.read, point, loops, known)
             elif isinstance(node, Var) and node.dtype.is_handle:
                 self._opaque(node.name)
             elif isinstance(node, Call) and node.op.name == "address_of":
                 self._opaque(getattr(getattr(node.args[0], "buffer", None), "name", "a buffer"))
+            if isinstance(node, Call) and node.op.name == "if_then_else":
+                cond, then, orelse = node.args
+                stack.append((orelse, (*known, logical_not(cond))))
+                stack.append((then, (*known, cond)))
+                stack.append((cond, known))
+            else:
+                stack += [(child, known) for child in reversed(node.children)]
 
     def _opaque(self, name: str) -> None:
         raise MetaschedError(
@@ -114,7 +128,12 @@ class _Access:
         loops: dict[Var, Range],
         conditions: tuple[Expr, ...],
     ) -> None:
-        relaxed = relax(region, loops) if loops else region
+        relaxed = region
+        if loops:
+            ranges: Mapping[Var, Range] = loops
+            for condition in conditions:
+                ranges = narrowed_ranges(ranges, condition)
+            relaxed = relax(region, ranges)
         old = into.get(relaxed.buffer)
         if old is not None:
             relaxed = BufferRegion(
@@ -142,6 +161,7 @@ class _Access:
 
 
 _HULL = Analyzer()
+_ACCESSES = (BufferLoad, Var, Call)
 
 
 def matched_region(match: MatchBufferRegion, region: BufferRegion) -> BufferRegion:

@@ -38,34 +38,56 @@ def number(dtype: DType, value: int) -> Expr:
     return IntImm(dtype, value)
 
 
+def _reduced(an: Analyzer, x: Linear, d: int) -> tuple[Linear, Linear, bool]:
+    """x = d*q + r with the coefficients of r between -d and d: (q, r, whether 0 <= r < d).
+
+    Quotient and remainder share it, so that they can be put together again.
+    """
+    q: dict[Expr, int] = {}
+    r: dict[Expr, int] = {}
+    negative = False
+    for atom, c in x.terms.items():
+        k, rest = divmod(c, d)
+        if rest and c < 0:
+            k, rest, negative = k + 1, rest - d, True  # towards zero: the sign is kept
+        if k:
+            q[atom] = k
+        if rest:
+            r[atom] = rest
+    qc, rc = divmod(x.const, d)
+    if not r:
+        return Linear(q, qc), Linear(r, rc), True
+    lo, hi = an.linear_bounds(Linear(r, rc))
+    if lo != -INF and hi != INF and lo // d == hi // d:
+        k = int(lo // d)
+        return Linear(q, qc + k), Linear(r, rc - k * d), True
+    if negative:
+        up = Linear({a: c + d if c < 0 else c for a, c in r.items()}, rc)
+        lo, hi = an.linear_bounds(up)
+        if lo != -INF and hi != INF and lo // d == hi // d:
+            k = int(lo // d)
+            below = Linear({a: 1 for a, c in r.items() if c < 0}, -k)
+            return Linear(q, qc).plus(below, -1), up.shifted(-k * d), True
+    return Linear(q, qc), Linear(r, rc), False
+
+
 def floordiv(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
     """x // d for a constant d > 0."""
     if d == 1:
         return x
-    # (d*q + r) // d -> q + r // d
-    q: dict[Expr, int] = {}
-    r: dict[Expr, int] = {}
-    for atom, c in x.terms.items():
-        if c % d == 0:
-            q[atom] = c // d
-        else:
-            r[atom] = c
-    qc, rc = divmod(x.const, d)
-    if not r:
-        return Linear(q, qc)
-    rest = Linear(r, rc)
-    # r // d -> k where r is in [k*d, (k+1)*d)
-    lo, hi = an.linear_bounds(rest)
-    if lo != -INF and hi != INF and lo // d == hi // d:
-        return Linear(q, qc + int(lo // d))
+    # (d*q + r) // d -> q where 0 <= r < d
+    q, r, done = _reduced(an, x, d)
+    if done:
+        return q
     # (s*h + l) // d -> h // (d//s) where 0 <= l < s and s divides d
-    split = _by_scale(an, rest, d)
+    split = _by_scale(an, r, d)
     if split is not None:
         s, high, _ = split
         inner = floordiv(an, high, d // s, dtype)
     else:
-        inner = _nested_div(an, rest, d, dtype)
-    return Linear(q, qc).plus(inner)
+        inner = _nested_div(an, r, d, dtype)
+    # (d*q + r) // d -> q + r // d
+    return q.plus(inner)
 
 
 def _nested_div(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
@@ -94,43 +116,25 @@ def floormod(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
     """x % d for a constant d > 0."""
     if d == 1:
         return Linear({}, 0)
-    # (d*q + r) % d -> r % d
-    r = {atom: c for atom, c in x.terms.items() if c % d}
-    rest = Linear(r, x.const % d)
-    if not r:
-        return rest
-    # r % d -> r - k*d where r is in [k*d, (k+1)*d)
-    lo, hi = an.linear_bounds(rest)
-    if lo != -INF and hi != INF and lo // d == hi // d:
-        return rest.shifted(-int(lo // d) * d)
-    # (c*y + r) % d -> ((c%d)*y + r) % d, and (c*(y%m) + r) % d -> (c*y + r) % d where d | c*m
-    reduced = _reduce(an, rest, d)
-    if reduced is not None:
-        return floormod(an, reduced, d, dtype)
+    # (d*q + r) % d -> r where 0 <= r < d
+    _, r, done = _reduced(an, x, d)
+    if done:
+        return r
     # (s*h + l) % d -> s*(h % (d//s)) + l where 0 <= l < s and s divides d
-    split = _by_scale(an, rest, d)
+    split = _by_scale(an, r, d)
     if split is not None:
         s, high, low = split
         return floormod(an, high, d // s, dtype).scaled(s).plus(low)
     # r % d -> b where r is known to be b modulo d
-    if an.has_facts or any(type(atom) is not Var for atom in r):
-        fact = an.linear_modular(rest)
+    if an.has_facts or any(type(atom) is not Var for atom in r.terms):
+        fact = an.linear_modular(r)
         if fact.coeff % d == 0:
             return Linear({}, fact.base % d)
-    return _nested_mod(an, rest, d, dtype)
-
-
-def _reduce(an: Analyzer, x: Linear, d: int) -> Linear | None:
-    changed = False
-    total = Linear({}, x.const)
-    for atom, c in x.terms.items():
-        if not 0 < c < d:
-            c, changed = c % d, True
-        if type(atom) is FloorMod and type(atom.b) is IntImm and c * atom.b.value % d == 0:
-            total, changed = total.plus(an.linear(atom.a), c), True
-        else:
-            total = total.plus(Linear({atom: c}, 0))
-    return total if changed else None
+    # (y % m) % d -> y % d where d divides m
+    inner = r.single()
+    if type(inner) is FloorMod and type(inner.b) is IntImm and inner.b.value % d == 0:
+        return floormod(an, an.linear(inner.a), d, dtype)
+    return _nested_mod(an, r, d, dtype)
 
 
 def _nested_mod(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:

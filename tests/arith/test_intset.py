@@ -1,0 +1,168 @@
+"""Intervals and boxes: upper bounds hold, lower bounds are reached, cover and disjoint are true."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import (
+    Interval,
+    covers,
+    disjoint,
+    eval_interval,
+    intersect,
+    lower_region,
+    region_of,
+    relax,
+    union_regions,
+)
+from metasched.arith.text import text
+from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.expr import Expr, Var, as_expr, floordiv
+
+from .enumeration import X, Y, Z, assignments, bounds_for, boxes, evaluate, integers
+
+FAST = settings(max_examples=80, deadline=None)
+R = Range.of
+I, J, N = Var("i"), Var("j"), Var("n")
+
+
+def shown(box: list[Range] | None) -> list[tuple[str, str]]:
+    assert box is not None
+    return [(text(r.min), text(r.extent)) for r in box]
+
+
+@FAST
+@given(integers(), bounds_for(), st.sets(st.sampled_from([X, Y, Z])))
+def test_intervals_hold_every_value(expr: Expr, ranges: dict, running: set[Var]) -> None:
+    all_boxes = boxes(ranges)
+    found = eval_interval(
+        expr,
+        {v: r for v, r in all_boxes.items() if v in running},
+        Analyzer({v: r for v, r in all_boxes.items() if v not in running}),
+    )
+    if found is None:
+        return
+    env = assignments(ranges)
+    x, ok = evaluate(expr, env)
+    for v in running:  # the ends may not mention what runs
+        env[v] = np.full_like(env[v], 77)
+    low, fine = evaluate(found.min, env)
+    high, good = evaluate(found.max, env)
+    assert np.all((low <= x) & (x <= high) | ~(ok & fine & good)), (
+        f"{text(expr)} in [{text(found.min)}, {text(found.max)}]"
+    )
+
+
+@FAST
+@given(st.lists(st.integers(-3, 4), min_size=3, max_size=3), st.integers(-4, 4), bounds_for())
+def test_affine_intervals_are_exact(coefficients: list[int], const: int, ranges: dict) -> None:
+    expr = X * coefficients[0] + Y * coefficients[1] + Z * coefficients[2] + const
+    found = eval_interval(expr, boxes(ranges))
+    x, _ = evaluate(expr, assignments(ranges))
+    assert found is not None
+    assert (text(found.min), text(found.max)) == (str(np.min(x)), str(np.max(x)))
+
+
+@FAST
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([X, Y]), st.sampled_from([1, 2, 4]), st.integers(1, 5)),
+        min_size=2,
+        max_size=2,
+    ),
+    st.integers(1, 6),
+    st.integers(1, 6),
+)
+def test_lower_regions_are_reached(axes: list, a: int, b: int) -> None:
+    ranges = {X: R(0, a), Y: R(0, b)}
+    region = [Range.of(v * s, e) for v, s, e in axes]
+    found = lower_region(region, ranges)
+    if found is None:
+        return
+    touched = set()
+    for x in range(a):
+        for y in range(b):
+            at = {X: x, Y: y}
+            (u, s, m), (v, t, n) = axes
+            touched |= {(at[u] * s + p, at[v] * t + q) for p in range(m) for q in range(n)}
+    (p, m), (q, n) = [(int(r.min), int(r.extent)) for r in found]
+    assert {(x, y) for x in range(p, p + m) for y in range(q, q + n)} <= touched
+
+
+_POINTS = st.tuples(st.integers(-3, 5), st.integers(1, 4))
+
+
+@FAST
+@given(st.tuples(_POINTS, _POINTS), st.tuples(_POINTS, _POINTS), st.integers(-3, 3))
+def test_boxes_against_sets(a: tuple, b: tuple, shift: int) -> None:
+    base = Var("base")
+    first = [R(base + lo, n) for lo, n in a]
+    second = [R(base + lo + shift, n) for lo, n in b]
+
+    def elements(box: list[Range]) -> set[tuple[int, int]]:
+        an = Analyzer()
+        (p, m), (q, n) = [(int(an.simplify(r.min - base)), int(r.extent)) for r in box]
+        return {(x, y) for x in range(p, p + m) for y in range(q, q + n)}
+
+    one, two = elements(first), elements(second)
+    assert elements(union_regions(first, second)) >= one | two
+    assert elements(intersect(first, second)) == one & two
+    assert covers(first, second) == (one >= two)
+    assert disjoint(first, second) == one.isdisjoint(two)
+
+
+def test_a_tile_of_a_buffer() -> None:
+    outer = Var("o")
+    box = region_of([outer * 64 + I * 4 + J], {I: R(0, 16), J: R(0, 4)})
+    assert shown(box) == [("o * 64", "64")]
+
+
+def test_symbolic_extents() -> None:
+    tile = floordiv(N + 3, 4)
+    an = Analyzer({N: (1, None)})
+    box = region_of([I * tile + J], {J: Range(as_expr(0), tile)}, None, an)
+    assert shown(box) == [("i * ((n + 3) // 4)", "(n + 3) // 4")]
+
+
+def test_triangular_loops() -> None:
+    box = region_of([J], {J: Range(as_expr(0), I + 1)})
+    assert shown(box) == [("0", "i + 1")]
+
+
+def test_interval_domains() -> None:
+    found = eval_interval(I * 2 + J, {I: Interval(N, N + 3)})
+    assert found is not None
+    assert (text(found.min), text(found.max)) == ("n * 2 + j", "n * 2 + j + 6")
+
+
+def test_what_has_no_bound_covers_the_whole_dimension() -> None:
+    index, data = Buffer.of("I", (8,), "int32"), Buffer.of("A", (100,))
+    assert region_of([index[I]], {I: R(0, 8)}) is None
+    whole = relax(BufferRegion.point(data, [index[I]]), {I: R(0, 8)})
+    assert shown(list(whole.region)) == [("0", "100")]
+
+
+def test_gaps_have_no_lower_region() -> None:
+    assert lower_region([R(I * 2, 1)], {I: R(0, 4)}) is None
+    assert shown(lower_region([R(I * 2, 2)], {I: R(0, 4)})) == [("0", "8")]
+    assert lower_region([R(I, I)], {I: R(0, 4)}) is None
+
+
+def test_lower_region_under_a_predicate() -> None:
+    ranges = {I: R(0, 4), J: R(0, 8)}
+    found = lower_region([R(I * 8 + J, 1)], ranges, I * 8 + J < 30)
+    assert shown(found) == [("0", "30")]
+
+
+def test_points_of_different_residue_are_disjoint() -> None:
+    assert disjoint([R(I * 2, 1)], [R(J * 2 + 1, 1)])
+    assert not disjoint([R(I * 2, 1)], [R(J * 2, 1)])
+
+
+def test_symbolic_cover() -> None:
+    an = Analyzer({N: (1, None), I: Range(as_expr(0), N)})
+    assert covers([R(0, N)], [R(I, 1)], an)
+    assert not covers([R(0, N)], [R(I + 1, 1)], an)

@@ -1,0 +1,234 @@
+"""Iterator maps: claims of surjectivity and bijectivity, inverses, divisions; by enumeration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.itermap import (
+    IterMap,
+    detect_iter_map,
+    inverse_iter_map,
+    iter_map_simplify,
+    sum_expr,
+)
+from metasched.arith.subspace import subspace_divide
+from metasched.arith.text import text
+from metasched.ir.buffer import Range
+from metasched.ir.expr import TRUE, And, Expr, IntImm, Mul, Var, as_expr, floordiv
+from metasched.ir.visit import substitute
+
+from .enumeration import assignments, evaluate
+
+I, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")
+LEVELS = st.sampled_from(["surjective", "bijective"])
+FAST = settings(max_examples=80, deadline=None)
+R = Range.of
+
+
+def ranges_of(extents: dict[Var, int]) -> dict[Var, Range]:
+    return {v: R(0, e) for v, e in extents.items()}
+
+
+def points(exprs: list[Expr], extents: dict[Var, int], predicate: Expr = TRUE) -> np.ndarray:
+    """The values of all expressions at every instance where the predicate holds, a row each."""
+    env = assignments({v: (0, e - 1) for v, e in extents.items()})
+    size = next(iter(env.values())).shape
+    keep = np.broadcast_to(evaluate(predicate, env)[0] != 0, size)
+    return np.stack([np.broadcast_to(evaluate(e, env)[0], size)[keep] for e in exprs], axis=1)
+
+
+def check_claim(exprs: list[Expr], extents: dict[Var, int], predicate: Expr, level: str) -> IterMap:
+    """If the map is detected, its sums say what the expressions are, and the level is true."""
+    found = detect_iter_map(exprs, ranges_of(extents), predicate, level)
+    if found.error is not None:
+        return found
+    rows = points(exprs, extents, predicate)
+    again = points(
+        [sum_expr(s, ranges_of(extents), e.dtype) for s, e in zip(found.sums, exprs, strict=True)],
+        extents,
+        predicate,
+    )
+    assert (rows == again).all(), [text(e) for e in exprs]
+    count = 1
+    for s in found.sums:
+        count *= s.splits[0].extent if s.splits else 1
+    distinct = {tuple(r) for r in rows.tolist()}
+    assert len(distinct) == count, (found.sums, len(distinct), count)
+    if level == "bijective":
+        assert len(rows) == count
+    return found
+
+
+@st.composite
+def affine(draw: st.DrawFn) -> tuple[list[Expr], dict[Var, int]]:
+    """Sums of digits of three iterators, mostly with fitting strides, sometimes not."""
+    extents = {v: draw(st.sampled_from([1, 2, 3, 4, 6, 8])) for v in (I, J, K)}
+    digits: list[tuple[Expr, int]] = []
+    for v, e in extents.items():
+        d = draw(st.sampled_from([1, 2, 3, 4]))
+        if d > 1 and draw(st.booleans()):
+            digits += [(v // d, -(-e // d)), (v % d, min(d, e))]
+        else:
+            digits.append((v, e))
+    digits = draw(st.permutations(digits))
+    exprs: list[Expr] = []
+    while digits:
+        n = draw(st.integers(1, len(digits)))
+        part, digits = digits[:n], digits[n:]
+        total: Expr = as_expr(draw(st.sampled_from([0, 0, 3])))
+        scale = draw(st.sampled_from([1, 1, 1, 2]))
+        for digit, e in part:
+            total = total + digit * scale
+            scale *= e + draw(st.sampled_from([0, 0, 0, 0, 1]))
+        how = draw(st.sampled_from(["plain", "plain", "div", "mod", "both"]))
+        d = draw(st.sampled_from([2, 3, 4, 6]))
+        if how == "plain":
+            exprs.append(total)
+        if how in ("div", "both"):
+            exprs.append(total // d)
+        if how in ("mod", "both"):
+            exprs.append(total % d)
+    return exprs, extents
+
+
+@FAST
+@given(affine(), st.sampled_from(["surjective", "bijective"]))
+def test_what_is_claimed_is_true(case: tuple[list[Expr], dict[Var, int]], level: str) -> None:
+    check_claim(*case, TRUE, level)
+
+
+@FAST
+@given(affine(), st.integers(1, 30), st.integers(0, 4), LEVELS)
+def test_with_predicates(
+    case: tuple[list[Expr], dict[Var, int]], top: int, low: int, level: str
+) -> None:
+    exprs, extents = case
+    fused = I * (extents[J] * extents[K]) + J * extents[K] + K
+    for predicate in (fused < top, And(fused >= low, fused < top + low), I < 3, J // 2 < 1):
+        if len(points(exprs, extents, predicate)) == 0:
+            continue
+        check_claim([*exprs], extents, predicate, level)
+        check_claim([fused], extents, predicate, level)
+
+
+@FAST
+@given(affine())
+def test_inverse(case: tuple[list[Expr], dict[Var, int]]) -> None:
+    exprs, extents = case
+    found = detect_iter_map(exprs, ranges_of(extents), TRUE, "bijective")
+    if found.error is None:
+        back = inverse_iter_map(found.sums, exprs)
+        env = assignments({v: (0, e - 1) for v, e in extents.items()})
+        for v, e in back.items():
+            assert (evaluate(e, env)[0] == env[v]).all(), f"{v.name} = {text(e)}"
+
+
+@FAST
+@given(affine())
+def test_iter_map_simplify_keeps_values(case: tuple[list[Expr], dict[Var, int]]) -> None:
+    exprs, extents = case
+    for trivial in (True, False):
+        simple = iter_map_simplify(exprs, ranges_of(extents), simplify_trivial=trivial)
+        assert (points(exprs, extents) == points(simple, extents)).all()
+
+
+@FAST
+@given(affine(), st.sets(st.sampled_from([I, J, K])), st.integers(1, 60))
+def test_subspace_division(
+    case: tuple[list[Expr], dict[Var, int]], inner: set[Var], top: int
+) -> None:
+    exprs, extents = case
+    fused = I * (extents[J] * extents[K]) + J * extents[K] + K
+    for predicate, group in ((TRUE, exprs), (fused < top, [fused]), (I < 2, exprs)):
+        done = subspace_divide(group, ranges_of(extents), inner, predicate)
+        if done is None:
+            continue
+        kept = And(done.outer_predicate, done.inner_predicate)
+        env = assignments({v: (0, e - 1) for v, e in extents.items()})
+        same = evaluate(kept, env)[0] == evaluate(predicate, env)[0]
+        assert np.all(same), text(kept)
+        whole = [d.outer * d.inner_extent + d.inner for d in done.bindings]
+        assert (points(group, extents, predicate) == points(whole, extents, predicate)).all()
+        for d in done.bindings:
+            assert text(d.outer) == text(substitute(d.outer, {v: as_expr(0) for v in inner}))
+            outer = {v: as_expr(0) for v in extents if v not in inner}
+            assert text(d.inner) == text(substitute(d.inner, outer))
+
+
+def test_matmul_tiling_is_bijective() -> None:
+    names = [Var(f"a{k}") for k in range(4)]
+    ranges = {v: R(0, e) for v, e in zip(names, [4, 8, 8, 4], strict=True)}
+    a, b, c, d = names
+    found = detect_iter_map([((a * 8 + b) * 8 + c) * 4 + d], ranges, level="bijective")
+    assert found.error is None and found.sums[0].splits[0].extent == 1024
+
+
+def test_symbolic_split_is_detected() -> None:
+    tile = floordiv(N + 3, 4)
+    ranges = {I: R(0, 4), J: Range(as_expr(0), tile)}
+    found = detect_iter_map([I * tile + J], ranges)
+    assert found.error is None
+    limited = detect_iter_map([I * tile + J], ranges, I * tile + J < N)
+    assert limited.error is None and limited.sums[0].splits[0].extent is N
+
+
+def test_symbolic_fuse_is_detected() -> None:
+    fused = Var("f")
+    ranges = {fused: Range(as_expr(0), Mul(N, IntImm("int32", 16)))}
+    found = detect_iter_map([fused // 16, fused % 16], ranges, level="bijective")
+    assert found.error is None
+    assert found.sums[0].splits[0].extent is N
+
+
+def test_limited_extent() -> None:
+    ranges = {I: R(0, 16), J: R(0, 64)}
+    found = detect_iter_map([I * 64 + J], ranges, I * 64 + J < 1000, "bijective")
+    assert found.sums[0].splits[0].extent == 1000
+
+
+def test_units_stay_visible_when_asked() -> None:
+    ranges = {I: R(0, 1), J: R(0, 64)}
+    assert text(iter_map_simplify([I * 64 + J], ranges, simplify_trivial=False)[0]) == "i * 64 + j"
+    assert iter_map_simplify([I * 64 + J], ranges) == [J]
+
+
+def test_fused_loops_print_as_the_field_does() -> None:
+    f = Var("f")
+    ranges = {f: R(0, 128 * 128 * 128)}
+    exprs = [f // 128 // 128, f // 128 % 128, f % 128]
+    shown = [text(e) for e in iter_map_simplify(exprs, ranges)]
+    assert shown == ["f // 16384", "f % 16384 // 128", "f % 128"]
+
+
+@pytest.mark.parametrize(
+    ("exprs", "predicate", "message"),
+    [
+        ([I + J], TRUE, "i + j: no iterator has the stride 4 that the ones below it fill"),
+        ([I, I], TRUE, "the parts of i in (i, i) overlap or leave gaps"),
+        ([I * J], TRUE, "i * j is a product of iterators"),
+        ([I, J], I * 5 + J < 12, "the predicate ties i and j together, but they are used apart"),
+        ([I], I * J < 3, "the predicate i * j < 3 is no bound on fused iterators"),
+        ([I * -5 + J * -1], TRUE, "runs backwards"),
+        ([(I * 5 + J + N) // 7], TRUE, "divides an iterator that does not start at zero"),
+    ],
+)
+def test_errors_name_the_expression(exprs: list[Expr], predicate: Expr, message: str) -> None:
+    found = detect_iter_map(exprs, {I: R(0, 4), J: R(0, 5)}, predicate)
+    assert not found and found.error is not None and message in found.error
+
+
+def test_bijective_needs_every_iterator() -> None:
+    ranges = {I: R(0, 4), J: R(0, 5)}
+    found = detect_iter_map([I], ranges, level="bijective")
+    assert found.error == "the iterator j is not used"
+    assert detect_iter_map([I], ranges).error is None
+
+
+def test_results_are_memoised_by_value() -> None:
+    ranges = {I: R(0, 4)}
+    assert detect_iter_map([I], ranges) is detect_iter_map([I], {I: R(0, 4)})
+    assert Analyzer(ranges).bounds(I) == (0, 3)

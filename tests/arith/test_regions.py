@@ -1,0 +1,143 @@
+"""Inferred block regions: loops relaxed, inner blocks by contract, reductions, pointers refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from metasched.arith.regions import block_access_regions, matched_region
+from metasched.arith.text import text
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import TRUE, Expr, Var, as_expr
+from metasched.ir.op import Ramp, call
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    IterVar,
+    MatchBufferRegion,
+    Stmt,
+    evolve,
+    seq,
+)
+
+R = Range.of
+A, B, C = (Buffer.of(n, (64, 64)) for n in "ABC")
+VI, VJ, K = Var("vi"), Var("vj"), Var("k")
+ZERO = as_expr(0.0, "float32")
+
+
+def block(body: Stmt, **fields: object) -> Block:
+    iters = (IterVar(VI, R(0, 64)), IterVar(VJ, R(0, 64)))
+    return evolve(Block("b", iters, (), (), body), **fields)
+
+
+def shown(regions: tuple[BufferRegion, ...]) -> list[str]:
+    return [
+        f"{r.buffer.name}[{', '.join(f'{text(x.min)}:+{text(x.extent)}' for x in r.region)}]"
+        for r in regions
+    ]
+
+
+def found(b: Block) -> tuple[list[str], list[str]]:
+    reads, writes = block_access_regions(b)
+    return shown(reads), shown(writes)
+
+
+def test_points() -> None:
+    b = block(BufferStore(C, A[VI, VJ] + B[VJ, VI + 1], (VI, VJ)))
+    assert found(b) == (["A[vi:+1, vj:+1]", "B[vj:+1, vi + 1:+1]"], ["C[vi:+1, vj:+1]"])
+
+
+def test_loops_inside_are_relaxed() -> None:
+    body = For.serial(K, 4, BufferStore(C, A[VI, VJ * 4 + K], (VI, K)))
+    assert found(block(body)) == (["A[vi:+1, vj * 4:+4]"], ["C[vi:+1, 0:+4]"])
+
+
+def test_strided_loops() -> None:
+    loop = evolve(For.serial(K, 4, BufferStore(C, ZERO, (VI, K))), step=as_expr(3))
+    assert found(block(loop))[1] == ["C[vi:+1, 0:+10]"]
+
+
+def test_several_accesses_are_united() -> None:
+    b = block(BufferStore(C, A[VI, VJ] + A[VI, VJ + 2], (VI, VJ)))
+    assert found(b)[0] == ["A[vi:+1, vj:+3]"]
+
+
+def test_what_a_reduction_updates_is_not_read() -> None:
+    update = BufferStore(C, C[VI, VJ] + A[VI, VJ], (VI, VJ))
+    assert found(block(update))[0] == ["C[vi:+1, vj:+1]", "A[vi:+1, vj:+1]"]
+    both = block(update, init=BufferStore(C, ZERO, (VI, VJ)))
+    assert found(both) == (["A[vi:+1, vj:+1]"], ["C[vi:+1, vj:+1]"])
+
+
+def test_inner_blocks_count_by_their_declared_regions() -> None:
+    v = Var("v")
+    inner = Block(
+        "inner",
+        (IterVar(v, R(0, 16)),),
+        (BufferRegion(A, (Range.of(v * 4, 4), Range.of(0, 1))),),
+        (BufferRegion.point(C, [v, v]),),
+        Evaluate(as_expr(0)),
+    )
+    realize = BlockRealize((VI * 4 + K,), TRUE, inner)
+    assert found(block(For.serial(K, 4, realize))) == (
+        ["A[vi * 16:+16, 0:+1]"],
+        ["C[vi * 4:+4, vi * 4:+4]"],
+    )
+
+
+def test_allocations_inside_do_not_show() -> None:
+    body = seq([BufferStore(B, A[VI, VJ], (VI, VJ)), BufferStore(C, B[VI, VJ], (VI, VJ))])
+    b = block(body, alloc_buffers=(B,))
+    assert found(b) == (["A[vi:+1, vj:+1]"], ["C[vi:+1, vj:+1]"])
+
+
+def test_matched_buffers_count_as_what_they_name() -> None:
+    view = Buffer.of("view", (4,))
+    source = BufferRegion(A, (Range.of(VI, 1), Range.of(VJ * 4, 4)))
+    match = MatchBufferRegion(view, source)
+    b = block(BufferStore(C, view[as_expr(2)], (VI, VJ)), match_buffers=(match,))
+    assert found(b)[0] == ["A[vi:+1, vj * 4 + 2:+1]"]
+    whole = matched_region(match, BufferRegion(view, (R(0, 4),)))
+    assert shown((whole,)) == ["A[vi:+1, vj * 4:+4]"]
+
+
+def test_conditions_narrow_the_loops() -> None:
+    store = BufferStore(C, A[VI, K], (VI, K))
+    loop = For.serial(K, 16, IfThenElse(K < 5, store))
+    assert found(block(loop)) == (["A[vi:+1, 0:+5]"], ["C[vi:+1, 0:+5]"])
+    padded = call("if_then_else", K >= 2, A[VI, K - 2], ZERO)
+    assert found(block(For.serial(K, 16, BufferStore(C, padded, (VI, K)))))[0] == [
+        "A[vi:+1, 0:+14]"
+    ]
+
+
+def test_index_loads_are_read_and_make_the_rest_whole() -> None:
+    table = Buffer.of("T", (64,), "int32")
+    b = block(For.serial(K, 4, BufferStore(C, A[table[K], VJ], (VI, VJ))))
+    assert found(b)[0] == ["A[0:+64, vj:+1]", "T[0:+4]"]
+
+
+def test_vector_indices() -> None:
+    lanes = Ramp(VJ * 4, as_expr(1), 4)
+    b = block(BufferStore(C, BufferLoad(A, (VI, lanes)), (VI, lanes)))
+    assert found(b)[0] == ["A[vi:+1, vj * 4:+4]"]
+    odd = call("shift_left", Ramp(VJ, as_expr(1), 4), Ramp(VJ, as_expr(1), 4))
+    with pytest.raises(MetaschedError, match="region of the vector index"):
+        found(block(BufferStore(C, BufferLoad(A, (VI, odd)), (VI, odd))))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        call("call_extern", "f", A.data, dtype="float32"),
+        call("address_of", A[VI, VJ], dtype="handle"),
+    ],
+)
+def test_pointers_are_refused(value: Expr) -> None:
+    with pytest.raises(MetaschedError, match=r"'b' uses the address of 'A'.*T\.reads"):
+        found(block(Evaluate(value)))
