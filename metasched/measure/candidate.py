@@ -50,8 +50,8 @@ class Outcome:
         status: how it ended.
         seconds: time of one call, one value a sample; empty unless status is OK.
         message: the reason of a failure, else empty.
-        build_seconds, run_seconds, check_seconds: what building, the timed calls, and the checked
-            call with its comparison took.
+        build_seconds, run_seconds, check_seconds: what building, running the kernel, and setting up
+            and comparing its data took.
         check: how the result was compared (`exact`, `64 eps`), and the largest difference seen.
     """
 

@@ -30,6 +30,8 @@ from metasched.runtime.native import Native
 from metasched.runtime.timing import take
 from metasched.target import Target
 
+_WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
+
 
 @dataclass(frozen=True, slots=True)
 class TimingPlan:
@@ -39,8 +41,8 @@ class TimingPlan:
         sample_ms: a sample makes as many calls as fill this time.
         samples: how many at most.
         budget_ms: total time of the samples, about; at least three are taken if each fits.
-        best: seconds of the best candidate so far; one whose first run is more than `hopeless`
-            times slower gets a single sample. 0 for none yet.
+        best: seconds of the best candidate so far, 0 for none yet. One that is more than 1.5 times
+            slower gets at most two samples, one that is more than `hopeless` times slower gets one.
     """
 
     sample_ms: float = 5.0
@@ -237,13 +239,13 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
         return Trial(Status.RUN_ERROR, message=compiled.signature.failure(code))
     status, message, largest = bench.fault()
     how = "exact" if task.exact else f"{TOLERANCE} eps ({task.why}), largest {largest:.3g}"
-    checked = time.perf_counter() - start
+    checked = time.perf_counter() - start - first
     if status is not Status.OK or plan is None:
-        return Trial(status, (), message, 0.0, checked, how)
+        return Trial(status, (), message, first, checked, how)
     bench.restore()
     begin = time.perf_counter()
     samples = _samples(native, values, first, plan)
-    spent = time.perf_counter() - begin
+    spent = time.perf_counter() - begin + first
     breach = bench.arena.breach()
     if breach:
         bench.clean = False
@@ -254,22 +256,21 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
 def _samples(
     native: Native, values: list[Any], first: float, plan: TimingPlan
 ) -> tuple[float, ...]:
-    """Timing samples; few for what is slow or hopeless."""
+    """Timing samples: as many as the plan says, fewer for what is slow, one for the hopeless."""
 
     def repeat(count: int) -> None:
         native.repeat(*values, count)
 
-    limit = plan.hopeless * plan.best
-    if limit and first > limit and first > 0.05:
-        return (first,)
-    warm_up = take(repeat, 1)
-    if limit and min(first, warm_up) > limit:
+    warm_up = first if first > _WARM else take(repeat, 1)
+    if plan.best and warm_up > plan.hopeless * plan.best:
         return (min(first, warm_up),)
     calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
     estimate = warm_up * calls
     if estimate > 4 * plan.budget_ms * 1e-3:
         return (min(first, warm_up),)
-    count = max(3, min(plan.samples, int(plan.budget_ms * 1e-3 / estimate)))
+    contender = not plan.best or warm_up < 1.5 * plan.best
+    count = min(plan.samples, int(plan.budget_ms * 1e-3 / estimate))
+    count = max(3, count) if contender else max(1, min(2, count))
     return tuple(take(repeat, calls) for _ in range(count))
 
 

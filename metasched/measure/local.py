@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from metasched.codegen.compile import Compiled
 from metasched.errors import MeasureError
@@ -83,6 +83,7 @@ class LocalRunner:
         self._runner = Worker("runner", fds=fds, environment=threads, **limits)
         self._reference = Worker("reference", nice=19, fds=fds, **limits)
         self._closed = False
+        self._failure = ""  # why there is no baseline, once that is known
         for worker in (*self._builders, self._runner):
             worker.start()
         self._start_baseline()
@@ -203,7 +204,7 @@ class LocalRunner:
 
     def _baseline_built(self, reply: Reply) -> None:
         if reply.kind != "value":
-            raise MeasureError(f"the unscheduled program cannot be built: {_reason(reply)}")
+            self._fail(f"the unscheduled program cannot be built: {_reason(reply)}")
         self._baseline_program = reply.value
         o = self.options
         task = make_task(
@@ -214,7 +215,7 @@ class LocalRunner:
 
         def ready(answer: Reply) -> None:
             if answer.kind != "value":
-                raise MeasureError(f"the unscheduled program cannot be run: {_reason(answer)}")
+                self._fail(f"the unscheduled program cannot be run: {_reason(answer)}")
             self._tasks[False], seconds = answer.value
             self._baseline = Outcome(
                 Status.OK, (seconds,), build_seconds=reply.seconds, run_seconds=seconds
@@ -222,6 +223,10 @@ class LocalRunner:
 
         arguments = (task, self._memory[False], reply.value)
         self._submit(self._runner, ready, o.baseline_timeout, "expect", *arguments)
+
+    def _fail(self, reason: str) -> NoReturn:
+        self._failure = reason
+        raise MeasureError(reason)
 
     def _verification_ready(self, reply: Reply) -> None:
         self._reference.close()
@@ -232,8 +237,8 @@ class LocalRunner:
     # -- workers -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        if self._closed:
-            raise MeasureError("the runner is closed")
+        if self._closed or self._failure:
+            raise MeasureError(self._failure or "the runner is closed")
 
     def _submit(
         self, worker: Worker, then: Callable[[Reply], None], limit: float, job: str, *args: Any
@@ -245,7 +250,7 @@ class LocalRunner:
         """Wait until a job ends (or something starts) and deliver the replies."""
         busy = [w for w in self._then if w.busy]
         if not busy:
-            raise MeasureError("nothing is running: an earlier failure left no baseline")
+            raise MeasureError(self._failure or "no worker has anything to do")
         for worker, reply in wait(busy):
             self._then.pop(worker)(reply)
 

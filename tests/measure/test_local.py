@@ -198,8 +198,10 @@ def test_partly_written_output_counts_as_initialised():
     ],
 )
 def test_a_workload_that_fails_itself_is_an_error(func, message):
-    with LocalRunner(func, options=OPTIONS) as made, pytest.raises(MeasureError, match=message):
-        made.measure([candidate(scale())])
+    with LocalRunner(func, options=OPTIONS) as made:
+        for _ in range(2):  # asked again, it gives the same reason
+            with pytest.raises(MeasureError, match=message):
+                made.measure([candidate(scale())])
 
 
 def test_symbolic_extents_need_values():
