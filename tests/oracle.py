@@ -1,0 +1,128 @@
+"""The oracle: what every transformation must keep, checked in one call (`check_transform`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import random_args
+
+from metasched.errors import ScheduleError
+from metasched.ir.equal import assert_structural_equal
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.interp import run
+from metasched.ir.verify import verify
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.script.printer import script
+
+GOLDEN = Path(__file__).parent / "golden"
+UPDATE = False
+"""Whether goldens are rewritten instead of compared (`pytest --update-golden`)."""
+
+
+class Wrong(AssertionError):
+    """A transformed program computes something else."""
+
+
+def expected(func: PrimFunc, seed: int = 0) -> tuple[list[Any], list[Any]]:
+    """Arguments for a function, and what it makes of them (interpreted as written)."""
+    args = random_args(func, random.Random(seed))
+    out = [a.copy() for a in args]
+    run(func, *out)
+    return args, out
+
+
+def check_numbers(
+    before: PrimFunc, mod: IRModule, *, seeds: Iterable[int] = (0, 1), compiled: bool = False
+) -> None:
+    """`mod` computes what `before` does, interpreted (and compiled); raises Wrong.
+
+    The order of parallel iterations is drawn from each seed; blocks keep to their regions.
+    """
+    args, want = expected(before)
+    for seed in seeds:
+        got = [a.copy() for a in args]
+        run(mod, *got, seed=seed, check_regions=True)
+        _compare(before, want, got, f"interpreted with seed {seed}")
+    if compiled:
+        got = [a.copy() for a in args]
+        build(mod)(*got)
+        _compare(before, want, got, "compiled")
+
+
+def _compare(before: PrimFunc, want: list[Any], got: list[Any], how: str) -> None:
+    for param, a, b in zip(before.params, want, got, strict=True):
+        a64, b64 = (np.asarray(x, "float64" if x.dtype.kind not in "iub" else None) for x in (a, b))
+        if not np.array_equal(a64, b64, equal_nan=a64.dtype.kind == "f"):
+            raise Wrong(f"{how}: {param.name} differs\nexpected {a}\ngot {b}")
+
+
+def check_transform(
+    before: PrimFunc, sch: Schedule, golden: str | None = None, *, compiled: bool = True
+) -> None:
+    """Everything that must hold of a schedule made from `before`.
+
+    The module verifies, its script is the golden one (`tests/golden/<golden>.txt`), it computes
+    the same through the interpreter and as machine code, and its trace, through JSON and as Python
+    text, gives a structurally equal module and an equal trace.
+    """
+    verify(sch.mod)
+    if golden is not None:
+        check_golden(golden, script(sch.mod))
+    check_numbers(before, sch.mod, compiled=compiled)
+    check_trace(before, sch)
+
+
+def check_golden(name: str, text: str) -> None:
+    """`text` is what the golden file holds."""
+    path = GOLDEN / f"{name}.txt"
+    text = text.rstrip("\n") + "\n"
+    if UPDATE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"no golden {path.name}: run pytest --update-golden"
+    assert text == path.read_text(encoding="utf-8")
+
+
+def check_trace(before: PrimFunc | IRModule, sch: Schedule, *, python: bool = True) -> None:
+    """The trace of `sch` replays to the same module, from JSON, as Python and simplified."""
+    text = sch.trace.to_json()
+    read = Trace.from_json(text)
+    assert read.to_json() == text
+    for trace in (sch.trace, read, sch.trace.simplified()):
+        again = Schedule(before, seed=1)
+        trace.apply(again)
+        assert_structural_equal(again.mod, sch.mod)
+    if python:
+        source = sch.trace.as_python()
+        scope: dict[str, Any] = {}
+        exec(source, scope)  # the trace as a user would run it
+        again = Schedule(before, seed=1)
+        scope["apply_trace"](again)
+        assert_structural_equal(again.mod, sch.mod)
+        assert again.trace.as_python() == source
+
+
+def picture(sch: Schedule) -> tuple[Any, ...]:
+    """All that a refused step must leave as it was."""
+    s = sch.state
+    return (s.mod, sch.trace, dict(s.table), s.serial, s.rng.state, s.func_name, len(sch._history))
+
+
+def check_refused(
+    sch: Schedule, step: Callable[[], object], reason: str, message: str
+) -> ScheduleError:
+    """`step` is refused for `reason` with `message` (a regular expression); nothing changed."""
+    before = picture(sch)
+    with pytest.raises(ScheduleError, match=message) as caught:
+        step()
+    assert caught.value.reason == reason, f"{caught.value.reason}: {caught.value.message}"
+    assert picture(sch) == before
+    assert caught.value.primitive
+    return caught.value

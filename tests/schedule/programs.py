@@ -1,0 +1,205 @@
+"""Programs that schedules are tried on: several stages, padding, fan-out, odd sizes, symbols."""
+
+from __future__ import annotations
+
+from metasched.ir.func import PrimFunc
+from metasched.script import tir as T
+
+
+@T.prim_func
+def matmul(
+    A: T.Buffer((8, 12), "float32"), B: T.Buffer((12, 6), "float32"), C: T.Buffer((8, 6), "float32")
+):
+    for i, j, k in T.grid(8, 6, 12):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+@T.prim_func
+def matmul_relu(
+    A: T.Buffer((8, 12), "float32"), B: T.Buffer((12, 6), "float32"), D: T.Buffer((8, 6), "float32")
+):
+    C = T.alloc_buffer((8, 6), "float32")
+    for i, j, k in T.grid(8, 6, 12):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+    for i, j in T.grid(8, 6):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = T.max(C[vi, vj], T.float32(0))
+
+
+@T.prim_func
+def elementwise(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")):
+    B = T.alloc_buffer((8, 12), "float32")
+    for i, j in T.grid(8, 12):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * T.float32(2)
+    for i, j in T.grid(8, 12):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] + T.float32(1)
+
+
+@T.prim_func
+def convolution(
+    X: T.Buffer((2, 7, 3), "float32"),
+    W: T.Buffer((3, 3, 4), "float32"),
+    Y: T.Buffer((2, 7, 4), "float32"),
+):
+    P = T.alloc_buffer((2, 9, 3), "float32")
+    Z = T.alloc_buffer((2, 7, 4), "float32")
+    for n, i, c in T.grid(2, 9, 3):
+        with T.block("P"):
+            vn, vi, vc = T.axis.remap("SSS", [n, i, c])
+            P[vn, vi, vc] = T.if_then_else(vi >= 1 and vi < 8, X[vn, vi - 1, vc], T.float32(0))
+    for n, i, o, r, c in T.grid(2, 7, 4, 3, 3):
+        with T.block("Z"):
+            vn, vi, vo, vr, vc = T.axis.remap("SSSRR", [n, i, o, r, c])
+            with T.init():
+                Z[vn, vi, vo] = T.float32(0)
+            Z[vn, vi, vo] = Z[vn, vi, vo] + P[vn, vi + vr, vc] * W[vr, vc, vo]
+    for n, i, o in T.grid(2, 7, 4):
+        with T.block("Y"):
+            vn, vi, vo = T.axis.remap("SSS", [n, i, o])
+            Y[vn, vi, vo] = T.max(Z[vn, vi, vo], T.float32(0))
+
+
+@T.prim_func
+def strided(X: T.Buffer((13,), "int32"), Y: T.Buffer((6,), "int32")):
+    P = T.alloc_buffer((13,), "int32")
+    for i in range(13):
+        with T.block("P"):
+            vi = T.axis.spatial(13, i)
+            P[vi] = X[vi] + 1
+    for i, r in T.grid(6, 3):
+        with T.block("Y"):
+            vi, vr = T.axis.remap("SR", [i, r])
+            with T.init():
+                Y[vi] = 0
+            Y[vi] = Y[vi] + P[vi * 2 + vr]
+
+
+@T.prim_func
+def fan_out(
+    A: T.Buffer((6, 8), "int32"), X: T.Buffer((6, 8), "int32"), Y: T.Buffer((6,), "int32"),
+    Z: T.Buffer((8, 6), "int32"),
+):  # fmt: skip
+    B = T.alloc_buffer((6, 8), "int32")
+    for i, j in T.grid(6, 8):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + vi
+    for i, j in T.grid(6, 8):
+        with T.block("X"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            X[vi, vj] = B[vi, vj] * 2
+    for i, j in T.grid(6, 8):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                Y[vi] = 0
+            Y[vi] = Y[vi] + B[vi, vj]
+    for i, j in T.grid(8, 6):
+        with T.block("Z"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Z[vi, vj] = B[vj, vi] - A[vj, vi]
+
+
+@T.prim_func
+def softmax(A: T.Buffer((5, 7), "int32"), O: T.Buffer((5, 7), "int32")):
+    M = T.alloc_buffer((5,), "int32")
+    E = T.alloc_buffer((5, 7), "int32")
+    S = T.alloc_buffer((5,), "int32")
+    for i, k in T.grid(5, 7):
+        with T.block("M"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                M[vi] = T.min_value("int32")
+            M[vi] = T.max(M[vi], A[vi, vk])
+    for i, j in T.grid(5, 7):
+        with T.block("E"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj] = A[vi, vj] - M[vi]
+    for i, k in T.grid(5, 7):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = 0
+            S[vi] = S[vi] + E[vi, vk]
+    for i, j in T.grid(5, 7):
+        with T.block("O"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            O[vi, vj] = E[vi, vj] * 3 - S[vi]
+
+
+@T.prim_func
+def padded(A: T.Buffer((6, 5), "int32"), C: T.Buffer((8, 8), "int32")):
+    B = T.alloc_buffer((6, 5), "int32")
+    for i, j in T.grid(6, 5):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * 2
+    for i, j in T.grid(8, 8):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.if_then_else(vi < 6 and vj < 5, B[vi, vj], 7)
+
+
+@T.prim_func
+def argmax(
+    V: T.Buffer((4, 9), "int32"), I: T.Buffer((4, 9), "int32"), M: T.Buffer((4,), "int32"),
+    N: T.Buffer((4,), "int32"),
+):  # fmt: skip
+    for i, k in T.grid(4, 9):
+        with T.block("M"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                N[vi] = -1
+                M[vi] = T.min_value("int32")
+            v_n: T.int32 = T.Select(M[vi] >= V[vi, vk], N[vi], I[vi, vk])
+            v_m: T.int32 = T.Select(M[vi] >= V[vi, vk], M[vi], V[vi, vk])
+            N[vi] = v_n
+            M[vi] = v_m
+
+
+@T.prim_func
+def unit(A: T.Buffer((1, 6), "int32"), C: T.Buffer((1, 6), "int32")):
+    B = T.alloc_buffer((1, 6), "int32")
+    for i, j in T.grid(1, 6):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + 1
+    for i, j in T.grid(1, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] * 3
+
+
+@T.prim_func
+def symbolic(a: T.handle, b: T.handle, n: T.int32, m: T.int32):
+    A = T.match_buffer(a, (n, m), "int32")
+    C = T.match_buffer(b, (n,), "int32")
+    B = T.alloc_buffer((n, m), "int32")
+    for i, j in T.grid(n, m):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + 1
+    for i, k in T.grid(n, m):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + B[vi, vk]
+
+
+PROGRAMS: tuple[PrimFunc, ...] = (
+    matmul, matmul_relu, elementwise, convolution, strided, fan_out, softmax, padded, argmax, unit,
+)  # fmt: skip
