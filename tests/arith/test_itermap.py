@@ -25,7 +25,7 @@ from .enumeration import assignments, evaluate
 
 I, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")
 LEVELS = st.sampled_from(["surjective", "bijective"])
-FAST = settings(max_examples=80, deadline=None)
+FAST = settings(max_examples=60, deadline=None)
 R = Range.of
 
 
