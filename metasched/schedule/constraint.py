@@ -6,7 +6,7 @@ decision is never a matter of luck; when no decision of it will do, earlier ones
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metasched.ir.expr import Expr
@@ -39,37 +39,60 @@ def solve(
     conditions = [(condition, frozenset(mentioned))] + [
         (e.values[0], frozenset(handles_in(e.values))) for e in entries if e.kind.name == "require"
     ]
-    latest = steps[-1]
     for attempt in range(REDRAWN if len(steps) > 1 else 1):
-        table, changed = dict(values), {}
-        if attempt:
-            earlier = steps[(attempt - 1) % (len(steps) - 1)]
-            changed[earlier] = _take(entries[earlier], table, (), rng)
-        decision = _take(entries[latest], table, conditions, rng)
-        if decision is None:
-            continue
-        changed[latest] = decision
-        touched = {rv for step in changed for rv in entries[step].outputs}
-        if all(number_of(c, table) for c, uses in conditions if not uses.isdisjoint(touched)):
+        redrawn = _subset(steps[:-1], attempt, rng)
+        changed = _redraw(entries, [*redrawn, steps[-1]], conditions, dict(values), rng)
+        if changed is not None:
             return changed
     return None
+
+
+def _subset(earlier: Sequence[int], attempt: int, rng: Rng) -> list[int]:
+    """The earlier steps to draw again: none at first, then one, and more the longer it takes."""
+    count = min(len(earlier), attempt and 1 + attempt * len(earlier) // REDRAWN)
+    return [earlier[i] for i in rng.sample(len(earlier), count)]
+
+
+def _redraw(
+    entries: Sequence[Entry],
+    steps: Sequence[int],
+    conditions: Sequence[tuple[Expr, frozenset[Any]]],
+    table: dict[Any, Any],
+    rng: Rng,
+) -> dict[int, Any] | None:
+    """Draw these steps one after the other, each under the conditions that are determined by then;
+    None when one has no decision left."""
+    changed: dict[int, Any] = {}
+    undrawn = {rv for step in steps for rv in entries[step].outputs}
+    for step in steps:
+        entry = entries[step]
+        undrawn.difference_update(entry.outputs)
+        active = [
+            c
+            for c, uses in conditions
+            if uses.isdisjoint(undrawn) and not uses.isdisjoint(entry.outputs)
+        ]
+        decision = _take(entry, table, active, rng)
+        if decision is None:
+            return None
+        changed[step] = decision
+    return changed
 
 
 def _take(
     entry: Entry,
     table: dict[Any, Any],
-    conditions: Iterable[tuple[Expr, frozenset[Any]]],
+    conditions: Sequence[Expr],
     rng: Rng,
 ) -> Any:
-    """Enter a decision of one step that keeps the conditions on it; None when there is none."""
-    mine = [c for c, uses in conditions if not uses.isdisjoint(entry.outputs)]
+    """Enter a decision of one step that keeps the conditions in `table`; None: there is none."""
 
     def holds(decision: Any) -> bool:
         numbers = domains.values(entry.domain, decision)
         table.update(zip(entry.outputs, numbers, strict=True))
-        return all(number_of(c, table) for c in mine)
+        return all(number_of(c, table) for c in conditions)
 
-    every = domains.enumerated(entry.domain, ENUMERATED) if mine else None
+    every = domains.enumerated(entry.domain, ENUMERATED) if conditions else None
     if every is not None:
         good = [d for d in every if holds(d)]
         if not good:
