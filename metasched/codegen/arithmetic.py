@@ -8,13 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.emit import Emitter
 from metasched.codegen.types import constant, register_type, splat
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, FLOAT32, DType
 from metasched.ir.expr import (
-    EQ, GE, GT, LE, LT, NE, Add, BinaryOp, Compare, Div, FloorDiv, FloorMod, Max, Min, Mod, Mul,
-    Sub, wrap,
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Add,
+    BinaryOp,
+    Compare,
+    Div,
+    FloorDiv,
+    FloorMod,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Sub,
+    wrap,
 )  # fmt: skip
 
 _FLOAT_OP = {Add: "fadd contract", Sub: "fsub contract", Mul: "fmul contract", Div: "fdiv"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metasched.codegen.emit import Emitter, Val
+from metasched.codegen.emit import Emitter
+from metasched.codegen.values import Val
 
 
 def choose(e: Emitter, condition: Val, a: Callable[[], Val], b: Callable[[], Val]) -> Val:

@@ -13,7 +13,7 @@ def undefined_symbols(obj: bytes) -> tuple[str, ...]:
     """Names that the object uses and does not define, sorted. Raises BuildError for other files."""
     if obj[:6] != b"\x7fELF\x02\x01":
         raise BuildError("the code generator gave no 64-bit ELF object")
-    offset, = struct.unpack_from("<Q", obj, 0x28)
+    (offset,) = struct.unpack_from("<Q", obj, 0x28)
     size, count = struct.unpack_from("<HH", obj, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", obj, offset + i * size) for i in range(count)]
     names: set[str] = set()

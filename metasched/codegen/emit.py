@@ -13,54 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from metasched.codegen.types import constant, register_type, splat
+from metasched.codegen.recent import Recent
+from metasched.codegen.types import register_type
+from metasched.codegen.values import INLINE, Val, literal
 from metasched.errors import BuildError
-from metasched.ir.dtype import BOOL, INT64, DType
+from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import Expr, Var
 
 if TYPE_CHECKING:
     from metasched.codegen.module import ModuleEmitter
     from metasched.ir.stmt import Stmt
-
-INLINE = 1 << 30
-
-
-class Val:
-    """A value in a register or a literal.
-
-    Attributes:
-        text: how instructions name it.
-        dtype: scalar type; `lanes` above 1 makes it a vector.
-        const: its number when it is a scalar literal.
-        depth: the scope at whose entry it is known; INLINE when it is bound to its place.
-        nonneg: an integer known to be 0 or more.
-    """
-
-    __slots__ = ("const", "depth", "dtype", "lanes", "nonneg", "text")
-
-    def __init__(
-        self, text: str, dtype: DType, lanes: int = 1, depth: int = INLINE,
-        const: int | float | None = None,
-    ) -> None:  # fmt: skip
-        self.text, self.dtype, self.lanes = text, dtype, lanes
-        self.depth, self.const = depth, const
-        self.nonneg = const is not None and const >= 0
-
-    @property
-    def type(self) -> str:
-        return register_type(self.dtype, self.lanes)
-
-    @property
-    def typed(self) -> str:
-        """Type and name, as an operand."""
-        return f"{self.type} {self.text}"
-
-
-def literal(value: int | float, dtype: DType = INT64, lanes: int = 1) -> Val:
-    """A constant, repeated over `lanes`."""
-    text = splat(constant(value, dtype), register_type(dtype), lanes)
-    return Val(text, dtype, lanes, 0, value if lanes == 1 else None)
-
 
 TRUE_VAL = literal(1, BOOL)
 
@@ -90,6 +52,7 @@ class Emitter:
         elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
         mask: which lanes are active, None for all.
+        recent: what memory is known to hold at the current place.
         loops: (continue label, break label) of the loops around, innermost last.
     """
 
@@ -109,6 +72,7 @@ class Emitter:
         self.stack_bytes = 0
         self.unroll_steps = 0
         self.block = "start"
+        self.recent = Recent()
         self._count = 0
 
     # -- names and lines
@@ -131,6 +95,7 @@ class Emitter:
         """Start the basic block `name` (the line before must have ended the last one)."""
         self.scopes[-1].lines.append(f"{name}:")
         self.block = name
+        self.recent.clear()
 
     def branch(self, target: str) -> None:
         """Jump to `target`."""
@@ -178,7 +143,9 @@ class Emitter:
     def scope(self) -> Iterator[int]:
         """A loop body: gives its depth; on leaving, entry and lines join the scope around."""
         self.scopes.append(Scope())
+        self.recent.clear()
         yield len(self.scopes) - 1
+        self.recent.clear()
         inner = self.scopes.pop()
         self.scopes[-1].lines += inner.entry
         self.scopes[-1].lines += inner.lines

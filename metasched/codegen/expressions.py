@@ -7,10 +7,11 @@ from typing import Any
 
 from metasched.codegen.arithmetic import binary, compare, convert, logical, negate, select
 from metasched.codegen.branch import choose
-from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.emit import Emitter
 from metasched.codegen.memory import lane_offsets, load
 from metasched.codegen.ops import OP_RULES, touches_memory
 from metasched.codegen.types import register_type
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL

@@ -93,4 +93,3 @@ def link(obj: bytes, exports: tuple[str, ...], externs: tuple[str, ...] = ()) ->
         return builder.link(_jit(), f"metasched{next(_SERIAL_NUMBER)}")
     except RuntimeError as error:
         raise BuildError(f"the kernel cannot be linked: {error}") from None
-

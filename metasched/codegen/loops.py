@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from metasched.codegen.arithmetic import binary, compare
-from metasched.codegen.emit import Emitter, Lane, Val, literal
+from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.parallel import emit_parallel
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import GT, Expr, FloorDiv, Mul, Var, as_int
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import (
-    Allocate, AssertStmt, BlockRealize, Break, BufferStore, Continue, Evaluate, For, ForKind,
-    LetStmt, Return, Stmt, While,
+    Allocate,
+    AssertStmt,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    Evaluate,
+    For,
+    ForKind,
+    LetStmt,
+    Return,
+    Stmt,
+    While,
 )  # fmt: skip
 from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 
@@ -134,7 +146,7 @@ def serial_loop(e: Emitter, node: For, begin: Val, end: Val) -> None:
 
 
 def _vectorized(e: Emitter, node: For, extent: Val) -> None:
-    """Lanes of the machine's width, then a narrower rest; a serial loop where lanes cannot do it."""
+    """Lanes of the machine's width, then a narrower rest; serial where lanes cannot do it."""
     if scalar_reason(node.body, node.var) is not None:
         serial_loop(e, node, literal(0), extent)
         return
@@ -254,5 +266,3 @@ def _expr_reason(expr: Expr, varying: set[Expr]) -> str | None:
             if foreign or node.op.effect >= Effect.UPDATE:
                 return f"it calls {node.op.name}"
     return None
-
-

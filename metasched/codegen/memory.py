@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metasched.lower.affine import affine
 from metasched.codegen.arithmetic import binary, compare, convert
-from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.emit import Emitter
+from metasched.codegen.recent import Spot
 from metasched.codegen.types import memory_type, register_type
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import BOOL, FLOAT32, INT64, DType
 from metasched.ir.expr import NE, Add, Expr, Mul
 from metasched.ir.op import Ramp
+from metasched.lower.affine import affine
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an access goes: `pointer` to the first lane, lanes `stride` elements apart.
 
-    With `indices` the lanes are at those offsets from `pointer` instead.
+    With `indices` the lanes are at those offsets from `pointer` instead. `spot` names the memory of
+    a scalar or contiguous access.
     """
 
     pointer: Val
     lanes: int = 1
     stride: int = 0
     indices: Val | None = None
+    spot: Spot | None = None
 
 
 def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
@@ -53,16 +57,17 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
         _collect(value, factor, uniform if value.lanes == 1 else varying)
     constant += sum(int(v.const) * f for v, f in uniform if v.const is not None)
     uniform = [(v, f) for v, f in uniform if v.const is None]
-    pointer = _offset(e, base, buffer.dtype, _sum(e, uniform), constant)
+    start = _offset(e, base, buffer.dtype, _sum(e, uniform), 0)
+    pointer = _offset(e, start, buffer.dtype, None, constant)
     if varying:
         return _gathered(e, pointer, varying, lane_step)
     if explicit > 1:
         if lane_step:
             raise BuildError("a vector access inside a vectorized loop")
         return Place(pointer, explicit, stride)
-    if lane_step and e.lane is not None:
-        return Place(pointer, e.lane.lanes, lane_step)
-    return Place(pointer)
+    lanes = e.lane.lanes if lane_step and e.lane is not None else 1
+    spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
+    return Place(pointer, lanes, lane_step, None, spot if lane_step in (0, 1) else None)
 
 
 def _collect(value: Val, factor: int, terms: list[tuple[Val, int]]) -> None:
@@ -115,12 +120,14 @@ def lane_offsets(e: Emitter, lanes: int, stride: int = 1, dtype: DType = INT64) 
 def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
     """buffer[index]; lanes where `mask` does not hold are not read and give zero."""
     where = place_of(e, buffer, index)
+    if mask is None and where.spot is not None:
+        return _load_spot(e, where, where.spot)
+    e.recent.touched(buffer.data, written=False)
     if where.lanes == 1:
         if mask is not None and mask.lanes > 1:
             return _load_any(e, buffer.dtype, where.pointer, mask)
-        if mask is not None:
-            return _load_where(e, buffer.dtype, where.pointer, mask)
-        return _load_vector(e, buffer.dtype, where.pointer, 1)
+        assert mask is not None
+        return _load_where(e, buffer.dtype, where.pointer, mask)
     if mask is not None:
         mask = e.widen(mask, where.lanes)
     if where.indices is None and where.stride == 1:
@@ -132,6 +139,15 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
     if mask is None and where.indices is None:
         return _load_lanes(e, buffer.dtype, where)
     return _gather(e, buffer.dtype, where, mask)
+
+
+def _load_spot(e: Emitter, where: Place, spot: Spot) -> Val:
+    """A scalar or contiguous load, unless the value is at hand already."""
+    value = e.recent.find(spot)
+    if value is None:
+        value = _load_vector(e, spot.dtype, where.pointer, spot.lanes)
+        e.recent.loaded(spot, value)
+    return value
 
 
 def _load_vector(e: Emitter, dtype: DType, pointer: Val, lanes: int) -> Val:
@@ -263,6 +279,12 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
     value = e.widen(value, where.lanes)
     if mask is not None and where.lanes > 1:
         mask = e.widen(mask, where.lanes)
+    if mask is None and where.spot is not None:
+        line = f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}"
+        e.recent.stored(where.spot, value, e.scopes[-1].lines)
+        e.line(line)
+        return
+    e.recent.touched(buffer.data, written=True)
     if where.lanes == 1 and mask is not None:
         if mask.lanes > 1:
             raise BuildError(f"lanes store to one element of {buffer.name} under a mask")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metasched.codegen.emit import Emitter, Val
+from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import EXPRESSION_RULES
 from metasched.codegen.signature import (
     FIRST_ASSERT,
@@ -13,11 +13,23 @@ from metasched.codegen.signature import (
 )
 from metasched.codegen.statements import STATEMENT_RULES
 from metasched.codegen.types import llvm_string, register_type
+from metasched.codegen.values import Val
 from metasched.errors import BuildError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import HANDLE, INT64, DType
 from metasched.ir.expr import (
-    Add, BinaryOp, Cast, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Mul, Sub, Var,
+    Add,
+    BinaryOp,
+    Cast,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mul,
+    Sub,
+    Var,
 )  # fmt: skip
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
@@ -70,9 +82,7 @@ class ModuleEmitter:
         """The address of a zero-terminated text."""
         size = len(text.encode()) + 1
         name = f"@{self.name}.text{len(self.constants)}"
-        self.constants.append(
-            f'{name} = private constant [{size} x i8] c"{llvm_string(text)}\\00"'
-        )
+        self.constants.append(f'{name} = private constant [{size} x i8] c"{llvm_string(text)}\\00"')
         return Val(name, HANDLE, 1, 0)
 
     def message_code(self, message: str) -> int:
@@ -92,7 +102,7 @@ class ModuleEmitter:
             f"define {head} noinline {self.target_attribute} {{",
             "entry:", "%rc = alloca i32", "store i32 0, ptr %rc",
             *e.allocas, *root.entry, "br label %start", "start:",
-            *root.lines, "br label %exit", "exit:",
+            *filter(None, root.lines), "br label %exit", "exit:",
             *frees, "%result = load i32, ptr %rc", "ret i32 %result", "}",
         ]  # fmt: skip
         self.definitions[head] = "\n".join(lines)

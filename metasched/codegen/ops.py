@@ -8,10 +8,11 @@ from collections.abc import Callable
 from metasched.codegen import vectormath
 from metasched.codegen.arithmetic import binary, compare, convert, negate, select
 from metasched.codegen.branch import choose
-from metasched.codegen.emit import TRUE_VAL, Emitter, Val, literal
+from metasched.codegen.emit import TRUE_VAL, Emitter
 from metasched.codegen.intrinsics import require_intrinsic
 from metasched.codegen.memory import from_memory, place_of, to_memory
 from metasched.codegen.types import memory_type, register_type, type_suffix
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, INT32, INT64, DType
@@ -249,6 +250,8 @@ def _foreign(e: Emitter, node: Call, name: str, arguments: list[Val]) -> Val:
     result = "void" if dtype.kind == "void" else register_type(dtype.scalar, dtype.lanes)
     e.module.declare(name, f"{result} @{name}({', '.join(a.type for a in arguments)})")
     text = f"call {result} @{name}({', '.join(a.typed for a in arguments)})"
+    if not name.startswith("llvm."):
+        e.recent.clear()
     if result == "void":
         e.line(text)
         return literal(0, INT32)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metasched.codegen.emit import Emitter, Val
+from metasched.codegen.emit import Emitter
+from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import HANDLE, INT64
 from metasched.ir.expr import Expr, Var
@@ -144,5 +145,3 @@ def _entry_function(e: Emitter, name: str, values: list[Val]) -> None:
     ]
     head = f"define internal void @{name}.entry(ptr %closure) {e.module.target_attribute} {{"
     e.module.definitions[f"{name}.entry"] = "\n".join([head, *lines, "}"])
-
-

@@ -1,4 +1,4 @@
-"""The fastest multiply-add rate of this machine, measured: the yardstick of every GFLOP/s figure."""
+"""The fastest multiply-add rate of this machine, measured: the yardstick of GFLOP/s figures."""
 
 from __future__ import annotations
 

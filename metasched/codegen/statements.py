@@ -6,19 +6,35 @@ from collections.abc import Callable
 from typing import Any
 
 from metasched.codegen.arithmetic import binary, convert, negate
-from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import flat_index
 from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
 from metasched.codegen.memory import store
 from metasched.codegen.signature import OUT_OF_MEMORY
 from metasched.codegen.types import memory_type
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import HANDLE, INT64
 from metasched.ir.expr import IntImm, Mul
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
-    Allocate, AssertStmt, AttrStmt, Block, BlockRealize, Break, BufferStore, Continue, DeclBuffer,
-    Evaluate, For, IfThenElse, LetStmt, Return, SeqStmt, Stmt, While,
+    Allocate,
+    AssertStmt,
+    AttrStmt,
+    Block,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IfThenElse,
+    LetStmt,
+    Return,
+    SeqStmt,
+    Stmt,
+    While,
 )  # fmt: skip
 
 _STACK_BUFFER = 64 << 10
@@ -51,6 +67,8 @@ def _let(e: Emitter, node: LetStmt) -> None:
     value = e.value(node.value)
     if node.var.dtype.is_handle:
         e.pointers[node.var] = value
+        e.recent.clear()
+        e.recent.disabled = True  # a second name for some memory
         e.statement(node.body)
         return
     with e.bound(node.var, value):
@@ -234,4 +252,3 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
     BlockRealize: _block, Block: _block, CHUNK: emit_chunk,
 }  # fmt: skip
-

@@ -2,8 +2,8 @@
 
 Largest errors measured over the stated ranges, in units in the last place (tests hold them):
 exp 1.1, exp2 1.2, exp10 2, log 1.1, log2 2, log10 2, tanh 2, sigmoid 3, erf 2, sin and cos 2 (for
-|x| up to 2**28), rsqrt 1.5; sqrt is exact. float16 and bfloat16 compute in float32. Other functions,
-and all transcendental ones in float64, call libm lane by lane.
+|x| up to 2**28), rsqrt 1.5; sqrt is exact. float16 and bfloat16 compute in float32. Other
+functions, and all transcendental ones in float64, call libm lane by lane.
 
 Sources: the polynomials of exp, log and tanh are those of the Cephes library (S. Moshier), the one
 of erf is N. Juffa's; sin and cos reduce in float64 by Cody and Waite.
@@ -16,8 +16,9 @@ import struct
 from collections.abc import Callable
 
 from metasched.codegen.arithmetic import binary, convert
-from metasched.codegen.emit import Emitter, Val, literal
+from metasched.codegen.emit import Emitter
 from metasched.codegen.types import register_type, type_suffix
+from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import FLOAT32, DType
 from metasched.ir.expr import Div

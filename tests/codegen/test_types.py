@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -36,94 +38,101 @@ def _values(dtype: str, seed: int) -> np.ndarray:
         return np.concatenate([edges, rest]).astype(kind)
 
 
-def _check(dtype: str, out: str, value: str, second: np.ndarray | None = None) -> None:
-    kind = ml_dtypes.bfloat16 if out == "bfloat16" else out
+def _kind(dtype: str) -> Any:
+    return ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+
+
+def _check(dtype: str, out: str, *values: str, second: np.ndarray | None = None) -> None:
+    """Each value computed one by one and in vectors, in one program."""
     a, b = _values(dtype, 0), _values(dtype, 1)[::-1].copy()
     b = b if second is None else second
-    for loop in ("serial", "vectorized"):
-        text = ELEMENTWISE.format(dtype=dtype, out=out, kind=loop, value=value)
-        agree(text, a, b, np.zeros(N, kind))
+    _check_many(dtype, a, b, [(out, v) for v in values])
+
+
+def _check_many(dtype: str, a: np.ndarray, b: np.ndarray, cases: list[tuple[str, str]]) -> None:
+    head, body, outputs = "", "", []
+    for n, (out, value) in enumerate(cases):
+        for loop in ("serial", "vectorized"):
+            name = f"C{n}{loop}"
+            head += f', {name}: T.Buffer(({N},), "{out}")'
+            body += (
+                f"    for i in T.{loop}({N}):\n        with T.block('{name}'):\n"
+                f"            vi = T.axis.spatial({N}, i)\n            {name}[vi] = {value}\n"
+            )
+            outputs.append(np.zeros(N, _kind(out)))
+    buffers = f'A: T.Buffer(({N},), "{dtype}"), B: T.Buffer(({N},), "{dtype}")'
+    agree(f"@T.prim_func\ndef main({buffers}{head}):\n{body}", a, b, *outputs)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
-    "value",
-    ["A[vi] + B[vi]", "A[vi] - B[vi]", "A[vi] * B[vi]", "A[vi] / B[vi]",
-     "T.max(A[vi], B[vi])", "T.min(A[vi], B[vi])", "T.max(A[vi], T.Cast(\"{dtype}\", 0))"],
-)  # fmt: skip
-def test_float_arithmetic(dtype: str, value: str) -> None:
-    _check(dtype, dtype, value.replace("{dtype}", dtype))
+def test_float_arithmetic(dtype: str) -> None:
+    binary = [f"A[vi] {op} B[vi]" for op in "+-*/"]
+    extremes = ["T.max(A[vi], B[vi])", "T.min(A[vi], B[vi])", f'T.max(A[vi], T.Cast("{dtype}", 0))']
+    _check(dtype, dtype, *binary, *extremes)
 
 
 @pytest.mark.parametrize("dtype", INTS)
-@pytest.mark.parametrize(
-    "value",
-    ["A[vi] + B[vi]", "A[vi] * B[vi] - A[vi]", "T.max(A[vi], B[vi])", "T.min(A[vi], B[vi])",
-     "T.bitwise_xor(A[vi], T.bitwise_and(A[vi], B[vi]))", "T.bitwise_not(T.bitwise_or(A[vi], B[vi]))"],
-)  # fmt: skip
-def test_integer_arithmetic_wraps(dtype: str, value: str) -> None:
-    _check(dtype, dtype, value)
+def test_integer_arithmetic_wraps(dtype: str) -> None:
+    _check(
+        dtype, dtype, "A[vi] + B[vi]", "A[vi] * B[vi] - A[vi]", "T.max(A[vi], B[vi])",
+        "T.min(A[vi], B[vi])", "T.bitwise_xor(A[vi], T.bitwise_and(A[vi], B[vi]))",
+        "T.bitwise_not(T.bitwise_or(A[vi], B[vi]))",
+    )  # fmt: skip
+
+
+DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")
 
 
 @pytest.mark.parametrize("dtype", INTS)
-@pytest.mark.parametrize("op", ["floordiv", "floormod", "truncdiv", "truncmod"])
-def test_integer_division(dtype: str, op: str) -> None:
+def test_integer_division(dtype: str) -> None:
     divisors = _values(dtype, 1)
     divisors[divisors == 0] = 3
-    _check(dtype, dtype, f"T.{op}(A[vi], B[vi])", divisors)
-    for number in (1, 7, 8) if dtype.startswith("u") else (1, 7, 8, -3):
-        _check(dtype, dtype, f"T.{op}(A[vi], T.{dtype}({number}))")
+    numbers = (1, 7, 8) if dtype.startswith("u") else (1, 7, 8, -3)
+    values = [f"T.{op}(A[vi], T.{dtype}({n}))" for op in DIVISIONS for n in numbers]
+    _check(dtype, dtype, *values, *(f"T.{op}(A[vi], B[vi])" for op in DIVISIONS), second=divisors)
 
 
-def test_division_by_zero_gives_zero_and_never_traps() -> None:
-    for dtype in ("int32", "uint8", "int64"):
-        for op in ("floordiv", "floormod", "truncdiv", "truncmod"):
-            text = ELEMENTWISE.format(
-                dtype=dtype, out=dtype, kind="serial", value=f"T.{op}(A[vi], B[vi])"
-            )
-            out = np.ones(N, dtype)
-            assert call(build(text), _values(dtype, 0), np.zeros(N, dtype), out) == 0
-            assert not out.any()
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_division_by_zero_gives_zero_and_never_traps(dtype: str) -> None:
+    value = " + ".join(f"T.{op}(A[vi], B[vi])" for op in DIVISIONS)
+    out = np.ones(N, dtype)
+    text = ELEMENTWISE.format(dtype=dtype, out=dtype, kind="serial", value=value)
+    assert call(build(text), _values(dtype, 0), np.zeros(N, dtype), out) == 0
+    assert not out.any()
 
 
 @pytest.mark.parametrize("source", [*FLOATS, *INTS, "bool"])
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool"])
-def test_every_conversion(source: str, dtype: str) -> None:
-    if source == "bool":
-        kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-        a = np.arange(N) % 3 == 0
-        text = ELEMENTWISE.format(
-            dtype="bool", out=dtype, kind="vectorized", value=f'T.Cast("{dtype}", A[vi])'
-        )
-        agree(text, a, a, np.zeros(N, kind))
-    else:
-        _check(source, dtype, f'T.Cast("{dtype}", A[vi])')
+def test_every_conversion(source: str) -> None:
+    a = np.arange(N) % 3 == 0 if source == "bool" else _values(source, 0)
+    cases = [(t, f'T.Cast("{t}", A[vi])') for t in (*FLOATS, *INTS, "bool") if t != source]
+    _check_many(source, a, a, cases)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint8", "int32", "uint64"])
 def test_comparisons_and_logic(dtype: str) -> None:
-    _check(dtype, "bool", "(A[vi] < B[vi] or A[vi] == B[vi]) and not (A[vi] != A[vi])")
-    _check(dtype, "bool", "A[vi] >= B[vi] or B[vi] > A[vi]")
-    _check(dtype, dtype, "T.Select(A[vi] <= B[vi], A[vi], B[vi])")
+    a, b = _values(dtype, 0), _values(dtype, 1)[::-1].copy()
+    cases = [
+        ("bool", "(A[vi] < B[vi] or A[vi] == B[vi]) and not (A[vi] != A[vi])"),
+        ("bool", "A[vi] >= B[vi] or B[vi] > A[vi]"),
+        (dtype, "T.Select(A[vi] <= B[vi], A[vi], B[vi])"),
+    ]
+    _check_many(dtype, a, b, cases)
 
 
-def test_float_remainders() -> None:
-    for dtype in ("float32", "float64"):
-        rng = np.random.default_rng(3)
-        a, b = rng.uniform(-50, 50, N).astype(dtype), rng.uniform(1, 9, N).astype(dtype)
-        b[::2] *= -1
-        for value in ("T.floormod(A[vi], B[vi])", "T.truncmod(A[vi], B[vi])"):
-            for kind in ("serial", "vectorized"):
-                text = ELEMENTWISE.format(dtype=dtype, out=dtype, kind=kind, value=value)
-                agree(text, a, b, np.zeros(N, dtype))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_float_remainders(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.uniform(-50, 50, N).astype(dtype), rng.uniform(1, 9, N).astype(dtype)
+    b[::2] *= -1
+    values = ("T.floormod(A[vi], B[vi])", "T.truncmod(A[vi], B[vi])", "T.floordiv(A[vi], B[vi])")
+    _check_many(dtype, a, b, [(dtype, v) for v in values])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_shifts_and_bit_counts(dtype: str) -> None:
     amounts = (np.arange(N) % np.iinfo(dtype).bits).astype(dtype)
-    for value in ("T.shift_left(A[vi], B[vi])", "T.shift_right(A[vi], B[vi])"):
-        _check(dtype, dtype, value, amounts)
-    _check(dtype, dtype, "T.popcount(A[vi]) + T.clz(A[vi])")
+    values = ("T.shift_left(A[vi], B[vi])", "T.shift_right(A[vi], B[vi])")
+    _check(dtype, dtype, *values, "T.popcount(A[vi]) + T.clz(A[vi])", second=amounts)
 
 
 def test_shifts_by_the_width_or_more() -> None:
@@ -134,17 +143,17 @@ def test_shifts_by_the_width_or_more() -> None:
     assert not out.any()
 
 
-def test_reinterpret_and_predicates_on_floats() -> None:
-    _check("float32", "int32", 'T.reinterpret("int32", A[vi])')
-    _check("bfloat16", "uint16", 'T.reinterpret("uint16", A[vi])')
-    for op in ("isnan", "isinf", "isfinite"):
-        for dtype in FLOATS:
-            _check(dtype, "bool", f"T.{op}(A[vi])")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_reinterpret_and_predicates_on_floats(dtype: str) -> None:
+    bits = 16 if "16" in dtype else 32 if "32" in dtype else 64
+    a = _values(dtype, 0)
+    cases = [("bool", f"T.{op}(A[vi])") for op in ("isnan", "isinf", "isfinite")]
+    _check_many(dtype, a, a, [*cases, (f"int{bits}", f'T.reinterpret("int{bits}", A[vi])')])
 
 
 def test_scalar_parameters_of_every_type() -> None:
     for dtype in [*FLOATS, *INTS, "bool"]:
-        kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+        kind = _kind(dtype)
         text = f"""
 @T.prim_func
 def main(x: T.{dtype}, A: T.Buffer((4,), "{dtype}")):

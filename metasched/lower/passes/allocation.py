@@ -58,7 +58,7 @@ def _used(stmt: Stmt) -> frozenset[Buffer | Expr]:
             own |= _used_by(expr)
         found = frozenset(own).union(*[_used(s) for s in stmt.stmts])
         stmt.facts["used_buffers"] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _used_by(expr: Expr) -> set[Buffer | Expr]:
@@ -113,9 +113,7 @@ def _compacted(stmt: Stmt, buffer: Buffer, crossing: bool) -> Stmt | None:
     written = [spans.union([a[d] for a in writes], d, buffer) for d in range(buffer.ndim)]
     if crossing and not (writes and all(map(_covers, written, read))):
         return None
-    boxes = [
-        spans.union([a[d] for a in (*reads, *writes)], d, buffer) for d in range(buffer.ndim)
-    ]
+    boxes = [spans.union([a[d] for a in (*reads, *writes)], d, buffer) for d in range(buffer.ndim)]
     starts: list[Expr] = []
     shape: list[Expr] = []
     for span, extent in zip(boxes, buffer.shape, strict=True):
@@ -133,9 +131,7 @@ def _compacted(stmt: Stmt, buffer: Buffer, crossing: bool) -> Stmt | None:
     return Allocate(small, _moved(stmt, buffer, small, starts))
 
 
-def _accesses(
-    stmt: Stmt, buffer: Buffer
-) -> tuple[list[tuple[Expr, ...]], list[tuple[Expr, ...]]]:
+def _accesses(stmt: Stmt, buffer: Buffer) -> tuple[list[tuple[Expr, ...]], list[tuple[Expr, ...]]]:
     reads, writes = [], []
     for node in walk(stmt):
         if isinstance(node, BufferStore) and node.buffer is buffer:
@@ -225,7 +221,7 @@ class _Spans:
         if isinstance(atom, FloorDiv):
             outer = {v: f // divisor for v, f in span.outer.items()}
             return _Span(outer, span.low // divisor, span.high // divisor)
-        if 0 <= span.low and span.high < divisor:
+        if span.low >= 0 and span.high < divisor:
             return _Span({}, span.low, span.high)
         return _Span({}, 0, divisor - 1)
 

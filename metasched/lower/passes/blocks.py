@@ -71,10 +71,7 @@ def _realize(stmt: Stmt, carried: Carried) -> Stmt | None:
         notes = FrozenMap({"carried": frozenset(carried[buffer])})
         body = Allocate(buffer, body, notes)
     bindings = {
-        item.var: value
-        for item, value in zip(block.iter_vars, stmt.iter_values, strict=True)
+        item.var: value for item, value in zip(block.iter_vars, stmt.iter_values, strict=True)
     }
     body = substitute(body, bindings) if bindings else body
     return body if stmt.predicate is TRUE else IfThenElse(stmt.predicate, body)
-
-

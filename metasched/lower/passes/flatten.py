@@ -6,21 +6,57 @@ its type: there a loop variable is cast back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
-    Arithmetic, Cast, Compare, Expr, IntImm, Select, Var, add, as_expr, cast, compare, floordiv,
-    floormod, maximum, minimum, mul, sub, Add, Div, FloorDiv, FloorMod, Max, Min, Mod, Mul, Sub,
+    Add,
+    Arithmetic,
+    Cast,
+    Compare,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    add,
+    as_expr,
+    binary,
+    cast,
+    compare,
+    floordiv,
+    floormod,
+    maximum,
+    minimum,
+    mul,
+    sub,
 )  # fmt: skip
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Broadcast, Call, Ramp
-from metasched.ir.stmt import Allocate, AttrStmt, BufferStore, DeclBuffer, For, LetStmt, Stmt, evolve
+from metasched.ir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    DeclBuffer,
+    For,
+    LetStmt,
+    Stmt,
+    evolve,
+)
 from metasched.ir.visit import transform_expr, walk_exprs, walk_stmts
 
-_BUILD = {Add: add, Sub: sub, Mul: mul, FloorDiv: floordiv, FloorMod: floormod,
-          Min: minimum, Max: maximum}  # fmt: skip
+_BUILD: dict[type[Arithmetic], Callable[[Expr, Expr], Expr]] = {
+    Add: add, Sub: sub, Mul: mul, FloorDiv: floordiv, FloorMod: floormod,
+    Min: minimum, Max: maximum,
+}  # fmt: skip
 
 
 def flatten(func: PrimFunc, symbols: Mapping[Var, Var]) -> PrimFunc:
@@ -134,9 +170,13 @@ class _Flatten:
         if isinstance(expr, BufferLoad):
             where = self.flat_index(expr.buffer, expr.indices)
             return BufferLoad(self.buffer(expr.buffer), (where,), expr.predicate)
-        if isinstance(expr, Compare) and expr.a.dtype == "int32":
-            if self._is_index(expr.a) and self._is_index(expr.b):
-                return compare(type(expr), self.index(expr.a), self.index(expr.b))
+        if (
+            isinstance(expr, Compare)
+            and expr.a.dtype == "int32"
+            and self._is_index(expr.a)
+            and self._is_index(expr.b)
+        ):
+            return compare(type(expr), self.index(expr.a), self.index(expr.b))
         return None
 
     def _is_index(self, expr: Expr) -> bool:
@@ -171,8 +211,8 @@ class _Flatten:
             return Broadcast(self.index(expr.value), expr.lanes)
         if expr.dtype.scalar not in ("int32", "int64"):
             return cast(INT64.with_lanes(lanes), expr)
-        if type(expr) in (Div, Mod):
-            return type(expr)(self.index(expr.a), self.index(expr.b))  # type: ignore[attr-defined]
+        if isinstance(expr, Div | Mod):
+            return binary(type(expr), self.index(expr.a), self.index(expr.b))
         if isinstance(expr, Arithmetic):
             return _BUILD[type(expr)](self.index(expr.a), self.index(expr.b))
         if isinstance(expr, Select):
@@ -188,6 +228,4 @@ def _scaled(vector: Expr, step: Expr) -> Expr:
         return Ramp(vector.base * step, vector.stride * step, vector.lanes)
     if isinstance(step, IntImm) and step.value == 1:
         return vector
-    return Mul(vector, Broadcast(step, vector.dtype.lanes))
-
-
+    return binary(Mul, vector, Broadcast(step, vector.dtype.lanes))

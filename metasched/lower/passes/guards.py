@@ -11,7 +11,19 @@ from __future__ import annotations
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
-    GE, GT, LE, LT, TRUE, And, Compare, Expr, IntImm, as_expr, as_int, compare, logical_and,
+    GE,
+    GT,
+    LE,
+    LT,
+    TRUE,
+    And,
+    Compare,
+    Expr,
+    IntImm,
+    as_expr,
+    as_int,
+    compare,
+    logical_and,
     minimum,
 )  # fmt: skip
 from metasched.ir.func import PrimFunc

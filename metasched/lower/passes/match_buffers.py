@@ -90,9 +90,7 @@ def _regions(block: Block, view: Buffer, source: Buffer, place: object) -> Stmt 
     )  # fmt: skip
 
 
-def _solved(
-    view: Buffer, source: Buffer, region: Sequence[Range], skipped: int
-) -> dict[Var, Expr]:
+def _solved(view: Buffer, source: Buffer, region: Sequence[Range], skipped: int) -> dict[Var, Expr]:
     """Symbolic strides and offset of the view from the source's."""
     values: dict[Var, Expr] = {}
     strides = source.row_major_strides()

@@ -6,7 +6,20 @@ from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
-    FALSE, TRUE, And, Compare, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Not, Or, Var, as_int,
+    FALSE,
+    TRUE,
+    And,
+    Compare,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Not,
+    Or,
+    Var,
+    as_int,
 )  # fmt: skip
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call

@@ -1,0 +1,85 @@
+"""What memory is known to hold within one basic block: loads found again, stores overwritten.
+
+Unrolled code loads the same element many times and stores to an accumulator after each step.
+Finding that while writing keeps the text small, and the optimiser has less to do. Buffers do not
+overlap (parameters are `noalias`), so only accesses to the same buffer matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metasched.codegen.values import Val
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Var
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """`lanes` elements of the memory of `data` from `base` (a register) + `offset` elements."""
+
+    data: Var
+    dtype: DType
+    base: str
+    offset: int
+    lanes: int
+
+    def overlaps(self, other: Spot) -> bool:
+        """Whether the two may share an element; unknown bases may."""
+        if self.base != other.base or self.dtype is not other.dtype:
+            return True
+        return self.offset < other.offset + other.lanes and other.offset < self.offset + self.lanes
+
+
+@dataclass(slots=True)
+class Known:
+    """The value at a spot, and the line that stored it while that line may still be dropped."""
+
+    value: Val
+    lines: list[str] | None = None
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Recent:
+    """The known spots of each buffer; `clear` at every start of a basic block and foreign call."""
+
+    spots: dict[Var, dict[Spot, Known]] = field(default_factory=dict)
+    disabled: bool = False
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.spots.clear()
+
+    def find(self, spot: Spot) -> Val | None:
+        """The value known to be at the spot."""
+        known = self.spots.get(spot.data, {}).get(spot)
+        return None if known is None else known.value
+
+    def loaded(self, spot: Spot, value: Val) -> None:
+        """The spot was read: stores it may have seen must stay."""
+        here = self.spots.setdefault(spot.data, {})
+        for other, known in here.items():
+            if known.lines is not None and spot.overlaps(other):
+                known.lines = None
+        if not self.disabled:
+            here[spot] = Known(value)
+
+    def stored(self, spot: Spot, value: Val, lines: list[str]) -> None:
+        """The spot was written by the line that is appended next; what it overwrites is dropped."""
+        here = self.spots.setdefault(spot.data, {})
+        before = here.get(spot)
+        if before is not None and before.lines is lines:
+            lines[before.position] = ""
+        for other in [s for s in here if spot.overlaps(s)]:
+            del here[other]
+        if not self.disabled:
+            here[spot] = Known(value, lines, len(lines))
+
+    def touched(self, data: Var, written: bool) -> None:
+        """Some elements of the buffer were read (or written) without a known place."""
+        here = self.spots.get(data, {})
+        if written:
+            here.clear()
+        for known in here.values():
+            known.lines = None

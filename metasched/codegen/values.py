@@ -1,0 +1,45 @@
+"""Values in registers: how an instruction names them, and where they are known."""
+
+from __future__ import annotations
+
+from metasched.codegen.types import constant, register_type, splat
+from metasched.ir.dtype import INT64, DType
+
+INLINE = 1 << 30
+
+
+class Val:
+    """A value in a register or a literal.
+
+    Attributes:
+        text: how instructions name it.
+        dtype: scalar type; `lanes` above 1 makes it a vector.
+        const: its number when it is a scalar literal.
+        depth: the scope at whose entry it is known; INLINE when it is bound to its place.
+        nonneg: an integer known to be 0 or more.
+    """
+
+    __slots__ = ("const", "depth", "dtype", "lanes", "nonneg", "text")
+
+    def __init__(
+        self, text: str, dtype: DType, lanes: int = 1, depth: int = INLINE,
+        const: int | float | None = None,
+    ) -> None:  # fmt: skip
+        self.text, self.dtype, self.lanes = text, dtype, lanes
+        self.depth, self.const = depth, const
+        self.nonneg = const is not None and const >= 0
+
+    @property
+    def type(self) -> str:
+        return register_type(self.dtype, self.lanes)
+
+    @property
+    def typed(self) -> str:
+        """Type and name, as an operand."""
+        return f"{self.type} {self.text}"
+
+
+def literal(value: int | float, dtype: DType = INT64, lanes: int = 1) -> Val:
+    """A constant, repeated over `lanes`."""
+    text = splat(constant(value, dtype), register_type(dtype), lanes)
+    return Val(text, dtype, lanes, 0, value if lanes == 1 else None)
