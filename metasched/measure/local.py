@@ -23,6 +23,7 @@ from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs:"
+_SLOW_BASELINE = 0.2  # seconds from which its second run is started ahead of need
 _BUILD_STATUS = {
     "error": Status.BUILD_ERROR,
     "timeout": Status.BUILD_TIMEOUT,
@@ -84,6 +85,7 @@ class LocalRunner:
         self._reference = Worker("reference", nice=19, fds=fds, **limits)
         self._closed = False
         self._failure = ""  # why there is no baseline, once that is known
+        self._no_verification = ""  # why there are no expected results on normal data
         for worker in (*self._builders, self._runner):
             worker.start()
         self._start_baseline()
@@ -120,17 +122,23 @@ class LocalRunner:
         except BaseException:
             self._abandon()
             raise
+        if self._baseline is not None and self._baseline.seconds[0] > _SLOW_BASELINE:
+            self.prepare_verification()  # runs beside the search, long before `verify` asks
         return batch.results()
 
     def verify(self, candidate: Candidate | IRModule) -> Outcome:
         """Check a program on normally distributed data, with tolerance; nothing is timed.
 
-        The expected results come from the unscheduled program, run at low priority on first use
-        (`prepare_verification` starts that earlier, in the background).
+        The expected results come from the unscheduled program, run at low priority on first use;
+        where that takes long it was started in the background after the first batch.
+
+        Raises MeasureError when the unscheduled program fails on such data.
         """
         self._open()
         self.prepare_verification()
         while True not in self._tasks:
+            if self._no_verification:
+                raise MeasureError(self._no_verification)
             self._pump()
         built = self._build_now(candidate)
         if isinstance(built, Outcome):
@@ -144,7 +152,7 @@ class LocalRunner:
     def prepare_verification(self) -> None:
         """Start computing the expected results for `verify` at low priority, unless done."""
         assert self.baseline is not None
-        if True in self._tasks or self._reference.busy:
+        if True in self._tasks or self._reference.busy or self._no_verification:
             return
         task = self._tasks[False].with_normal_data()
         os.ftruncate(self._memory[True], shared_size(task))
@@ -231,7 +239,8 @@ class LocalRunner:
     def _verification_ready(self, reply: Reply) -> None:
         self._reference.close()
         if reply.kind != "value":
-            raise MeasureError(f"no expected results on normal data: {_reason(reply)}")
+            self._no_verification = f"no expected results on normal data: {_reason(reply)}"
+            return
         self._tasks[True] = reply.value[0]
 
     # -- workers -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from measure.programs import (
+    N,
     accumulate,
     candidate,
     crash,
@@ -24,10 +25,10 @@ from measure.programs import (
 import metasched.measure.local as local
 from metasched.errors import MeasureError
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import Var, as_expr
+from metasched.ir.expr import EQ, Var, as_expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import call
-from metasched.ir.stmt import BufferStore, For, seq
+from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
 from metasched.measure.candidate import Status
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
@@ -155,6 +156,27 @@ def test_interleaving_and_verification(runner):
     assert runner.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
     assert runner.verify(candidate(scale(fault="raise"))).status is Status.BUILD_ERROR
     assert one(runner, scale()).ok
+
+
+def test_verification_is_prepared_in_the_background(monkeypatch):
+    monkeypatch.setattr(local, "_SLOW_BASELINE", 0.0)
+    with LocalRunner(scale(), options=OPTIONS) as made:
+        assert one(made, scale()).ok and made._reference.busy
+        assert made.verify(candidate(scale())).ok
+        assert not made._reference.busy
+
+
+def test_unscheduled_program_that_fails_on_normal_data():
+    x, y = Buffer.of("A", (N,)), Buffer.of("B", (N,))
+    i = Var("i")
+    whole = AssertStmt(EQ(call("floor", x[0]), x[0]), "whole numbers only")
+    func = PrimFunc((x, y), under_root(seq([whole, For.serial(i, N, BufferStore(y, x[i], (i,)))])))
+    with LocalRunner(func, options=OPTIONS) as made:
+        assert one(made, func).ok
+        for _ in range(2):
+            with pytest.raises(MeasureError, match="normal data: .*whole numbers only"):
+                made.verify(candidate(func))
+        assert one(made, func).ok
 
 
 def test_in_out_buffers_start_from_the_same_values():
