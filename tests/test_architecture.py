@@ -50,7 +50,7 @@ FLOORS: list[tuple[str, str]] = [
     ("lower", "affine passes.* pipeline"),
     (
         "codegen",
-        "types signature emit arithmetic memory intrinsics vectormath branch ops expressions "
+        "types signature values recent emit arithmetic memory intrinsics vectormath branch ops expressions "
         "parallel loops statements module elf compile load peak",
     ),
     ("runtime", "arguments parallel native timing export kernel build exported peak"),
@@ -81,7 +81,7 @@ ALLOWED = {
     "lightgbm": r"metasched\.cost\.lightgbm",
     "pydantic": r"metasched\.(database\..*|config|schedule\.trace|measure\.cluster)",
     "rich": r"metasched\.(report\..*|cli)",
-    "torch": r"metasched\.frontend\.torch",
+    "torch": r"metasched\.(frontend\.torch|report\.torch_ops)",
     "ray": r"metasched\.measure\.cluster",
 }
 # Modules that bring a heavy package with them: these too may be imported inside a function.
