@@ -6,13 +6,17 @@ loop or block and what to do instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from metasched.analysis import block as block_facts
-from metasched.analysis.block import Failure
+from metasched.analysis.block import Failure, region_cover
+from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Scope
-from metasched.ir.expr import as_int
-from metasched.ir.stmt import Block, BlockRealize, For, ForKind, SeqStmt, Stmt
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import covers, lower_region
+from metasched.ir.buffer import Range
+from metasched.ir.expr import IntImm, as_int
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
 
@@ -110,6 +114,55 @@ def require_root_free(state: State, rv: BlockRV) -> BlockRealize:
     if state.parent(realize) is None:
         raise state.error("is-root", "the root block cannot be transformed", realize)
     return realize
+
+
+def covers_domain(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
+    """Whether the loops and the predicate run the block on all of its iterators' domains."""
+    key = ("covers_domain", *[(p.var, p.min, p.extent) for p in loops])
+    facts = realize.facts
+    if key not in facts:
+        facts[key] = _covers_domain(realize, loops)
+    return facts[key]  # type: ignore[no-any-return]
+
+
+def _covers_domain(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
+    domains = [v.dom for v in realize.block.iter_vars]
+    ranges = {loop.var: Range(loop.min, loop.extent) for loop in loops}
+    points = [Range(value, IntImm(value.dtype, 1)) for value in realize.iter_values]
+    analyzer = Analyzer()
+    box = lower_region(points, ranges, realize.predicate, analyzer)
+    if box is not None and covers(box, domains, analyzer):
+        return None
+    text = f"block {realize.block.name} is not proved to run on its whole domain"
+    return Failure("partial-domain", text, realize)
+
+
+def confirm_cover(state: State, *tokens: BlockToken) -> None:
+    """After an edit: these blocks still read only what was written before."""
+    for token in tokens:
+        realize = state.index.blocks[token]
+        refuse_on(state, region_cover(state.scope(realize), token), realize)
+
+
+def confirm_kinds(state: State, loops: Iterable[For]) -> None:
+    """After an edit: loops that are not serial still have independent iterations."""
+    for old in loops:
+        if old.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
+            loop = state.index.loops[old.var]
+            failure = kind_violation(state, loop, loop)
+            refuse_on(state, failure, loop, "choose the kinds of loops last")
+
+
+def kind_violation(state: State, loop: For, changed: For) -> Failure | None:
+    """Why the iterations of a loop cannot be executed as the kind of `changed` says."""
+    thread = changed.thread
+    return carried_dependence(
+        loop,
+        state.scope(loop),
+        thread=thread,
+        private=changed.kind is not ForKind.VECTORIZED,
+        allow_reduction=thread is not None and thread.startswith("threadIdx"),
+    )
 
 
 def require_nested(state: State, loops: Sequence[For]) -> None:

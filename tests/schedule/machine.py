@@ -27,6 +27,7 @@ from oracle import check_numbers, check_trace, picture
 from schedule.programs import PROGRAMS
 from strategies import random_func
 
+from metasched.analysis.scope import Scope
 from metasched.errors import ScheduleError
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import BlockRealize
@@ -159,14 +160,18 @@ class Player:
 
     def move(self, name: str) -> None:
         """compute_at and its mirror; mostly to a loop of a consumer (producer)."""
-        realizes = self.realizes()
-        realize = self.pick(realizes)
-        scope = self.sch.state.scope(realize)
-        find = scope.consumers if name == "compute_at" else scope.producers
-        related = [c.realize for c in find(realize.block.token)]
-        where = self.pick(realizes) if not related or self.number(8) == 0 else self.pick(related)
+        realizes, scope_of = self.realizes(), self.sch.state.scope
+        find = Scope.consumers if name == "compute_at" else Scope.producers
+        pairs = [
+            (r, other.realize) for r in realizes for other in find(scope_of(r), r.block.token)
+        ]
+        if not pairs or self.number(16) == 15:
+            pairs = [(self.pick(realizes), self.pick(realizes))]
+        realize, where = self.pick(pairs)
         block = self.handle(realize)
-        loop = self.pick(self.loops(self.handle(where)))
+        loops = self.loops(self.handle(where))
+        own = {loop.var for loop in self.sch.state.loops_above(realize)}
+        loop = self.pick([rv for rv in loops if self.sch.get(rv).var not in own] or loops)
         preserve, index = bool(self.number(2)), self.pick([-1, -1, -2, 0, 1])
         getattr(self.sch, name)(block, loop, preserve, index)
 
@@ -311,8 +316,9 @@ def _check(func: PrimFunc, sch: Schedule, *, compiled: bool) -> None:
 
 
 def _threads(sch: Schedule) -> bool:
-    """Whether a loop is bound to a thread (not compiled for the CPU)."""
-    return any(loop.thread is not None for loop in sch.state.index.loops.values())
+    """Whether a loop is bound to a thread or memory is shared by threads (no CPU has these)."""
+    loops = sch.state.index.loops.values()
+    return any(loop.thread is not None for loop in loops) or '"shared"' in script(sch.mod)
 
 
 def failure_of(number: int, steps: Sequence[Step]) -> Broken | None:

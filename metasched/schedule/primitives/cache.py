@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.scope import Child, Scope
+from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
+from metasched.ir.expr import LT, TRUE, Expr, IntImm, Var, as_int, compare, logical_and
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -22,7 +23,12 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import substitute, substitute_buffers, transform, walk_stmts
 from metasched.schedule import edit
-from metasched.schedule.checks import require_root_free, require_scope_name
+from metasched.schedule.checks import (
+    confirm_cover,
+    confirm_kinds,
+    require_root_free,
+    require_scope_name,
+)
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.storage import pick_buffer
@@ -67,7 +73,8 @@ def cache_read(
     else:
         anchor = None
         source = _read_region(readers, buffer)
-    copy = copy_nest(state, cache.name, buffer, cache, source)
+    outer = state.loops_above(anchor) if anchor is not None else ()
+    copy = copy_nest(state, cache.name, buffer, cache, source, outer)
     edits = [
         edit.wrap(c.realize, lambda s: redirect(s, buffer, cache, loads=True)) for c in readers
     ]
@@ -75,6 +82,7 @@ def cache_read(
         edits.append(edit.insert(anchor, copy, after=True))
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, anchor is None)))
     state.commit(*edits)
+    confirm_kinds(state, outer)
     return state.new_block(_copy_block(copy).token)
 
 
@@ -115,7 +123,8 @@ def cache_write(
     anchor = _split_point(state, writer, readers)
     cache = cache_buffer(buffer, storage_scope)
     source = _written_region(state, writer, buffer, anchor)
-    copy = copy_nest(state, cache.name, cache, buffer, source)
+    outer = state.loops_above(anchor)
+    copy = copy_nest(state, cache.name, cache, buffer, source, outer)
     edits = [edit.wrap(realize, lambda s: redirect(s, buffer, cache, loads=True, stores=True))]
     edits += [
         edit.wrap(c.realize, lambda s: redirect(s, buffer, cache, loads=True)) for c in direct
@@ -123,7 +132,10 @@ def cache_write(
     edits.append(edit.insert(anchor, copy, after=True))
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, False)))
     state.commit(*edits)
-    return state.new_block(_copy_block(copy).token)
+    token = _copy_block(copy).token
+    confirm_cover(state, token)
+    confirm_kinds(state, outer)
+    return state.new_block(token)
 
 
 def cache_buffer(buffer: Buffer, scope: str) -> Buffer:
@@ -133,9 +145,17 @@ def cache_buffer(buffer: Buffer, scope: str) -> Buffer:
 
 
 def copy_nest(
-    state: State, name: str, source: Buffer, target: Buffer, region: Sequence[Range]
+    state: State,
+    name: str,
+    source: Buffer,
+    target: Buffer,
+    region: Sequence[Range],
+    outer: Sequence[For] = (),
 ) -> Stmt:
-    """`target[region] = source[region]`, one block under a loop for each dimension."""
+    """`target[region] = source[region]`, one block under a loop for each dimension.
+
+    A predicate keeps it within the buffer where the region, below the loops `outer`, may not be.
+    """
     iters = [
         IterVar(state.fresh_var(f"v{d}", r.min.dtype), Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype)))
         for d, (r, extent) in enumerate(zip(region, source.shape, strict=True))
@@ -149,8 +169,15 @@ def copy_nest(
     loops: list[tuple[Var, Expr | int]] = [
         (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(region)
     ]
-    values = tuple(r.min + loop[0] for r, loop in zip(region, loops, strict=True))
-    return nest(loops, BlockRealize(values, TRUE, block))
+    analyzer = Analyzer(ranges_of(outer))
+    values, predicate = [], TRUE
+    for r, (var, _), extent in zip(region, loops, source.shape, strict=True):
+        analyzer.bind(var, Range(IntImm(var.dtype, 0), r.extent))
+        values.append(analyzer.simplify(r.min + var))
+        for condition in (values[-1] >= 0, compare(LT, values[-1], extent.astype(var.dtype))):
+            if not analyzer.prove(condition):
+                predicate = logical_and(predicate, analyzer.simplify(condition))
+    return nest(loops, BlockRealize(tuple(values), predicate, block))
 
 
 def redirect(

@@ -28,6 +28,8 @@ from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt, evolve, s
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import (
+    confirm_cover,
+    confirm_kinds,
     require_complete_or_reduction,
     require_not_output,
     require_root_free,
@@ -36,7 +38,11 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import INLINE_MARK, ROOT_MARK, BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from metasched.schedule.primitives.inline import (
+    compute_inline,
+    require_within,
+    reverse_compute_inline,
+)
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
@@ -119,14 +125,32 @@ def _move(
         raise state.error(
             f"{what}-outside", f"every {what} must be under {loop.var.name}, but {who}", loop
         )
+    if reverse:
+        _require_finished(state, others, loop)
     place = _insertion(state, scope, child, loop, index)
     domains = _domains(state, child, others, loop, reverse=reverse)
     moved = _rebuilt(state, realize, loop, domains, preserve, exact=reverse)
     if reverse:
         _require_once(state, realize, loop, domains)
-    state.commit(
-        edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place))
-    )
+    around = [*state.loops_above(loop), loop]
+    state.commit(edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place)))
+    confirm_cover(state, token, *([] if reverse else [c.token for c in others]))
+    confirm_kinds(state, around)
+
+
+def _require_finished(state: State, producers: Sequence[Child], loop: For) -> None:
+    """No producer is a reduction that goes on in later iterations of `loop` or of loops above."""
+    outer = {n.var for n in (*state.loops_above(loop), loop) if as_int(n.extent) != 1}
+    for producer in producers:
+        pairs = zip(producer.block.iter_vars, producer.realize.iter_values, strict=True)
+        for iter_var, value in pairs:
+            if iter_var.is_reduce and not free_vars(value).isdisjoint(outer):
+                raise state.error(
+                    "unfinished-reduction",
+                    f"{producer.block.name} goes on reducing after an iteration of {loop.var.name}",
+                    loop,
+                    hint="choose a loop outside of the reduction loops",
+                )
 
 
 def _insertion(state: State, scope: Scope, child: Child, loop: For, index: int) -> Stmt | None:
@@ -174,6 +198,8 @@ def _domains(
         needed = _needed(state, region.buffer, others, loop, reverse=reverse)
         if needed is None:
             continue
+        if reverse:
+            require_within(state, child.realize, region.buffer)
         for have, want in zip(region.region, needed, strict=True):
             solved = _solve(analyzer, have, want, iters, exact=reverse)
             if solved is not None:

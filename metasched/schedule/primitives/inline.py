@@ -13,6 +13,8 @@ from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt
 from metasched.ir.visit import free_vars, substitute, transform, transform_expr, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import (
+    covers_domain,
+    refuse_on,
     require_complete,
     require_not_output,
     require_root_free,
@@ -87,7 +89,8 @@ class _Pattern:
                 f"{block.name}: {found.error}",
                 realize,
             )
-        self.inverse = inverse_iter_map(found.sums, self.names)
+        self.inverse = {v: dom.min for v, dom in iters.items()}  # those of one iteration only
+        self.inverse.update(inverse_iter_map(found.sums, self.names))
 
     def value_at(self, indices: tuple[Expr, ...]) -> Expr:
         if self.slots is not None:
@@ -127,6 +130,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
             "other-consumers", f"{inner.buffer.name} is read by other blocks too", producer
         )
     solved = _solve_loads(state, realize, store, inner.buffer)
+    require_within(state, realize, inner.buffer)
     at_store = {v: substitute(e, dict(zip(solved.names, inner.indices, strict=True))) for v, e in solved.values.items()}
     analyzer = Analyzer({v.var: v.dom for v in producer.block.iter_vars})
     at_store = {v: analyzer.simplify(e) for v, e in at_store.items()}
@@ -181,8 +185,8 @@ def _solve_loads(
     names = [state.fresh_var(f"d{n}", i.dtype) for n, i in enumerate(indices)]
     iters = {v.var: v.dom for v in block.iter_vars}
     found = detect_iter_map(indices, iters, TRUE, "bijective")
-    unsolved = [v for v in iters if not any(v in free_vars(i) for i in indices)]
-    open_iters = [v for v in unsolved if as_int(iters[v].extent) != 1]
+    missing = [v for v in iters if not any(v in free_vars(i) for i in indices)]
+    open_iters = [v for v in missing if as_int(iters[v].extent) != 1]
     if found.error is not None or open_iters:
         why = found.error or f"the iterator {open_iters[0].name} does not occur in them"
         raise state.error(
@@ -191,9 +195,32 @@ def _solve_loads(
             realize,
         )
     solved = dict(inverse_iter_map(found.sums, names))
-    for var in unsolved:
-        solved[var] = iters[var].min
+    for var, dom in iters.items():
+        solved.setdefault(var, dom.min)  # one iteration only: nothing to solve for
     return _Solved(names, solved)
+
+
+def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
+    """The block runs on its whole domain, and reads nothing but elements that `buffer` has.
+
+    Then region cover makes its instances correspond to what the producer writes; reads beyond the
+    buffer, under a condition that is false there, have no counterpart.
+    """
+    refuse_on(state, covers_domain(realize, state.loops_above(realize)), realize)
+    block = realize.block
+    analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
+    for region in block.reads:
+        if region.buffer is not buffer:
+            continue
+        for r, extent in zip(region.region, buffer.shape, strict=True):
+            inside = (r.min >= 0, r.min + r.extent <= extent)
+            if not all(analyzer.prove(c) for c in inside):
+                raise state.error(
+                    "reads-beyond",
+                    f"{block.name} has instances beyond {buffer.name} (they would never run)",
+                    realize,
+                    hint="inline the producer into the consumer instead (compute_inline)",
+                )
 
 
 def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr]) -> Expr:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from metasched.analysis.dependence import carried_dependence
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind, evolve
 from metasched.schedule import edit
-from metasched.schedule.checks import refuse_on, require_serial
+from metasched.schedule.checks import kind_violation, refuse_on, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -16,15 +15,17 @@ THREAD_TAGS = tuple(
 )
 
 
-def _independent(state: State, loop: For, what: str) -> None:
-    """The iterations of the loop may run in any order, or together."""
+def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | None = None) -> None:
+    """Give the loop its kind; its iterations may run in any order, or together."""
+    changed = evolve(loop, kind=kind, thread=thread)
     refuse_on(
         state,
-        carried_dependence(loop, state.scope(loop), private=what == "parallel"),
+        kind_violation(state, loop, changed),
         loop,
         hint=f"only loops whose iterations are independent can be {what}; split a reduction with "
         "rfactor, or choose a spatial loop",
     )
+    state.commit(edit.replace(loop, changed))
 
 
 @primitive()
@@ -38,8 +39,7 @@ def parallel(state: State, loop: LoopRV) -> None:
     """
     node = state.loop(loop)
     require_serial(state, node)
-    _independent(state, node, "parallel")
-    state.commit(edit.replace(node, evolve(node, kind=ForKind.PARALLEL)))
+    _set_kind(state, node, ForKind.PARALLEL, "parallel")
 
 
 @primitive()
@@ -58,8 +58,7 @@ def vectorize(state: State, loop: LoopRV) -> None:
             "symbolic-extent", f"the extent of {node.var.name} is not a constant", node,
             hint="split the loop by a constant factor and vectorize the inner one",
         )  # fmt: skip
-    _independent(state, node, "vectorized")
-    state.commit(edit.replace(node, evolve(node, kind=ForKind.VECTORIZED)))
+    _set_kind(state, node, ForKind.VECTORIZED, "vectorized")
 
 
 @primitive()
@@ -95,10 +94,4 @@ def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
             "unknown-thread-axis", f"{thread_axis!r} is no thread axis",
             hint=f"use one of {', '.join(THREAD_TAGS)}",
         )  # fmt: skip
-    reduction = base == "threadIdx"
-    failure = carried_dependence(
-        node, state.scope(node), thread=thread_axis, allow_reduction=reduction
-    )
-    refuse_on(state, failure, node, hint="only independent iterations can run on threads")
-    bound = evolve(node, kind=ForKind.THREAD_BINDING, thread=thread_axis)
-    state.commit(edit.replace(node, bound))
+    _set_kind(state, node, ForKind.THREAD_BINDING, "bound to threads", thread_axis)

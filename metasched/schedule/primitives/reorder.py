@@ -6,7 +6,12 @@ from metasched.analysis.dependence import reorder_violation
 from metasched.ir.stmt import For, Stmt, evolve
 from metasched.ir.visit import free_vars
 from metasched.schedule import edit
-from metasched.schedule.checks import refuse_on, require_affine_binding, require_same_scope
+from metasched.schedule.checks import (
+    confirm_kinds,
+    refuse_on,
+    require_affine_binding,
+    require_same_scope,
+)
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -56,6 +61,7 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
     for loop in reversed(order):
         body = evolve(loop, body=body)
     state.commit(edit.replace(chain[0], body))
+    confirm_kinds(state, [n for n in chain if order.index(n) < chain.index(n)])
 
 
 def _chain(state: State, nodes: list[For]) -> list[For]:
