@@ -226,7 +226,7 @@ class Analyzer:
         if found is None:
             try:
                 found = self._sum(expr)
-            except rules.TooLarge:
+            except rules.Unchanged:
                 found = Linear({expr: 1}, 0)
             self._linear[expr] = found
         return found

@@ -28,7 +28,7 @@ from metasched.ir.expr import (
     Var,
     logical_not,
 )
-from metasched.ir.op import Call
+from metasched.ir.op import Call, Effect
 
 if TYPE_CHECKING:
     from metasched.arith.analyzer import Analyzer
@@ -197,6 +197,8 @@ def _choice(an: Analyzer, e: Expr) -> Linear:
 
 
 def _call(an: Analyzer, e: Call) -> Linear:
+    if e.op.effect > Effect.READ:
+        raise rules.Unchanged  # two such calls are two events
     if e.op.name == "likely":
         return an.linear(e.args[0])
     if e.op.name in ("shift_left", "shift_right") and is_index(e.dtype):

@@ -153,6 +153,8 @@ class IndexMap:
         an = Analyzer(known)
         back = []
         outside: Expr = FALSE
+        for axis, r in zip(axes, box, strict=True):  # indices from zero, where the map never goes
+            outside = logical_or(outside, logical_or(axis < r.min, axis >= r.min + r.extent))
         for v, size in zip(self.inputs, shape, strict=True):
             index = an.simplify(values.get(fresh[v], IntImm(v.dtype, 0)) + padded[v][0])
             back.append(index)

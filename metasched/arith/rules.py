@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from metasched.arith.analyzer import Analyzer
 
 
-class TooLarge(Exception):
-    """A number left the range of its type: the expression stays as it is."""
+class Unchanged(Exception):
+    """The expression stays as it is: a number left the range of its type, or a call has effects."""
 
 
 def write(value: Linear, dtype: DType) -> Expr:
-    """The expression of a linear form; raises TooLarge when it has none in this type."""
+    """The expression of a linear form; raises Unchanged when it has none in this type."""
     result = emit(value, dtype)
     if result is None:
-        raise TooLarge
+        raise Unchanged
     return result
 
 
 def number(dtype: DType, value: int) -> Expr:
-    """A constant; raises TooLarge when it does not fit."""
+    """A constant; raises Unchanged when it does not fit."""
     low, high = dtype.range
     if not low <= value <= high:
-        raise TooLarge
+        raise Unchanged
     return IntImm(dtype, value)
 
 

@@ -100,6 +100,11 @@ def test_inverse_with_padding(size: int, offset: int, steps: tuple[int, ...]) ->
             assert source[k] == real[point]
 
 
+def test_padding_before_the_first_index() -> None:
+    back, padding = IndexMap.of(lambda i: ((i + 3) // 3, (i + 3) % 3)).non_surjective_inverse([1])
+    assert text(padding) == "axis0 < 1 or 1 <= axis1"
+
+
 def test_equality_ignores_names() -> None:
     a = IndexMap.of(lambda i, j: (j, i * 4))
     assert a == IndexMap.of(lambda x, y: (y, x * 2 + x * 2))

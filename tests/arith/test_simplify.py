@@ -207,3 +207,10 @@ def test_bounds_and_modular() -> None:
     assert AN.bounds(FloorMod(N, as_expr(8))) == (0, 7)
     assert AN.modular(I * 8 + 3) == (8, 3)
     assert AN.bounds(Var("u", "uint8")) == (0, 255)
+
+
+def test_calls_with_effects_are_not_combined() -> None:
+    event = call("call_extern", "next", dtype="int32")
+    assert AN.simplify(event - event) is event - event
+    pure = call("call_pure_extern", "size", dtype="int32")
+    assert AN.simplify(pure - pure) is IntImm("int32", 0)
