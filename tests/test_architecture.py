@@ -30,8 +30,8 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "arith",
-        "bounds linear modular rules atoms prove conditions analyzer text iterform itermap "
-        "subspace intset regions indexmap",
+        "bounds linear modular rules atoms prove conditions analyzer text iterform itercheck "
+        "itermap subspace intset regions indexmap",
     ),
     (
         "script",
