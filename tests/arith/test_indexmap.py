@@ -101,7 +101,7 @@ def test_inverse_with_padding(size: int, offset: int, steps: tuple[int, ...]) ->
 
 
 def test_padding_before_the_first_index() -> None:
-    back, padding = IndexMap.of(lambda i: ((i + 3) // 3, (i + 3) % 3)).non_surjective_inverse([1])
+    _, padding = IndexMap.of(lambda i: ((i + 3) // 3, (i + 3) % 3)).non_surjective_inverse([1])
     assert text(padding) == "axis0 < 1 or 1 <= axis1"
 
 
