@@ -79,8 +79,7 @@ def compile_func(
     module, signature = emit_module(func, lowered, symbols, target, symbol, parallel)
     text = module.text()
     opt_level = _LEVEL if opt_level is None else opt_level
-    features = ",".join(f"+{f}" for f in target.features)
-    options = (target.triple, target.mcpu, features, opt_level)
+    options = (target.triple, target.mcpu, target.llvm_features, opt_level)
     machine = _machine(*options)
     obj = machine.emit_object(_optimised(text, machine, opt_level))
     externs = undefined_symbols(obj)
@@ -89,8 +88,7 @@ def compile_func(
 
 def compile_text(text: str, target: Target, opt_level: int = 2) -> bytes:
     """The object of a module given as LLVM text."""
-    features = ",".join(f"+{f}" for f in target.features)
-    machine = _machine(target.triple, target.mcpu, features, opt_level)
+    machine = _machine(target.triple, target.mcpu, target.llvm_features, opt_level)
     return bytes(machine.emit_object(_optimised(text, machine, opt_level)))
 
 
