@@ -384,7 +384,9 @@ def _simplified(
 ) -> list[Expr]:
     an = Analyzer(ranges, keep_units=not simplify_trivial)
     found = detect_iter_map(exprs, ranges, predicate, level, simplify_trivial)
-    if found.error is not None and predicate is not TRUE and level != "bijective":
+    if found.error is None:
+        ranges = narrowed_ranges(ranges, predicate)  # the marks count from the narrowed minimum
+    elif predicate is not TRUE and level != "bijective":
         found = detect_iter_map(exprs, ranges, TRUE, level, simplify_trivial)
     if found.error is not None:
         return [an.simplify(e) for e in exprs]

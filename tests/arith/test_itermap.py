@@ -232,3 +232,12 @@ def test_results_are_memoised_by_value() -> None:
     ranges = {I: R(0, 4)}
     assert detect_iter_map([I], ranges) is detect_iter_map([I], {I: R(0, 4)})
     assert Analyzer(ranges).bounds(I) == (0, 3)
+
+
+def test_a_lower_bound_in_the_predicate_keeps_the_offset() -> None:
+    """Found by the random machine: `i - 2` where 2 <= i came back as `i`."""
+    i, u = Var("i"), Var("u")
+    ranges = {i: Range.of(0, 68), u: Range.of(0, 1)}
+    guard = And(as_expr(2) <= i, i < 66)
+    (kept,) = iter_map_simplify([i + u - 2], ranges, guard, simplify_trivial=False)
+    assert text(kept) == "i + u - 2"
