@@ -1,0 +1,104 @@
+"""chain, choose, attempt, each_block, generators and their order."""
+
+from __future__ import annotations
+
+import pytest
+from space.candidates import tiny
+
+from metasched.errors import MetaschedError, ScheduleError
+from metasched.ir.visit import blocks_of
+from metasched.schedule.schedule import Schedule
+from metasched.space.combinators import attempt, chain, choose, each_block
+from metasched.space.generate import MAX_SPACES, ScheduleFn, SpaceGenerator, Union, visit_order
+from metasched.space.module import ScheduleModule
+
+
+def note(key):
+    """A module that annotates."""
+
+    def fn(sch, block):
+        sch.annotate(block, key, 1)
+        return [sch]
+
+    return ScheduleModule(f"note.{key}", ("cpu",), fn)
+
+
+def refuse(sch, block):
+    sch.annotate(block, "half", 1)
+    raise ScheduleError("refuse", "no", "always refused")
+
+
+REFUSE = ScheduleModule("refuse", ("cpu",), refuse)
+
+
+def notes(sch, name="Z"):
+    return set(sch.get(sch.get_block(name)).annotations)
+
+
+def test_chain_runs_one_after_the_other():
+    sch = Schedule(tiny("gmm"))
+    (after,) = chain(note("a"), note("b"))(sch, sch.get_block("Z"))
+    assert notes(after) == {"a", "b"}
+
+
+def test_choose_offers_each_from_the_same_start():
+    sch = Schedule(tiny("gmm"))
+    found = choose(note("a"), note("b"))(sch, sch.get_block("Z"))
+    assert [notes(s) for s in found] == [{"a"}, {"b"}]
+
+
+def test_attempt_leaves_the_schedule_alone_on_a_refusal_only():
+    sch = Schedule(tiny("gmm"))
+    block = sch.get_block("Z")
+    assert notes(attempt(REFUSE)(sch, block)[0]) == set()
+    with pytest.raises(ZeroDivisionError):
+        attempt(ScheduleModule("bad", ("cpu",), lambda s, b: 1 / 0))(sch, block)
+    assert attempt(REFUSE).name == "attempt(refuse)"
+
+
+def test_each_block_visits_the_blocks_below():
+    sch = Schedule(tiny("sfm"))
+    (after,) = each_block(note("a"))(sch, sch.get_block("root"))
+    assert all(notes(after, name) == {"a"} for name in ("max", "exp", "sum", "normalize"))
+
+
+def test_chain_skips_a_block_that_was_inlined():
+    sch = Schedule(tiny("cbr"))
+    inline = ScheduleModule("inline", ("cpu",), lambda s, b: [s.compute_inline(b) or s])
+    (after,) = chain(inline, note("a"))(sch, sch.get_block("bias"))
+    assert "a" not in notes(after, "relu")
+
+
+def test_blocks_are_visited_consumers_first_and_the_root_last():
+    func = tiny("sfm")
+    names = {r.block.token: r.block.name for r in blocks_of(func.body)}
+    order = [names[t] for t in visit_order(func.body)]
+    assert order == ["normalize", "sum", "exp", "max", "root"]
+
+
+def test_alternatives_multiply_up_to_a_limit():
+    two = choose(note("a"), note("b"))
+    third = choose(note("c"), note("d"))
+    assert len(SpaceGenerator((two, third)).generate(tiny("gmm"))) == 16  # two blocks
+    assert len(SpaceGenerator((two,)).generate(tiny("sfm"))) == 32
+    many = SpaceGenerator((two, third)).generate(tiny("sfm"))
+    assert 0 < len(many) <= MAX_SPACES
+
+
+def test_a_function_is_a_space():
+    def in_place(sch):
+        sch.annotate(sch.get_block("Z"), "a", 1)
+
+    def alternatives(sch):
+        return [sch, sch.copy()]
+
+    assert len(ScheduleFn(in_place).generate(tiny("gmm"))) == 1
+    assert len(ScheduleFn(alternatives).generate(tiny("gmm"))) == 1  # the same steps: one space
+    with pytest.raises(MetaschedError, match="must return a list of schedules, not int"):
+        ScheduleFn(lambda sch: 3).generate(tiny("gmm"))
+
+
+def test_a_union_concatenates():
+    parts = (SpaceGenerator((note("a"),)), SpaceGenerator((note("b"),)))
+    assert len(Union(parts).generate(tiny("gmm"))) == 2
+    assert Union(parts).postprocs == () and Union(parts).mutators == ()

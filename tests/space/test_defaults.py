@@ -1,0 +1,106 @@
+"""The default and reference spaces: every candidate is legal and computes the same."""
+
+from __future__ import annotations
+
+import pytest
+from space.candidates import TARGET, TINY, assert_same, draw, drawn, spaces, tiny
+
+from metasched.errors import TargetError
+from metasched.ir.equal import structural_hash
+from metasched.ir.stmt import ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.space.defaults import default_modules, default_trace
+from metasched.space.generate import SpaceGenerator
+from metasched.target import Target
+from metasched.workloads import get
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_candidates_of_the_default_space_compute_the_same(name):
+    found = list(drawn(name, count=1 if name in ("c1d", "c2d", "cbr", "dep", "tbg") else 4))
+    assert found.count(None) * 10 <= len(found)
+    for sch in found:
+        if sch is not None:
+            assert_same(name, sch.mod)
+
+
+@pytest.mark.parametrize("name", ["gmm", "sfm", "nrm"])
+def test_candidates_of_the_reference_space_compute_the_same(name):
+    for sch in drawn(name, "reference"):
+        assert sch is not None
+        assert_same(name, sch.mod)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_default_schedule_computes_the_same_without_decisions(name):
+    trace = default_trace(tiny(name), TARGET)
+    assert trace.sampling() == []
+    sch = Schedule(tiny(name), seed=0, check=True)
+    trace.apply(sch)
+    assert_same(name, sch.mod)
+
+
+def test_default_schedule_is_parallel_vectorised_and_the_same_each_time():
+    func = get("gmm").func((1, 64, 64, 64))
+    traces = [default_trace(func, TARGET) for _ in range(2)]
+    assert traces[0].to_json() == traces[1].to_json()
+    sch = Schedule(func)
+    traces[0].apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if hasattr(s, "kind")}
+    assert {ForKind.PARALLEL, ForKind.VECTORIZED} <= kinds
+    assert "Z_init" in sch.script()
+
+
+@pytest.mark.parametrize("name", ["gmm", "cbr", "sfm"])
+def test_a_candidate_replays_from_its_stored_trace(name):
+    for sch in drawn(name, count=1):
+        assert sch is not None
+        again = Schedule(tiny(name))
+        Trace.from_json(sch.trace.simplified().to_json()).apply(again)
+        assert structural_hash(again.mod) == structural_hash(sch.mod)
+
+
+def test_the_same_seed_gives_the_same_spaces():
+    func = tiny("cbr")
+    texts = [
+        [t.to_json() for t in SpaceGenerator(default_modules(TARGET)).generate(func, seed=3)]
+        for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_a_matmul_candidate_keeps_a_block_of_results_in_registers():
+    space = spaces("gmm")[0]
+    sch = Schedule(tiny("gmm"), seed=0)
+    space.apply(sch, decisions="fresh")
+    text = sch.script()
+    assert 'scope="local"' in text and "T.parallel" in text and "T.vectorized" in text
+    assert "T.unroll" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("gmm", (1, 1024, 1024, 1024)),
+        ("gmm", (1, 127, 64, 33)),
+        ("c2d", (1, 14, 14, 256, 256, 3, 1, 1)),
+        ("cbr", (1, 28, 28, 128, 256, 1, 2, 0)),
+        ("cbr", (1, 6, 6, 4, 32, 3, 2, 1)),
+        ("sfm", (1024, 1024)),
+    ],
+)
+def test_at_most_a_tenth_of_the_candidates_is_rejected(name, shape):
+    func = get(name).func(shape)
+    found = [
+        draw(func, space, seed, check=False)
+        for space in SpaceGenerator(default_modules(TARGET)).generate(func)
+        for seed in range(3)
+    ]
+    assert found.count(None) * 10 <= len(found)
+
+
+def test_a_gpu_has_no_default_space_yet():
+    with pytest.raises(TargetError, match="no default space for targets of kind 'cuda'"):
+        default_modules(Target.of({"kind": "cuda", "mcpu": "sm_86"}))

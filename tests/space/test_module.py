@@ -1,0 +1,167 @@
+"""Registering modules, plug-in files, and what happens when they break."""
+
+from __future__ import annotations
+
+import pytest
+from space.candidates import TARGET, tiny
+
+from metasched.errors import RegistryError
+from metasched.ir.stmt import evolve
+from metasched.ir.visit import blocks_of, transform
+from metasched.schedule.schedule import Schedule
+from metasched.space.defaults import default_modules
+from metasched.space.generate import SpaceGenerator
+from metasched.space.module import (
+    RULE,
+    SCHEDULE_MODULES,
+    load_plugin,
+    schedule_module,
+    user_modules,
+)
+from metasched.space.modules.custom_rule import ApplyCustomRule
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch):
+    monkeypatch.setattr(SCHEDULE_MODULES, "_items", dict(SCHEDULE_MODULES._items))
+
+
+GOOD = """
+import metasched as ms
+
+@ms.schedule_module("my.rule", targets=["cpu"])
+def my_rule(sch, block):
+    if sch.get(block).name != "Z":
+        return [sch]
+    loops = sch.get_loops(block)
+    sch.split(loops[1], sch.sample_perfect_tile(loops[1], n=2))
+    return [sch]
+"""
+
+
+def ruled(func, rule):
+    """The function with its one computing block annotated."""
+
+    def mark(node):
+        if getattr(node, "name", None) == "Z":
+            return evolve(node, annotations=type(node.annotations)({RULE: rule}))
+        return None
+
+    return func.with_body(transform(func.body, mark))
+
+
+def test_a_registered_module_is_a_value_that_can_be_called():
+    @schedule_module("test.same", targets=["cpu", "cuda"])
+    def same(sch, block):
+        return [sch]
+
+    assert same.name == "test.same" and same.targets == ("cpu", "cuda")
+    sch = Schedule(tiny("gmm"))
+    assert same(sch, sch.get_block("Z")) == [sch]
+    assert same in user_modules(TARGET)
+    assert same in default_modules(TARGET)
+
+
+def test_a_taken_name_is_refused():
+    schedule_module("test.twice")(lambda sch, block: [sch])
+    with pytest.raises(RegistryError, match=r"'test\.twice' is registered already"):
+        schedule_module("test.twice")(lambda sch, block: [sch])
+    schedule_module("test.twice", override=True)(lambda sch, block: [sch])
+
+
+def test_only_functions_can_be_modules():
+    with pytest.raises(TypeError, match="must be a function"):
+        schedule_module("test.number")(3)
+
+
+def test_a_plugin_file_joins_the_space(tmp_path):
+    path = tmp_path / "my_rules.py"
+    path.write_text(GOOD)
+    outcome = load_plugin(path)
+    assert outcome.ok and outcome.modules == ("my.rule",)
+    assert load_plugin(path) is outcome  # loaded once
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(tiny("gmm"))
+    steps = [e.kind.name for e in spaces[0].entries]
+    assert steps.index("sample_perfect_tile") < steps.index("split")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("1 / 0", "raised ZeroDivisionError: division by zero"),
+        ("def f(:", "raised SyntaxError"),
+        (GOOD + "\nraise ValueError('late')", "raised ValueError: late"),
+    ],
+)
+def test_a_broken_plugin_file_is_named_and_leaves_nothing(tmp_path, text, why):
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    with pytest.warns(UserWarning, match=r"plug-in .*broken\.py raised"):
+        outcome = load_plugin(path)
+    assert not outcome.ok and why in outcome.error
+    assert "my.rule" not in SCHEDULE_MODULES
+
+
+def test_a_missing_plugin_file_is_named(tmp_path):
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert not load_plugin(tmp_path / "none.py").ok
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda sch, block: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda sch, block: sch, "must return a list of schedules, not Schedule"),
+        (lambda sch, block: [], "returned no schedule"),
+        (lambda sch, block: [sch.parallel(sch.get_loops(block)[3])], "carries|reduction|iteration"),
+    ],
+)
+def test_a_failing_module_is_named_and_its_block_goes_on_without_it(fn, message):
+    module = schedule_module("test.bad")(lambda s, b: fn(s, b) if s.get(b).name == "Z" else [s])
+    generator = SpaceGenerator((module, *default_modules(TARGET)[1:]))
+    with pytest.warns(UserWarning, match=r"module test\.bad failed on block Z"):
+        spaces = generator.generate(tiny("gmm"))
+    assert spaces and len(spaces[0]) > 10
+    (failure,) = generator.failures
+    assert (failure.module, failure.block) == ("test.bad", "Z")
+    assert __import__("re").search(message, failure.message)
+
+
+def test_a_module_that_changes_the_schedule_and_then_raises_leaves_no_trace():
+    def half(sch, block):
+        if sch.get(block).name == "Z":
+            sch.split(sch.get_loops(block)[1], [None, 2])
+            raise RuntimeError("after the split")
+        return [sch]
+
+    generator = SpaceGenerator((schedule_module("test.half")(half),))
+    with pytest.warns(UserWarning, match="after the split"):
+        (space,) = generator.generate(tiny("gmm"))
+    assert len(space) == 0
+
+
+def test_an_annotated_block_is_left_to_the_module_it_names():
+    @schedule_module("test.only", on_request=True)
+    def only(sch, block):
+        sch.annotate(block, "seen", 1)
+        return [sch]
+
+    assert only not in default_modules(TARGET)
+    (space,) = SpaceGenerator(default_modules(TARGET)).generate(ruled(tiny("gmm"), "test.only"))
+    notes = [e.attrs["ann_key"] for e in space.entries if e.kind.name == "annotate"]
+    assert "seen" in notes and "meta_schedule.tiling_structure" not in notes
+
+
+def test_an_unknown_rule_is_warned_of_and_dropped():
+    func = ruled(tiny("gmm"), "test.unknown")
+    generator = SpaceGenerator((ApplyCustomRule(TARGET),))
+    with pytest.warns(UserWarning, match=r"'test\.unknown', which is not registered"):
+        (space,) = generator.generate(func)
+    sch = Schedule(func)
+    space.apply(sch)
+    assert all(RULE not in r.block.annotations for r in blocks_of(sch.func.body))
+
+
+def test_the_rule_none_keeps_all_modules_away():
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(ruled(tiny("gmm"), "None"))
+    assert all("split" not in [e.kind.name for e in s.entries] for s in spaces)
