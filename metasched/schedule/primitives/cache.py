@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metasched.analysis.cover import shared_loops
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
@@ -82,6 +83,7 @@ def cache_read(
         edits.append(edit.insert(anchor, copy, after=True))
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, anchor is None)))
     state.commit(*edits)
+    confirm_cover(state, *[c.token for c in readers])
     confirm_kinds(state, outer)
     return state.new_block(_copy_block(copy).token)
 
@@ -133,7 +135,7 @@ def cache_write(
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, False)))
     state.commit(*edits)
     token = _copy_block(copy).token
-    confirm_cover(state, token)
+    confirm_cover(state, token, *[c.token for c in readers])
     confirm_kinds(state, outer)
     return state.new_block(token)
 
@@ -238,18 +240,10 @@ def _consumers(
 
 
 def _split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
-    """The statement with the writer after which the copy goes: below the loops that the writer
-    shares with the readers; the outermost one when there are no readers."""
-    shared = len(writer.loops)
-    for child in readers:
-        common = 0
-        for a, b in zip(writer.loops, child.loops, strict=False):
-            if a is not b:
-                break
-            common += 1
-        shared = min(shared, common)
-    if not readers:
-        shared = 0
+    """The statement with the writer after which the copy goes: inside all loops that the writer
+    shares with some reader, so that it comes before the first of them; the outermost loop when
+    there are no readers."""
+    shared = max((shared_loops(writer, child) for child in readers), default=0)
     node: Stmt = writer.realize if shared >= len(writer.loops) else writer.loops[shared]
     parent = state.parent(node)
     while parent is not None and not isinstance(parent, (For, Block, SeqStmt)):
