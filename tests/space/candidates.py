@@ -1,4 +1,4 @@
-"""Candidates of design spaces for tests: tiny programs, drawn candidates, the interpreter's verdict."""
+"""Candidates of design spaces for tests: tiny programs, candidates, the interpreter's verdict."""
 
 from __future__ import annotations
 

@@ -1,0 +1,148 @@
+"""Mutators: within the domains, keeping constraints, deterministic; crossover within a space."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from space.candidates import TARGET, spaces, tiny
+
+from metasched.errors import ScheduleError, TargetError
+from metasched.ir.equal import structural_hash
+from metasched.mutate import crossover, default_mutators, mutate
+from metasched.mutate.base import consistent
+from metasched.mutate.categorical import (
+    MutateCategorical,
+    MutateComputeLocation,
+    mutate_parallel,
+    mutate_unroll,
+)
+from metasched.mutate.tile_size import MutateTileSize
+from metasched.schedule.rng import Rng
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.target import Target
+
+
+@functools.cache
+def parent(name, space=0, seed=0):
+    """A drawn candidate's trace, without postprocs."""
+    sch = Schedule(tiny(name), seed=seed, check=False)
+    spaces(name)[space].apply(sch, decisions="fresh")
+    return sch.trace
+
+
+def changed(a, b):
+    return [i for i, e in a.sampling() if e.decision != b.entries[i].decision]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1 << 40))
+def test_tile_sizes_move_a_factor_and_keep_constraints(seed):
+    trace = parent("gmm")
+    mutant = MutateTileSize()(trace, Rng(seed), TARGET)
+    assert mutant is not None and consistent(mutant)
+    (position,) = changed(trace, mutant)
+    before, after = trace.entries[position].decision, mutant.entries[position].decision
+    assert math.prod(before) == math.prod(after)
+    assert sum(x != y for x, y in zip(before, after, strict=True)) == 2
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1 << 40))
+def test_mutants_replay(seed):
+    trace = parent("gmm", seed=seed % 7)
+    mutant = mutate(trace, default_mutators(TARGET), Rng(seed), TARGET)
+    assert mutant is not None
+    sch = Schedule(tiny("gmm"), seed=0, check=False)
+    mutant.apply(sch, decisions="stored")
+    assert sch.trace.decisions() == mutant.decisions()
+
+
+def test_mutation_is_deterministic_and_without_postprocs():
+    trace = parent("sfm")
+    sch = Schedule(tiny("sfm"))
+    trace.apply(sch)
+    sch.enter_postproc()
+    mutants = [mutate(sch.trace, default_mutators(TARGET), Rng(5), TARGET) for _ in range(2)]
+    assert mutants[0] is not None and mutants[1] is not None
+    assert mutants[0].decisions() == mutants[1].decisions()
+    assert all(e.kind.name != "enter_postproc" for e in mutants[0].entries)
+
+
+@pytest.mark.parametrize(
+    "mutator", [MutateCategorical(), mutate_parallel(), mutate_unroll()], ids=lambda m: m.name
+)
+def test_categories_are_redrawn(mutator):
+    trace = parent("sfm")
+    found = [mutator(trace, Rng(s), TARGET) for s in range(8)]
+    assert all(m is not None and len(changed(trace, m)) == 1 for m in found)
+
+
+def test_categories_leave_the_noted_limits_alone():
+    trace = parent("sfm")
+    limits = {
+        i
+        for m in (mutate_parallel(), mutate_unroll())
+        for s in range(8)
+        for i in changed(trace, m(trace, Rng(s), TARGET))
+    }
+    others = {
+        i for s in range(32) for i in changed(trace, MutateCategorical()(trace, Rng(s), TARGET))
+    }
+    assert limits and others and limits.isdisjoint(others)
+
+
+def test_a_location_moves():
+    sch = Schedule(tiny("sfm"), seed=1)
+    block = sch.get_block("exp")
+    sch.compute_at(block, sch.sample_compute_location(block), preserve_unit_loops=True)
+    mutant = MutateComputeLocation()(sch.trace, Rng(0), TARGET)
+    assert mutant is not None and len(changed(sch.trace, mutant)) == 1
+
+
+def test_nothing_to_change_gives_none():
+    empty = Trace()
+    for mutator, _ in default_mutators(TARGET):
+        assert mutator(empty, Rng(0), TARGET) is None
+    assert mutate(empty, default_mutators(TARGET), Rng(0), TARGET) is None
+
+
+def test_consistent_sees_a_broken_constraint_as_replay_does():
+    sch = Schedule(tiny("gmm"), seed=0)
+    loop = sch.get_loops(sch.get_block("Z"))[2]
+    tile = sch.sample_perfect_tile(loop, 2, decision=[4, 8])
+    sch.require(tile[1] >= 8)
+    good, bad = sch.trace, sch.trace.with_decision(2, [8, 4])
+    assert consistent(good) and not consistent(bad)
+    with pytest.raises(ScheduleError, match="does not hold"):
+        bad.apply(Schedule(tiny("gmm")), decisions="stored")
+    assert not consistent(sch.trace.with_decision(2, [5, 5]))
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1 << 40))
+def test_crossover_takes_every_decision_from_a_parent(seed):
+    a, b = parent("gmm", seed=1), parent("gmm", seed=2)
+    child = crossover(a, b, Rng(seed))
+    if child is not None:
+        assert consistent(child)
+        for (_, x), (i, y) in zip(a.sampling(), b.sampling(), strict=True):
+            assert child.entries[i].decision in (x.decision, y.decision)
+        sch = Schedule(tiny("gmm"), check=False)
+        child.apply(sch)
+        assert structural_hash(sch.mod)
+
+
+def test_crossover_needs_two_parents_of_one_space():
+    a, other = parent("gmm"), parent("gmm", space=1)
+    assert crossover(a, other, Rng(0)) is None
+    assert crossover(a, a, Rng(0)) is None
+
+
+def test_a_target_without_mutators_is_named():
+    with pytest.raises(TargetError, match="no mutators for targets of kind 'cuda'"):
+        default_mutators(Target.of({"kind": "cuda", "mcpu": "sm_86"}))

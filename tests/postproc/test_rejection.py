@@ -1,0 +1,62 @@
+"""Rejecting postprocs: what is refused, and the reason under which it is counted."""
+
+from __future__ import annotations
+
+import pytest
+from space.candidates import TARGET, tiny
+
+from metasched.errors import ScheduleError
+from metasched.postproc.dynamic_loop import DisallowDynamicLoop
+from metasched.postproc.size_limits import LimitCode, LimitStack, LimitVector
+from metasched.schedule.schedule import Schedule
+from metasched.script.parser import parse
+from metasched.workloads import get
+
+
+def rejected(postproc, sch):
+    with pytest.raises(ScheduleError) as caught:
+        postproc(sch, TARGET)
+    assert caught.value.primitive == postproc.name
+    return caught.value
+
+
+def test_dynamic_loops():
+    func = parse(
+        """
+@T.prim_func
+def f(a: T.handle, n: T.int32):
+    A = T.match_buffer(a, (n,), "float32")
+    for i in range(n):
+        with T.block("B"):
+            v = T.axis.spatial(n, i)
+            A[v] = T.float32(0)
+"""
+    )
+    error = rejected(DisallowDynamicLoop(), Schedule(func))
+    assert error.reason == "dynamic-loop" and "the loop i has no constant extent" in error.message
+    DisallowDynamicLoop()(Schedule(tiny("gmm")), TARGET)
+
+
+def test_code_size():
+    sch = Schedule(get("gmm").func((1, 64, 64, 64)))
+    for loop in sch.get_loops(sch.get_block("Z"))[1:3]:
+        sch.unroll(loop)
+    error = rejected(LimitCode(1024), sch)
+    assert error.reason == "unroll-too-large" and "4096 operations" in error.message
+    LimitCode(4096)(sch, TARGET)
+
+
+def test_vector_width():
+    sch = Schedule(get("gmm").func((1, 4, 1024, 4)))
+    sch.vectorize(sch.get_loops(sch.get_block("Z"))[2])
+    error = rejected(LimitVector(), sch)
+    assert error.reason == "vector-too-wide" and "32768 bits" in error.message
+
+
+def test_stack():
+    sch = Schedule(get("gmm").func((1, 256, 256, 4)))
+    stage = sch.cache_write("Z", 0, "local")
+    error = rejected(LimitStack(), sch)
+    assert error.reason == "stack-too-large" and "262144 bytes of stack" in error.message
+    sch.reverse_compute_at(stage, sch.get_loops(sch.get_block("Z"))[1])
+    LimitStack()(sch, TARGET)

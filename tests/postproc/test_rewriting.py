@@ -1,0 +1,122 @@
+"""Rewriting postprocs: notes carried out, inits decomposed, traces that replay without them."""
+
+from __future__ import annotations
+
+import pytest
+from space.candidates import TARGET, assert_same, tiny
+
+from metasched.errors import TargetError
+from metasched.ir.equal import structural_hash
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import blocks_of, walk_stmts
+from metasched.postproc import default_postprocs, run_postprocs
+from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectorizeUnroll
+from metasched.postproc.reduction_block import RewriteReductionBlock
+from metasched.schedule.schedule import Schedule
+from metasched.script.parser import parse
+from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL, VECTORIZE
+from metasched.target import Target
+from metasched.workloads import get
+
+
+def kinds(sch):
+    return [(s.kind, int(s.extent)) for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+
+
+def noted(func, *, jobs=0, copies=0, width=0, block="Z"):
+    sch = Schedule(func, seed=0, check=True)
+    root = sch.get_block("root")
+    if jobs:
+        sch.annotate(root, PARALLEL, jobs)
+    if copies:
+        sch.annotate(root, UNROLL, copies)
+    if width:
+        sch.annotate(sch.get_block(block), VECTORIZE, width)
+    sch.enter_postproc()
+    RewriteParallelVectorizeUnroll()(sch, TARGET)
+    return sch
+
+
+def test_notes_become_loop_kinds_and_are_taken_off():
+    func = get("gmm").func((1, 64, 64, 64))
+    sch = noted(func, jobs=8, copies=64, width=16)
+    found = kinds(sch)
+    assert (ForKind.PARALLEL, 64) in found  # batch and rows
+    assert (ForKind.VECTORIZED, 16) in found
+    assert (ForKind.UNROLLED, 64) in found
+    assert all(not r.block.annotations for r in blocks_of(sch.func.body))
+
+
+def test_what_a_limit_forbids_is_not_done():
+    func = get("gmm").func((1, 64, 64, 64))
+    assert {k for k, _ in kinds(noted(func, copies=16))} == {ForKind.SERIAL}
+    assert ForKind.PARALLEL not in {k for k, _ in kinds(noted(tiny("nrm"), jobs=8))}
+    assert ForKind.PARALLEL not in {
+        k for k, _ in kinds(noted(get("gmm").func((1, 4, 4, 4)), jobs=8))
+    }
+
+
+def test_vectors_take_the_largest_divisor():
+    sch = noted(get("gmm").func((1, 8, 24, 8)), width=16)
+    assert (ForKind.VECTORIZED, 12) in kinds(sch)
+
+
+def test_a_loop_carried_dependence_stays_serial():
+    func = parse(
+        """
+@T.prim_func
+def scan(A: T.Buffer((4096,), "float32")):
+    for i in range(4095):
+        with T.block("Z"):
+            v = T.axis.spatial(4095, i)
+            A[v + 1] = A[v] + A[v + 1]
+"""
+    )
+    sch = noted(func, jobs=8, width=16)
+    assert {k for k, _ in kinds(sch)} == {ForKind.SERIAL}
+    assert len([e for e in sch.trace.entries if e.kind.name in ("split", "parallel")]) == 0
+
+
+def test_reductions_are_decomposed_with_loops_of_the_same_kind():
+    sch = noted(tiny("gmm"), width=16)
+    RewriteReductionBlock()(sch, TARGET)
+    init = next(r for r in blocks_of(sch.func.body) if r.block.name == "Z_init")
+    assert sch.state.loops_above(init)[-1].kind is ForKind.VECTORIZED
+    assert all(r.block.init is None for r in blocks_of(sch.func.body))
+    assert_same("gmm", sch.mod)
+
+
+def test_a_reduction_over_threads_keeps_its_init():
+    sch = Schedule(tiny("nrm"), seed=0)
+    loops = sch.get_loops(sch.get_block("sum"))
+    sch.bind(loops[2], "threadIdx.x")
+    RewriteReductionBlock()(sch, TARGET)
+    assert any(r.block.init is not None for r in blocks_of(sch.func.body))
+
+
+def test_the_shipped_trace_holds_the_postprocs():
+    sch = Schedule(tiny("sfm"), seed=0)
+    sch.annotate(sch.get_block("exp"), VECTORIZE, 16)
+    run_postprocs(sch, TARGET, default_postprocs(TARGET))
+    again = Schedule(tiny("sfm"))
+    sch.trace.apply(again)
+    assert structural_hash(again.mod) == structural_hash(sch.mod)
+    assert len(sch.trace.before_postproc()) < len(sch.trace)
+
+
+def test_several_functions_are_each_rewritten():
+    module = {"a": get("gmm").func((1, 64, 64, 64)), "b": get("sfm").func((64, 64))}
+    sch = Schedule(module, seed=0)
+    for name in module:
+        sch.annotate(sch.get_block("root", name), PARALLEL, 8)
+    RewriteParallelVectorizeUnroll()(sch, TARGET)
+    RewriteReductionBlock()(sch, TARGET)
+    for name in module:
+        found = [s.kind for s in walk_stmts(sch.mod[name].body) if isinstance(s, For)]
+        assert ForKind.PARALLEL in found
+        assert all(r.block.init is None for r in blocks_of(sch.mod[name].body))
+
+
+def test_a_target_without_postprocs_is_named():
+    with pytest.raises(TargetError, match="no postprocs for targets of kind 'cuda'"):
+        default_postprocs(Target.of({"kind": "cuda", "mcpu": "sm_86"}))
