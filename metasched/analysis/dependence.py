@@ -441,8 +441,14 @@ def _free_order(a: Touch, b: Touch, scope: Scope, top: For) -> bool:
     if a.child is None or a.child is not b.child:
         return False
     if _has_writes(a.child, a.buffer) and commutes(a.child.block, a.buffer):
-        return True
+        return a.child.block.init is None or not _repeated(a.child, top)
     return a is b and _idempotent(a.child, scope, top)
+
+
+def _repeated(child: Child, top: For) -> bool:
+    """Whether a loop from `top` down runs the same instances again, each time from the init."""
+    used = frozenset().union(*map(free_vars, child.realize.iter_values))
+    return any(n.var not in used and as_int(n.extent) != 1 for n in _below(child.loops, top))
 
 
 def _has_writes(child: Child, buffer: Buffer) -> bool:

@@ -298,3 +298,4 @@ class Schedule:
     decompose_reduction = recorded(p.decompose_reduction)
     rfactor = recorded(p.rfactor)
     set_scope = recorded(p.set_scope)
+    blockize = recorded(p.blockize)

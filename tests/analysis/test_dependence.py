@@ -346,3 +346,21 @@ def test_reorder_wants_affine_bindings() -> None:
 
 def test_the_same_order_is_always_legal() -> None:
     assert reordered(stencil(-1, 1), "ij", "ij") is None
+
+
+@T.prim_func
+def repeated_sum(A: T.Buffer((4, 5), "int32"), C: T.Buffer((4,), "int32")):
+    for i, j, k in T.grid(4, 3, 5):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+def test_a_loop_that_repeats_a_reduction_stays_outside_of_it() -> None:
+    """Each repetition starts from the init; inside the reduction it would add elements again."""
+    scope = scope_of(repeated_sum)
+    i, j, k = (loop(repeated_sum, n) for n in "ijk")
+    assert reorder_violation([i, j], [j, i], scope) is None
+    refused(reorder_violation([j, k], [k, j], scope), "reversed-dependence", "elements? of C")

@@ -1,6 +1,7 @@
 """One schedule primitive (or family) a file; this front lists them all."""
 
 from metasched.schedule.primitives.annotate import annotate, unannotate
+from metasched.schedule.primitives.blockize import blockize
 from metasched.schedule.primitives.cache import cache_read, cache_write
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from metasched.schedule.primitives.compute_location import sample_compute_location
@@ -30,7 +31,7 @@ from metasched.schedule.primitives.storage import set_scope
 from metasched.schedule.primitives.unit_loop import add_unit_loop
 
 __all__ = [
-    "add_unit_loop", "annotate", "bind", "cache_read", "cache_write", "compute_at",
+    "add_unit_loop", "annotate", "bind", "blockize", "cache_read", "cache_write", "compute_at",
     "compute_inline", "decompose_reduction", "enter_postproc", "fuse", "get_block",
     "get_child_blocks", "get_consumers", "get_loops", "get_output_blocks", "get_producers",
     "parallel", "reorder", "require", "reverse_compute_at", "reverse_compute_inline",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metasched.ir.buffer import BufferRegion
-from metasched.ir.expr import TRUE, And, Expr, Var, logical_and
+from metasched.ir.expr import TRUE, And, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, IterVar, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, fresh_copy, substitute
 from metasched.schedule import edit
@@ -20,7 +20,8 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
     The given handle stands for the update block afterwards.
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
-              a loop above `loop`; a predicate whose conditions do not mix kept and dropped loops
+              a loop above `loop`; no other loop from `loop` down that repeats the reduction; a
+              predicate whose conditions do not mix kept and dropped loops
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
               ->
               for i in range(4):
@@ -45,6 +46,7 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
                 target,
                 hint="choose the outermost reduction loop, or reorder",
             )
+    _require_no_repetition(state, realize, loops[position:])
     init = _init_nest(state, realize, loops[position:], outer)
     update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
     state.commit(
@@ -54,6 +56,20 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
     while not isinstance(init, BlockRealize):
         init = init.stmts[0]
     return state.new_block(init.block.token)
+
+
+def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
+    """No loop below the init runs the whole reduction again: each time starts with its init."""
+    used = frozenset().union(*map(free_vars, realize.iter_values))
+    for loop in loops:
+        if loop.var not in used and as_int(loop.extent) != 1:
+            raise state.error(
+                "repeated-reduction",
+                f"each iteration of {loop.var.name} computes {realize.block.name} anew, so its "
+                "init must stay inside",
+                loop,
+                hint="choose a loop below it",
+            )
 
 
 def _init_nest(
