@@ -317,7 +317,10 @@ def _min_size(reader: Reader, a: Size, b: Size) -> Size:
 
 
 def sum_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr:
-    """An iterator sum as an expression of its iterators (its marks count from zero)."""
+    """An iterator sum as an expression of its iterators.
+
+    `ranges` as the detection had them, narrowed by its predicate: marks count from their minima.
+    """
     result: Expr | None = None
     for s in total.splits:
         part = split_expr(s, ranges, dtype)
@@ -397,8 +400,8 @@ def _simplified(
 def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[Var, Expr]:
     """The iterators as expressions of the values of a bijective map.
 
-    `outputs` are the values of `sums`, in order. Iterators are given from zero (their minimum
-    taken off); those of one value do not occur.
+    `outputs` are the values of `sums`, in order. Iterators are given from zero: their minimum
+    (the narrowed one where a predicate narrows it) is taken off. Those of one value do not occur.
     """
     an = Analyzer()
     values: dict[IterMark, Expr] = {}

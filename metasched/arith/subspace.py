@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.iterform import IterMark, IterSplit, IterSum, Size, size_expr
-from metasched.arith.itermap import Level, conjuncts, detect_iter_map, split_expr
+from metasched.arith.itermap import (
+    Level,
+    conjuncts,
+    detect_iter_map,
+    narrowed_ranges,
+    split_expr,
+)
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, logical_and
@@ -74,7 +80,7 @@ def subspace_divide(
     found = detect_iter_map(bindings, ranges, predicate, level)
     if found.error is not None:
         return None
-    divider = _Divider(ranges, frozenset(inner_vars))
+    divider = _Divider(ranges, frozenset(inner_vars), predicate)
     try:
         parts = [divider.binding(s, e.dtype) for s, e in zip(found.sums, bindings, strict=True)]
         return Division(tuple(parts), *divider.predicates(predicate))
@@ -83,8 +89,8 @@ def subspace_divide(
 
 
 class _Divider:
-    def __init__(self, ranges: Mapping[Var, Range], inner: frozenset[Var]) -> None:
-        self.ranges = ranges
+    def __init__(self, ranges: Mapping[Var, Range], inner: frozenset[Var], predicate: Expr) -> None:
+        self.ranges = narrowed_ranges(ranges, predicate)  # the marks count from these minima
         self.inner = inner
         self.an = Analyzer(ranges)
         self.outer_conditions: dict[Expr, None] = {}

@@ -13,6 +13,7 @@ from metasched.arith.itermap import (
     detect_iter_map,
     inverse_iter_map,
     iter_map_simplify,
+    narrowed_ranges,
     sum_expr,
 )
 from metasched.arith.subspace import subspace_divide
@@ -24,6 +25,7 @@ from metasched.ir.visit import substitute
 from .enumeration import assignments, evaluate
 
 I, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")
+OFF = And(And(I >= 1, J // 2 >= 1), K < 5)  # minima move away from zero
 LEVELS = st.sampled_from(["surjective", "bijective"])
 FAST = settings(max_examples=60, deadline=None)
 R = Range.of
@@ -47,8 +49,9 @@ def check_claim(exprs: list[Expr], extents: dict[Var, int], predicate: Expr, lev
     if found.error is not None:
         return found
     rows = points(exprs, extents, predicate)
+    counted = narrowed_ranges(ranges_of(extents), predicate)
     again = points(
-        [sum_expr(s, ranges_of(extents), e.dtype) for s, e in zip(found.sums, exprs, strict=True)],
+        [sum_expr(s, counted, e.dtype) for s, e in zip(found.sums, exprs, strict=True)],
         extents,
         predicate,
     )
@@ -108,11 +111,14 @@ def test_with_predicates(
 ) -> None:
     exprs, extents = case
     fused = I * (extents[J] * extents[K]) + J * extents[K] + K
-    for predicate in (fused < top, And(fused >= low, fused < top + low), I < 3, J // 2 < 1):
+    for predicate in (fused < top, And(fused >= low, fused < top + low), I < 3, J // 2 < 1, OFF):
         if len(points(exprs, extents, predicate)) == 0:
             continue
         check_claim([*exprs], extents, predicate, level)
         check_claim([fused], extents, predicate, level)
+        simple = iter_map_simplify(exprs, ranges_of(extents), predicate)
+        before, after = points(exprs, extents, predicate), points(simple, extents, predicate)
+        assert (before == after).all()
 
 
 @FAST
@@ -143,7 +149,7 @@ def test_subspace_division(
 ) -> None:
     exprs, extents = case
     fused = I * (extents[J] * extents[K]) + J * extents[K] + K
-    for predicate, group in ((TRUE, exprs), (fused < top, [fused]), (I < 2, exprs)):
+    for predicate, group in ((TRUE, exprs), (fused < top, [fused]), (I < 2, exprs), (OFF, exprs)):
         done = subspace_divide(group, ranges_of(extents), inner, predicate)
         if done is None:
             continue
