@@ -30,9 +30,10 @@ from metasched.search.observe import EventLog, Observer, fan_out, silent
 from metasched.search.population import Individual, Survival, Workshop
 from metasched.search.run import TaskRun
 from metasched.search.tasks import tune_all
-from metasched.space.defaults import default_modules, default_trace
+from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.module import load_plugin
+from metasched.space.zero_search import default_trace
 from metasched.target import Target
 
 Source: TypeAlias = "PrimFunc | IRModule"
@@ -184,48 +185,77 @@ def tune_tasks(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
         strategy=strategy, model=model if isinstance(model, str) else None,
     )  # fmt: skip
-    machine = Target.of(target if target is not None else c.target)
     for plugin in plugins if plugins is not None else c.plugins:
         load_plugin(plugin)
-    folder = Path(c.work_dir)
+    machine = Target.of(target if target is not None else c.target)
     shared = model if model is not None and not isinstance(model, str) else None
-    learner = shared or COST_MODELS.get(c.model)(c.seed)
-    start = time.perf_counter()
-    make = runner or (
-        lambda f, t: LocalRunner(f, t, MeasureOptions.of(c, cores=t.num_cores))
-    )
-    runners: list[Runner] = []
-    folder.mkdir(parents=True, exist_ok=True)
-    log = EventLog(folder / EVENTS)
-    tell = fan_out(log, observer)
-    try:
-        with Store(folder / STORE) as store:
-            runs = []
-            for label, source in tasks.items():
-                func = _single(source)
-                runners.append(make(func, machine))
-                generator = space or default_space(machine)
-                workshop = Workshop(func, machine, generator, c.seed)
-                runs.append(
-                    TaskRun(
-                        label, func, workshop, runners[-1], store, learner,
-                        default_trace(func, machine), strategy=c.strategy, seed=c.seed,
-                        budget=c.trials, observer=tell,
-                    )
+    session = _Session(c, machine, shared or COST_MODELS.get(c.model)(c.seed), space, runner)
+    return session.run(tasks, weights or {}, total_trials, time_limit, observer)
+
+
+@dataclass
+class _Session:
+    """One call of tune_tasks: settings, machine and model, shared by its tasks."""
+
+    settings: config.Config
+    machine: Target
+    model: CostModel
+    space: SpaceGenerator | None
+    make: MakeRunner | None
+    start: float = field(default_factory=time.perf_counter)
+
+    def run(
+        self,
+        tasks: Mapping[str, Source],
+        weights: Mapping[str, float],
+        total: int | None,
+        time_limit: float | None,
+        observer: Observer,
+    ) -> dict[str, TuneResult]:
+        c, folder = self.settings, Path(self.settings.work_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        log = EventLog(folder / EVENTS)
+        runners: list[Runner] = []
+        try:
+            with Store(folder / STORE) as store:
+                tell = fan_out(log, observer)
+                runs = [
+                    self._task(name, _single(source), store, tell, runners)
+                    for name, source in tasks.items()
+                ]
+                reason = tune_all(
+                    runs, [weights.get(run.name, 1.0) for run in runs], round_size=c.round_size,
+                    total=total, seed=c.seed,
+                    deadline=None if time_limit is None else self.start + time_limit,
                 )  # fmt: skip
-            reason = tune_all(
-                runs, [(weights or {}).get(run.name, 1.0) for run in runs],
-                round_size=c.round_size, total=total_trials, seed=c.seed,
-                deadline=None if time_limit is None else start + time_limit,
-            )  # fmt: skip
-            threads = c.threads or machine.num_cores
-            return {
-                run.name: _conclude(run, store, folder, threads, start, reason) for run in runs
-            }
-    finally:
-        for each in runners:
-            each.close()
-        log.close()
+                threads = c.threads or self.machine.num_cores
+                return {
+                    run.name: _conclude(run, store, folder, threads, self.start, reason)
+                    for run in runs
+                }
+        finally:
+            for each in runners:
+                each.close()
+            log.close()
+
+    def _task(
+        self, name: str, func: PrimFunc, store: Store, tell: Observer, runners: list[Runner]
+    ) -> TaskRun:
+        """A task ready for its first round; its runner is entered in `runners`."""
+        c = self.settings
+        runners.append(self._runner(func))
+        workshop = Workshop(func, self.machine, self.space or default_space(self.machine), c.seed)
+        return TaskRun(
+            name, func, workshop, runners[-1], store, self.model,
+            default_trace(func, self.machine), strategy=c.strategy, seed=c.seed, budget=c.trials,
+            observer=tell,
+        )  # fmt: skip
+
+    def _runner(self, func: PrimFunc) -> Runner:
+        if self.make is not None:
+            return self.make(func, self.machine)
+        options = MeasureOptions.of(self.settings, cores=self.machine.num_cores)
+        return LocalRunner(func, self.machine, options)
 
 
 def default_space(target: Target) -> SpaceGenerator:

@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 
 from metasched import config
+from metasched.report.selftest import selftest
 from metasched.runtime.export import find_compiler
 from metasched.runtime.parallel import has_openmp, library_file, max_threads
 from metasched.target import Target
@@ -83,8 +84,6 @@ def _compiler() -> Finding:
 
 def _kernel() -> Finding:
     """Compile, load and run a small program, which touches everything from parser to loader."""
-    from metasched.report.selftest import selftest
-
     try:
         selftest()
     except Exception as error:  # whatever fails here is what the user wants to know

@@ -18,6 +18,7 @@ import numpy as np
 
 from metasched import workloads
 from metasched.errors import MeasureError
+from metasched.report.torch_ops import torch_call
 
 _TUNING = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_", "KMP_", "NUMEXPR_")
 _BUDGET = 1.0  # seconds of timed calls
@@ -82,8 +83,6 @@ def main(argv: Sequence[str]) -> None:
     if peer == "numpy":
         seconds = timed(_numpy_call(op, shape))
     else:
-        from metasched.report.torch_ops import torch_call
-
         call = torch_call(op, shape, compiled=peer == "torch-compiled")
         seconds = None if call is None else timed(call)
     print(json.dumps({"seconds": seconds}))

@@ -1,0 +1,174 @@
+"""tune() against a recorded machine: determinism, resumption, interruption, failures, budgets."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from metasched.database.record import TraceFile
+from metasched.database.store import Store
+from metasched.errors import TraceError, TuneError
+from metasched.ir.func import IRModule
+from metasched.measure.candidate import Candidate, Outcome, Status
+from metasched.measure.replay import ReplayRunner
+from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.tune import STORE, replay, tune, tune_tasks
+from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
+
+FUNC = matmul()
+
+
+def run(folder: Path, **options):
+    settings = {"target": TARGET, "trials": 40, "seed": 7, "runner": replay_runner}
+    return tune(FUNC, work_dir=folder, **{**settings, **options})
+
+
+def measured(folder: Path) -> list[str]:
+    with Store(folder / STORE) as store:
+        records = [r for w in store.workloads() for r in store.all(w, TARGET)]
+    return [r.candidate_key for r in sorted(records, key=lambda r: r.index)]
+
+
+def test_the_same_seed_and_results_give_the_same_candidates_in_order(tmp_path):
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    run(tmp_path / "c", seed=8)
+    first, again, other = (measured(tmp_path / n) for n in "abc")
+    assert len(first) == 40
+    assert first == again
+    assert first != other
+
+
+def test_search_beats_random_sampling_and_the_default(tmp_path):
+    clever = run(tmp_path / "a", trials=96)
+    random = run(tmp_path / "b", trials=96, strategy="random")
+    assert clever.best is not None and random.best is not None
+    assert clever.best.seconds <= random.best.seconds
+    assert clever.best.seconds <= clever.default_seconds
+
+
+def test_candidate_zero_is_the_default_schedule(tmp_path):
+    result = run(tmp_path, trials=1)
+    assert result.trials == 1
+    assert result.best.seconds == result.default_seconds
+    assert result.speedup_over_default == 1.0
+
+
+def test_no_candidate_is_measured_twice_and_a_second_run_goes_on(tmp_path):
+    first = run(tmp_path, trials=20)
+    second = run(tmp_path, trials=40)
+    keys = measured(tmp_path)
+    assert len(keys) == len(set(keys)) == 40
+    assert second.trials == 40
+    assert second.best.seconds <= first.best.seconds
+    third = run(tmp_path, trials=40)
+    assert third.trials == 40 and measured(tmp_path) == keys
+    assert third.best.seconds == second.best.seconds
+
+
+def test_an_interrupt_ends_cleanly_with_the_best_so_far(tmp_path):
+    class Interrupted(ReplayRunner):
+        def measure(self, candidates, on_outcome=None):
+            if len(self.measured) >= 16:
+                super().measure(candidates[:3], on_outcome)
+                raise KeyboardInterrupt
+            return super().measure(candidates, on_outcome)
+
+    result = run(tmp_path, runner=lambda f, t: Interrupted(cost=made_up_seconds))
+    assert result.ended == "interrupted"
+    assert result.trials == 19 == len(measured(tmp_path))
+    assert result.best is not None and result.best.path.exists()
+    assert run(tmp_path).trials == 40
+
+
+def test_failures_are_counted_with_their_reason_and_never_win(tmp_path):
+    def cost(candidate: Candidate) -> Outcome | float:
+        if candidate.index % 3 == 1:
+            return Outcome(Status.WRONG_RESULT, message="element 3 differs")
+        return made_up_seconds(candidate)
+
+    result = run(tmp_path, runner=lambda f, t: ReplayRunner(cost=cost))
+    assert result.failed == sum(n % 3 == 1 for n in range(40))
+    assert result.failures["wrong_result"] == (result.failed, "element 3 differs")
+    with Store(tmp_path / STORE) as store:
+        (workload,) = store.workloads()
+        best = store.best(workload, TARGET)
+    assert best.ok
+
+
+def test_when_everything_fails_there_is_no_best(tmp_path):
+    result = run(
+        tmp_path, trials=8, runner=lambda f, t: ReplayRunner(cost=lambda c: Outcome(Status.RUN_CRASH))
+    )
+    assert result.best is None and result.gflops is None and result.failed == 8
+
+
+def test_the_time_limit_ends_a_run(tmp_path):
+    result = run(tmp_path, trials=1000, time_limit=0.0)
+    assert result.ended == "time" and result.trials == 0
+
+
+def test_a_small_space_is_exhausted(tmp_path):
+    result = tune(
+        matmul(2), target=TARGET, trials=5000, seed=0, runner=replay_runner, work_dir=tmp_path
+    )
+    assert result.ended == "exhausted" and 0 < result.trials < 5000
+
+
+def test_the_observer_hears_everything_and_the_log_keeps_it(tmp_path):
+    heard = []
+    run(tmp_path, trials=24, observer=heard.append)
+    kinds = [type(e) for e in heard]
+    assert kinds[0] is TaskStarted and kinds[-1] is TaskFinished
+    assert kinds.count(TrialDone) == 24 and kinds.count(RoundDone) == 2
+    lines = [json.loads(t) for t in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == [k.__name__ for k in kinds]
+    best = [e.best for e in heard if isinstance(e, TrialDone)]
+    assert best == sorted(best, reverse=True)
+
+
+def test_the_trace_file_replays_to_the_winner(tmp_path):
+    result = run(tmp_path)
+    sch = replay(result.best.path, FUNC, target=TARGET)
+    assert sch.trace.to_json() == result.best.trace.to_json()
+    stored = TraceFile.load(result.best.path)
+    assert stored.seconds < math.inf and stored.default_seconds == result.default_seconds
+
+
+def test_a_trace_for_another_workload_is_an_explained_miss(tmp_path):
+    result = run(tmp_path, trials=4)
+    with pytest.raises(TraceError, match=r"another workload.*it has `.*64.*` where this one has"):
+        replay(result.best.path, matmul(32), target=TARGET)
+
+
+def test_a_trace_for_another_machine_is_an_explained_miss(tmp_path):
+    result = run(tmp_path, trials=4)
+    weak = {"kind": "cpu", "mcpu": "x86-64", "num_cores": 2, "features": ["sse2"]}
+    with pytest.raises(TraceError, match="avx2"):
+        replay(result.best.path, FUNC, target=weak)
+
+
+def test_a_truncated_trace_file_is_named(tmp_path):
+    result = run(tmp_path, trials=4)
+    text = result.best.path.read_text()
+    result.best.path.write_text(text[: len(text) // 2])
+    with pytest.raises(TraceError, match=r"not valid JSON.*truncated"):
+        replay(result.best.path, FUNC, target=TARGET)
+
+
+def test_several_tasks_share_a_budget_by_expected_gain(tmp_path):
+    results = tune_tasks(
+        {"small": matmul(16), "large": matmul(64)}, target=TARGET, trials=64, total_trials=64,
+        weights={"small": 1e-3}, seed=0, runner=replay_runner, work_dir=tmp_path,
+    )  # fmt: skip
+    assert sum(r.trials for r in results.values()) == 64
+    assert results["large"].trials > results["small"].trials
+
+
+def test_a_module_of_two_functions_needs_a_choice(tmp_path):
+    both = IRModule.of({"a": matmul(16), "b": matmul(32)})
+    with pytest.raises(TuneError, match=r"2 functions \(a, b\)"):
+        tune(both, target=TARGET, runner=replay_runner, work_dir=tmp_path)
