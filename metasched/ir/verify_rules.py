@@ -198,7 +198,7 @@ def _matches(scope: Scope, block: Block) -> Iterator[str]:
             yield f"{match.buffer.name} has more dimensions than its source {source.name}"
 
 
-@rule("init", "init writes only what the block writes, and holds no block", Block)
+@rule("init", "init writes only what the block writes", Block)
 def _init(scope: Scope, block: Block) -> Iterator[str]:
     if block.init is None:
         return
@@ -206,8 +206,6 @@ def _init(scope: Scope, block: Block) -> Iterator[str]:
     stack: list[Stmt] = [block.init]
     while stack:
         node = stack.pop()
-        if isinstance(node, BlockRealize):
-            yield f"the init of {block.name} holds block {node.block.name}"
         if isinstance(node, BufferStore) and node.buffer not in written:
             yield f"the init of {block.name} writes {node.buffer.name}, the block does not"
         stack.extend(node.stmts)
