@@ -1,0 +1,214 @@
+"""blockize: what stands below a loop, or a run of blocks, becomes one block of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.block import reduction
+from metasched.arith.regions import block_access_regions
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    For,
+    IterKind,
+    IterVar,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import free_vars, fresh_copy, substitute
+from metasched.schedule import edit
+from metasched.schedule.checks import refuse_on, require_root_free, require_same_scope
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.division import Part, divided, under
+from metasched.schedule.state import State
+
+
+@primitive()
+def blockize(
+    state: State,
+    target: LoopRV | BlockRV | list[BlockRV | str],
+    preserve_unit_iters: bool = True,
+) -> BlockRV:
+    """Make one block of what stands below a loop, or of several blocks that follow each other.
+
+    The loops above become the bindings of the new block (returned, `<name>_o`, of several blocks
+    `outer_<names>_o`); the loops below stay inside it. The given blocks keep their handles. The
+    init of a reduction moves to the new block.
+
+    requires  below the loop exactly one block, under a chain of loops whose bounds use no loop
+              above it; bindings that divide into a part of the outer and one of the inner loops;
+              a block with init must be a reduction.
+              of blocks: they follow each other, their parts of the outer loops have the same
+              kinds and conditions, and none of them reduces over an outer loop
+    rewrite   for i, j in T.grid(8, 16): B(vi = i * 16 + j)
+              ->
+              for i in range(8): B_o(vio = i: for j in range(16): B(vi_i = j))
+    """
+    if isinstance(target, LoopRV):
+        loop = state.loop(target)
+        loops, realize = _only_block(state, loop)
+        outer = divided(state, realize, loop, loops, preserve_unit_iters)
+        made = _outer_of_loop(state, outer, realize)
+        state.commit(edit.replace(loop, made))
+    else:
+        blocks = [target] if isinstance(target, BlockRV) else target
+        made = _blockize_run(state, blocks, preserve_unit_iters)
+    return state.new_block(made.block.token)
+
+
+def _only_block(state: State, loop: For) -> tuple[tuple[For, ...], BlockRealize]:
+    """The chain of loops from `loop` down, and the one block inside."""
+    loops = [loop]
+    while isinstance(loops[-1].body, For):
+        loops.append(loops[-1].body)
+    realize = loops[-1].body
+    if not isinstance(realize, BlockRealize):
+        raise state.error(
+            "not-one-block", f"below {loop.var.name} there is not one block under a chain of loops",
+            loops[-1], hint="give a list of blocks to make one of several",
+        )  # fmt: skip
+    return tuple(loops), realize
+
+
+def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
+    """The new block of the loop form; an init moves into it, over the spatial inner loops."""
+    inner = part.inner.block
+    init: Stmt | None = None
+    body = part.nested()
+    if inner.init is not None:
+        scope = state.scope(old)
+        token = inner.token
+        refuse_on(state, reduction(scope, token, among=[scope.child(token)]), old)
+        init = _init_nest(state, part)
+        written = {r.buffer for r in inner.writes}
+        reads = (*inner.writes, *(r for r in inner.reads if r.buffer not in written))
+        update = evolve(inner, init=None, reads=reads)
+        body = under(part.loops, evolve(part.inner, block=update))
+    name = state.fresh_block_name(f"{inner.name}_o")
+    made = Block(name, tuple(part.iters), (), (), body, init)
+    reads, writes = block_access_regions(made)
+    made = evolve(made, reads=reads, writes=writes)
+    return BlockRealize(tuple(part.bindings), part.predicate, made)
+
+
+def _init_nest(state: State, part: Part) -> Stmt:
+    """The init as a block under copies of the inner loops that spatial iterators use."""
+    inner, old = part.inner, part.inner.block
+    assert old.init is not None
+    spatial = [
+        (v, e) for v, e in zip(old.iter_vars, inner.iter_values, strict=True) if not v.is_reduce
+    ]
+    used = frozenset().union(*(free_vars(e) for _, e in spatial))
+    kept = [n for n in part.loops if n.var in used]
+    dropped = {n.var for n in part.loops} - {n.var for n in kept}
+    if not free_vars(inner.predicate).isdisjoint(dropped):
+        raise state.error(
+            "reduction-predicate", f"the predicate of {old.name} limits a reduction loop inside "
+            "the new block, so that its init cannot stand apart", inner,
+            hint="decompose_reduction first, or split by a factor that divides",
+        )  # fmt: skip
+    block = Block(
+        state.fresh_block_name(f"{old.name}_init"), tuple(v for v, _ in spatial), (), old.writes,
+        old.init,
+    )  # fmt: skip
+    realize = BlockRealize(tuple(e for _, e in spatial), inner.predicate, block)
+    return fresh_copy(
+        under(kept, realize), lambda v: state.fresh_var(f"{v.name}_init", v.dtype)
+    )
+
+
+def _blockize_run(state: State, blocks: Sequence[BlockRV | str], preserve: bool) -> BlockRealize:
+    """The list form."""
+    nodes = [require_root_free(state, rv) for rv in blocks if isinstance(rv, BlockRV)]
+    if not nodes or len(set(nodes)) != len(nodes):
+        raise state.error("no-blocks", "blockize needs one block or several different ones")
+    require_same_scope(state, nodes)
+    tops = _run(state, nodes)
+    parts = [_part_of(state, node, top, preserve) for node, top in tops]
+    iters: list[IterVar] = []
+    bindings: list[Expr] = []
+    for number, part in enumerate(parts):
+        if number and part.predicate is not parts[0].predicate:
+            raise state.error(
+                "other-predicate", "the blocks run under different conditions on the outer loops",
+                part.inner,
+            )  # fmt: skip
+        parts[number] = _share(state, part, iters, bindings)
+    names = "_".join(p.inner.block.name for p in parts)
+    body = seq(p.nested() for p in parts)
+    made = Block(state.fresh_block_name(f"outer_{names}_o"), tuple(iters), (), (), body)
+    reads, writes = block_access_regions(made)
+    made = evolve(made, reads=reads, writes=writes)
+    realize = BlockRealize(tuple(bindings), parts[0].predicate, made)
+    first, rest = tops[0][1], [top for _, top in tops[1:]]
+    state.commit(edit.replace(first, realize), *(edit.delete(top) for top in rest))
+    return realize
+
+
+def _run(state: State, nodes: Sequence[BlockRealize]) -> list[tuple[BlockRealize, Stmt]]:
+    """The blocks in program order, each with the statement that holds it alone: neighbours."""
+    paths = [[n, *state.ancestors(n)] for n in nodes]
+    if len(nodes) == 1:
+        return [(nodes[0], nodes[0])]
+    common = next(s for s in paths[0] if s is not nodes[0] and all(s in p for p in paths))
+    pairs = [(n, p[p.index(common) - 1]) for n, p in zip(nodes, paths, strict=True)]
+    assert isinstance(common, SeqStmt)
+    order = {s: k for k, s in enumerate(common.items)}
+    pairs.sort(key=lambda pair: order[pair[1]])
+    places = [order[top] for _, top in pairs]
+    if places != list(range(places[0], places[0] + len(places))):
+        raise state.error(
+            "not-consecutive", "the blocks do not follow each other directly", pairs[0][0],
+            hint="other statements stand between them, or two share a loop",
+        )  # fmt: skip
+    return pairs
+
+
+def _part_of(state: State, realize: BlockRealize, top: Stmt, preserve: bool) -> Part:
+    """One of several blocks divided; nothing of it may reduce over the loops outside."""
+    loops: list[For] = []
+    node = top
+    while isinstance(node, For):
+        loops.append(node)
+        node = node.body
+    if node is not realize:
+        raise state.error(
+            "not-one-block", f"{realize.block.name} shares its loops with other statements", realize
+        )
+    part = divided(state, realize, top, tuple(loops), preserve)
+    for iter_var in part.iters:
+        if iter_var.kind is not IterKind.SPATIAL and as_int(iter_var.dom.extent) != 1:
+            raise state.error(
+                "outer-reduction",
+                f"{realize.block.name} reduces over a loop outside the new block",
+                realize,
+            )
+    return part
+
+
+def _share(state: State, part: Part, iters: list[IterVar], bindings: list[Expr]) -> Part:
+    """The part over iterators that blocks before it have brought, where they are the same."""
+    free = list(range(len(iters)))
+    values: dict[Var, Expr] = {}
+    for mine, value in zip(part.iters, part.bindings, strict=True):
+        found = next((k for k in free if bindings[k] is value and _same(iters[k], mine)), None)
+        if found is None:
+            iters.append(IterVar(mine.var, mine.dom, IterKind.SPATIAL))
+            bindings.append(value)
+            continue
+        free.remove(found)
+        values[mine.var] = iters[found].var
+    if not values:
+        return part
+    block = substitute(part.inner.block, values)
+    assert isinstance(block, Block)
+    inner = evolve(part.inner, block=block)
+    return Part(part.iters, part.bindings, part.predicate, inner, part.loops)
+
+
+def _same(a: IterVar, b: IterVar) -> bool:
+    return a.dom.min is b.dom.min and a.dom.extent is b.dom.extent

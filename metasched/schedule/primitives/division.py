@@ -1,0 +1,148 @@
+"""A block divided between the loops outside and those inside of a block to be made around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.subspace import Divided, Division, subspace_divide
+from metasched.ir.buffer import Range
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
+from metasched.ir.stmt import Block, BlockRealize, For, IterVar, Stmt, evolve
+from metasched.ir.visit import free_vars, substitute
+from metasched.schedule.rebind import ranges_of
+from metasched.schedule.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A block over its inner loops, and what it needs of the loops outside."""
+
+    iters: list[IterVar]
+    bindings: list[Expr]
+    predicate: Expr
+    inner: BlockRealize
+    loops: tuple[For, ...]
+
+    def nested(self) -> Stmt:
+        """The inner block under its loops, which are those of the tree before."""
+        return under(self.loops, self.inner)
+
+
+def under(loops: Sequence[For], body: Stmt) -> Stmt:
+    for loop in reversed(loops):
+        body = evolve(loop, body=body)
+    return body
+
+
+def divided(
+    state: State, realize: BlockRealize, top: Stmt, loops: tuple[For, ...], preserve: bool
+) -> Part:
+    """The block divided between the loops above `top` and `loops`, which stand from `top` down."""
+    block = realize.block
+    above = state.loops_above(top)
+    outside = {n.var for n in above}
+    for loop in loops:
+        for expr in loop.exprs:
+            if not free_vars(expr).isdisjoint(outside):
+                raise state.error(
+                    "dependent-bound", f"a bound of {loop.var.name} uses a loop outside the new "
+                    "block, which a block may not", loop,
+                )  # fmt: skip
+    division = _divide(realize, above, loops)
+    if division is None:
+        raise state.error(
+            "not-divisible",
+            f"the bindings of {block.name} do not divide into a part of the loops outside and one "
+            "of those inside the new block",
+            realize,
+            hint="split so that the inner loops cover whole tiles, and reorder them innermost",
+        )
+    iters: list[IterVar] = []
+    bindings: list[Expr] = []
+    inner_iters: list[IterVar] = []
+    inner_bindings: list[Expr] = []
+    values: dict[Var, Expr] = {}
+    for old, binding, parts in zip(
+        block.iter_vars, realize.iter_values, division.bindings, strict=True
+    ):
+        var, dtype = old.var, old.var.dtype
+        outer = state.fresh_var(f"{var.name}_o", dtype)
+        if parts.is_outer:
+            iters.append(IterVar(outer, old.dom, old.kind))
+            bindings.append(_kept(binding, parts, outside) if preserve else parts.outer)
+            values[var] = outer
+            continue
+        zero = IntImm(dtype, 0)
+        inner = state.fresh_var(f"{var.name}_i", dtype)
+        iters.append(IterVar(outer, Range(zero, parts.outer_extent.astype(dtype)), old.kind))
+        bindings.append(_unit_loop(binding, parts, above) if preserve else parts.outer)
+        whole = parts.is_inner
+        dom = old.dom if whole and not _from_zero(parts, loops) else (
+            Range(zero, parts.inner_extent.astype(dtype))
+        )  # fmt: skip
+        inner_iters.append(IterVar(inner, dom, old.kind))
+        inner_bindings.append(parts.inner)
+        values[var] = inner if whole else outer * parts.inner_extent.astype(dtype) + inner
+    body = _substituted(block, values, tuple(inner_iters))
+    inside = BlockRealize(tuple(inner_bindings), division.inner_predicate, body)
+    return Part(iters, bindings, division.outer_predicate, inside, loops)
+
+
+def _divide(
+    realize: BlockRealize, above: Sequence[For], loops: Sequence[For]
+) -> Division | None:
+    """The affine division, or the trivial one where each binding belongs to one side."""
+    ranges = ranges_of([*above, *loops])
+    mine = {n.var for n in loops}
+    found = subspace_divide(realize.iter_values, ranges, mine, realize.predicate)
+    if found is not None:
+        return found
+    if realize.predicate is not TRUE:
+        return None
+    parts: list[Divided] = []
+    outside = {n.var for n in above}
+    for old, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        zero, one = IntImm(value.dtype, 0), IntImm(value.dtype, 1)
+        if free_vars(value).isdisjoint(mine):
+            parts.append(Divided(value, old.dom.extent, zero, one))
+        elif free_vars(value).isdisjoint(outside):
+            parts.append(Divided(zero, one, value, old.dom.extent))
+        else:
+            return None
+    return Division(tuple(parts), TRUE, TRUE)
+
+
+def _kept(binding: Expr, parts: Divided, outside: set[Var]) -> Expr:
+    """The outer part with unit loops still in it."""
+    return binding if free_vars(binding) <= outside else parts.outer
+
+
+def _unit_loop(binding: Expr, parts: Divided, above: Sequence[For]) -> Expr:
+    """The outer part; of extent one, the unit loop that the binding mentions."""
+    if parts.is_inner and as_int(parts.outer) == 0:
+        units = [n.var for n in above if as_int(n.extent) == 1 and as_int(n.min) == 0]
+        units = [v for v in units if v in free_vars(binding) and v.dtype is binding.dtype]
+        if len(units) == 1:
+            return units[0]
+    return parts.outer
+
+
+def _from_zero(parts: Divided, loops: Sequence[For]) -> bool:
+    """Whether the inner part lies in [0, its extent): it may start elsewhere."""
+    known = Analyzer(ranges_of(loops))
+    return known.prove(parts.inner >= 0) and known.prove(parts.inner < parts.inner_extent)
+
+
+def _substituted(block: Block, values: dict[Var, Expr], iters: tuple[IterVar, ...]) -> Block:
+    """The block over its new iterators, index arithmetic simplified."""
+    known = Analyzer({v.var: v.dom for v in iters})
+
+    def simple(expr: Expr) -> Expr:
+        new = substitute(expr, values)
+        return expr if new is expr else known.simplify(new)
+
+    exprs = [simple(e) for e in block.exprs]
+    changed = block.rebuild([substitute(s, values) for s in block.stmts], exprs)
+    return evolve(changed, iter_vars=iters)

@@ -1,0 +1,313 @@
+"""blockize: the block it makes of a loop or of several blocks, and every refusal."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.ir.equal import assert_structural_equal
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def matmul(
+    A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")
+):
+    for i, j, k in T.grid(8, 8, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+@T.prim_func
+def matmul_blocks(
+    A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")
+):
+    T.func_attr({"global_symbol": "matmul"})
+    for i_0, j_0, k_0 in T.grid(2, 2, 4):
+        with T.block("C_o"):
+            vio, vjo, vko = T.axis.remap("SSR", [i_0, j_0, k_0])
+            T.reads(
+                A[vio * 4 : vio * 4 + 4, vko * 2 : vko * 2 + 2],
+                B[vko * 2 : vko * 2 + 2, vjo * 4 : vjo * 4 + 4],
+            )
+            T.writes(C[vio * 4 : vio * 4 + 4, vjo * 4 : vjo * 4 + 4])
+            with T.init():
+                for i_1, j_1 in T.grid(4, 4):
+                    with T.block("C_init"):
+                        vi, vj = T.axis.remap("SS", [i_1, j_1])
+                        T.reads()
+                        T.writes(C[vio * 4 + vi, vjo * 4 + vj])
+                        C[vio * 4 + vi, vjo * 4 + vj] = 0
+            for i_1, j_1, k_1 in T.grid(4, 4, 2):
+                with T.block("C"):
+                    vi, vj, vk = T.axis.remap("SSR", [i_1, j_1, k_1])
+                    T.reads(
+                        C[vio * 4 + vi, vjo * 4 + vj],
+                        A[vio * 4 + vi, vko * 2 + vk],
+                        B[vko * 2 + vk, vjo * 4 + vj],
+                    )
+                    T.writes(C[vio * 4 + vi, vjo * 4 + vj])
+                    C[vio * 4 + vi, vjo * 4 + vj] = (
+                        C[vio * 4 + vi, vjo * 4 + vj]
+                        + A[vio * 4 + vi, vko * 2 + vk] * B[vko * 2 + vk, vjo * 4 + vj]
+                    )
+
+
+def tiled(factor: int = 4) -> tuple[Schedule, list]:
+    sch = Schedule(matmul, seed=0)
+    i, j, k = sch.get_loops("C")
+    i0, i1 = sch.split(i, [None, factor])
+    j0, j1 = sch.split(j, [None, factor])
+    k0, k1 = sch.split(k, [None, 2])
+    sch.reorder(i0, j0, k0, i1, j1, k1)
+    return sch, [i0, j0, k0, i1, j1, k1]
+
+
+def test_a_tile_of_a_reduction():
+    sch, loops = tiled()
+    inner = sch.get_block("C")
+    outer = sch.blockize(loops[3])
+    assert_structural_equal(sch.mod["main"], matmul_blocks)
+    assert sch.get(outer).name == "C_o"
+    assert sch.get(inner).name == "C"
+    assert [sch.get(rv).var.name for rv in sch.get_loops(inner)] == ["i_1", "j_1", "k_1"]
+    check_transform(matmul, sch)
+
+
+def test_the_new_block_decomposes():
+    sch, loops = tiled()
+    outer = sch.blockize(loops[3])
+    init = sch.decompose_reduction(outer, loops[2])
+    assert (sch.get(init).name, sch.get(outer).name) == ("C_o_init", "C_o_update")
+    check_transform(matmul, sch)
+
+
+def test_the_whole_nest():
+    sch = Schedule(matmul, seed=0)
+    outer = sch.blockize(sch.get_loops("C")[0])
+    assert len(sch.get_loops(outer)) == 0
+    assert [v.kind.value for v in sch.get(outer).iter_vars] == ["spatial", "spatial", "reduce"]
+    check_transform(matmul, sch)
+
+
+def test_a_ragged_tile_keeps_its_predicate():
+    @T.prim_func
+    def add(A: T.Buffer((10,), "int32"), B: T.Buffer((10,), "int32")):
+        for i in range(10):
+            with T.block("B"):
+                v = T.axis.spatial(10, i)
+                B[v] = A[v] + 1
+
+    sch = Schedule(add, seed=0)
+    _, i1 = sch.split(sch.get_loops("B")[0], [5, None])
+    sch.blockize(i1)
+    check_transform(add, sch)
+    sch = Schedule(add, seed=0)
+    _, b = sch.split(sch.get_loops("B")[0], [None, 4])
+    check_refused(sch, lambda: sch.blockize(b), "not-divisible", "bindings of B do not divide")
+
+
+def test_unit_loops_stay_in_bindings():
+    @T.prim_func
+    def add(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+        for u, i in T.grid(1, 8):
+            with T.block("B"):
+                v = T.axis.spatial(8, u * 8 + i)
+                B[v] = A[v] + 1
+
+    for preserve in (True, False):
+        sch = Schedule(add, seed=0)
+        u, i = sch.get_loops("B")
+        outer = sch.blockize(i, preserve_unit_iters=preserve)
+        (value,) = sch.state.block(outer).iter_values
+        assert (value is sch.get(u).var) is preserve
+        check_transform(add, sch)
+
+
+@T.prim_func
+def stages(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):
+    B = T.alloc_buffer((8, 8), "int32")
+    for i0 in range(2):
+        for i1, j in T.grid(4, 8):
+            with T.block("B"):
+                vi = T.axis.spatial(8, i0 * 4 + i1)
+                vj = T.axis.spatial(8, j)
+                B[vi, vj] = A[vi, vj] + 1
+        for i1, j in T.grid(4, 8):
+            with T.block("C"):
+                vi = T.axis.spatial(8, i0 * 4 + i1)
+                vj = T.axis.spatial(8, j)
+                C[vi, vj] = B[vi, vj] * 2
+
+
+@T.prim_func
+def stages_blocks(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):
+    T.func_attr({"global_symbol": "stages"})
+    B = T.alloc_buffer((8, 8), "int32")
+    for i0 in range(2):
+        with T.block("outer_B_C_o"):
+            vio = T.axis.spatial(2, i0)
+            vjo = T.axis.spatial(1, 0)
+            T.reads(A[vio * 4 : vio * 4 + 4, 0:8], B[vio * 4 : vio * 4 + 4, 0:8])
+            T.writes(B[vio * 4 : vio * 4 + 4, 0:8], C[vio * 4 : vio * 4 + 4, 0:8])
+            for i1, j in T.grid(4, 8):
+                with T.block("B"):
+                    vi, vj = T.axis.remap("SS", [i1, j])
+                    B[vio * 4 + vi, vj] = A[vio * 4 + vi, vj] + 1
+            for i1, j in T.grid(4, 8):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i1, j])
+                    C[vio * 4 + vi, vj] = B[vio * 4 + vi, vj] * 2
+
+
+def test_several_blocks():
+    sch = Schedule(stages, seed=0)
+    c, b = sch.get_block("C"), sch.get_block("B")
+    sch.blockize([c, b])
+    assert_structural_equal(sch.mod["main"], stages_blocks)
+    check_transform(stages, sch)
+
+
+def test_a_list_of_names_and_a_single_block():
+    sch = Schedule(stages, seed=0)
+    sch.blockize(["B", "C"])
+    assert_structural_equal(sch.mod["main"], stages_blocks)
+    sch = Schedule(stages, seed=0)
+    outer = sch.blockize(["B"])
+    assert [v.dom.extent.value for v in sch.get(outer).iter_vars] == [8, 8]
+    check_transform(stages, sch)
+
+
+def test_refusals_of_the_loop_form():
+    sch = Schedule(stages, seed=0)
+    i0 = sch.get_loops("B")[0]
+    check_refused(sch, lambda: sch.blockize(i0), "not-one-block", "not one block under a chain")
+
+    @T.prim_func
+    def triangle(B: T.Buffer((8, 8), "int32")):
+        for i in range(8):
+            for j in range(i + 1):
+                with T.block("B"):
+                    vi = T.axis.spatial(8, i)
+                    vj = T.axis.spatial(8, j)
+                    B[vi, vj] = 1
+
+    sch = Schedule(triangle, seed=0)
+    _, j = sch.get_loops("B")
+    check_refused(sch, lambda: sch.blockize(j), "dependent-bound", "uses a loop outside")
+
+    sch, loops = tiled()
+    sch.reorder(loops[3], loops[0])  # the small part of i outside of the large one
+    check_refused(sch, lambda: sch.blockize(loops[1]), "not-divisible", "do not divide")
+
+
+def test_an_init_needs_a_reduction_and_room():
+    @T.prim_func
+    def scan(A: T.Buffer((8,), "int32"), B: T.Buffer((9,), "int32")):
+        for i in range(8):
+            with T.block("B"):
+                v = T.axis.spatial(8, i)
+                T.reads(A[v], B[v])
+                T.writes(B[v + 1])
+                with T.init():
+                    B[v + 1] = 0
+                B[v + 1] = B[v] + A[v]
+
+    sch = Schedule(scan, seed=0)
+    (i,) = sch.get_loops("B")
+    check_refused(
+        sch, lambda: sch.blockize(i), "reads-other-results", "other than the one it updates"
+    )
+
+    @T.prim_func
+    def total(A: T.Buffer((4, 10), "int32"), B: T.Buffer((4,), "int32")):
+        for i, k0, k1 in T.grid(4, 3, 4):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                vk = T.axis.reduce(10, k0 * 4 + k1)
+                T.where(k0 * 4 + k1 < 10)
+                with T.init():
+                    B[vi] = 0
+                B[vi] = B[vi] + A[vi, vk]
+
+    sch = Schedule(total, seed=0)
+    _, k0, _ = sch.get_loops("B")
+    check_refused(sch, lambda: sch.blockize(k0), "reduction-predicate", "limits a reduction loop")
+
+
+def test_refusals_of_the_list_form():
+    @T.prim_func
+    def three(
+        A: T.Buffer((8,), "int32"),
+        B: T.Buffer((8,), "int32"),
+        C: T.Buffer((8,), "int32"),
+        D: T.Buffer((8,), "int32"),
+    ):
+        for i in range(8):
+            with T.block("B"):
+                v = T.axis.spatial(8, i)
+                B[v] = A[v] + 1
+            with T.block("C"):
+                v = T.axis.spatial(8, i)
+                T.where(i < 6)
+                C[v] = A[v] + 2
+            with T.block("D"):
+                v = T.axis.spatial(8, i)
+                D[v] = A[v] + 3
+
+    sch = Schedule(three, seed=0)
+    check_refused(sch, lambda: sch.blockize([]), "no-blocks", "one block or several")
+    check_refused(sch, lambda: sch.blockize(["B", "B"]), "no-blocks", "one block or several")
+    check_refused(sch, lambda: sch.blockize(["B", "D"]), "not-consecutive", "do not follow")
+    check_refused(sch, lambda: sch.blockize(["B", "C"]), "other-predicate", "different conditions")
+
+    @T.prim_func
+    def shared(
+        A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8,), "int32")
+    ):
+        for i in range(8):
+            for j in range(8):
+                with T.block("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[vi, vj] = A[vi, vj] + 1
+                with T.block("S"):
+                    vi, vk = T.axis.remap("SR", [i, j])
+                    with T.init():
+                        C[vi] = 0
+                    C[vi] = C[vi] + A[vi, vk]
+            with T.block("D"):
+                vi = T.axis.spatial(8, i)
+                C[vi] = C[vi] + 1
+
+    sch = Schedule(shared, seed=0)
+    check_refused(sch, lambda: sch.blockize(["B", "D"]), "not-one-block", "shares its loops")
+    check_refused(sch, lambda: sch.blockize(["B", "S"]), "outer-reduction", "reduces over a loop")
+
+
+def test_several_blocks_stand_in_one_scope():
+    sch, loops = tiled()
+    sch.blockize(loops[3])
+    check_refused(sch, lambda: sch.blockize(["C", "C_o"]), "other-scope", "different blocks")
+    check_refused(sch, lambda: sch.blockize(["root"]), "is-root", "root block")
+
+
+@pytest.mark.parametrize("loop", [0, 1])
+def test_symbolic_extents(loop):
+    @T.prim_func
+    def add(a: T.handle, b: T.handle):
+        n = T.int32()
+        A = T.match_buffer(a, (n, 4), "int32")
+        B = T.match_buffer(b, (n, 4), "int32")
+        for i, j in T.grid(n, 4):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] + 1
+
+    sch = Schedule(add, seed=0)
+    outer = sch.blockize(sch.get_loops("B")[loop])
+    assert sch.get(outer).name == "B_o"
+    check_transform(add, sch)
