@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.block import TILED, needs_multi_level_tiling, trivial_binding
+from metasched.analysis.block import TILED, needs_multi_level_tiling
 from metasched.analysis.scope import Child
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, ForKind
@@ -22,7 +22,7 @@ Factors = Sequence["ExprRV | Expr | int"]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop over a block with trivial binding: its handle and the iterator bound to it.
+    """A loop over an untouched block: its handle and the iterator that it is.
 
     Attributes:
         position: of the iterator in the block.
@@ -36,7 +36,7 @@ class Axis:
 
 
 def axes(sch: Schedule, block: BlockRV) -> list[Axis]:
-    """The loops over a block whose bindings are trivial, outermost first."""
+    """The loops over an untouched block (see `untouched`), outermost first."""
     realize = sch.state.block(block)
     nodes = sch.state.loops_above(realize)
     handles = sch.get_loops(block)
@@ -62,8 +62,9 @@ def tileable(sch: Schedule, block: BlockRV) -> bool:
 
 
 def untouched(child: Child) -> bool:
-    """Whether the loops over a block are plain and its own."""
-    if trivial_binding(child) is not None:
+    """Whether the loops over a block are plain, its own, and each is one of its iterators."""
+    own = {loop.var for loop in child.loops}
+    if len(child.realize.iter_values) != len(own) or set(child.realize.iter_values) != own:
         return False
     bodies = [*child.loops[1:], child.realize]
     return bool(child.loops) and all(
