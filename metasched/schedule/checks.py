@@ -14,9 +14,10 @@ from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
-from metasched.ir.buffer import Range
-from metasched.ir.expr import IntImm, as_int
+from metasched.ir.buffer import Buffer, Range
+from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
 
@@ -67,6 +68,29 @@ def require_serial(state: State, loop: For) -> None:
             loop,
             hint="choose the kind once, after the loop has its final shape",
         )
+
+
+def require_in_view(state: State, node: Stmt, expr: Expr) -> None:
+    """An expression given by the user mentions only what has a value at `node`: scalar parameters,
+    extents of parameters, variables of loops above."""
+    _, func = state.func_of(node)
+    known = {loop.var for loop in state.loops_above(node)}
+    for param in func.params:
+        known |= {param} if isinstance(param, Var) else _layout_vars(param)
+    for var in sorted(free_vars(expr) - known, key=lambda v: v.name):
+        raise state.error(
+            "unknown-variable",
+            f"the expression mentions {var.name}, which has no value at this loop",
+            node,
+        )
+
+
+def _layout_vars(buffer: Buffer) -> frozenset[Var]:
+    """The variables in the shape, strides and offset of a buffer."""
+    parts = [*buffer.shape, *buffer.strides]
+    if buffer.elem_offset is not None:
+        parts.append(buffer.elem_offset)
+    return frozenset().union(*map(free_vars, parts))
 
 
 def require_stage_pipeline(state: State, node: Stmt) -> Scope:

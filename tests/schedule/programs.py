@@ -186,7 +186,9 @@ def unit(A: T.Buffer((1, 6), "int32"), C: T.Buffer((1, 6), "int32")):
 
 
 @T.prim_func
-def symbolic(a: T.handle, b: T.handle, n: T.int32, m: T.int32):
+def symbolic(a: T.handle, b: T.handle):
+    n = T.int32()
+    m = T.int32()
     A = T.match_buffer(a, (n, m), "int32")
     C = T.match_buffer(b, (n,), "int32")
     B = T.alloc_buffer((n, m), "int32")
@@ -204,4 +206,5 @@ def symbolic(a: T.handle, b: T.handle, n: T.int32, m: T.int32):
 
 PROGRAMS: tuple[PrimFunc, ...] = (
     matmul, matmul_relu, elementwise, convolution, strided, fan_out, softmax, padded, argmax, unit,
+    symbolic,
 )  # fmt: skip

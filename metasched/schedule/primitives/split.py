@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
+from metasched.ir.stmt import For
 from metasched.schedule import edit
-from metasched.schedule.checks import require_plain_loop, require_serial
+from metasched.schedule.checks import require_in_view, require_plain_loop, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import nest, ranges_of, rebind
@@ -36,7 +37,7 @@ def split(
     """
     node = require_plain_loop(state, loop)
     require_serial(state, node)
-    extents = _extents(state, node.extent, factors)
+    extents = _extents(state, node, factors)
     variables = [state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))]
     flat = mixed_radix(variables, extents)
     ranges = ranges_of(state.loops_above(node))
@@ -55,14 +56,17 @@ def split(
     return state.new_loops(variables)
 
 
-def _extents(state: State, extent: Expr, factors: Sequence[int | Expr | None]) -> list[Expr]:
+def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> list[Expr]:
     """The factors as expressions, the open one filled in."""
+    extent = loop.extent
     if not factors:
         raise state.error("no-factors", "split needs at least one factor")
     known: list[Expr | None] = []
     for factor in factors:
         value = None if factor is None else cast(extent.dtype, state.expr(factor))
         size = as_int(value)
+        if value is not None and size is None:
+            require_in_view(state, loop, value)
         if size == -1:
             value = None
         elif size is not None and size < 1:
