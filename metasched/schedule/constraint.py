@@ -1,7 +1,8 @@
 """Solving a `require`: other decisions for the sampling steps it mentions, found on numbers alone.
 
 Nothing is replayed while looking. The latest step mentioned is enumerated, so a constraint on one
-decision is never a matter of luck; when no decision of it will do, earlier ones are drawn again.
+decision is never a matter of luck; when no decision of it will do, those that constraints tie to
+it are drawn again, more of them the longer it takes.
 """
 
 from __future__ import annotations
@@ -30,27 +31,45 @@ def solve(
 
     Returns None when none were found; only steps whose decision changes are listed.
     """
-    mentioned = set(handles_in(condition))
-    steps = [
-        i for i, e in enumerate(entries) if e.kind.sampling and not mentioned.isdisjoint(e.outputs)
-    ]
-    if not steps:
-        return None
-    conditions = [(condition, frozenset(mentioned))] + [
+    mentioned = frozenset(handles_in(condition))
+    conditions = [(condition, mentioned)] + [
         (e.values[0], frozenset(handles_in(e.values))) for e in entries if e.kind.name == "require"
     ]
-    for attempt in range(REDRAWN if len(steps) > 1 else 1):
-        redrawn = _subset(steps[:-1], attempt, rng)
-        changed = _redraw(entries, [*redrawn, steps[-1]], conditions, dict(values), rng)
+    steps = [i for i, e in enumerate(entries) if e.kind.sampling]
+    direct = [i for i in steps if not mentioned.isdisjoint(entries[i].outputs)]
+    if not direct:
+        return None
+    latest = direct[-1]
+    linked = _linked(entries, mentioned, conditions)
+    others = [i for i in steps if i != latest and not linked.isdisjoint(entries[i].outputs)]
+    for attempt in range(REDRAWN if others else 1):
+        redrawn = _subset(others, attempt, rng)
+        changed = _redraw(entries, [*redrawn, latest], conditions, dict(values), rng)
         if changed is not None:
             return changed
     return None
 
 
-def _subset(earlier: Sequence[int], attempt: int, rng: Rng) -> list[int]:
-    """The earlier steps to draw again: none at first, then one, and more the longer it takes."""
-    count = min(len(earlier), attempt and 1 + attempt * len(earlier) // REDRAWN)
-    return [earlier[i] for i in rng.sample(len(earlier), count)]
+def _linked(
+    entries: Sequence[Entry],
+    mentioned: frozenset[Any],
+    conditions: Sequence[tuple[Expr, frozenset[Any]]],
+) -> frozenset[Any]:
+    """The sampled values that constraints tie to the mentioned ones, also by way of others."""
+    siblings = [frozenset(e.outputs) for e in entries if e.kind.sampling]
+    linked, before = mentioned, frozenset[Any]()
+    while linked != before:
+        before = linked
+        for uses in (*siblings, *(u for _, u in conditions)):
+            if not uses.isdisjoint(linked):
+                linked |= uses
+    return linked
+
+
+def _subset(others: Sequence[int], attempt: int, rng: Rng) -> list[int]:
+    """The other steps to draw again: none at first, then one, and more the longer it takes."""
+    count = min(len(others), attempt and 1 + attempt * len(others) // REDRAWN)
+    return [others[i] for i in rng.sample(len(others), count)]
 
 
 def _redraw(

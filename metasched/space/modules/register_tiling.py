@@ -54,7 +54,7 @@ class RegisterTiling:
     panel_bytes: int = 1 << 20
     body: int = 256
     pack: bool = True
-    chains: int = 6
+    chains: int = 8
 
     @property
     def name(self) -> str:
