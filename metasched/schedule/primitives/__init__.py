@@ -2,7 +2,13 @@
 
 from metasched.schedule.primitives.annotate import annotate, unannotate
 from metasched.schedule.primitives.blockize import blockize
+from metasched.schedule.primitives.buffer_access import (
+    annotate_buffer_access,
+    unsafe_hide_buffer_access,
+)
 from metasched.schedule.primitives.cache import cache_read, cache_write
+from metasched.schedule.primitives.cache_index import cache_index
+from metasched.schedule.primitives.cache_inplace import cache_inplace
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from metasched.schedule.primitives.compute_location import sample_compute_location
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
@@ -17,7 +23,10 @@ from metasched.schedule.primitives.query import (
     get_output_blocks,
     get_producers,
 )
+from metasched.schedule.primitives.reindex import reindex
+from metasched.schedule.primitives.reindex_cache import reindex_cache_read, reindex_cache_write
 from metasched.schedule.primitives.reorder import reorder
+from metasched.schedule.primitives.reorder_block_iter_var import reorder_block_iter_var
 from metasched.schedule.primitives.rfactor import rfactor
 from metasched.schedule.primitives.sample import (
     enter_postproc,
@@ -28,13 +37,18 @@ from metasched.schedule.primitives.sample import (
 )
 from metasched.schedule.primitives.split import split
 from metasched.schedule.primitives.storage import set_scope
+from metasched.schedule.primitives.storage_align import storage_align
 from metasched.schedule.primitives.unit_loop import add_unit_loop
+from metasched.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 
 __all__ = [
-    "add_unit_loop", "annotate", "bind", "blockize", "cache_read", "cache_write", "compute_at",
-    "compute_inline", "decompose_reduction", "enter_postproc", "fuse", "get_block",
-    "get_child_blocks", "get_consumers", "get_loops", "get_output_blocks", "get_producers",
-    "parallel", "reorder", "require", "reverse_compute_at", "reverse_compute_inline",
-    "rfactor", "sample_categorical", "sample_compute_location", "sample_partitioned_tile", "sample_perfect_tile", "set_scope", "split",
-    "unannotate", "unroll", "vectorize",
+    "add_unit_loop", "annotate", "annotate_buffer_access", "bind", "blockize", "cache_index",
+    "cache_inplace", "cache_read", "cache_write", "compute_at", "compute_inline",
+    "decompose_reduction", "enter_postproc", "fuse", "get_block", "get_child_blocks",
+    "get_consumers", "get_loops", "get_output_blocks", "get_producers", "parallel", "reindex",
+    "reindex_cache_read", "reindex_cache_write", "reorder", "reorder_block_iter_var", "require",
+    "reverse_compute_at", "reverse_compute_inline", "rfactor", "sample_categorical",
+    "sample_compute_location", "sample_partitioned_tile", "sample_perfect_tile", "set_scope",
+    "split", "storage_align", "unannotate", "unroll", "unsafe_hide_buffer_access",
+    "unsafe_set_dtype", "vectorize",
 ]  # fmt: skip

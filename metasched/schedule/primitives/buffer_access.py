@@ -1,0 +1,150 @@
+"""annotate_buffer_access, unsafe_hide_buffer_access: other declared regions than the true ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import MetaschedError, TypeMismatchError, VerifyError
+from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.expr import Expr, Var, as_expr
+from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, evolve
+from metasched.ir.verify import verify
+from metasched.schedule import edit
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import plain_int
+from metasched.schedule.primitives.storage import pick_buffer
+from metasched.schedule.state import State
+
+
+@primitive()
+def annotate_buffer_access(
+    state: State,
+    block: BlockLike,
+    buffer_index: int | str | Buffer,
+    buf_type: str,
+    gen_new_ranges: IndexMap | Callable[..., Any],
+) -> None:
+    """Declare what `block` reads ("read") or writes ("write") of a buffer.
+
+    `gen_new_ranges` takes the block's iterators and gives for each dimension an index, or a pair
+    (first, end) with the end left out. The region is marked by `explicit_read_region` or
+    `explicit_write_region`, which name the positions of such regions.
+
+    requires  one integer index or pair for each dimension; the region holds what the block
+              certainly touches
+    rewrite   T.reads(A[vi]) -> T.reads(A[vi - 1:vi + 2])
+    """
+    assert isinstance(block, BlockRV)
+    realize = state.block(block)
+    _require_side(state, buf_type)
+    buffer = pick_buffer(state, realize, buf_type, buffer_index)
+    regions = realize.block.reads if buf_type == "read" else realize.block.writes
+    position = [r.buffer for r in regions].index(buffer)
+    mapping = _ranges_map(state, realize, buffer, gen_new_ranges)
+    state.canonical = {"buffer_index": position, "gen_new_ranges": mapping}
+    an = Analyzer({v.var: v.dom for v in realize.block.iter_vars})
+    ends = mapping.apply([v.var for v in realize.block.iter_vars], an)
+    ranges = tuple(
+        Range.of(low, an.simplify(high - low)) for low, high in zip(ends[::2], ends[1::2], strict=True)
+    )
+    for r in ranges:
+        if an.prove(r.extent < 1):
+            raise state.error(
+                "empty-range", f"a range of {buffer.name} ends where it begins or before", realize
+            )
+    key = f"explicit_{buf_type}_region"
+    marks = sorted({*realize.block.annotations.get(key, []), position})
+    named = tuple(
+        BufferRegion(buffer, ranges) if n == position else r for n, r in enumerate(regions)
+    )
+
+    def change(node: Stmt) -> Stmt:
+        assert isinstance(node, Block)
+        notes = FrozenMap({**node.annotations, key: marks})
+        return evolve(node, annotations=notes, **{f"{buf_type}s": named})
+
+    state.commit(edit.wrap(realize.block, change))
+    _require_honest(state, realize)
+
+
+@primitive()
+def unsafe_hide_buffer_access(
+    state: State, block: BlockLike, buf_type: str, buf_index_array: Sequence[int]
+) -> None:
+    """Take regions at these positions out of what `block` declares to read or write.
+
+    Later steps then know nothing of these accesses: that is what the name warns of.
+
+    requires  distinct positions of declared regions; the block does not load (store) the hidden
+              buffers itself: they are touched by foreign code, or not at all
+    rewrite   T.reads(A[vi], B[vi]) -> T.reads(A[vi])
+    """
+    assert isinstance(block, BlockRV)
+    realize = state.block(block)
+    _require_side(state, buf_type)
+    regions = realize.block.reads if buf_type == "read" else realize.block.writes
+    hidden = [plain_int(state, n, "a position in buf_index_array") for n in buf_index_array]
+    if not hidden:
+        raise state.error("nothing-to-hide", "no position is given", realize)
+    if len(set(hidden)) != len(hidden) or not all(0 <= n < len(regions) for n in hidden):
+        raise state.error(
+            "no-such-buffer",
+            f"{hidden} are not distinct positions among the {len(regions)} {buf_type} regions of "
+            f"{realize.block.name}",
+            realize,
+        )
+    left = tuple(r for n, r in enumerate(regions) if n not in hidden)
+    state.commit(edit.wrap(realize.block, lambda s: evolve(s, **{f"{buf_type}s": left})))
+    _require_honest(state, realize)
+
+
+def _require_side(state: State, buf_type: str) -> None:
+    if buf_type not in ("read", "write"):
+        raise state.error("bad-side", f'buf_type is {buf_type!r}, not "read" or "write"')
+
+
+def _require_honest(state: State, realize: BlockRealize) -> None:
+    """The module still verifies: its blocks declare what they certainly touch."""
+    try:
+        verify(state.mod)
+    except VerifyError as error:
+        raise state.error("touches-more", f"the declared regions would be wrong: {error}", realize) from None
+
+
+def _ranges_map(
+    state: State, realize: BlockRealize, buffer: Buffer, source: IndexMap | Callable[..., Any]
+) -> IndexMap:
+    """(first, end) of each dimension as one map of the iterators."""
+    count = len(realize.block.iter_vars)
+    if not isinstance(source, IndexMap) and not callable(source):
+        raise state.error("bad-ranges", f"{source!r} is no function of the iterators", realize)
+    try:
+        if not isinstance(source, IndexMap):
+            source = IndexMap.of(lambda *point: _flat(source(*point), buffer.ndim), count)  # type: ignore[operator]
+        source = IndexMap.of(source, count)
+    except (MetaschedError, TypeMismatchError) as error:
+        raise state.error("bad-ranges", str(error), realize) from None
+    if len(source.outputs) != 2 * buffer.ndim or not all(e.dtype.is_int for e in source.outputs):
+        raise state.error(
+            "bad-ranges",
+            f"{buffer.name} has {buffer.ndim} dimensions: give an integer index or a pair "
+            "(first, end) for each",
+            realize,
+        )
+    return source
+
+
+def _flat(given: Any, ndim: int) -> list[Expr]:
+    """Indices and pairs as one list of firsts and ends."""
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    if len(items) == 2 * ndim and not any(isinstance(i, (list, tuple)) for i in items):
+        return [as_expr(i) for i in items]
+    out: list[Expr] = []
+    for item in items:
+        pair = list(item) if isinstance(item, (list, tuple)) else [item, as_expr(item) + 1]
+        out += [as_expr(i) for i in pair]
+    return out

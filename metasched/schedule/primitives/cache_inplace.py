@@ -1,0 +1,112 @@
+"""cache_inplace: copies of a buffer that a block updates, made around each of its instances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import covers, union_regions
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import IntImm
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt
+from metasched.ir.visit import substitute, substitute_buffers
+from metasched.schedule import edit
+from metasched.schedule.checks import require_root_free, require_scope_name
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.cache import cache_buffer, clipped
+from metasched.schedule.primitives.staging import beside, in_bounds, stage, with_buffers
+from metasched.schedule.primitives.storage import pick_buffer
+from metasched.schedule.rebind import ranges_of
+from metasched.schedule.state import State
+
+
+@primitive()
+def cache_inplace(
+    state: State, block: BlockLike, read_buffer_index: int | str | Buffer, storage_scope: str
+) -> list[BlockRV]:
+    """Let a block update a copy of a buffer; returns the blocks that copy in and back.
+
+    Both copies stand right around the block, below its loops, and move what one instance touches.
+
+    requires  a known storage scope; the block reads and writes the buffer; the loops above it run
+              one iteration after the other
+    rewrite   A[i] = A[i] + 1 -> A_local[i] = A[i]; A_local[i] = A_local[i] + 1; A[i] = A_local[i]
+    """
+    assert isinstance(block, BlockRV)
+    require_scope_name(state, storage_scope)
+    realize = require_root_free(state, block)
+    buffer = pick_buffer(state, realize, "read", read_buffer_index)
+    old = realize.block
+    state.canonical = {"read_buffer_index": [r.buffer for r in old.reads].index(buffer)}
+    if all(r.buffer is not buffer for r in old.writes):
+        raise state.error(
+            "not-updated", f"{old.name} reads {buffer.name} but does not write it", realize,
+            hint="use cache_read",
+        )  # fmt: skip
+    if buffer.strides or buffer.elem_offset is not None:
+        raise state.error(
+            "strided", f"{buffer.name} has strides or an offset of its own, its copy would not",
+            realize,
+        )  # fmt: skip
+    _require_sequential(state, realize, buffer)
+    read, write = (_touched(state, realize, buffer, r) for r in (old.reads, old.writes))
+    loaded = read if covers(read, write) else union_regions(read, write)
+    cache = cache_buffer(buffer, storage_scope)
+    copy_in, first = _copy(state, buffer, cache, cache.name, loaded)
+    copy_out, second = _copy(state, cache, buffer, f"{cache.name}_back", write)
+    scope = state.scope(realize)
+    state.commit(
+        edit.wrap(realize, lambda s: substitute_buffers(s, {buffer: cache})),
+        beside(realize, [copy_in], [copy_out]),
+        edit.wrap(scope.block, with_buffers(cache)),
+    )
+    return [state.new_block(first.token), state.new_block(second.token)]
+
+
+def _require_sequential(state: State, realize: BlockRealize, buffer: Buffer) -> None:
+    for loop in state.loops_above(realize):
+        if loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
+            raise state.error(
+                "parallel-loop",
+                f"the iterations of {loop.var.name} ({loop.kind.value}) could undo each other's "
+                f"updates of {buffer.name} when they copy back",
+                loop,
+                hint="cache before choosing the kinds of the loops above",
+            )
+
+
+def _touched(
+    state: State, realize: BlockRealize, buffer: Buffer, regions: Sequence[BufferRegion]
+) -> list[Range]:
+    """What one instance touches, over loop variables."""
+    values = {
+        v.var: e for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    }
+    an = Analyzer(ranges_of(state.loops_above(realize)))
+    box: list[Range] | None = None
+    for region in regions:
+        if region.buffer is buffer:
+            here = [
+                Range(an.simplify(substitute(r.min, values)), an.simplify(substitute(r.extent, values)))
+                for r in region.region
+            ]
+            box = here if box is None else union_regions(box, here, an)
+    assert box is not None
+    return [clipped(r, extent) for r, extent in zip(box, buffer.shape, strict=True)]
+
+
+def _copy(
+    state: State, source: Buffer, target: Buffer, name: str, region: Sequence[Range]
+) -> tuple[Stmt, Block]:
+    """`target[region] = source[region]`, as far as the region lies in the buffers."""
+    domains = [
+        Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype))
+        for r, extent in zip(region, source.shape, strict=True)
+    ]
+    return stage(
+        state, name, domains,
+        lambda point: BufferStore(target, BufferLoad(source, point), point),
+        lambda point: in_bounds(point, source.shape, Analyzer()),
+        loops=region,
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""reindex: let a block access a buffer directly by its iterators, through a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from metasched.analysis.scope import Scope
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import Expr, Var
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
+from metasched.ir.visit import free_vars, substitute, transform
+from metasched.schedule import edit
+from metasched.schedule.checks import require_root_free, require_stage_pipeline
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import (
+    BufferChoice,
+    Indices,
+    beside,
+    chain_above,
+    choose_buffer,
+    in_bounds,
+    one_pattern,
+    refuse_partial,
+    stage,
+    tells,
+    top_of,
+    with_buffers,
+)
+from metasched.schedule.state import State
+
+
+@primitive()
+def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
+    """Let `block` access `buffer` directly by its iterators; returns the block that copies.
+
+    The copy has one dimension for each iterator that occurs in the buffer's indices. What is
+    read is copied before the block, what is written is copied back after it.
+
+    requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer at one
+              place, without pointers; a read buffer is not written by the block; a written one is
+              not read by it, its indices tell the iterators, all of its elements are written
+    rewrite   B[i, j] = A[j, i] * 2
+              -> A_reindex[i, j] = A[j, i]; B[i, j] = A_reindex[i, j] * 2
+    """
+    assert isinstance(block, BlockRV)
+    realize = require_root_free(state, block)
+    side, position, target = choose_buffer(state, realize, buffer)
+    state.canonical = {"buffer": (side, position)}
+    scope = require_stage_pipeline(state, realize)
+    chain_above(state, realize)
+    old = one_pattern(state, realize, target)
+    covered = covered_iters(realize.block, old)
+    shape = tuple(v.dom.min + v.dom.extent for v in covered)
+    cache = Buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
+    new = tuple(v.var for v in covered)
+    anchor = top_of(state, realize)
+
+    def place(copy: Stmt) -> list[edit.Edits]:
+        read = side == "read"
+        return [beside(anchor, [copy] if read else [], [] if read else [copy])]
+
+    return put_stage(state, realize, side, target, cache, old, new, scope, place)
+
+
+def covered_iters(block: Block, indices: Sequence[Expr]) -> list[IterVar]:
+    """The iterators that occur in `indices`, in the block's order."""
+    used = frozenset().union(*(free_vars(i) for i in indices))
+    return [v for v in block.iter_vars if v.var in used]
+
+
+def put_stage(
+    state: State,
+    realize: BlockRealize,
+    side: str,
+    target: Buffer,
+    cache: Buffer,
+    old: Indices,
+    new: Indices,
+    scope: Scope,
+    place: Callable[[Stmt], list[edit.Edits]],
+) -> BlockRV:
+    """Copy between `target[old]` and `cache[new]`, and let the block use the latter.
+
+    Args:
+        side: "read" or "write".
+        old, new: the indices over the block's iterators.
+        place: the edits that put the copy into the tree.
+    """
+    block = realize.block
+    covered = covered_iters(block, old)
+    ranges = {v.var: v.dom for v in block.iter_vars}
+    refuse_own(state, realize, side, target)
+    if side == "write":
+        refuse_partial(state, realize)
+        require_told(state, realize, old, covered, target.name)
+    require_told(state, realize, new, covered, cache.name)
+    missing = in_bounds(old, target.shape, Analyzer(ranges))
+
+    def at(point: tuple[Var, ...], indices: Sequence[Expr]) -> Indices:
+        values = dict(zip([v.var for v in covered], point, strict=True))
+        return tuple(substitute(i, values) for i in indices)
+
+    def body(point: tuple[Var, ...]) -> Stmt:
+        there, here = BufferLoad(target, at(point, old)), BufferLoad(cache, at(point, new))
+        source, sink = (there, here) if side == "read" else (here, there)
+        return BufferStore(sink.buffer, source, sink.indices)
+
+    nested, made = stage(
+        state, cache.name, [v.dom for v in covered], body, lambda point: at(point, [missing])[0]
+    )
+    edits = [edit.wrap(realize, lambda s: _redirected(s, target, cache, new)), *place(nested)]
+    edits.append(edit.wrap(scope.block, with_buffers(cache)))
+    state.commit(*edits)
+    return state.new_block(made.token)
+
+
+def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
+    """What is staged on one side is not used on the other as well."""
+    block = realize.block
+    other = block.writes if side == "read" else block.reads
+    if any(r.buffer is target for r in other):
+        raise state.error(
+            "reads-own-output",
+            f"{block.name} both reads and writes {target.name}",
+            realize,
+            hint="cache_inplace copies such a buffer in and out",
+        )
+
+
+def require_told(
+    state: State, realize: BlockRealize, indices: Sequence[Expr], covered: list[IterVar], what: str
+) -> None:
+    """Each element that `indices` name stands for one combination of the iterators."""
+    var = tells(indices, covered)
+    if var is not None:
+        raise state.error(
+            "not-injective",
+            f"two values of {var.name} of {realize.block.name} may name one element of {what}",
+            realize,
+        )
+
+
+def _redirected(stmt: Stmt, old: Buffer, new: Buffer, indices: Indices) -> Stmt:
+    """The block with every access of `old` as the access of `new` at `indices`."""
+
+    def on_expr(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad) and node.buffer is old:
+            return BufferLoad(new, indices, node.predicate)
+        return None
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, BufferStore) and node.buffer is old:
+            return evolve(node, buffer=new, indices=indices)
+        if isinstance(node, Block):
+            return evolve(node, reads=regions(node.reads), writes=regions(node.writes))
+        return None
+
+    def regions(given: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
+        point = BufferRegion(new, tuple(Range.of(i, 1) for i in indices))
+        return tuple(point if r.buffer is old else r for r in given)
+
+    return transform(stmt, on_stmt, on_expr)

@@ -1,0 +1,260 @@
+"""What the layout primitives share: which buffer is meant, how a block accesses it, new stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from metasched.analysis import block as block_facts
+from metasched.analysis.affine import linear, range_interval
+from metasched.analysis.collide import Outside, collide
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.indexmap import IndexMap, MapLike
+from metasched.arith.intset import covers, lower_region
+from metasched.arith.regions import block_access_regions
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import LE, LT, TRUE, Expr, IntImm, Var, as_expr, as_int, compare, logical_and
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IterVar,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import free_vars, substitute, walk, walk_stmts
+from metasched.schedule import edit
+from metasched.schedule.checks import refuse_on
+from metasched.schedule.rebind import nest, ranges_of
+from metasched.schedule.state import State
+
+BufferChoice: TypeAlias = "tuple[str, int] | str | Buffer"
+Indices: TypeAlias = tuple[Expr, ...]
+
+
+def choose_buffer(state: State, realize: BlockRealize, which: BufferChoice) -> tuple[str, int, Buffer]:
+    """(side, position, buffer) of a buffer given as ("read", i), ("write", i), name or itself."""
+    block = realize.block
+    sides = {"read": block.reads, "write": block.writes}
+    if isinstance(which, (tuple, list)):
+        given = list(which)
+        if len(given) == 2 and given[0] in sides:
+            position = given[1]
+            regions = sides[given[0]]
+            if type(position) is int and 0 <= position < len(regions):
+                return given[0], position, regions[position].buffer
+    else:
+        for side, regions in sides.items():
+            for position, region in enumerate(regions):
+                if region.buffer is which or region.buffer.name == which:
+                    return side, position, region.buffer
+    names = [", ".join(r.buffer.name for r in regions) or "nothing" for regions in sides.values()]
+    raise state.error(
+        "no-such-buffer",
+        f"{block.name} has no buffer {which!r}; it reads {names[0]} and writes {names[1]}",
+        realize,
+        hint='give ("read", i), ("write", i), a name or the buffer',
+    )
+
+
+def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexMap:
+    """The map a user gave, for `ndim` indices; what is no map of so many is refused."""
+    if not isinstance(source, IndexMap) and not callable(source):
+        raise state.error("bad-index-map", f"{source!r} is neither a function nor an index map", node)
+    try:
+        return IndexMap.of(source, ndim)
+    except MetaschedError as error:
+        raise state.error("bad-index-map", str(error), node) from None
+
+
+def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
+    """The indices of the only element of `buffer` that a leaf block touches, over its iterators."""
+    block = realize.block
+    refuse_on(state, block_facts.is_leaf(block), realize)
+    refuse_opaque(state, block, buffer)
+    found: dict[Indices, None] = {}
+    for node in walk(block):
+        if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is buffer:
+            found.setdefault(node.indices)
+    found = {i: None for i in found if not _is_region_only(i)}
+    if len(found) != 1:
+        raise state.error(
+            "several-patterns",
+            f"{block.name} accesses {buffer.name} at {len(found)} different places",
+            realize,
+            hint="only a buffer that is accessed with the same indices everywhere has one new index",
+        )
+    indices = next(iter(found))
+    own = {v.var for v in block.iter_vars}
+    foreign = [v for i in indices for v in free_vars(i) if v not in own and _bound_in(block, v)]
+    if foreign:
+        raise state.error(
+            "inner-variable",
+            f"the indices of {buffer.name} in {block.name} use {foreign[0].name}, which the block "
+            "binds inside",
+            realize,
+        )
+    loads = [e for i in indices for e in _loads(i)]
+    if loads:
+        raise state.error(
+            "indirect-access",
+            f"{block.name} finds its element of {buffer.name} through {loads[0].buffer.name}",
+            realize,
+        )
+    return indices
+
+
+def _is_region_only(indices: Indices) -> bool:
+    return any(i.dtype.lanes > 1 for i in indices)
+
+
+def _loads(expr: Expr) -> list[BufferLoad]:
+    stack, out = [expr], []
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BufferLoad):
+            out.append(node)
+        stack.extend(node.children)
+    return out
+
+
+def _bound_in(block: Block, var: Var) -> bool:
+    return any(getattr(n, "var", None) is var for n in walk_stmts(block))
+
+
+def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
+    """The buffer is used by plain loads and stores below `around`: no view of it, no pointer."""
+    for node in walk_stmts(around):
+        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
+            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
+        if any(buffer.data in free_vars(e) for e in node.exprs):
+            raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
+
+
+def refuse_partial(state: State, realize: BlockRealize) -> None:
+    """The block runs for every value of its iterators, so that all it may write is written."""
+    block = realize.block
+    ranges = ranges_of(state.loops_above(realize))
+    points = [Range(v, IntImm(v.dtype, 1)) for v in realize.iter_values]
+    filled = lower_region(points, ranges, realize.predicate)
+    if filled is not None and covers(filled, [v.dom for v in block.iter_vars], Analyzer(ranges)):
+        return
+    raise state.error(
+        "partial-domain",
+        f"{block.name} is not proved to run for all values of its iterators, so a copy of its "
+        "whole result would hold elements that were never written",
+        realize,
+    )
+
+
+def top_of(state: State, node: Stmt) -> Stmt:
+    """The statement right in the enclosing block (or in a sequence there) that holds `node`."""
+    parent = state.parent(node)
+    while parent is not None and not isinstance(parent, Block):
+        if isinstance(parent, SeqStmt) and isinstance(state.parent(parent), Block):
+            break
+        node, parent = parent, state.parent(parent)
+    return node
+
+
+def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    """The loops above a block that hold nothing but it; others above it are refused."""
+    loops = state.loops_above(realize)
+    top: Stmt = realize
+    for loop in reversed(loops):
+        if loop.body is not top:
+            raise state.error(
+                "not-single-branch",
+                f"the loop {loop.var.name} holds more than the block {realize.block.name}",
+                loop,
+                hint="the block must be alone below the loops of its block",
+            )
+        top = loop
+    return loops
+
+
+def tells(indices: Sequence[Expr], iters: Sequence[IterVar]) -> Var | None:
+    """An iterator whose value is not proved to follow from `indices`; None when all do."""
+    ranges = {v.var: range_interval(v.dom.min, v.dom.extent) for v in iters}
+    box = [(linear(i), 1.0) for i in indices]
+    met = collide(box, box, Outside(ranges), ranges)
+    if met is None:
+        return None
+    for var, (low, high) in ranges.items():
+        if low != high and met.get(var, (low, high)) != (0, 0):
+            return var
+    return None
+
+
+def in_bounds(indices: Sequence[Expr], shape: Sequence[Expr], analyzer: Analyzer) -> Expr:
+    """The conditions, beyond those proved, under which `indices` lie within `shape`."""
+    out: Expr = TRUE
+    for index, extent in zip(indices, shape, strict=True):
+        zero = as_expr(0, index.dtype)
+        for condition in (compare(LE, zero, index), compare(LT, index, extent)):
+            if not analyzer.prove(condition):
+                out = logical_and(out, condition)
+    return out
+
+
+def stage(
+    state: State,
+    name: str,
+    domains: Sequence[Range],
+    body: Callable[[tuple[Var, ...]], Stmt],
+    guard: Callable[[tuple[Var, ...]], Expr] | None = None,
+    loops: Sequence[Range] | None = None,
+) -> tuple[Stmt, Block]:
+    """A new block of spatial iterators under a loop for each, and the block itself.
+
+    Args:
+        domains: the values of each iterator.
+        body: the statement over the iterators; the regions are found from it.
+        guard: the predicate, over the iterators.
+        loops: what each iterator really runs over (default: its domain).
+    """
+    iters = tuple(
+        IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains)
+    )
+    point = tuple(v.var for v in iters)
+    block = Block(state.fresh_block_name(name), iters, (), (), body(point))
+    reads, writes = block_access_regions(block)
+    block = evolve(block, reads=reads, writes=writes)
+    run = domains if loops is None else loops
+    above: list[tuple[Var, Expr | int]] = [
+        (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(run)
+    ]
+    values = tuple(
+        var if as_int(r.min) == 0 else r.min + var for r, (var, _) in zip(run, above, strict=True)
+    )
+    predicate = TRUE if guard is None else guard(point)
+    predicate = substitute(predicate, dict(zip(point, values, strict=True)))
+    return nest(above, BlockRealize(values, predicate, block)), block
+
+
+def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], Stmt]:
+    """The edit of a scope block that allocates buffers, and runs `before` first."""
+
+    def change(node: Stmt) -> Stmt:
+        assert isinstance(node, Block)
+        body = node.body if before is None else seq((before, node.body))
+        return evolve(node, body=body, alloc_buffers=(*node.alloc_buffers, *new))
+
+    return change
+
+
+def beside(anchor: Stmt, before: Sequence[Stmt] = (), after: Sequence[Stmt] = ()) -> edit.Edits:
+    """Statements right before and right after `anchor`."""
+    return edit.wrap(anchor, lambda s: seq((*before, s, *after)))
+
+
+def plain_int(state: State, value: Any, what: str) -> int:
+    """An integer argument (or a sampled one); anything else is refused."""
+    number = state.integer(value) if not isinstance(value, bool) else None
+    if number is None:
+        raise state.error("not-an-integer", f"{what} is {value!r}, not an integer")
+    return number
