@@ -60,7 +60,7 @@ FLOORS: list[tuple[str, str]] = [
     ("measure", "candidate worker process data arena jobs settings local replay cluster"),
     ("cost", "motion summary features model lightgbm"),
     ("database", "record store lookup"),
-    ("search", "population strategy evolution annealing baselines observe run tasks"),
+    ("search", "population strategy draft evolution annealing baselines observe run tasks"),
     ("", "tune"),
     ("frontend", "te einsum torch"),
     ("report", "selftest doctor torch_ops peers progress tables compare html"),

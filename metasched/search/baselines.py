@@ -20,7 +20,8 @@ class ReplayTrace:
 
     def propose(self, count: int) -> list[Individual]:
         """New random programs."""
-        task, found, failures = self.task, [], 0
+        task, failures = self.task, 0
+        found: list[Individual] = []
         keys = set(task.population.seen)
         while len(found) < count and failures < MAX_FAILURES:
             seed = derive_seed(task.seed, "replay-trace", self._drawn)

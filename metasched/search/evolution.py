@@ -1,8 +1,9 @@
-"""Evolutionary search guided by a cost model, in small rounds.
+"""Evolutionary search guided by a cost model, in small rounds: draft, verify, measure, learn.
 
-A round replays at most `REPLAYS` traces exactly: fresh samples of the spaces, mutants and crossings
-of the fastest programs measured and of those the model likes. The model ranks what survives; the
-best are measured, with a share of random ones among them so that the model meets the unexpected.
+A round drafts thousands of decision vectors on paper (`draft`) and replays a limited number of
+traces exactly: the most promising drafts, some unbiased ones, and mutants and crossings of the
+fastest programs measured and of those the model likes. The model ranks what survives; the best are
+measured, with a share of random ones among them so that the model meets the unexpected.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import numpy as np
 from metasched.mutate.crossover import crossover
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.trace import Trace
+from metasched.search.draft import Array, Draft, Rows, Surrogate
 from metasched.search.population import Individual
 from metasched.search.strategy import STRATEGIES, SearchTask
+
+_REMEMBERED = 512  # replayed programs of a space that its surrogate is fitted to
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +28,23 @@ class EvolutionOptions:
     """Sizes and shares of a round.
 
     Attributes:
+        drafts: decision vectors drafted in a round.
         replays: exact replays in a round at most.
-        first: fresh samples in the first round.
+        first: exact replays in the first round, all unbiased drafts.
+        drafted: share of later rounds spent on the best drafts.
+        unbiased: share of later rounds spent on drafts taken as they come.
         generations: mutation rounds within a round, each from the best so far.
-        fresh: share of later rounds spent on fresh samples.
         crossing: share of children that cross two parents of one space.
         epsilon: share of measured candidates taken at random.
         parents: how many measured programs breed.
     """
 
-    replays: int = 224
-    first: int = 192
+    drafts: int = 20_000
+    replays: int = 160
+    first: int = 128
+    drafted: float = 0.3
+    unbiased: float = 0.1
     generations: int = 3
-    fresh: float = 0.25
     crossing: float = 0.15
     epsilon: float = 0.1
     parents: int = 12
@@ -48,17 +56,22 @@ class EvolutionarySearch:
     def __init__(self, task: SearchTask, options: EvolutionOptions | None = None) -> None:
         self.task, self.options = task, options or EvolutionOptions()
         self.round = 0
+        self._drafts: list[Draft | None] | None = None
+        self._known: dict[int, dict[str, Individual]] = {}
 
     def propose(self, count: int) -> list[Individual]:
         """The programs of the next round, the most promising first."""
-        rng = Rng(derive_seed(self.task.seed, "round", self.round))
+        rng, options = Rng(derive_seed(self.task.seed, "round", self.round)), self.options
         pool: dict[str, Individual] = {}
-        learnt = bool(self.task.population.measured)
-        fresh = self.options.first if not learnt else int(self.options.replays * self.options.fresh)
-        self._enter(pool, self._fresh(fresh))
-        if learnt:
-            share = (self.options.replays - fresh) // self.options.generations
-            for generation in range(self.options.generations):
+        if not self.task.population.measured:
+            self._enter(pool, self._drafted(options.first, best=False))
+        else:
+            best = int(options.replays * options.drafted)
+            unbiased = int(options.replays * options.unbiased)
+            self._enter(pool, self._drafted(best, best=True))
+            self._enter(pool, self._drafted(unbiased, best=False))
+            share = (options.replays - best - unbiased) // options.generations
+            for generation in range(options.generations):
                 self._enter(pool, self._children(pool, share, generation, rng))
         self.round += 1
         return self._pick(pool, count, rng)
@@ -70,15 +83,54 @@ class EvolutionarySearch:
 
     def _enter(self, pool: dict[str, Individual], found: Iterator[Individual | None]) -> None:
         for one in found:
-            if one is not None and one.key not in self.task.population.seen:
+            if one is None:
+                continue
+            self._known.setdefault(one.space, {})[one.key] = one
+            if one.key not in self.task.population.seen:
                 pool.setdefault(one.key, one)
 
-    def _fresh(self, count: int) -> Iterator[Individual | None]:
-        """Random members, the spaces in turn."""
-        spaces = len(self.task.workshop.spaces)
-        for slot in range(count):
-            seed = derive_seed(self.task.seed, self.round, "fresh", slot)
-            yield self.task.workshop.fresh(slot % spaces, seed)
+    def _drafted(self, count: int, *, best: bool) -> Iterator[Individual | None]:
+        """Replays of drafts: the best by the surrogate, or as they come."""
+        drafts = self._tables()
+        open_spaces = [n for n, draft in enumerate(drafts) if draft is not None]
+        for space in open_spaces:
+            draft = drafts[space]
+            assert draft is not None
+            seed = derive_seed(self.task.seed, self.round, space, best)
+            rows = draft.draw(self.options.drafts // len(open_spaces), np.random.default_rng(seed))
+            order: Array = np.arange(len(rows))
+            if best:
+                scores = self._surrogate(space, draft, rows)
+                order = np.argsort(-scores, kind="stable") if scores is not None else order
+            else:
+                np.random.default_rng(seed + 1).shuffle(order)
+            share = count // len(open_spaces) + (space < count % len(open_spaces))
+            for position in order[:share]:
+                yield self.task.workshop.replay(draft.decoded(rows, int(position)), space, seed)
+
+    def _tables(self) -> list[Draft | None]:
+        """The design spaces as tables; None for a space of which no sample survives."""
+        if self._drafts is None:
+            self._drafts = []
+            workshop = self.task.workshop
+            for space in range(len(workshop.spaces)):
+                seeds = (derive_seed(self.task.seed, "table", space, n) for n in range(8))
+                made = (workshop.fresh(space, seed) for seed in seeds)
+                first = next((one for one in made if one is not None), None)
+                self._drafts.append(None if first is None else Draft(first.trace, self.task.seed))
+        return self._drafts
+
+    def _surrogate(self, space: int, draft: Draft, rows: Rows) -> Array | None:
+        """Scores of drafts from a quadratic fitted to the model's scores of what was replayed."""
+        known = list(self._known.get(space, {}).values())[-_REMEMBERED:]
+        fitted = [(one, row) for one in known if (row := draft.row_of(one.trace)) is not None]
+        if not fitted:
+            return None
+        model = Surrogate()
+        scores = self.task.model.predict(np.stack([one.vector for one, _ in fitted]))
+        if not model.fit(np.stack([row for _, row in fitted]), np.asarray(scores)):
+            return None
+        return model.predict(rows.numbers)
 
     def _children(
         self, pool: dict[str, Individual], count: int, generation: int, rng: Rng

@@ -14,15 +14,21 @@ from metasched.errors import TraceError, TuneError
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
+from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.strategy import STRATEGIES
 from metasched.tune import STORE, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
 FUNC = matmul()
+SMALL = EvolutionOptions(drafts=512, replays=48, first=32, generations=2)
+STRATEGIES.register("small", lambda task: EvolutionarySearch(task, SMALL), override=True)
 
 
 def run(folder: Path, **options):
-    settings = {"target": TARGET, "trials": 40, "seed": 7, "runner": replay_runner}
+    settings = {
+        "target": TARGET, "trials": 40, "seed": 7, "runner": replay_runner, "strategy": "small",
+    }  # fmt: skip
     return tune(FUNC, work_dir=folder, **{**settings, **options})
 
 
@@ -100,9 +106,8 @@ def test_failures_are_counted_with_their_reason_and_never_win(tmp_path):
 
 
 def test_when_everything_fails_there_is_no_best(tmp_path):
-    result = run(
-        tmp_path, trials=8, runner=lambda f, t: ReplayRunner(cost=lambda c: Outcome(Status.RUN_CRASH))
-    )
+    crash = ReplayRunner(cost=lambda c: Outcome(Status.RUN_CRASH))
+    result = run(tmp_path, trials=8, runner=lambda f, t: crash)
     assert result.best is None and result.gflops is None and result.failed == 8
 
 
@@ -113,8 +118,9 @@ def test_the_time_limit_ends_a_run(tmp_path):
 
 def test_a_small_space_is_exhausted(tmp_path):
     result = tune(
-        matmul(2), target=TARGET, trials=5000, seed=0, runner=replay_runner, work_dir=tmp_path
-    )
+        matmul(2), target=TARGET, trials=5000, seed=0, runner=replay_runner, work_dir=tmp_path,
+        strategy="small",
+    )  # fmt: skip
     assert result.ended == "exhausted" and 0 < result.trials < 5000
 
 
@@ -162,7 +168,7 @@ def test_a_truncated_trace_file_is_named(tmp_path):
 def test_several_tasks_share_a_budget_by_expected_gain(tmp_path):
     results = tune_tasks(
         {"small": matmul(16), "large": matmul(64)}, target=TARGET, trials=64, total_trials=64,
-        weights={"small": 1e-3}, seed=0, runner=replay_runner, work_dir=tmp_path,
+        weights={"small": 1e-3}, seed=0, runner=replay_runner, work_dir=tmp_path, strategy="small",
     )  # fmt: skip
     assert sum(r.trials for r in results.values()) == 64
     assert results["large"].trials > results["small"].trials

@@ -1,0 +1,180 @@
+"""Drafting: thousands of decision vectors drawn, filtered and ranked in NumPy, none replayed.
+
+A design space is seen as a table: one column for each sampled number, one row for each candidate.
+Domains are enumerated once and drawn by index, constraints are evaluated on whole columns, and a
+quadratic in the logarithms of the numbers, fitted by ridge regression to the cost model's scores
+of the programs replayed so far, orders the rows. So exact replay is spent on the promising few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from metasched.ir import expr as e
+from metasched.ir.expr import Expr, FloatImm, IntImm
+from metasched.schedule import domain as domains
+from metasched.schedule.instruction import Entry
+from metasched.schedule.rng import Rng
+from metasched.schedule.trace import Trace
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+ENUMERATED = 30_000
+"""Decisions of one step that are listed; larger domains are represented by as many draws."""
+_RIDGE = 1e-2
+_LEAST_ROWS = 24  # fitted rows below which a fit says nothing
+
+_UFUNCS: dict[type[Expr], Callable[..., Any]] = {
+    e.Add: np.add, e.Sub: np.subtract, e.Mul: np.multiply, e.FloorDiv: np.floor_divide,
+    e.FloorMod: np.mod, e.Min: np.minimum, e.Max: np.maximum, e.EQ: np.equal, e.NE: np.not_equal,
+    e.LT: np.less, e.LE: np.less_equal, e.GT: np.greater, e.GE: np.greater_equal,
+    e.And: np.logical_and, e.Or: np.logical_or, e.Not: np.logical_not,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Drafted candidates of one space.
+
+    Attributes:
+        picks: for each row and sampling step the index into the step's list of decisions.
+        numbers: the sampled numbers themselves, one column each.
+    """
+
+    picks: Array
+    numbers: Array
+
+    def __len__(self) -> int:
+        return len(self.picks)
+
+    def take(self, which: Any) -> Rows:
+        return Rows(self.picks[which], self.numbers[which])
+
+
+class Draft:
+    """One design space as a table, made from any trace of it whose domains are filled in."""
+
+    def __init__(self, trace: Trace, seed: int) -> None:
+        self.trace = trace
+        self.steps = trace.sampling()
+        rng = Rng(seed)
+        self.lists = [_listed(entry, rng) for _, entry in self.steps]
+        self.tables = [
+            np.array([domains.values(entry.domain, d) for d in decisions], dtype=np.int64)
+            for (_, entry), decisions in zip(self.steps, self.lists, strict=True)
+        ]
+        self.columns: dict[Any, int] = {}
+        for (_, entry), table in zip(self.steps, self.tables, strict=True):
+            outputs = entry.outputs if table.shape[1] == len(entry.outputs) else ()
+            start = sum(t.shape[1] for t in self.tables[: self._position(entry)])
+            self.columns.update({rv: start + n for n, rv in enumerate(outputs)})
+        self.conditions = [x.values[0] for x in trace.entries if x.kind.name == "require"]
+
+    def _position(self, entry: Entry) -> int:
+        return next(n for n, (_, other) in enumerate(self.steps) if other is entry)
+
+    @property
+    def size(self) -> int:
+        """How many decision vectors there are, constraints not counted."""
+        total = 1
+        for decisions in self.lists:
+            total *= len(decisions)
+        return total
+
+    def draw(self, count: int, rng: np.random.Generator) -> Rows:
+        """Up to `count` distinct rows that keep every constraint."""
+        if not self.steps:
+            return Rows(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64))
+        picks = np.stack([rng.integers(0, len(x), count) for x in self.lists], axis=1)
+        picks = np.unique(picks, axis=0)
+        rows = Rows(picks, self._numbers(picks))
+        return rows.take(np.flatnonzero(self._allowed(rows.numbers)))
+
+    def row_of(self, trace: Trace) -> Array | None:
+        """The numbers of a trace of this space, None when its steps are others."""
+        found: list[int] = []
+        steps = trace.sampling()
+        if len(steps) != len(self.steps):
+            return None
+        for _, entry in steps:
+            found += domains.values(entry.domain, entry.decision)
+        return np.array(found) if len(found) == sum(t.shape[1] for t in self.tables) else None
+
+    def decoded(self, rows: Rows, position: int) -> Trace:
+        """A row as a trace."""
+        trace = self.trace
+        entries = list(trace.entries)
+        for (place, entry), decisions, pick in zip(
+            self.steps, self.lists, rows.picks[position], strict=True
+        ):
+            entries[place] = entry.with_decision(decisions[int(pick)])
+        return Trace(tuple(entries))
+
+    def _numbers(self, picks: Array) -> Array:
+        parts = [table[picks[:, n]] for n, table in enumerate(self.tables)]
+        return np.concatenate(parts, axis=1)
+
+    def _allowed(self, numbers: Array) -> Array:
+        good = np.ones(len(numbers), dtype=bool)
+        for condition in self.conditions:
+            value = self._evaluate(condition, numbers)
+            if value is not None:
+                good &= np.broadcast_to(np.asarray(value, dtype=bool), good.shape)
+        return good
+
+    def _evaluate(self, expr: Expr, numbers: Array) -> Any:
+        """An expression over whole columns; None where it has parts that are no columns."""
+        if isinstance(expr, (IntImm, FloatImm)):
+            return expr.value
+        column = self.columns.get(expr)
+        if column is not None:
+            return numbers[:, column]
+        rule = _UFUNCS.get(type(expr))
+        parts = [self._evaluate(child, numbers) for child in expr.children]
+        if rule is None or any(p is None for p in parts):
+            return None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return rule(*parts)
+
+
+def _listed(entry: Entry, rng: Rng) -> Sequence[Any]:
+    """All decisions of a step, or many random ones of a domain too large to list."""
+    every = domains.enumerated(entry.domain, ENUMERATED)
+    return every or [domains.draw(entry.domain, rng) for _ in range(2048)]
+
+
+class Surrogate:
+    """Ridge regression on logarithms, their squares and products: scores from numbers alone."""
+
+    def __init__(self) -> None:
+        self._weights: Array | None = None
+        self._scale: tuple[Array, Array] | None = None
+
+    def fit(self, numbers: Array, scores: Array) -> bool:
+        """Fit rows of numbers to scores (higher is better); False when there is too little."""
+        if len(numbers) < _LEAST_ROWS or float(np.ptp(scores)) == 0.0:
+            self._weights = None
+            return False
+        design = self._design(numbers, fitting=True)
+        centred = (scores - scores.mean()) / scores.std()
+        gram = design.T @ design + _RIDGE * len(design) * np.eye(design.shape[1])
+        self._weights = np.linalg.solve(gram, design.T @ centred)
+        return True
+
+    def predict(self, numbers: Array) -> Array | None:
+        """Scores of rows, None when nothing was fitted."""
+        if self._weights is None:
+            return None
+        return self._design(numbers, fitting=False) @ self._weights
+
+    def _design(self, numbers: Array, *, fitting: bool) -> Array:
+        logs = np.log2(1.0 + np.maximum(numbers, 0))
+        if fitting or self._scale is None:
+            self._scale = (logs.mean(axis=0), logs.std(axis=0) + 1e-6)
+        x = (logs - self._scale[0]) / self._scale[1]
+        upper = np.triu_indices(x.shape[1])
+        products = x[:, upper[0]] * x[:, upper[1]]
+        return np.concatenate([np.ones((len(x), 1)), x, products], axis=1)

@@ -1,0 +1,78 @@
+"""Drafts: rows keep the constraints, decode to traces that replay, and a surrogate ranks them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metasched.schedule.numbers import number_of
+from metasched.search.draft import Draft, Surrogate
+from metasched.search.population import Workshop
+from metasched.tune import default_space
+from tests.search.tasks import TARGET, matmul
+
+
+@pytest.fixture(scope="module")
+def workshop():
+    return Workshop(matmul(64), TARGET, default_space(TARGET), 0)
+
+
+@pytest.fixture(scope="module", params=[0, 1])
+def draft(request, workshop):
+    return request.param, Draft(workshop.fresh(request.param, 1).trace, 0)
+
+
+def test_rows_are_distinct_and_keep_every_constraint(draft):
+    _, table = draft
+    rows = table.draw(2000, np.random.default_rng(0))
+    assert len(rows) > 50
+    assert len(np.unique(rows.picks, axis=0)) == len(rows)
+    for position in range(0, len(rows), 7):
+        trace = table.decoded(rows, position)
+        values = {}
+        for _, entry in trace.sampling():
+            row = dict(zip(entry.outputs, table.row_of(trace)[: len(entry.outputs)], strict=False))
+            assert row is not None
+        for rv, column in table.columns.items():
+            values[rv] = int(rows.numbers[position, column])
+        assert all(number_of(c, values) for c in table.conditions)
+
+
+def test_a_decoded_row_replays_with_exactly_its_decisions(draft, workshop):
+    space, table = draft
+    rows = table.draw(500, np.random.default_rng(1))
+    for position in range(0, len(rows), max(1, len(rows) // 12)):
+        trace = table.decoded(rows, position)
+        made = workshop.replay(trace, space, decisions="stored")
+        assert made is not None
+        assert made.trace.decisions() == trace.decisions()
+        assert np.array_equal(table.row_of(made.trace), rows.numbers[position])
+
+
+def test_a_trace_of_another_space_has_no_row(workshop):
+    first, second = (Draft(workshop.fresh(n, 1).trace, 0) for n in (0, 1))
+    other = workshop.fresh(1, 3).trace
+    assert second.row_of(other) is not None
+    assert len(first.steps) == len(second.steps) or first.row_of(other) is None
+
+
+def test_the_surrogate_ranks_what_a_quadratic_can_express(draft):
+    _, table = draft
+    rows = table.draw(3000, np.random.default_rng(2))
+    logs = np.log2(1.0 + rows.numbers)
+    truth = -((logs[:, 1] - 2) ** 2) - 0.5 * (logs[:, -1] - 3) ** 2
+    model = Surrogate()
+    half = len(rows) // 2
+    assert model.fit(rows.numbers[:half], truth[:half])
+    guess = model.predict(rows.numbers[half:])
+    agree = np.corrcoef(guess, truth[half:])[0, 1]
+    assert agree > 0.95
+
+
+def test_too_few_rows_or_equal_scores_fit_nothing(draft):
+    _, table = draft
+    rows = table.draw(200, np.random.default_rng(3))
+    model = Surrogate()
+    assert not model.fit(rows.numbers[:5], np.arange(5.0))
+    assert not model.fit(rows.numbers, np.zeros(len(rows)))
+    assert model.predict(rows.numbers) is None
