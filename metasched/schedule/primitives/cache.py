@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.scope import Child, Scope
@@ -67,18 +68,18 @@ def cache_read(
             hint="only a buffer with at most one writer before its readers can be cached",
         )  # fmt: skip
     readers = _consumers(state, scope, buffer, consumer_blocks, writers)
-    cache = cache_buffer(buffer, storage_scope)
+    anchor: Stmt | None = None
+    outer: tuple[For, ...] = ()
     if writers:
         anchor = _split_point(state, writers[0], readers)
-        source = _written_region(state, writers[0], buffer, anchor)
+        outer = state.loops_above(anchor)
+        region = _written_region(state, writers[0], buffer, anchor)
     else:
-        anchor = None
-        source = _read_region(readers, buffer)
-    outer = state.loops_above(anchor) if anchor is not None else ()
-    copy = copy_nest(state, cache.name, buffer, cache, source, outer)
-    edits = [
-        edit.wrap(c.realize, lambda s: redirect(s, buffer, cache, loads=True)) for c in readers
-    ]
+        region = _declared_region(scope, buffer)
+    plan = CachePlan.of(buffer, storage_scope, region, outer)
+    cache = plan.cache
+    copy = plan.copy(state, into_cache=True)
+    edits = [edit.wrap(c.realize, lambda s: plan.redirect(s, stores=False)) for c in readers]
     if anchor is not None:
         edits.append(edit.insert(anchor, copy, after=True))
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, anchor is None)))
@@ -123,14 +124,13 @@ def cache_write(
         direct = _consumers(state, scope, buffer, consumer_blocks, [writer])
     readers = [c for c in scope.readers(buffer) if c.realize is not realize]
     anchor = _split_point(state, writer, readers)
-    cache = cache_buffer(buffer, storage_scope)
-    source = _written_region(state, writer, buffer, anchor)
     outer = state.loops_above(anchor)
-    copy = copy_nest(state, cache.name, cache, buffer, source, outer)
-    edits = [edit.wrap(realize, lambda s: redirect(s, buffer, cache, loads=True, stores=True))]
-    edits += [
-        edit.wrap(c.realize, lambda s: redirect(s, buffer, cache, loads=True)) for c in direct
-    ]
+    region = _written_region(state, writer, buffer, anchor)
+    plan = CachePlan.of(buffer, storage_scope, region, outer)
+    cache = plan.cache
+    copy = plan.copy(state, into_cache=False)
+    edits = [edit.wrap(realize, lambda s: plan.redirect(s, stores=True))]
+    edits += [edit.wrap(c.realize, lambda s: plan.redirect(s, stores=False)) for c in direct]
     edits.append(edit.insert(anchor, copy, after=True))
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, False)))
     state.commit(*edits)
@@ -140,75 +140,116 @@ def cache_write(
     return state.new_block(token)
 
 
-def cache_buffer(buffer: Buffer, scope: str) -> Buffer:
-    """A compact buffer like `buffer` in another scope, named after both."""
+def cache_buffer(buffer: Buffer, scope: str, shape: tuple[Expr, ...] | None = None) -> Buffer:
+    """A dense buffer like `buffer` (or of another shape) in another scope, named after both."""
     name = f"{buffer.name}_{scope.replace('.', '_')}"
-    return Buffer(name, buffer.shape, buffer.dtype, scope, (), None, buffer.align)
+    size = buffer.shape if shape is None else shape
+    return Buffer(name, size, buffer.dtype, scope, (), None, buffer.align)
 
 
-def copy_nest(
-    state: State,
-    name: str,
-    source: Buffer,
-    target: Buffer,
-    region: Sequence[Range],
-    outer: Sequence[For] = (),
-) -> Stmt:
-    """`target[region] = source[region]`, one block under a loop for each dimension.
+@dataclass(frozen=True, slots=True, eq=False)
+class CachePlan:
+    """A cache of part of a buffer.
 
-    A predicate keeps it within the buffer where the region, below the loops `outer`, may not be.
+    Attributes:
+        buffer, cache: the original and its cache, named after both (`A_shared`).
+        region: what is copied at a time.
+        outer: the loops above the copy.
+        compact: the cache holds the region only, its first element at index zero; otherwise it
+            has the shape of the buffer.
     """
-    iters = [
-        IterVar(state.fresh_var(f"v{d}", r.min.dtype), Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype)))
-        for d, (r, extent) in enumerate(zip(region, source.shape, strict=True))
-    ]
-    point = tuple(v.var for v in iters)
-    store = BufferStore(target, BufferLoad(source, point), point)
-    block = Block(
-        state.fresh_block_name(name), tuple(iters),
-        (BufferRegion.point(source, point),), (BufferRegion.point(target, point),), store,
-    )  # fmt: skip
-    loops: list[tuple[Var, Expr | int]] = [
-        (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(region)
-    ]
-    analyzer = Analyzer(ranges_of(outer))
-    values, predicate = [], TRUE
-    for r, (var, _), extent in zip(region, loops, source.shape, strict=True):
-        analyzer.bind(var, Range(IntImm(var.dtype, 0), r.extent))
-        values.append(analyzer.simplify(r.min + var))
-        for condition in (values[-1] >= 0, compare(LT, values[-1], extent.astype(var.dtype))):
-            if not analyzer.prove(condition):
-                predicate = logical_and(predicate, analyzer.simplify(condition))
-    return nest(loops, BlockRealize(tuple(values), predicate, block))
 
+    buffer: Buffer
+    cache: Buffer
+    region: tuple[Range, ...]
+    outer: tuple[For, ...]
+    compact: bool
 
-def redirect(
-    stmt: Stmt, old: Buffer, new: Buffer, *, loads: bool = False, stores: bool = False
-) -> Stmt:
-    """`stmt` reading (and writing) `new` where it read (and wrote) `old`."""
-    if loads and stores:
-        return substitute_buffers(stmt, {old: new})
+    @staticmethod
+    def of(
+        buffer: Buffer, scope: str, region: Sequence[Range], outer: Sequence[For]
+    ) -> CachePlan:
+        """A compact cache where the copy stands under no loop and its region has constant bounds."""
+        compact = not outer and all(
+            as_int(r.min) is not None and as_int(r.extent) is not None for r in region
+        )
+        shape = tuple(r.extent for r in region) if compact else buffer.shape
+        cache = cache_buffer(buffer, scope, shape)
+        return CachePlan(buffer, cache, tuple(region), tuple(outer), compact)
 
-    def on_expr(node: Expr) -> Expr | None:
-        if loads and isinstance(node, BufferLoad) and node.buffer is old:
-            return BufferLoad(new, node.indices, node.predicate)
-        return None
+    def inside(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where the cache holds the element of the buffer at `indices`."""
+        if not self.compact:
+            return tuple(indices)
+        pairs = zip(indices, self.region, strict=True)
+        return tuple(i if as_int(r.min) == 0 else Analyzer().simplify(i - r.min) for i, r in pairs)
 
-    def on_stmt(node: Stmt) -> Stmt | None:
-        if isinstance(node, Block):
-            reads = tuple(
-                BufferRegion(new, r.region) if loads and r.buffer is old else r for r in node.reads
-            )
-            matches = tuple(
-                MatchBufferRegion(m.buffer, BufferRegion(new, m.source.region))
-                if loads and m.source.buffer is old
-                else m
-                for m in node.match_buffers
-            )
-            return evolve(node, reads=reads, match_buffers=matches)
-        return None
+    def copy(self, state: State, *, into_cache: bool) -> Stmt:
+        """The nest that copies the region, one block under a loop for each dimension.
 
-    return transform(stmt, on_stmt, on_expr)
+        A predicate keeps it within the buffer where the region may reach beyond.
+        """
+        loops: list[tuple[Var, Expr | int]] = [
+            (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(self.region)
+        ]
+        iters, there = [], []
+        values: list[Expr] = []
+        predicate: Expr = TRUE
+        analyzer = Analyzer(ranges_of(self.outer))
+        for d, (r, (var, _)) in enumerate(zip(self.region, loops, strict=True)):
+            own = state.fresh_var(f"v{d}", var.dtype)
+            zero = IntImm(var.dtype, 0)
+            extent = self.cache.shape[d].astype(var.dtype)
+            iters.append(IterVar(own, Range(zero, extent)))
+            if self.compact:
+                values.append(var)
+                there.append(own if as_int(r.min) == 0 else own + r.min)
+                continue
+            analyzer.bind(var, Range(zero, r.extent))
+            values.append(analyzer.simplify(r.min + var))
+            there.append(own)
+            for condition in (values[-1] >= 0, compare(LT, values[-1], extent)):
+                if not analyzer.prove(condition):
+                    predicate = logical_and(predicate, analyzer.simplify(condition))
+        here = [v.var for v in iters]
+        sides = [(self.buffer, tuple(there)), (self.cache, tuple(here))]
+        (source, at), (target, to) = sides if into_cache else reversed(sides)
+        block = Block(
+            state.fresh_block_name(self.cache.name), tuple(iters),
+            (BufferRegion.point(source, at),), (BufferRegion.point(target, to),),
+            BufferStore(target, BufferLoad(source, at), to),
+        )  # fmt: skip
+        return nest(loops, BlockRealize(tuple(values), predicate, block))
+
+    def redirect(self, stmt: Stmt, *, stores: bool) -> Stmt:
+        """`stmt` reading (and, with `stores`, writing) the cache where it used the buffer."""
+        old, new = self.buffer, self.cache
+        if stores and new.shape == old.shape:
+            return substitute_buffers(stmt, {old: new})
+
+        def moved(r: BufferRegion) -> BufferRegion:
+            if r.buffer is not old:
+                return r
+            lows = self.inside([d.min for d in r.region])
+            pairs = zip(lows, r.region, strict=True)
+            return BufferRegion(new, tuple(Range(low, d.extent) for low, d in pairs))
+
+        def on_expr(node: Expr) -> Expr | None:
+            if isinstance(node, BufferLoad) and node.buffer is old:
+                return BufferLoad(new, self.inside(node.indices), node.predicate)
+            return None
+
+        def on_stmt(node: Stmt) -> Stmt | None:
+            if stores and isinstance(node, BufferStore) and node.buffer is old:
+                return BufferStore(new, node.value, self.inside(node.indices), node.predicate)
+            if not isinstance(node, Block):
+                return None
+            matches = tuple(MatchBufferRegion(m.buffer, moved(m.source)) for m in node.match_buffers)
+            writes = tuple(map(moved, node.writes)) if stores else node.writes
+            reads = tuple(map(moved, node.reads))
+            return evolve(node, reads=reads, writes=writes, match_buffers=matches)
+
+        return transform(stmt, on_stmt, on_expr)
 
 
 def _consumers(
@@ -258,13 +299,12 @@ def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -
     return _bound_region(writer, writer.block.writes, buffer, inner)
 
 
-def _read_region(readers: Sequence[Child], buffer: Buffer) -> list[Range]:
-    """What the readers read of `buffer` during one execution of the scope."""
-    box: list[Range] | None = None
-    for child in readers:
-        region = _bound_region(child, child.block.reads, buffer, child.loops)
-        box = region if box is None else union_regions(box, region)
-    assert box is not None
+def _declared_region(scope: Scope, buffer: Buffer) -> list[Range]:
+    """What the block of the scope declares to read of `buffer`; all of it where it does not say."""
+    declared = [r.region for r in scope.block.reads if r.buffer is buffer]
+    box = list(declared[0] if declared else buffer.whole().region)
+    for region in declared[1:]:
+        box = union_regions(box, region)
     return box
 
 
