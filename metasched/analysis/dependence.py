@@ -405,14 +405,14 @@ def reorder_violation(
     unknown = _unknown_effects(top, scope)
     if unknown is not None:
         return unknown
-    for child in scope.under(bottom):
-        failure = _reorderable(child, top)
-        if failure is not None:
-            return failure
     old_vars = [loop.var for loop in loops]
     new_vars = [loop.var for loop in new_order]
     if old_vars == new_vars:
         return None
+    for child in scope.under(bottom):
+        failure = _reorderable(child, top) or _init_late(child, old_vars, new_vars)
+        if failure is not None:
+            return failure
     harmless: dict[Buffer, bool] = {}
     for a, b, distance in _conflicts(scope, top):
         if _order_kept(old_vars, new_vars, distance) or _free_order(a, b, scope, top):
@@ -434,6 +434,26 @@ def _reorderable(child: Child, top: For) -> Failure | None:
     if failure is not None and affine_binding(child.realize, _below(child.loops, top)) is not None:
         return failure
     return None
+
+
+def _init_late(child: Child, old: Sequence[Var], new: Sequence[Var]) -> Failure | None:
+    """Whether an update could come before its init, which runs where the reduction starts.
+
+    Loops of reduce iterators alone start there in any order; one that drives both kinds does not.
+    """
+    block = child.block
+    if block.init is None:
+        return None
+    pairs = list(zip(block.iter_vars, child.realize.iter_values, strict=True))
+    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_spatial))
+    mixed = reduced & frozenset().union(*(free_vars(e) for v, e in pairs if v.is_spatial))
+    if mixed.isdisjoint(old):
+        return None
+    if [v for v in old if v in reduced] == [v for v in new if v in reduced]:
+        return None
+    name = next(v.name for v in old if v in mixed)
+    text = f"the loop {name} drives spatial and reduce iterators of {block.name}: reordered, an "
+    return Failure("init-late", f"{text}update could come before the init", child.realize)
 
 
 def _free_order(a: Touch, b: Touch, scope: Scope, top: For) -> bool:

@@ -215,3 +215,30 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
             for v, span in met.items():
                 if v not in fixed:
                     assert span[0] <= at[0][v] - at[1][v] <= span[1]
+
+
+def test_a_fused_spatial_and_reduction_loop_keeps_its_place():
+    """Found by fuzzing: after fuse(i, j), split by 8 and a swap, an update ran before its init."""
+    from metasched.analysis.dependence import reorder_violation
+    from metasched.analysis.scope import Scope
+    from metasched.schedule.schedule import Schedule
+    from metasched.script import parse
+
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((3, 20), "float32"), S: T.Buffer((3,), "float32")):
+    for i, j in T.grid(3, 20):
+        with T.block("S"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + A[vi, vj]
+"""
+    )
+    sch = Schedule(func, seed=0)
+    outer, inner = sch.split(sch.fuse(*sch.get_loops("S")), [None, 8])
+    loops = [sch.get(outer), sch.get(inner)]
+    failure = reorder_violation(loops, loops[::-1], Scope.of(sch.func.root))
+    assert failure is not None and failure.slug == "init-late"
+    assert "before the init" in failure.sentence
