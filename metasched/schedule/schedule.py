@@ -22,6 +22,7 @@ from metasched.schedule.instruction import (
     InstructionKind,
     flat_outputs,
 )
+from metasched.schedule.primitives.decompose_padding import can_decompose_padding
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
 from metasched.script.printer import script
@@ -122,6 +123,10 @@ class Schedule:
     def remove_rv(self, rv: RV) -> None:
         """Forget a handle; using it afterwards is an error."""
         self.state.table.pop(rv, None)
+
+    def can_decompose_padding(self, block: BlockRV, loop: LoopRV) -> bool:
+        """Whether `decompose_padding(block, loop)` would be accepted (not recorded)."""
+        return can_decompose_padding(self.state, block, loop)
 
     # -- copies --------------------------------------------------------------------------------
 
@@ -299,6 +304,7 @@ class Schedule:
     rfactor = recorded(p.rfactor)
     set_scope = recorded(p.set_scope)
     blockize = recorded(p.blockize)
+    tensorize = recorded(p.tensorize)
     reorder_block_iter_var = recorded(p.reorder_block_iter_var)
     reindex = recorded(p.reindex)
     reindex_cache_read = recorded(p.reindex_cache_read)
@@ -309,3 +315,6 @@ class Schedule:
     unsafe_set_dtype = recorded(p.unsafe_set_dtype)
     annotate_buffer_access = recorded(p.annotate_buffer_access)
     unsafe_hide_buffer_access = recorded(p.unsafe_hide_buffer_access)
+    transform_block_layout = recorded(p.transform_block_layout)
+    pad_einsum = recorded(p.pad_einsum)
+    decompose_padding = recorded(p.decompose_padding)

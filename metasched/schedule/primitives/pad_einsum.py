@@ -1,0 +1,292 @@
+"""pad_einsum: the iterators of an einsum-like block padded to multiples, zeros put in, results cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metasched.analysis import block as block_facts
+from metasched.analysis.reducer import identity_holds, match_reducer
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import (
+    LT,
+    TRUE,
+    Add,
+    Cast,
+    Div,
+    Expr,
+    FloatImm,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Sub,
+    Var,
+    as_expr,
+    as_int,
+    cast,
+    compare,
+    logical_and,
+)
+from metasched.ir.op import call
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
+from metasched.ir.visit import substitute_buffers, transform_expr, walk
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    refuse_on,
+    require_complete_or_reduction,
+    require_from_zero,
+    require_root_free,
+    require_stage_pipeline,
+)
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import (
+    Indices,
+    beside,
+    chain_above,
+    one_pattern,
+    plain_int,
+    stage,
+    top_of,
+    with_buffers,
+)
+from metasched.schedule.state import State
+
+
+@primitive()
+def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
+    """Make each iterator of `block` a multiple of its number in `padding`.
+
+    Buffers indexed by a padded iterator are read through copies `<buffer>_pad` with zeros around
+    them, and written to one from which the result is copied back. Loops and block keep their
+    handles.
+
+    requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
+              iterators; every buffer accessed at one place, by distinct iterators and constants;
+              one positive integer for each iterator, one of which pads; zeros in a padded
+              reduction change nothing
+    rewrite   C[i] += A[i, k] * B[k] over 7 x 7, padded by (4, 4)
+              -> A_pad, B_pad = A, B in zeros; C_pad[i] += A_pad[i, k] * B_pad[k] over 8 x 8;
+                 C = C_pad
+    """
+    assert isinstance(block, BlockRV)
+    realize = require_root_free(state, block)
+    old = realize.block
+    scope = require_stage_pipeline(state, realize)
+    require_complete_or_reduction(state, scope, realize)
+    grown = _grown(state, realize, padding)
+    loops = _loops(state, realize)
+    accesses = {
+        buffer: _plain_indices(state, realize, buffer) for buffer in _buffers(old)
+    }
+    _require_neutral(state, realize, grown, accesses)
+    written = {r.buffer for r in old.writes}
+    renamed: dict[Buffer, Buffer] = {}
+    before: list[Stmt] = []
+    after: list[Stmt] = []
+    for buffer, indices in accesses.items():
+        if not any(i in grown for i in indices):
+            continue
+        shape = tuple(grown.get(i, s) for i, s in zip(indices, buffer.shape, strict=True))
+        pad = Buffer(f"{buffer.name}_pad", shape, buffer.dtype, buffer.scope)
+        renamed[buffer] = pad
+        if buffer in written:
+            after.append(_trimmed(state, old, buffer, pad, indices))
+        else:
+            before.append(_padded(state, old, buffer, pad, indices))
+    iters = tuple(
+        IterVar(v.var, Range(v.dom.min, grown.get(v.var, v.dom.extent)), v.kind)
+        for v in old.iter_vars
+    )
+
+    def on_block(node: Stmt) -> Stmt:
+        changed = substitute_buffers(node, renamed)
+        assert isinstance(changed, Block)
+        return evolve(changed, iter_vars=iters)
+
+    edits = [edit.wrap(old, on_block)]
+    for loop, v in zip(loops, old.iter_vars, strict=True):
+        if v.var in grown:
+            edits.append(edit.wrap(loop, _with_extent(grown[v.var])))
+    edits.append(beside(top_of(state, realize), before, after))
+    edits.append(edit.wrap(scope.block, with_buffers(*renamed.values())))
+    state.commit(*edits)
+
+
+def _with_extent(extent: Expr):  # type: ignore[no-untyped-def]
+    return lambda s: evolve(s, extent=extent.astype(s.var.dtype))
+
+
+def _grown(state: State, realize: BlockRealize, padding: Sequence[int]) -> dict[Expr, Expr]:
+    """The padded iterators and their new extents."""
+    iters = realize.block.iter_vars
+    factors = [plain_int(state, n, "a padding") for n in padding]
+    if len(factors) != len(iters) or any(n < 1 for n in factors):
+        raise state.error(
+            "bad-padding",
+            f"{realize.block.name} has {len(iters)} iterators; {factors} is not one positive "
+            "integer for each",
+            realize,
+        )
+    an = Analyzer()
+    out: dict[Expr, Expr] = {}
+    for v, factor in zip(iters, factors, strict=True):
+        extent = v.dom.extent
+        if not an.prove(compare(LT, (extent % factor), 1)):
+            out[v.var] = an.simplify((extent + (factor - 1)) // factor * factor)
+    if not out:
+        raise state.error(
+            "nothing-to-pad",
+            f"the iterators of {realize.block.name} are multiples of {factors} already",
+            realize,
+        )
+    return out
+
+
+def _loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    loops = chain_above(state, realize)
+    refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
+    if realize.predicate is not TRUE:
+        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
+    an = Analyzer()
+    for loop, v in zip(loops, realize.block.iter_vars, strict=True):
+        require_from_zero(state, loop)
+        if as_int(v.dom.min) != 0 or not an.equal(v.dom.extent, loop.extent):
+            raise state.error(
+                "other-domain",
+                f"the loop {loop.var.name} does not run over the domain of {v.var.name}",
+                loop,
+            )
+    return loops
+
+
+def _buffers(block: Block) -> list[Buffer]:
+    """The buffers the block touches: those it reads, then those it writes."""
+    return list(dict.fromkeys(r.buffer for r in (*block.reads, *block.writes)))
+
+
+def _plain_indices(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
+    """The one place of an access, of distinct iterators and constants."""
+    indices = one_pattern(state, realize, buffer)
+    variables = [i for i in indices if isinstance(i, Var)]
+    plain = all(isinstance(i, Var) or as_int(i) is not None for i in indices)
+    if not plain or len(set(variables)) != len(variables):
+        raise state.error(
+            "not-plain-index",
+            f"the indices of {buffer.name} in {realize.block.name} are not distinct iterators and "
+            "constants",
+            realize,
+            hint="reindex the buffer first",
+        )
+    return indices
+
+
+def _require_neutral(
+    state: State,
+    realize: BlockRealize,
+    grown: Mapping[Expr, Expr],
+    accesses: Mapping[Buffer, Indices],
+) -> None:
+    """In a padded step of the reduction, what is combined into the result changes nothing."""
+    block = realize.block
+    for node in walk(block):
+        if isinstance(node, (Div, Mod, FloorDiv, FloorMod)) and node.dtype.is_int:
+            if as_int(node.b) in (None, 0) and any(isinstance(e, BufferLoad) for e in _below(node.b)):
+                raise state.error(
+                    "divides", f"{block.name} divides by a value that would be a padded zero", realize
+                )
+    reduced = [v for v in block.iter_vars if v.is_reduce and v.var in grown]
+    if not reduced:
+        return
+    found = match_reducer(block.init, block.body)
+    if found is None or found.name in ("argmin", "argmax", "tuple"):
+        raise state.error(
+            "unknown-reduction", f"{block.name} is no single reduction that can be padded", realize
+        )
+    for v in reduced:
+
+        def zero(node: Expr, var: Var = v.var) -> Expr | None:
+            if isinstance(node, BufferLoad) and var in accesses[node.buffer]:
+                return as_expr(0, node.dtype)
+            return _folded(node)
+
+        value = transform_expr(found.rhs[0], zero)
+        if not identity_holds(found.name, value):
+            raise state.error(
+                "not-neutral",
+                f"zeros in the padded part of {v.var.name} would change the {found.name} that "
+                f"{block.name} computes",
+                realize,
+                hint="pad spatial iterators only, or write the reduction so that zeros vanish",
+            )
+
+
+def _below(expr: Expr) -> list[Expr]:
+    stack, out = [expr], []
+    while stack:
+        node = stack.pop()
+        out.append(node)
+        stack.extend(node.children)
+    return out
+
+
+def _folded(node: Expr) -> Expr | None:
+    """Arithmetic on zeros; 0 * x counts as 0 only where x cannot be infinite."""
+    if isinstance(node, Cast):
+        return as_expr(0, node.dtype) if _is_zero(node.value) else cast(node.dtype, node.value)
+    if isinstance(node, (Add, Sub, Max, Min)) and _is_zero(node.a) and _is_zero(node.b):
+        return as_expr(0, node.dtype)
+    if isinstance(node, Mul):
+        zeros = [_is_zero(node.a), _is_zero(node.b)]
+        other = node.b if zeros[0] else node.a
+        if all(zeros) or (any(zeros) and (node.dtype.is_int or _finite(other))):
+            return as_expr(0, node.dtype)
+    return None
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, (IntImm, FloatImm)) and expr.value == 0
+
+
+def _finite(expr: Expr) -> bool:
+    """A number, or made of integers alone."""
+    if isinstance(expr, FloatImm):
+        return abs(expr.value) < float("inf")
+    return isinstance(expr, Cast) and expr.value.dtype.is_int
+
+
+def _padded(state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices) -> Stmt:
+    """pad = buffer where the iterators stay in their old domains, else zero."""
+    extents = {v.var: v.dom.extent for v in block.iter_vars}
+
+    def body(point: tuple[Var, ...]) -> Stmt:
+        inside: Expr = TRUE
+        for var, index, size in zip(point, indices, pad.shape, strict=True):
+            old = extents.get(index)  # type: ignore[call-overload]
+            if old is not None and not Analyzer().equal(old, size):
+                inside = logical_and(inside, compare(LT, var, old))
+        value = BufferLoad(buffer, point)
+        zero = as_expr(0, buffer.dtype)
+        return BufferStore(pad, call("if_then_else", inside, value, zero), point)
+
+    domains = [Range.of(as_expr(0, s.dtype), s) for s in pad.shape]
+    return stage(state, pad.name, domains, body)[0]
+
+
+def _trimmed(state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices) -> Stmt:
+    """buffer = pad for the old domains of the iterators."""
+    extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in block.iter_vars}
+    domains, run = [], []
+    for index, size in zip(indices, buffer.shape, strict=True):
+        domains.append(Range.of(as_expr(0, size.dtype), size))
+        point = Range.of(index, as_expr(1, index.dtype))
+        run.append(Range.of(as_expr(0, size.dtype), extents[index]) if index in extents else point)
+
+    def body(point: tuple[Var, ...]) -> Stmt:
+        return BufferStore(buffer, BufferLoad(pad, point), point)
+
+    return stage(state, pad.name, domains, body, loops=run)[0]

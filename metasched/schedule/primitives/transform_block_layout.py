@@ -1,0 +1,183 @@
+"""transform_block_layout: a block over other iterators, a bijective map of its old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from metasched.analysis import block as block_facts
+from metasched.analysis.dependence import carried_dependence
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import BufferRegion, Range
+from metasched.ir.expr import TRUE, Expr, IntImm, Var
+from metasched.ir.stmt import Block, BlockRealize, For, IterKind, IterVar, Stmt, evolve
+from metasched.ir.visit import free_vars, substitute, transform
+from metasched.schedule import edit
+from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import as_index_map, chain_above
+from metasched.schedule.rebind import nest
+from metasched.schedule.state import State
+
+
+@primitive()
+def transform_block_layout(
+    state: State, block: BlockLike, index_map: IndexMap | Callable[..., Any]
+) -> None:
+    """Let `block` iterate over `index_map` of its iterators, under new loops, one for each.
+
+    The loops above the block are consumed; get_loops gives the new ones.
+
+    requires  the block alone below loops without kind or annotation, which count from zero and are
+              its iterators; only spatial and reduce iterators; a map that is bijective on their
+              domains and mixes no kinds; the new order of iterations keeps every dependence
+    rewrite   for i, j in T.grid(4, 8): B[vi, vj] = A[vi, vj]
+              -> for ij in range(32): B[v // 8, v % 8] = A[v // 8, v % 8]
+    """
+    assert isinstance(block, BlockRV)
+    realize = require_root_free(state, block)
+    old = realize.block
+    mapping = as_index_map(state, index_map, len(old.iter_vars), realize)
+    state.canonical = {"index_map": mapping}
+    loops = _plain_loops(state, realize)
+    kinds = [_kind_of(state, realize, output, mapping) for output in mapping.outputs]
+    shape = [v.dom.extent for v in old.iter_vars]
+    try:
+        sizes = mapping.map_shape(shape)
+        back = mapping.inverse(shape)
+    except MetaschedError as error:
+        raise state.error("not-bijective", str(error), realize) from None
+    _require_order(state, realize, loops, mapping)
+    iters = tuple(
+        IterVar(state.fresh_var(f"v{n}", size.dtype), Range(IntImm(size.dtype, 0), size), kind)
+        for n, (size, kind) in enumerate(zip(sizes, kinds, strict=True))
+    )
+    known = {v.var: v.dom for v in iters}
+    analyzer = Analyzer(known)
+    inverse = back.apply([v.var for v in iters], analyzer)
+    values = {
+        v.var: value.astype(v.var.dtype) for v, value in zip(old.iter_vars, inverse, strict=True)
+    }
+    new = evolve(replaced_iters(old, values, analyzer), iter_vars=iters)
+    new_loops: list[tuple[Var, Expr | int]] = [
+        (state.fresh_var(f"ax{n}", v.var.dtype), v.dom.extent) for n, v in enumerate(iters)
+    ]
+    top: Stmt = loops[0] if loops else realize
+    bound = BlockRealize(tuple(var for var, _ in new_loops), TRUE, new)
+    state.commit(edit.replace(top, nest(new_loops, bound)))
+
+
+def _plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    loops = chain_above(state, realize)
+    refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
+    if realize.predicate is not TRUE:
+        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
+    for loop, v in zip(loops, realize.block.iter_vars, strict=True):
+        require_from_zero(state, loop)
+        if loop.kind.value != "serial" or loop.annotations:
+            raise state.error(
+                "loop-has-kind",
+                f"the loop {loop.var.name} has a kind or annotations that would be lost",
+                loop,
+                hint="transform the block before it is scheduled",
+            )
+        if not (v.is_spatial or v.is_reduce):
+            raise state.error(
+                "iterator-kind", f"the iterator {v.var.name} is {v.kind.value}, so its order counts",
+                realize,
+            )  # fmt: skip
+        same = Analyzer().equal(v.dom.extent, loop.extent) and Analyzer().equal(v.dom.min, loop.min)
+        if not same:
+            raise state.error(
+                "other-domain",
+                f"the loop {loop.var.name} does not run over the domain of {v.var.name}",
+                loop,
+            )
+    return loops
+
+
+def _kind_of(state: State, realize: BlockRealize, output: Expr, mapping: IndexMap) -> IterKind:
+    """The kind of the iterators that one output is made of."""
+    used = free_vars(output)
+    pairs = zip(mapping.inputs, realize.block.iter_vars, strict=True)
+    kinds = {v.kind for name, v in pairs if name in used}
+    if len(kinds) > 1:
+        raise state.error(
+            "mixed-kinds",
+            f"{output} mixes spatial and reduce iterators",
+            realize,
+            hint="each new iterator must come from iterators of one kind",
+        )
+    return kinds.pop() if kinds else IterKind.SPATIAL
+
+
+def _require_order(
+    state: State, realize: BlockRealize, loops: Sequence[For], mapping: IndexMap
+) -> None:
+    """Any order will do, or the map goes through the iterations in the old order."""
+    scope = state.scope(realize)
+    failure = block_facts.complete_or_reduction(scope, realize.block.token, sole=False)
+    if failure is None:
+        return
+    carried = (carried_dependence(loop, scope, private=False) for loop in loops)
+    if all(found is None for found in carried):
+        return
+    if _in_order(mapping, [loop.extent for loop in loops]):
+        return
+    raise state.error(
+        "order-matters",
+        f"the iterations of {realize.block.name} may depend on their order: {failure.message}",
+        realize,
+    )
+
+
+def _in_order(mapping: IndexMap, shape: Sequence[Expr]) -> bool:
+    """Whether the outputs, read as digits, count the inputs in row-major order."""
+    sizes = mapping.map_shape(shape)
+    total_in: Expr = IntImm("int32", 0)
+    total_out: Expr = IntImm("int32", 0)
+    for var, size in zip(mapping.inputs, shape, strict=True):
+        total_in = total_in * size + var
+    for output, size in zip(mapping.outputs, sizes, strict=True):
+        total_out = total_out * size + output
+    ranges = {v: Range.of(0, s) for v, s in zip(mapping.inputs, shape, strict=True)}
+    return Analyzer(ranges).equal(total_in, total_out)
+
+
+def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer) -> Block:
+    """The block with its iterators replaced in body, init and regions, indices simplified.
+
+    The iterators themselves are still the old ones.
+    """
+
+    def on_expr(node: Expr) -> Expr | None:
+        return analyzer.simplify(node) if node.dtype.is_int and node.children else None
+
+    def part(stmt: Stmt) -> Stmt:
+        return transform(substitute(stmt, values), None, on_expr)
+
+    def regions(given: Sequence[BufferRegion]) -> tuple[BufferRegion, ...]:
+        return tuple(
+            BufferRegion(
+                r.buffer,
+                tuple(
+                    Range(
+                        analyzer.simplify(substitute(x.min, values)),
+                        analyzer.simplify(substitute(x.extent, values)),
+                    )
+                    for x in r.region
+                ),
+            )
+            for r in given
+        )
+
+    return evolve(
+        block,
+        body=part(block.body),
+        init=None if block.init is None else part(block.init),
+        reads=regions(block.reads),
+        writes=regions(block.writes),
+    )
