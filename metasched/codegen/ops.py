@@ -171,11 +171,13 @@ def _magnitude(order: str, dual: bool) -> Rule:
 
 def _reinterpret(e: Emitter, node: Call) -> Val:
     value, dtype = e.value(node.args[0]), node.dtype.scalar
-    if value.dtype.bits != dtype.bits or dtype.is_bool or value.dtype.is_bool:
+    lanes = value.lanes if value.dtype.bits == dtype.bits else node.dtype.lanes
+    same = value.dtype.bits * value.lanes == dtype.bits * lanes
+    if not same or dtype.is_bool or value.dtype.is_bool:
         raise BuildError(f"reinterpret: {value.dtype} and {dtype} differ in size")
     held = to_memory(e, value)
-    kind = memory_type(dtype, value.lanes)
-    return from_memory(e, e.inline(f"bitcast {held} to {kind}", dtype, value.lanes))
+    kind = memory_type(dtype, lanes)
+    return from_memory(e, e.inline(f"bitcast {held} to {kind}", dtype, lanes))
 
 
 def _fma(e: Emitter, node: Call) -> Val:

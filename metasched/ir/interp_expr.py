@@ -231,7 +231,8 @@ class ExprCompiler:
             return lambda env: 0
         if name == "undef":
             return lambda env: undefined(dtype)
-        if dtype.is_handle or any(a.dtype.is_handle for a in e.args):
+        values = [a for a in e.args if not isinstance(a, StringImm)]
+        if dtype.is_handle or any(a.dtype.is_handle for a in values):
             return lambda env: rule(dtype)  # pointers and foreign code: the rule refuses
         args = [self.expr(a) for a in e.args]
         if name == "reinterpret":
@@ -341,6 +342,7 @@ class ExprCompiler:
             array = env[slot]
             if array is None:
                 raise outside(buffer, tuple(w.tolist() for w in where), array)
+            where = _next_rows(where, array)
             for i, n in zip(where, array.shape, strict=False):
                 if i.size and not (i.min() >= 0 and i.max() < n):
                     raise outside(buffer, tuple(w.tolist() for w in where), array)
@@ -372,14 +374,25 @@ class ExprCompiler:
         return load
 
 
-def _refuse_text(_: ExprCompiler, e: StringImm) -> Eval:
+def _next_rows(where: tuple[Any, ...], array: Any) -> tuple[Any, ...]:
+    """Lanes past the end of a row go on in the next where the rows lie next to each other."""
+    last = array.shape[len(where) - 1] if where else 0
+    if len(where) < 2 or not where[-1].size or where[-1].max() < last:
+        return where
+    if not array.flags.c_contiguous:
+        return where
+    row, column = np.divmod(where[-1], last)
+    return (*_next_rows((*where[:-2], where[-2] + row), array), column)
+
+
+def _text(_: ExprCompiler, e: StringImm) -> Eval:
     return lambda env: e.value
 
 
 _RULES: dict[type[Any], Callable[[ExprCompiler, Any], Eval]] = {
     Not: ExprCompiler._not, Cast: ExprCompiler._cast, Select: ExprCompiler._select,
     Let: ExprCompiler._let, Ramp: ExprCompiler._ramp, Broadcast: ExprCompiler._broadcast,
-    Shuffle: ExprCompiler._shuffle, Call: ExprCompiler._call, StringImm: _refuse_text,
+    Shuffle: ExprCompiler._shuffle, Call: ExprCompiler._call, StringImm: _text,
 }  # fmt: skip
 
 

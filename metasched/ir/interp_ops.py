@@ -7,6 +7,7 @@ result's type and the arguments.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -265,6 +266,40 @@ OP_RULES.update(
     end_profile_intrinsic=_nothing,
 )
 IGNORES_ARGUMENTS = frozenset(name for name, rule in OP_RULES.items() if rule is _nothing)
+
+
+def _products(group: int, low: int, high: int) -> Rule:
+    """acc + the sum of `group` neighbouring products, in each lane; kept within [low, high]."""
+
+    def apply(acc: Value, a: Value, b: Value) -> Value:
+        wide = np.asarray(a, np.int64) * np.asarray(b, np.int64)
+        return np.clip(acc + wide.reshape(-1, group).sum(axis=1), low, high)
+
+    return apply
+
+
+_INT16, _INT32, _INT64 = ((-(1 << n - 1), (1 << n - 1) - 1) for n in (16, 32, 64))
+
+# What the LLVM intrinsics of the table in `codegen.intrinsics` compute: rule(operands).
+LLVM_RULES: dict[str, Rule] = {}
+for _bits in (128, 256, 512):
+    for _suffix, _range in (("", _INT64), ("s", _INT32)):
+        LLVM_RULES[f"llvm.x86.avx512.vpdpbusd{_suffix}.{_bits}"] = _products(4, *_range)
+        LLVM_RULES[f"llvm.x86.avx512.vpdpwssd{_suffix}.{_bits}"] = _products(2, *_range)
+for _name in ("avx2.pmadd.ub.sw", "avx512.pmaddubs.w.512"):
+    LLVM_RULES[f"llvm.x86.{_name}"] = functools.partial(_products(2, *_INT16), 0)
+for _name in ("avx2.pmadd.wd", "avx512.pmaddw.d.512"):
+    LLVM_RULES[f"llvm.x86.{_name}"] = functools.partial(_products(2, *_INT64), 0)
+
+
+def _llvm(_: DType, name: str = "with a pointer", *args: Value) -> Value:
+    rule = LLVM_RULES.get(name)
+    if rule is None:
+        raise InterpretError(f"the LLVM intrinsic {name} has no meaning in the interpreter")
+    return rule(*args)
+
+
+OP_RULES.update(call_llvm_pure_intrin=_llvm, call_llvm_intrin=_llvm)
 
 
 def reinterpret(source: DType, dtype: DType, value: Value) -> Value:

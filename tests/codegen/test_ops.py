@@ -195,3 +195,15 @@ def main(a: T.handle, x: T.float32, B: T.Buffer((4,), "float32")):
     assert compiled.signature.symbols == ("n",)
     assert compiled.signature.buffers == (a, b)
     assert "vmulss" in compiled.asm() or "mulss" in compiled.asm()
+
+
+def test_lanes_read_as_lanes_of_another_width() -> None:
+    text = """
+@T.prim_func
+def main(A: T.Buffer((8,), "uint8"), B: T.Buffer((2,), "int32"), C: T.Buffer((8,), "uint8")):
+    B[T.ramp(0, 1, 2)] = T.reinterpret(A[T.ramp(0, 1, 8)], dtype="int32x2")
+    C[T.ramp(0, 1, 8)] = T.reinterpret(B[T.ramp(0, 1, 2)], dtype="uint8x8")
+"""
+    a, b, c = np.arange(8, dtype="uint8"), np.zeros(2, "int32"), np.zeros(8, "uint8")
+    assert call(build(text), a, b, c) == 0
+    assert b.tolist() == a.view("int32").tolist() and c.tolist() == a.tolist()

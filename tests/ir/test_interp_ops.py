@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metasched.errors import InterpretError
+from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType, wrap
 from metasched.ir.expr import (
     Add,
@@ -20,14 +22,16 @@ from metasched.ir.expr import (
     Min,
     Mod,
     Mul,
+    StringImm,
     Sub,
     Var,
     as_expr,
 )
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import OP_RULES, run
-from metasched.ir.op import OPS, Broadcast, call
-from metasched.ir.stmt import Return
+from metasched.ir.interp_ops import LLVM_RULES
+from metasched.ir.op import OPS, Broadcast, Ramp, call
+from metasched.ir.stmt import BufferStore, Return
 
 
 def value(expr: Expr, **given_):
@@ -192,3 +196,32 @@ def test_narrow_integers():
     x = Var("x", "int4")
     assert value(x + as_expr(7, "int4"), x=3) == -6
     assert value(Cast("uint4", Var("i")), i=17) == 1
+
+
+def test_rows_that_lie_next_to_each_other_are_one_vector():
+    n = as_expr
+    A, out = Buffer.of("A", (3, 4), "int32"), Buffer.of("out", (8,), "int32")
+    load = BufferLoad(A, (n(1), Ramp(n(0), n(1), 8)))
+    func = PrimFunc((A, out), BufferStore(out, load, (Ramp(n(0), n(1), 8),)))
+    a, result = np.arange(12, dtype="int32").reshape(3, 4), np.zeros(8, "int32")
+    run(func, a, result)
+    assert result.tolist() == list(range(4, 12))
+    past = BufferLoad(A, (n(2), Ramp(n(0), n(1), 8)))
+    func = PrimFunc((A, out), BufferStore(out, past, (Ramp(n(0), n(1), 8),)))
+    with pytest.raises(InterpretError, match="outside the buffer"):
+        run(func, a, result)
+
+
+def test_byte_products_of_hardware():
+    a = np.array([255, 255, 1, 2] * 4, "uint8")
+    b = np.array([127, 127, -1, 3] * 4, "int8")
+    top = np.full(4, 2**31 - 1, "int32")
+    sat = LLVM_RULES["llvm.x86.avx512.vpdpbusds.128"](top, a, b)
+    assert sat.tolist() == [2**31 - 1] * 4
+    one = np.ones(4, "int32")
+    total = 255 * 127 * 2 - 1 + 6
+    assert LLVM_RULES["llvm.x86.avx512.vpdpbusd.128"](one, a, b).tolist() == [total + 1] * 4
+    pairs = LLVM_RULES["llvm.x86.avx2.pmadd.ub.sw"](np.tile(a, 2), np.tile(b, 2))
+    assert pairs.tolist() == [32767, 5] * 8
+    with pytest.raises(InterpretError, match="llvm.nothing has no meaning"):
+        value(call("call_llvm_pure_intrin", StringImm("llvm.nothing"), dtype="int32"))
