@@ -27,6 +27,7 @@ _PUBLIC = {
     "BlockRV": "metasched.schedule.handles",
     "LoopRV": "metasched.schedule.handles",
     "ExprRV": "metasched.schedule.handles",
+    "TensorIntrin": "metasched.schedule.intrinsics",
     "build": "metasched.runtime.build",
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",

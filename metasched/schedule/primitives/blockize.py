@@ -50,14 +50,19 @@ def blockize(
     """
     if isinstance(target, LoopRV):
         loop = state.loop(target)
-        loops, realize = _only_block(state, loop)
-        outer = divided(state, realize, loop, loops, preserve_unit_iters)
-        made = _outer_of_loop(state, outer, realize)
+        made = blockized(state, loop, preserve_unit_iters)
         state.commit(edit.replace(loop, made))
     else:
         blocks = [target] if isinstance(target, BlockRV) else target
         made = _blockize_run(state, blocks, preserve_unit_iters)
     return state.new_block(made.block.token)
+
+
+def blockized(state: State, loop: For, preserve_unit_iters: bool) -> BlockRealize:
+    """The block to put in the place of `loop`."""
+    loops, realize = _only_block(state, loop)
+    outer = divided(state, realize, loop, loops, preserve_unit_iters)
+    return _outer_of_loop(state, outer, realize)
 
 
 def _only_block(state: State, loop: For) -> tuple[tuple[For, ...], BlockRealize]:

@@ -1,0 +1,137 @@
+"""Tensor intrinsics: what a hardware operation computes (`desc`) and how it is called (`impl`).
+
+Both are functions of the same buffers whose bodies are one block each. `tensorize` finds `desc` in
+a program and puts `impl` there. Those that come with metasched are in the folder intrinsics/,
+loaded when the first one is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import Literal, overload
+
+from metasched.errors import RegistryError, VerifyError
+from metasched.ir.buffer import Buffer, BufferRegion
+from metasched.ir.describe import show_region
+from metasched.ir.expr import as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import Block
+from metasched.ir.verify import verify
+from metasched.registry import Registry
+
+_INTRINSICS: Registry[TensorIntrin] = Registry("tensor_intrin")
+_PACKAGE = "metasched.intrinsics"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorIntrin:
+    """A tensor intrinsic; make one known with `TensorIntrin.register`.
+
+    Attributes:
+        name: dotted, family first: `x86.vnni.dot_16x4_u8i8i32`.
+        desc: the computation as loops over blocks.
+        impl: the same computation as the hardware does it.
+    """
+
+    name: str
+    desc: PrimFunc
+    impl: PrimFunc
+
+    @staticmethod
+    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = False) -> TensorIntrin:
+        """Make an intrinsic known under `name`.
+
+        Raises RegistryError when the name is taken and not `override`; VerifyError when the two
+        functions do not fit each other.
+        """
+        _load()
+        made = TensorIntrin(name, desc, impl)
+        _check(made)
+        return _INTRINSICS.register(name, made, override=override)
+
+    @overload
+    @staticmethod
+    def get(name: str, allow_missing: Literal[False] = False) -> TensorIntrin: ...
+    @overload
+    @staticmethod
+    def get(name: str, allow_missing: bool) -> TensorIntrin | None: ...
+    @staticmethod
+    def get(name: str, allow_missing: bool = False) -> TensorIntrin | None:
+        """The intrinsic called `name`; RegistryError (or None with `allow_missing`) for no such."""
+        _load()
+        try:
+            return _INTRINSICS.get(name)
+        except RegistryError:
+            if allow_missing:
+                return None
+            raise
+
+    @staticmethod
+    def names() -> list[str]:
+        """The names of all known intrinsics."""
+        _load()
+        return _INTRINSICS.names()
+
+
+_loaded: list[str] = []
+
+
+def _load() -> None:
+    """Enter the intrinsics that come with metasched, once: each file's table INTRINSICS."""
+    if _loaded:
+        return
+    _loaded.append(_PACKAGE)
+    package = importlib.import_module(_PACKAGE)
+    for found in pkgutil.iter_modules(package.__path__):
+        table = importlib.import_module(f"{_PACKAGE}.{found.name}").INTRINSICS
+        for name, (desc, impl) in table.items():
+            _INTRINSICS.register(name, TensorIntrin(name, desc, impl))
+
+
+def _check(intrin: TensorIntrin) -> None:
+    """Both functions are well formed, take the same buffers, and touch all of each buffer."""
+    name, desc, impl = intrin.name, intrin.desc, intrin.impl
+    for func in (desc, impl):
+        verify(func)
+        if not func.is_schedulable or any(not isinstance(p, Buffer) for p in func.params):
+            raise VerifyError(f"{name}: an intrinsic is one block over buffers", rule="intrinsic")
+    if len(desc.params) != len(impl.params):
+        raise VerifyError(
+            f"{name}: the description has {len(desc.params)} parameters, the implementation "
+            f"{len(impl.params)}",
+            rule="intrinsic",
+        )
+    for a, b in zip(desc.buffers, impl.buffers, strict=True):
+        same = a.dtype is b.dtype and a.constant_shape() == b.constant_shape() is not None
+        if not same or a.scope != b.scope:
+            raise VerifyError(
+                f"{name}: {a!r} in {a.scope} of the description is {b!r} in {b.scope} of the "
+                "implementation (both must be the same, of constant shape)",
+                rule="intrinsic",
+            )
+    for what in ("reads", "writes"):
+        mine = {desc.buffers.index(r.buffer) for r in _whole(name, desc.root, what)}
+        theirs = {impl.buffers.index(r.buffer) for r in _whole(name, impl.root, what)}
+        if not theirs <= mine:
+            extra = impl.buffers[min(theirs - mine)].name
+            raise VerifyError(
+                f"{name}: the implementation {what} {extra}, the description does not",
+                rule="intrinsic",
+            )
+
+
+def _whole(name: str, root: Block, what: str) -> list[BufferRegion]:
+    """The declared regions of a root block, each all of its buffer."""
+    regions: list[BufferRegion] = list(getattr(root, what))
+    for region in regions:
+        shape = region.buffer.constant_shape()
+        starts = [as_int(r.min) for r in region.region]
+        sizes = tuple(as_int(r.extent) for r in region.region)
+        if any(starts) or sizes != shape:
+            raise VerifyError(
+                f"{name}: {what} {show_region(region)}, which is not all of the buffer",
+                rule="intrinsic",
+            )
+    return regions

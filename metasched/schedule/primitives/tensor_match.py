@@ -1,0 +1,248 @@
+"""Whether a block computes what an intrinsic describes, and on which parts of which buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import describe, show_expr
+from metasched.ir.expr import Add, Expr, Let, Max, Min, Mul, Var, as_int
+from metasched.ir.stmt import (
+    AttrStmt,
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IfThenElse,
+    LetStmt,
+    SeqStmt,
+    Stmt,
+)
+from metasched.ir.visit import substitute
+
+_COMMUTE = (Add, Mul, Min, Max)
+_PLAIN = (SeqStmt, IfThenElse, BufferStore, LetStmt, AttrStmt)
+
+
+class Mismatch(Exception):
+    """The first difference, in words."""
+
+
+class Match:
+    """How the body of a block is an instance of a description.
+
+    Attributes:
+        parts: for each buffer of the description, the region of the program's buffer it stands for.
+    """
+
+    def __init__(self, block: Block, desc: Block, params: Sequence[Buffer]) -> None:
+        """Raises Mismatch."""
+        self.block, self.params = block, params
+        self.vars: dict[Var, Expr] = {}
+        self.parts: dict[Buffer, BufferRegion] = {}
+        self.ranges: dict[Var, Range] = {v.var: v.dom for v in block.iter_vars}
+        if block.alloc_buffers or desc.alloc_buffers or block.match_buffers or desc.match_buffers:
+            raise Mismatch(f"{block.name} allocates or matches buffers of its own")
+        self.known = Analyzer(self.ranges)
+        self.stmt(block.body, desc.body)
+        for param in params:
+            if param not in self.parts:
+                raise Mismatch(f"the description does not use its parameter {param.name}")
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def stmt(self, mine: Stmt, theirs: Stmt) -> None:
+        if type(mine) is not type(theirs):
+            raise Mismatch(f"{describe(mine)} stands where {describe(theirs)} is described")
+        if isinstance(mine, For) and isinstance(theirs, For):
+            self._loop(mine, theirs)
+        elif isinstance(mine, BlockRealize) and isinstance(theirs, BlockRealize):
+            self._realize(mine, theirs)
+        elif isinstance(mine, _PLAIN):
+            self._plain(mine, theirs)
+        else:
+            raise Mismatch(f"{describe(mine)} cannot be compared")
+
+    def _plain(self, mine: Stmt, theirs: Stmt) -> None:
+        if len(mine.stmts) != len(theirs.stmts):
+            raise Mismatch(f"{describe(mine)} has {len(mine.stmts)} parts, not {len(theirs.stmts)}")
+        if isinstance(mine, BufferStore) and isinstance(theirs, BufferStore):
+            if mine.predicate is not None or theirs.predicate is not None:
+                raise Mismatch(f"{describe(mine)} is masked")
+            self.access(mine.buffer, mine.indices, theirs.buffer, theirs.indices)
+            self.expr(mine.value, theirs.value)
+            return
+        if isinstance(mine, AttrStmt) and isinstance(theirs, AttrStmt) and mine.key != theirs.key:
+            raise Mismatch(f"the attribute {mine.key} is not {theirs.key}")
+        for a, b in zip(mine.exprs, theirs.exprs, strict=True):
+            self.expr(a, b)
+        if isinstance(mine, LetStmt) and isinstance(theirs, LetStmt):
+            self.vars[theirs.var] = mine.var
+        for s, t in zip(mine.stmts, theirs.stmts, strict=True):
+            self.stmt(s, t)
+
+    def _loop(self, mine: For, theirs: For) -> None:
+        name = mine.var.name
+        if mine.kind is not theirs.kind or mine.thread != theirs.thread:
+            raise Mismatch(f"loop {name} is {mine.kind.value}, described {theirs.kind.value}")
+        if dict(mine.annotations) != dict(theirs.annotations):
+            raise Mismatch(f"loop {name} has other annotations than described")
+        pairs = [(mine.min, theirs.min, "begins at"), (mine.extent, theirs.extent, "has extent")]
+        for a, b, what in pairs:
+            if not self._equal(a, b):
+                raise Mismatch(f"loop {name} {what} {show_expr(a)}, described {show_expr(b)}")
+        if mine.step is not None or theirs.step is not None:
+            raise Mismatch(f"loop {name} has a step")
+        self.vars[theirs.var] = mine.var
+        self.stmt(mine.body, theirs.body)
+
+    def _realize(self, mine: BlockRealize, theirs: BlockRealize) -> None:
+        a, b = mine.block, theirs.block
+        if len(a.iter_vars) != len(b.iter_vars):
+            raise Mismatch(
+                f"block {a.name} has {len(a.iter_vars)} iterators, described {len(b.iter_vars)}"
+            )
+        if dict(a.annotations) != dict(b.annotations):
+            raise Mismatch(f"block {a.name} has other annotations than described")
+        for x, y in zip(mine.exprs, theirs.exprs, strict=True):
+            if x is not y and not self._equal(x, y):
+                raise Mismatch(
+                    f"block {a.name} has {show_expr(x)} among its bindings and predicate where "
+                    f"{show_expr(y)} is described"
+                )
+        for v, w in zip(a.iter_vars, b.iter_vars, strict=True):
+            if v.kind is not w.kind:
+                raise Mismatch(
+                    f"iterator {v.var.name} of block {a.name} is {v.kind.value}, "
+                    f"described {w.kind.value}"
+                )
+            if not (self._equal(v.dom.min, w.dom.min) and self._equal(v.dom.extent, w.dom.extent)):
+                raise Mismatch(
+                    f"iterator {v.var.name} of block {a.name} has extent "
+                    f"{show_expr(v.dom.extent)}, described {show_expr(w.dom.extent)}"
+                )
+            self.vars[w.var] = v.var
+            self.ranges[v.var] = v.dom
+        if a.alloc_buffers or b.alloc_buffers or a.match_buffers or b.match_buffers:
+            raise Mismatch(f"block {a.name} allocates or matches buffers")
+        if (a.init is None) is not (b.init is None):
+            has = "has no init" if a.init is None else "has an init"
+            raise Mismatch(f"block {a.name} {has}, unlike the description (decompose_reduction?)")
+        self.known = Analyzer(self.ranges)
+        for s, t in zip(a.stmts, b.stmts, strict=True):
+            self.stmt(s, t)
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def _equal(self, mine: Expr, theirs: Expr) -> bool:
+        """Equal integers, the description's variables replaced."""
+        value = substitute(theirs, self.vars)
+        return value.dtype is mine.dtype and (value is mine or self.known.equal(mine, value))
+
+    def expr(self, mine: Expr, theirs: Expr) -> None:
+        if isinstance(mine, BufferLoad) and isinstance(theirs, BufferLoad):
+            self.access(mine.buffer, mine.indices, theirs.buffer, theirs.indices)
+            return
+        if isinstance(theirs, Var):
+            if self.vars.get(theirs) is not mine:
+                raise Mismatch(f"{show_expr(mine)} stands where {theirs.name} is described")
+            return
+        if type(mine) is not type(theirs) or mine.dtype is not theirs.dtype:
+            raise Mismatch(
+                f"{show_expr(mine)} ({mine.dtype}) stands where {show_expr(theirs)} "
+                f"({theirs.dtype}) is described"
+            )
+        if isinstance(mine, Let):
+            raise Mismatch(f"{show_expr(mine)} cannot be compared")
+        if isinstance(mine, _COMMUTE):
+            self._either_order(mine.children, theirs.children)
+            return
+        self._fields(mine, theirs)
+
+    def _either_order(self, mine: Sequence[Expr], theirs: Sequence[Expr]) -> None:
+        saved = dict(self.parts)
+        try:
+            for a, b in zip(mine, theirs, strict=True):
+                self.expr(a, b)
+        except Mismatch as first:
+            self.parts = saved
+            try:
+                for a, b in zip(mine, reversed(theirs), strict=True):
+                    self.expr(a, b)
+            except Mismatch:
+                raise first from None
+
+    def _fields(self, mine: Expr, theirs: Expr) -> None:
+        children = set(map(id, (*mine.children, *theirs.children)))
+        for name in mine.fields:
+            a, b = getattr(mine, name), getattr(theirs, name)
+            inner = a if isinstance(a, tuple) else (a,)
+            if all(id(x) in children for x in inner) and isinstance(a, (Expr, tuple)):
+                continue
+            if a != b:
+                raise Mismatch(f"{show_expr(mine)} stands where {show_expr(theirs)} is described")
+        if len(mine.children) != len(theirs.children):
+            raise Mismatch(f"{show_expr(mine)} has other operands than {show_expr(theirs)}")
+        for x, y in zip(mine.children, theirs.children, strict=True):
+            self.expr(x, y)
+
+    # -- buffers -------------------------------------------------------------------------------
+
+    def access(
+        self, buffer: Buffer, indices: Sequence[Expr], wanted: Buffer, described: Sequence[Expr]
+    ) -> None:
+        """One access: the same element relative to where the part of the buffer begins."""
+        part = self.parts.get(wanted)
+        if part is None:
+            part = self.parts[wanted] = self._part(buffer, wanted)
+        if part.buffer is not buffer:
+            raise Mismatch(f"{part.buffer.name} and {buffer.name} stand for one {wanted.name}")
+        lead = buffer.ndim - wanted.ndim
+        for axis, index in enumerate(indices):
+            offset = index - part.region[axis].min
+            shown = described[axis - lead] if axis >= lead else None
+            same = (
+                as_int(self.known.simplify(offset)) == 0
+                if shown is None
+                else self.known.equal(offset, substitute(shown, self.vars).astype(offset.dtype))
+            )
+            if not same:
+                what = "0" if shown is None else show_expr(shown)
+                raise Mismatch(
+                    f"index {show_expr(index)} of {buffer.name} is not {what} from where its part "
+                    "begins"
+                )
+
+    def _part(self, buffer: Buffer, wanted: Buffer) -> BufferRegion:
+        """The region of `buffer` that the block touches, fit for a buffer of the description."""
+        if buffer.dtype is not wanted.dtype or buffer.scope != wanted.scope:
+            raise Mismatch(
+                f"{buffer.name} is {buffer.dtype} in {buffer.scope}, {wanted.name} is described as "
+                f"{wanted.dtype} in {wanted.scope}"
+            )
+        regions = [r for r in (*self.block.writes, *self.block.reads) if r.buffer is buffer]
+        if wanted not in self.params or not regions or buffer.ndim < wanted.ndim:
+            raise Mismatch(f"{buffer.name} cannot stand for {wanted.name}")
+        lead = buffer.ndim - wanted.ndim
+        first = regions[0]
+        sizes = [as_int(r.extent) for r in first.region]
+        shape = (*[1] * lead, *(as_int(s) for s in wanted.shape))
+        if tuple(sizes) != shape:
+            raise Mismatch(f"the part {sizes} of {buffer.name} is not {list(shape)} as described")
+        for other in regions[1:]:
+            for a, b in zip(first.region, other.region, strict=True):
+                if not (self.known.equal(a.min, b.min) and self.known.equal(a.extent, b.extent)):
+                    raise Mismatch(f"{self.block.name} touches two parts of {buffer.name}")
+        return first
+
+
+def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:
+    """No buffer that is written stands for two buffers of the description; raises Mismatch."""
+    written = {r.buffer for r in desc.writes}
+    seen: dict[Buffer, Any] = {}
+    for wanted, region in parts.items():
+        other = seen.setdefault(region.buffer, wanted)
+        if other is not wanted and not written.isdisjoint((other, wanted)):
+            raise Mismatch(f"{region.buffer.name} stands for both {other.name} and {wanted.name}")

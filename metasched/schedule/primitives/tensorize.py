@@ -1,0 +1,186 @@
+"""tensorize: a block that computes what an intrinsic describes calls it instead."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+
+from metasched.arith.analyzer import Analyzer
+from metasched.errors import RegistryError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Ramp
+from metasched.ir.stmt import (
+    Block,
+    BufferStore,
+    FrozenMap,
+    MatchBufferRegion,
+    Stmt,
+    evolve,
+)
+from metasched.ir.visit import (
+    blocks_of,
+    free_vars,
+    fresh_copy,
+    substitute,
+    substitute_buffers,
+    walk,
+)
+from metasched.schedule import edit
+from metasched.schedule.checks import require_root_free
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.intrinsics import TensorIntrin
+from metasched.schedule.primitives.blockize import blockized
+from metasched.schedule.primitives.tensor_match import Match, Mismatch, no_alias
+from metasched.schedule.state import State
+
+
+@primitive()
+def tensorize(
+    state: State,
+    block_or_loop: LoopRV | BlockRV | str,
+    tensor_intrin: str,
+    preserve_unit_iters: bool = True,
+) -> None:
+    """Replace the body of a block (of a loop: blockized first) by an intrinsic's implementation.
+
+    The implementation works on views of the regions that the block touches. The block keeps its
+    handle, name, regions and init.
+
+    requires  a registered intrinsic; the body equals its description statement for statement:
+              loops and iterators in order, kind and extent, and accesses relative to where the
+              block's regions begin; buffers of the described type and scope (dimensions may come
+              before); no written buffer that stands for two; memory as the implementation lays it
+              out; everything that blockize requires, for a loop
+    rewrite   C_o(for i: C(C[io * 4 + i] = ...)) -> C_o(Cv = match(C[io * 4:io * 4 + 4]); call(Cv))
+    """
+    assert not isinstance(block_or_loop, str)
+    try:
+        intrin = TensorIntrin.get(tensor_intrin)
+    except RegistryError as error:
+        raise state.error(
+            "unknown-intrinsic", str(error), hint="TensorIntrin.register makes one known"
+        ) from None
+    node: Stmt
+    if isinstance(block_or_loop, LoopRV):
+        node = state.loop(block_or_loop)
+        realize = blockized(state, node, preserve_unit_iters)
+    else:
+        node = realize = require_root_free(state, block_or_loop)
+    block = realize.block
+    try:
+        found = Match(block, intrin.desc.root, intrin.desc.buffers)
+        no_alias(found.parts, intrin.desc.root)
+    except Mismatch as error:
+        raise state.error(
+            "mismatch", f"{block.name} does not match {tensor_intrin}: {error}", node
+        ) from None
+    parts = [found.parts[b] for b in intrin.desc.buffers]
+    for mine, theirs in zip(parts, intrin.impl.buffers, strict=True):
+        _require_layout(state, mine, theirs, intrin.impl, node)
+    made = _with_impl(state, block, intrin.impl, parts)
+    state.commit(edit.replace(node, evolve(realize, block=made)))
+
+
+def _require_layout(
+    state: State, part: BufferRegion, view: Buffer, impl: PrimFunc, node: Stmt
+) -> None:
+    """The memory of the part is laid out as the implementation takes it."""
+    source, known = part.buffer, Analyzer()
+    strides = source.row_major_strides()
+    lead = source.ndim - view.ndim
+    expected = view.strides
+    if not expected and _flat(view, impl):
+        expected = view.row_major_strides()
+    for axis, want in enumerate(expected):
+        have = strides[lead + axis]
+        moves = as_int(view.shape[axis]) != 1
+        if moves and not isinstance(want, Var) and not known.equal(have, want.astype(have.dtype)):
+            raise state.error(
+                "layout", f"{source.name} has stride {as_int(have) or have!r} where the "
+                f"implementation takes {as_int(want) or want!r}", node,
+                hint="cache the buffer in the layout of the intrinsic first",
+            )  # fmt: skip
+    if view.offset_factor > 1:
+        terms = [r.min * s for r, s in zip(part.region, strides, strict=True)]
+        offset = functools.reduce(operator.add, terms)
+        if not known.equal(offset % view.offset_factor, offset * 0):
+            raise state.error(
+                "misaligned", f"the part of {source.name} does not begin at a multiple of "
+                f"{view.offset_factor} elements", node,
+            )  # fmt: skip
+    if source.align < view.align and view.align % source.align == 0:
+        raise state.error(
+            "misaligned", f"{source.name} is aligned to {source.align} bytes, not {view.align}",
+            node,
+        )  # fmt: skip
+
+
+def _flat(view: Buffer, impl: PrimFunc) -> bool:
+    """Whether the implementation uses a view as flat memory: across rows, or by its address."""
+    last = as_int(view.shape[-1]) if view.shape else 1
+    for node in walk(impl.body):
+        if node is view.data:
+            return True
+        if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is view:
+            index = node.indices[-1] if node.indices else None
+            if isinstance(index, Ramp) and (
+                last is None or (as_int(index.base) or 0) + _reach(index) > last
+            ):
+                return True
+    return False
+
+
+def _reach(index: Ramp) -> int:
+    step = as_int(index.stride)
+    return (index.lanes - 1) * (step if step is not None else index.lanes) + 1
+
+
+def _with_impl(state: State, block: Block, impl: PrimFunc, parts: Sequence[BufferRegion]) -> Block:
+    """The block with a fresh copy of the implementation as its body."""
+    root = impl.root
+    symbols: dict[Var, Expr] = {}
+    views = {b: _renewed(state, b, symbols) for b in (*impl.buffers, *_allocated(root))}
+    body = fresh_copy(root.body, lambda v: state.fresh_var(v.name, v.dtype))
+    body = substitute(substitute_buffers(body, views), symbols)
+    matches = tuple(
+        MatchBufferRegion(views[b], _view(p, b)) for b, p in zip(impl.buffers, parts, strict=True)
+    )
+    return evolve(
+        block,
+        body=body,
+        alloc_buffers=tuple(views[b] for b in root.alloc_buffers),
+        match_buffers=matches,
+        annotations=FrozenMap({**block.annotations, **root.annotations}),
+    )
+
+
+def _allocated(root: Block) -> list[Buffer]:
+    inner = [b for r in blocks_of(root.body) for b in r.block.alloc_buffers]
+    return [*root.alloc_buffers, *inner]
+
+
+def _renewed(state: State, buffer: Buffer, symbols: dict[Var, Expr]) -> Buffer:
+    """A new buffer of the same description, its symbolic strides and offset new as well."""
+    offset = buffer.elem_offset
+    for expr in buffer.strides if offset is None else (*buffer.strides, offset):
+        for var in sorted(free_vars(expr), key=lambda v: v.name):
+            if var not in symbols:
+                symbols[var] = state.fresh_var(var.name, var.dtype)
+    return Buffer(
+        buffer.name, buffer.shape, buffer.dtype, buffer.scope,
+        tuple(substitute(s, symbols) for s in buffer.strides),
+        None if offset is None else substitute(offset, symbols),
+        buffer.align, buffer.offset_factor,
+    )  # fmt: skip
+
+
+def _view(part: BufferRegion, view: Buffer) -> BufferRegion:
+    """The part with extents in the type of its positions."""
+    return BufferRegion(
+        part.buffer, tuple(Range(r.min, r.extent.astype(r.min.dtype)) for r in part.region)
+    )
+

@@ -1,0 +1,426 @@
+"""tensorize: the call it makes, what it refuses, and that each intrinsic is what it describes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched import TensorIntrin
+from metasched.errors import RegistryError, VerifyError
+from metasched.ir.equal import assert_structural_equal
+from metasched.ir.interp import run
+from metasched.ir.visit import blocks_of
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+from metasched.target import Target
+
+
+@T.prim_func
+def mma_desc(
+    A: T.Buffer((4, 4), "int32", offset_factor=1),
+    B: T.Buffer((4, 4), "int32", offset_factor=1),
+    C: T.Buffer((4, 4), "int32", offset_factor=1),
+):
+    with T.block("root"):
+        T.reads(C[0:4, 0:4], A[0:4, 0:4], B[0:4, 0:4])
+        T.writes(C[0:4, 0:4])
+        for i, j, k in T.grid(4, 4, 4):
+            with T.block("update"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+@T.prim_func
+def mma_impl(a: T.handle, b: T.handle, c: T.handle):
+    sa = T.int32()
+    sb = T.int32()
+    sc = T.int32()
+    A = T.match_buffer(a, (4, 4), "int32", strides=[sa, 1], offset_factor=1)
+    B = T.match_buffer(b, (4, 4), "int32", strides=[sb, 1], offset_factor=1)
+    C = T.match_buffer(c, (4, 4), "int32", strides=[sc, 1], offset_factor=1)
+    with T.block("root"):
+        T.reads(C[0:4, 0:4], A[0:4, 0:4], B[0:4, 0:4])
+        T.writes(C[0:4, 0:4])
+        T.block_attr({"made_by": "test"})
+        for i, k in T.grid(4, 4):
+            C[i, T.ramp(0, 1, 4)] = (
+                C[i, T.ramp(0, 1, 4)] + T.broadcast(A[i, k], 4) * B[k, T.ramp(0, 1, 4)]
+            )
+
+
+@T.prim_func
+def compact_impl(
+    A: T.Buffer((4, 4), "int32", offset_factor=1),
+    B: T.Buffer((4, 4), "int32", offset_factor=1),
+    C: T.Buffer((4, 4), "int32", offset_factor=1),
+):
+    with T.block("root"):
+        T.reads(C[0:4, 0:4], A[0:4, 0:4], B[0:4, 0:4])
+        T.writes(C[0:4, 0:4])
+        b = B.vload([0, 0], dtype="int32x16")
+        for i, j, k in T.grid(4, 4, 4):
+            with T.block("update"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+TensorIntrin.register("test.mma", mma_desc, mma_impl, override=True)
+TensorIntrin.register("test.compact", mma_desc, compact_impl, override=True)
+
+
+@T.prim_func
+def matmul(
+    A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")
+):
+    for i, j, k in T.grid(8, 8, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + B[vk, vj] * A[vi, vk]
+
+
+@T.prim_func
+def matmul_mma(
+    A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")
+):
+    T.func_attr({"global_symbol": "matmul"})
+    for i_0, j_0 in T.grid(2, 2):
+        for i_1, j_1 in T.grid(4, 4):
+            with T.block("C_init"):
+                vi = T.axis.spatial(8, i_0 * 4 + i_1)
+                vj = T.axis.spatial(8, j_0 * 4 + j_1)
+                T.reads()
+                T.writes(C[vi, vj])
+                C[vi, vj] = 0
+        for k_0 in range(2):
+            with T.block("C_update_o"):
+                vio, vjo, vko = T.axis.remap("SSR", [i_0, j_0, k_0])
+                T.reads(
+                    C[vio * 4 : vio * 4 + 4, vjo * 4 : vjo * 4 + 4],
+                    B[vko * 4 : vko * 4 + 4, vjo * 4 : vjo * 4 + 4],
+                    A[vio * 4 : vio * 4 + 4, vko * 4 : vko * 4 + 4],
+                )
+                T.writes(C[vio * 4 : vio * 4 + 4, vjo * 4 : vjo * 4 + 4])
+                T.block_attr({"made_by": "test"})
+                sa = T.int32()
+                A_1 = T.match_buffer(
+                    A[vio * 4 : vio * 4 + 4, vko * 4 : vko * 4 + 4],
+                    (4, 4), "int32", strides=[sa, 1], offset_factor=1,
+                )  # fmt: skip
+                sb = T.int32()
+                B_1 = T.match_buffer(
+                    B[vko * 4 : vko * 4 + 4, vjo * 4 : vjo * 4 + 4],
+                    (4, 4), "int32", strides=[sb, 1], offset_factor=1,
+                )  # fmt: skip
+                sc = T.int32()
+                C_1 = T.match_buffer(
+                    C[vio * 4 : vio * 4 + 4, vjo * 4 : vjo * 4 + 4],
+                    (4, 4), "int32", strides=[sc, 1], offset_factor=1,
+                )  # fmt: skip
+                for i, k in T.grid(4, 4):
+                    C_1[i, T.ramp(0, 1, 4)] = (
+                        C_1[i, T.ramp(0, 1, 4)]
+                        + T.broadcast(A_1[i, k], 4) * B_1[k, T.ramp(0, 1, 4)]
+                    )
+
+
+def tiled(func=matmul, factors=(4, 4, 4)):
+    sch = Schedule(func, seed=0)
+    pairs = [sch.split(rv, [None, f]) for rv, f in zip(sch.get_loops("C"), factors, strict=True)]
+    sch.reorder(*[p[0] for p in pairs], *[p[1] for p in pairs])
+    return sch, [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+def test_a_tile_becomes_a_call():
+    sch, outer, inner = tiled()
+    sch.decompose_reduction("C", outer[2])
+    sch.tensorize(inner[0], "test.mma")
+    assert_structural_equal(sch.mod["main"], matmul_mma)
+    check_transform(matmul, sch)
+
+
+def test_the_init_stays_with_the_block():
+    sch, _, inner = tiled()
+    sch.tensorize(inner[0], "test.mma")
+    (block,) = [r.block for r in blocks_of(sch.func.body) if r.block.name == "C_o"]
+    assert block.init is not None and len(block.match_buffers) == 3
+    check_transform(matmul, sch)
+
+
+def test_a_block_keeps_its_handle():
+    sch, _, inner = tiled()
+    outer = sch.blockize(inner[0])
+    sch.tensorize(outer, "test.mma")
+    assert sch.get(outer).name == "C_o"
+    again, _, inner = tiled()
+    again.blockize(inner[0])
+    again.tensorize("C_o", "test.mma")
+    assert_structural_equal(again.mod, sch.mod)
+    check_transform(matmul, sch)
+
+
+def test_leading_dimensions_are_points():
+    @T.prim_func
+    def batched(
+        A: T.Buffer((2, 4, 4), "int32"),
+        B: T.Buffer((4, 8), "int32"),
+        C: T.Buffer((2, 4, 8), "int32"),
+    ):
+        for b, i, j, k in T.grid(2, 4, 8, 4):
+            with T.block("C"):
+                vb, vi, vj, vk = T.axis.remap("SSSR", [b, i, j, k])
+                with T.init():
+                    C[vb, vi, vj] = 0
+                C[vb, vi, vj] = C[vb, vi, vj] + A[vb, vi, vk] * B[vk, vj]
+
+    sch = Schedule(batched, seed=0)
+    _, i, j, k = sch.get_loops("C")
+    j0, j1 = sch.split(j, [None, 4])
+    sch.reorder(j0, i, j1, k)
+    sch.tensorize(i, "test.mma")
+    check_transform(batched, sch)
+
+
+@T.prim_func
+def dense(
+    A: T.Buffer((3, 16), "uint8"),
+    W: T.Buffer((2, 4, 16, 4), "int8"),
+    C: T.Buffer((3, 32), "int32"),
+):
+    for i, j, k in T.grid(3, 32, 16):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + T.cast(A[vi, vk], "int32") * T.cast(
+                W[vj // 16, vk // 4, vj % 16, vk % 4], "int32"
+            )
+
+
+def test_the_byte_product_of_vnni():
+    sch = Schedule(dense, seed=0)
+    i, j, k = sch.get_loops("C")
+    j0, j1 = sch.split(j, [None, 16])
+    k0, k1 = sch.split(k, [None, 4])
+    sch.reorder(i, j0, k0, j1, k1)
+    sch.decompose_reduction("C", k0)
+    sch.tensorize(j1, "x86.vnni.dot_16x4_u8i8i32")
+    able = "avx512vnni" in " ".join(Target.native().features)
+    check_transform(dense, sch, compiled=able)
+    if able:
+        assert "vpdpbusd" in build(sch.mod).asm
+
+
+@pytest.mark.parametrize("name", TensorIntrin.names())
+def test_an_implementation_computes_what_is_described(name):
+    intrin, draw = TensorIntrin.get(name), np.random.default_rng(0)
+    args = []
+    for buffer in intrin.desc.buffers:
+        info = np.iinfo(buffer.dtype.numpy)
+        shape = buffer.constant_shape()
+        args.append(draw.integers(info.min, info.max, shape, buffer.dtype.numpy, endpoint=True))
+    one, other = [a.copy() for a in args], [a.copy() for a in args]
+    run(intrin.desc, *one)
+    run(intrin.impl, *other)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_name_must_be_known():
+    sch, _, inner = tiled()
+    check_refused(
+        sch,
+        lambda: sch.tensorize(inner[0], "test.mna"),
+        "unknown-intrinsic",
+        "did you mean test.mma",
+    )
+
+
+def variant(text: str):
+    """The matrix product with another update."""
+    from metasched.script import parse
+
+    return parse(
+        f"""
+@T.prim_func
+def main(A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):
+    for i, j, k in T.grid(8, 8, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            C[vi, vj] = {text}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ("C[vi, vj] + A[vi, vk] - B[vk, vj]", "Sub|stands where"),
+        ("C[vi, vj] + A[vi, vk] * B[vj, vk]", "of B is not"),
+        ("C[vi, vj] + A[vi, vk] * A[vk, vj]", "touches two parts|is not 4|the part"),
+        ("C[vi, vj] + A[vi, vk] * 2", "stands where"),
+        ("C[vi, vj] + A[vi, vk]", "stands where"),
+    ],
+)
+def test_another_computation_does_not_match(update, message):
+    sch, _, inner = tiled(variant(update))
+    error = check_refused(sch, lambda: sch.tensorize(inner[0], "test.mma"), "mismatch", message)
+    assert "does not match test.mma" in error.message
+
+
+def test_another_structure_does_not_match():
+    sch, _, inner = tiled(factors=(4, 2, 4))
+    step = lambda: sch.tensorize(inner[0], "test.mma")  # noqa: E731
+    check_refused(sch, step, "mismatch", "loop j_1 has extent 2, described 4")
+    sch, _, inner = tiled()
+    sch.reorder(inner[1], inner[0])
+    step = lambda: sch.tensorize(inner[1], "test.mma")  # noqa: E731
+    check_refused(sch, step, "mismatch", "among its bindings")
+    sch, _, inner = tiled()
+    sch.unroll(inner[1])
+    step = lambda: sch.tensorize(inner[0], "test.mma")  # noqa: E731
+    check_refused(sch, step, "mismatch", "loop j_1 is unroll, described serial")
+    sch, _, inner = tiled()
+    sch.annotate(inner[1], "note", 1)
+    check_refused(sch, step, "mismatch", "other annotations")
+    sch, _, inner = tiled()
+    sch.annotate(sch.get_block("C"), "note", 1)
+    check_refused(sch, step, "mismatch", "block C has other annotations")
+    sch, _, inner = tiled()
+    check_refused(sch, lambda: sch.tensorize(inner[1], "test.mma"), "mismatch", "stands where")
+    sch, _, inner = tiled()
+    sch.tensorize(inner[0], "test.mma")
+    step = lambda: sch.tensorize("C_o", "test.mma")  # noqa: E731
+    check_refused(sch, step, "mismatch", "allocates or matches buffers")
+
+
+def test_iterators_and_buffers_are_as_described():
+    @T.prim_func
+    def spatial(
+        A: T.Buffer((4, 4), "int32"), B: T.Buffer((4, 4), "int32"), C: T.Buffer((4, 4), "int32")
+    ):
+        for i, j, k in T.grid(4, 4, 4):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+    sch = Schedule(spatial, seed=0)
+    step = lambda: sch.tensorize(sch.get_loops("C")[0], "test.mma")  # noqa: E731
+    with pytest.raises(Exception, match="iterator vk_i of block C is spatial, described reduce"):
+        step()
+
+    @T.prim_func
+    def wide(
+        A: T.Buffer((4, 4), "int64"), B: T.Buffer((4, 4), "int64"), C: T.Buffer((4, 4), "int64")
+    ):
+        for i, j, k in T.grid(4, 4, 4):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+    sch = Schedule(wide, seed=0)
+    (i, _, _) = sch.get_loops("C")
+    check_refused(sch, lambda: sch.tensorize(i, "test.mma"), "mismatch", "C is int64 in global")
+
+
+def test_one_buffer_in_two_roles_is_refused():
+    @T.prim_func
+    def square(A: T.Buffer((4, 4), "int32"), C: T.Buffer((4, 4), "int32")):
+        for i, j, k in T.grid(4, 4, 4):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                T.reads(C[0:4, 0:4], A[vk, vj])
+                T.writes(C[vi, vj])
+                C[vi, vj] = C[vi, vj] + C[vi, vk] * A[vk, vj]
+
+    sch = Schedule(square, seed=0)
+    (i, _, _) = sch.get_loops("C")
+    check_refused(sch, lambda: sch.tensorize(i, "test.mma"), "mismatch", "C stands for both")
+
+
+def test_memory_is_laid_out_as_the_implementation_takes_it():
+    sch, _, inner = tiled()
+    check_refused(
+        sch,
+        lambda: sch.tensorize(inner[0], "test.compact"),
+        "layout",
+        "B has stride 8 where .* takes 4",
+    )
+
+    @T.prim_func
+    def aligned(
+        A: T.Buffer((4, 4), "int32", offset_factor=16),
+        B: T.Buffer((4, 4), "int32", offset_factor=1),
+        C: T.Buffer((4, 4), "int32", offset_factor=1),
+    ):
+        with T.block("root"):
+            T.reads(C[0:4, 0:4], A[0:4, 0:4], B[0:4, 0:4])
+            T.writes(C[0:4, 0:4])
+            for i, j, k in T.grid(4, 4, 4):
+                C[i, j] = C[i, j] + A[i, k] * B[k, j]
+
+    TensorIntrin.register("test.aligned", mma_desc, aligned, override=True)
+    check_refused(
+        sch,
+        lambda: sch.tensorize(inner[0], "test.aligned"),
+        "misaligned",
+        "multiple of 16 elements",
+    )
+
+
+def test_registration():
+    with pytest.raises(RegistryError, match="registered already"):
+        TensorIntrin.register("test.mma", mma_desc, mma_impl)
+    assert TensorIntrin.get("test.nothing", allow_missing=True) is None
+    with pytest.raises(RegistryError, match="no tensor_intrin is called"):
+        TensorIntrin.get("test.nothing")
+    assert TensorIntrin.get("test.mma").impl is mma_impl
+
+    @T.prim_func
+    def part(A: T.Buffer((4, 4), "int32")):
+        with T.block("root"):
+            T.reads()
+            T.writes(A[0:2, 0:4])
+            for i, j in T.grid(2, 4):
+                A[i, j] = 1
+
+    @T.prim_func
+    def fill(A: T.Buffer((4, 4), "int32")):
+        with T.block("root"):
+            T.reads()
+            T.writes(A[0:4, 0:4])
+            for i, j in T.grid(4, 4):
+                A[i, j] = 1
+
+    @T.prim_func
+    def update(A: T.Buffer((4, 4), "int32")):
+        with T.block("root"):
+            T.reads(A[0:4, 0:4])
+            T.writes(A[0:4, 0:4])
+            for i, j in T.grid(4, 4):
+                A[i, j] = A[i, j] + 1
+
+    @T.prim_func
+    def scalar(A: T.Buffer((4, 4), "int32"), n: T.int32):
+        with T.block("root"):
+            T.reads()
+            T.writes(A[0:4, 0:4])
+            for i, j in T.grid(4, 4):
+                A[i, j] = n
+
+    for desc, impl, message in [
+        (mma_desc, fill, "3 parameters, the implementation 1"),
+        (part, fill, "which is not all of the buffer"),
+        (fill, update, "the implementation reads A, the description does not"),
+        (scalar, scalar, "one block over buffers"),
+        (
+            mma_desc,
+            TensorIntrin.get("x86.vnni.dot_16x4_u8i8i32").impl,
+            "both must be the same",
+        ),
+    ]:
+        with pytest.raises(VerifyError, match=message):
+            TensorIntrin.register("test.bad", desc, impl)
