@@ -1,4 +1,4 @@
-"""Every exception metasched raises. All derive from MetaschedError, so one except clause suffices."""
+"""Every exception metasched raises. All derive from MetaschedError: one except suffices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ParseError(MetaschedError):
 
 
 class VerifyError(MetaschedError):
-    """A module breaks a rule of the IR (see `ir.verify`); `rule` is its slug, `node` the breaker."""
+    """A module breaks a rule of the IR (`ir.verify`); `rule` is its slug, `node` the breaker."""
 
     def __init__(self, message: str, *, rule: str = "", node: Any = None) -> None:
         super().__init__(message)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Objects of one kind by name, filled by code and by the entry-point group `metasched.<kind>`."""
+    """Objects of one kind by name, filled by code and by entry points `metasched.<kind>`."""
 
     def __init__(self, kind: str, *, entry_points: bool = True) -> None:
         self.kind = kind

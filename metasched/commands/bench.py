@@ -23,7 +23,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("ops", nargs="*", help="workloads; none with --suite")
     parser.add_argument("--suite", choices=("operators",), help="all thirteen operators")
     parser.add_argument("--shape", help="numbers separated by commas, for a single workload")
-    parser.add_argument("--all-shapes", action="store_true", help="every usual shape, not the first")
+    parser.add_argument(
+        "--all-shapes", action="store_true", help="every usual shape, not the first"
+    )
     parser.add_argument("--against", default="numpy", help=f"peers: {','.join(PEERS)}")
     parser.add_argument("--trials", type=int, default=64, help="of each tuning run")
     parser.add_argument("--work-dir", help="folder with the store to go on from")

@@ -37,8 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
             for target in store.targets(workload):
                 records = sorted(store.all(workload, target), key=lambda r: r.seconds)
                 wanted = arguments.workload
-                if records and wanted and not (
-                    workload.startswith(wanted) or records[0].workload_name.startswith(wanted)
+                if (
+                    records
+                    and wanted
+                    and not (
+                        workload.startswith(wanted) or records[0].workload_name.startswith(wanted)
+                    )
                 ):
                     continue
                 chosen += records[: arguments.limit]

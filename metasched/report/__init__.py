@@ -1,1 +1,1 @@
-"""What people see: progress, summaries, comparisons with other libraries, the state of the machine."""
+"""What people see: progress, summaries, comparisons with other libraries, this machine."""

@@ -36,7 +36,16 @@ class Finding:
 
 def diagnose() -> list[Finding]:
     """All findings."""
-    return [_python(), *_packages(), _cpu(), _openmp(), _compiler(), _kernel(), _cores(), _settings()]
+    return [
+        _python(),
+        *_packages(),
+        _cpu(),
+        _openmp(),
+        _compiler(),
+        _kernel(),
+        _cores(),
+        _settings(),
+    ]
 
 
 def _python() -> Finding:
@@ -57,7 +66,9 @@ def _packages() -> list[Finding]:
     for name, cost, fatal in rows:
         there = importlib.util.find_spec(name) is not None
         found = "installed" if there else "missing"
-        out.append(Finding(name, there, found, "" if there else f"{cost}: pip install {name}", fatal))
+        out.append(
+            Finding(name, there, found, "" if there else f"{cost}: pip install {name}", fatal)
+        )
     return out
 
 
@@ -87,7 +98,9 @@ def _kernel() -> Finding:
     try:
         selftest()
     except Exception as error:  # whatever fails here is what the user wants to know
-        return Finding("compile and run", False, f"{type(error).__name__}: {error}", "see above", True)
+        return Finding(
+            "compile and run", False, f"{type(error).__name__}: {error}", "see above", True
+        )
     return Finding("compile and run", True, "a small kernel computes the right result")
 
 

@@ -71,7 +71,7 @@ def _numpy_call(op: str, shape: tuple[int, ...]) -> Callable[[], Any]:
     arrays = work.inputs(shape, integers=False)
     if op == "gmm":
         out = np.empty(work.output(shape).shape, "float32")
-        return lambda: np.matmul(*arrays, out=out)
+        return lambda: np.matmul(arrays[0], arrays[1], out=out)
     return lambda: work.reference(shape, *arrays)
 
 

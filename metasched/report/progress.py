@@ -1,4 +1,4 @@
-"""Progress of a tuning run: a live table on a terminal, plain lines elsewhere. Both are observers."""
+"""Progress of a tuning run: a live table on a terminal, plain lines elsewhere; both observers."""
 
 from __future__ import annotations
 

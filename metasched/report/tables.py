@@ -11,7 +11,9 @@ from metasched.report.progress import duration
 from metasched.tune import TuneResult
 
 
-def tune_data(result: TuneResult, shape: Sequence[int] | None, peer: float | None) -> dict[str, Any]:
+def tune_data(
+    result: TuneResult, shape: Sequence[int] | None, peer: float | None
+) -> dict[str, Any]:
     """What `metasched tune --json` prints for one task."""
     peak = result.peak_gflops()
     best = None
@@ -71,7 +73,9 @@ def tune_text(result: TuneResult, peer: float | None) -> str:
     for status, (count, message) in result.failures.items():
         first = message.strip().splitlines()[0] if message.strip() else ""
         lines.append(f"    {count} {status}: {first[:160]}")
-    lines.append(f"  replays   {result.survival.tried}, {100 * result.survival.share:.0f} % survived")
+    lines.append(
+        f"  replays   {result.survival.tried}, {100 * result.survival.share:.0f} % survived"
+    )
     for reason, count in result.survival.reasons.most_common(5):
         lines.append(f"    {count} {reason}")
     if best is not None and best.path is not None:

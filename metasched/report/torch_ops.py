@@ -1,4 +1,4 @@
-"""The operator suite in PyTorch, for comparison; None where PyTorch is missing or lacks the operator."""
+"""The operator suite in PyTorch, for comparison; None where PyTorch or the operator is missing."""
 
 from __future__ import annotations
 

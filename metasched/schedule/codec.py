@@ -1,4 +1,4 @@
-"""Trace entries as text: JSON with a schema version, and runnable Python. Reading executes nothing."""
+"""Trace entries as text: versioned JSON and runnable Python. Reading executes nothing."""
 
 from __future__ import annotations
 
@@ -172,7 +172,9 @@ def _decode_expr(data: Any, leaf: Any, where: str) -> Expr:
     try:
         if head == "const":
             dtype = DType(data[1])
-            return FloatImm(dtype, float(data[2])) if dtype.is_float else IntImm(dtype, int(data[2]))
+            return (
+                FloatImm(dtype, float(data[2])) if dtype.is_float else IntImm(dtype, int(data[2]))
+            )
         if head == "Cast":
             return Cast(data[1], _decode_expr(data[2], leaf, where))
         cls = getattr(nodes, head) if isinstance(head, str) else None

@@ -128,7 +128,11 @@ def _allows_tile(d: Domain, tile: Any) -> bool:
 
 def _repair_tile(d: Domain, tile: Any) -> Decision:
     """From innermost out, each factor becomes the largest divisor of what is left not above it."""
-    wanted = [f if isinstance(f, int) and f > 0 else 1 for f in tile] if isinstance(tile, (list, tuple)) else []
+    wanted = (
+        [f if isinstance(f, int) and f > 0 else 1 for f in tile]
+        if isinstance(tile, (list, tuple))
+        else []
+    )
     wanted = ([1] * d["n"] + wanted)[-d["n"] :]
     left, out = d["extent"], []
     for position in range(d["n"] - 1, 0, -1):
@@ -168,7 +172,10 @@ def _draw_partitioned(d: Domain, rng: Rng) -> Decision:
     if position <= 0 or position >= n:
         return _draw_product(d["extent"], n, rng)
     free = d["extent"] // inner
-    shares = [(f, _tilings(free // f, position) * _tilings(f * inner, n - position)) for f in divisors(free)]
+    shares = [
+        (f, _tilings(free // f, position) * _tilings(f * inner, n - position))
+        for f in divisors(free)
+    ]
     share = shares[rng.weighted([w for _, w in shares])][0]
     outer = _draw_product(free // share, position, rng)
     return [*outer, *_draw_product(share * inner, n - position, rng)]
@@ -250,4 +257,3 @@ DOMAINS: dict[str, DomainKind] = {
         lambda d, t: list(t),
     ),
 }  # fmt: skip
-

@@ -102,9 +102,7 @@ class Workshop:
         key = structural_hash(sch.mod)
         return Individual(trace.before_postproc(), sch.mod, key, -1, self.target, sch.trace)
 
-    def _make(
-        self, trace: Trace, space: int, decisions: Decisions, seed: int
-    ) -> Individual | None:
+    def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
         self.survival.tried += 1
         sch = self.base.copy()
         sch.state.rng.state = seed

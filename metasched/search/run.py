@@ -190,9 +190,7 @@ class TaskRun:
 
     def _measure(self, chosen: Sequence[Individual]) -> list[Outcome]:
         first = self.progress.trials
-        candidates = [
-            Candidate(first + n, one.module, one.key) for n, one in enumerate(chosen)
-        ]
+        candidates = [Candidate(first + n, one.module, one.key) for n, one in enumerate(chosen)]
         by_index = {c.index: one for c, one in zip(candidates, chosen, strict=True)}
 
         def ended(candidate: Candidate, outcome: Outcome) -> None:
