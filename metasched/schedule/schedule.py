@@ -318,3 +318,4 @@ class Schedule:
     transform_block_layout = recorded(p.transform_block_layout)
     pad_einsum = recorded(p.pad_einsum)
     decompose_padding = recorded(p.decompose_padding)
+    transform_layout = recorded(p.transform_layout)

@@ -42,6 +42,7 @@ from metasched.schedule.primitives.storage import set_scope
 from metasched.schedule.primitives.storage_align import storage_align
 from metasched.schedule.primitives.tensorize import tensorize
 from metasched.schedule.primitives.transform_block_layout import transform_block_layout
+from metasched.schedule.primitives.transform_layout import transform_layout
 from metasched.schedule.primitives.unit_loop import add_unit_loop
 from metasched.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 
@@ -54,5 +55,6 @@ __all__ = [
     "reorder_block_iter_var", "require", "reverse_compute_at", "reverse_compute_inline",
     "rfactor", "sample_categorical", "sample_compute_location", "sample_partitioned_tile",
     "sample_perfect_tile", "set_scope", "split", "storage_align", "transform_block_layout",
-    "unannotate", "unroll", "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize",
+    "transform_layout", "unannotate", "unroll", "unsafe_hide_buffer_access", "unsafe_set_dtype",
+    "vectorize",
 ]  # fmt: skip

@@ -1,0 +1,277 @@
+"""transform_layout: a buffer in another layout, padded where the new shape is larger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import show_expr
+from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
+from metasched.ir.visit import free_vars, transform, walk_exprs, walk_stmts
+from metasched.schedule import edit
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.layout_padding import Padding, padding_edits, padding_of
+from metasched.schedule.primitives.staging import (
+    BufferChoice,
+    as_index_map,
+    choose_buffer,
+    refuse_opaque,
+)
+from metasched.schedule.primitives.storage_align import KEY as ALIGNED
+from metasched.schedule.state import State
+
+MapArg = IndexMap | Callable[..., Any]
+
+
+@primitive()
+def transform_layout(
+    state: State,
+    block: BlockLike,
+    buffer: BufferChoice,
+    index_map: MapArg,
+    pad_value: int | float | bool | None | Expr | MapArg = None,
+    assume_injective_transform: bool = False,
+) -> None:
+    """Store a buffer that `block` accesses at `index_map` of its indices, everywhere.
+
+    A parameter changes its shape: the function then takes the new layout. Where the new shape has
+    elements that stand for no old one, they are padding: of an input they are assumed to hold
+    `pad_value` (`T.assume`), a plain element-wise writer writes them along (if_then_else), after
+    any other writer they are filled.
+
+    Args:
+        pad_value: a number, an expression, or a function of the new indices.
+        assume_injective_transform: take the map's word that it joins no two elements, and leave
+            padding undefined.
+
+    requires  a parameter or allocated buffer, accessed by loads and stores with scalar indices; a
+              map that joins no two elements and gives no negative index; a `pad_value` of the
+              buffer's type if there is padding
+    rewrite   B[i, j] = A[i, j] -> B[i // 4, j, i % 4] = A[i, j]
+    """
+    assert isinstance(block, BlockRV)
+    realize = state.block(block)
+    side, position, old = choose_buffer(state, realize, buffer)
+    mapping = as_index_map(state, index_map, old.ndim, realize)
+    state.canonical = {"buffer": (side, position), "index_map": mapping}
+    name, func = state.func_of(realize)
+    site = _site(state, realize, func, old)
+    _require_plain(state, realize, site, old)
+    new = _new_buffer(state, realize, old, mapping)
+    padding = None
+    if not assume_injective_transform:
+        padding = _padding(state, realize, old, new, mapping, pad_value)
+    known = _known(site)
+    edits = [] if padding is None else padding_edits(state, site, old, new, padding, func)
+    edits.append(edit.wrap(site, lambda s: _rewritten(s, old, new, mapping, known)))
+    merged = edit.merge(*edits)
+    body = edit.apply(func.body, merged, state.index.parent)
+    params = tuple(new if p is old else p for p in func.params)
+    _require_symbols(state, realize, func, params)
+    state.set_func(name, PrimFunc(params, body, func.attrs, func.ret_type))
+
+
+def _site(state: State, realize: BlockRealize, func: PrimFunc, buffer: Buffer) -> Block:
+    """The block that allocates the buffer; the root for a parameter."""
+    if any(p is buffer for p in func.params):
+        return func.root
+    for above in (realize.block, *state.ancestors(realize)):
+        if isinstance(above, Block) and any(b is buffer for b in above.alloc_buffers):
+            return above
+    raise state.error(
+        "matched-buffer",
+        f"{buffer.name} is a view made by match_buffer, its layout is that of its source",
+        realize,
+        hint="transform the buffer it is a view of, before the view is made",
+    )
+
+
+def _require_plain(state: State, realize: BlockRealize, site: Block, buffer: Buffer) -> None:
+    refuse_opaque(state, site, buffer)
+    if buffer.strides or buffer.elem_offset is not None:
+        raise state.error(
+            "strided", f"{buffer.name} has strides or an offset of its own", realize
+        )
+    for node in walk_stmts(site):
+        if isinstance(node, Block):
+            for entry in node.annotations.get(ALIGNED, []):
+                if node.writes[entry[0]].buffer is buffer:
+                    raise state.error(
+                        "aligned-buffer",
+                        f"{node.name} aligns axis {entry[1]} of {buffer.name}",
+                        node,
+                        hint="transform the layout before storage_align",
+                    )
+        places = [e.indices for x in node.exprs for e in walk_exprs(x) if _loads(e, buffer)]
+        if isinstance(node, BufferStore) and node.buffer is buffer:
+            places.append(node.indices)
+        if any(i.dtype.lanes > 1 for indices in places for i in indices):
+            raise state.error("vector-index", f"{buffer.name} is accessed by vectors", realize)
+
+
+def _loads(expr: Expr, buffer: Buffer) -> bool:
+    return isinstance(expr, BufferLoad) and expr.buffer is buffer
+
+
+def _new_buffer(state: State, realize: BlockRealize, old: Buffer, mapping: IndexMap) -> Buffer:
+    try:
+        ranges = mapping.map_ranges([Range.of(as_expr(0, s.dtype), s) for s in old.shape])
+    except MetaschedError as error:
+        raise state.error("bad-index-map", str(error), realize) from None
+    an = Analyzer()
+    for output, r in zip(mapping.outputs, ranges, strict=True):
+        if not an.prove(r.min >= 0):
+            raise state.error(
+                "negative-index", f"the new index {show_expr(output)} may be negative", realize
+            )
+    shape = tuple(an.simplify(r.min + r.extent) for r in ranges)
+    return Buffer(
+        old.name, shape, old.dtype, old.scope, (), None, old.align, old.offset_factor
+    )  # fmt: skip
+
+
+def _padding(
+    state: State,
+    realize: BlockRealize,
+    old: Buffer,
+    new: Buffer,
+    mapping: IndexMap,
+    pad_value: Any,
+) -> Padding | None:
+    """What is padding in the new layout; None when every element stands for an old one."""
+    value = _pad_map(state, realize, new, pad_value)
+    found = padding_of(mapping, old.shape, new.shape)
+    if isinstance(found, str):
+        raise state.error(
+            "not-injective",
+            f"the index map is not proved to join no two elements of {old.name}: {found}",
+            realize,
+            hint="assume_injective_transform=True takes your word for it",
+        )
+    if found.outside is FALSE:
+        return None
+    if value is None:
+        raise state.error(
+            "needs-pad-value",
+            f"the new layout of {old.name} has elements that stand for no old one, where "
+            f"{show_expr(found.outside)}",
+            realize,
+            hint="say what they hold with pad_value",
+        )
+    return Padding(found.inputs, found.outside, found.back, value)
+
+
+def _pad_map(
+    state: State, realize: BlockRealize, new: Buffer, given: Any
+) -> Callable[[Sequence[Expr]], Expr] | None:
+    """The pad value as a function of the new indices, recorded plainly."""
+    if given is None:
+        return None
+    assert state.canonical is not None
+    try:
+        if isinstance(given, IndexMap) or callable(given):
+            mapping = IndexMap.of(given, new.ndim)
+            if len(mapping.outputs) != 1:
+                raise state.error(
+                    "bad-pad-value", f"pad_value gives {len(mapping.outputs)} values, not one", realize
+                )
+            (value,) = mapping.outputs
+            inputs = mapping.inputs
+        else:
+            value = state.expr(given) if isinstance(given, Expr) else as_expr(given, new.dtype)
+            inputs = ()
+        if isinstance(value, (IntImm, FloatImm)) and value.dtype is not new.dtype:
+            value = as_expr(value.value, new.dtype)
+    except MetaschedError as error:
+        raise state.error("bad-pad-value", str(error), realize) from None
+    if value.dtype is not new.dtype:
+        raise state.error(
+            "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize
+        )
+    if isinstance(given, float) and new.dtype.is_int and not given.is_integer():
+        raise state.error("bad-pad-value", f"{given} is no {new.dtype}", realize)
+    if any(isinstance(e, BufferLoad) for e in walk_exprs(value)):
+        raise state.error("bad-pad-value", "pad_value loads from memory", realize)
+    if isinstance(given, IndexMap) or callable(given):
+        plain = isinstance(value, (IntImm, FloatImm))
+        recorded = value.value if plain else IndexMap(inputs, (value,))  # type: ignore[attr-defined]
+        state.canonical["pad_value"] = recorded
+    at = IndexMap(inputs, (value,))
+    return lambda point: at.apply(point)[0] if inputs else value
+
+
+def _known(site: Block) -> Analyzer:
+    """The ranges of the iterators and loops below the site."""
+    ranges: dict[Var, Range] = {}
+    for node in walk_stmts(site):
+        if isinstance(node, Block):
+            ranges.update((v.var, v.dom) for v in node.iter_vars)
+        elif isinstance(node, For) and node.step is None:
+            ranges[node.var] = Range(node.min, node.extent)
+    return Analyzer(ranges)
+
+
+def _rewritten(site: Stmt, old: Buffer, new: Buffer, mapping: IndexMap, an: Analyzer) -> Stmt:
+    """Every access of `old` as one of `new`."""
+    def regions(given: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
+        return tuple(_region(r, new, mapping, an) if r.buffer is old else r for r in given)
+
+    def on_expr(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad) and node.buffer is old:
+            return BufferLoad(new, mapping.apply(node.indices, an), node.predicate)
+        return None
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, BufferStore) and node.buffer is old:
+            return evolve(node, buffer=new, indices=tuple(mapping.apply(node.indices, an)))
+        if isinstance(node, Block):
+            touched = any(r.buffer is old for r in (*node.reads, *node.writes))
+            if not touched and old not in node.alloc_buffers:
+                return None
+            allocs = tuple(new if b is old else b for b in node.alloc_buffers)
+            return evolve(
+                node, reads=regions(node.reads), writes=regions(node.writes), alloc_buffers=allocs
+            )
+        return None
+
+    return transform(site, on_stmt, on_expr)
+
+
+def _region(region: BufferRegion, new: Buffer, mapping: IndexMap, an: Analyzer) -> BufferRegion:
+    if all(r.is_point for r in region.region):
+        point = mapping.apply([r.min for r in region.region], an)
+        return BufferRegion(new, tuple(Range.of(i, as_expr(1, i.dtype)) for i in point))
+    try:
+        ranges = mapping.map_ranges(region.region, an)
+    except MetaschedError:
+        return new.whole()
+    return BufferRegion(
+        new, tuple(Range.of(an.simplify(r.min), an.simplify(r.extent)) for r in ranges)
+    )
+
+
+def _require_symbols(
+    state: State, realize: BlockRealize, func: PrimFunc, params: Sequence[Buffer | Var]
+) -> None:
+    """Every symbolic extent is still the extent of a parameter, or a parameter."""
+
+    def defined(given: Sequence[Buffer | Var]) -> set[Expr]:
+        out: set[Expr] = {p for p in given if isinstance(p, Var)}
+        return out.union(*(p.shape for p in given if isinstance(p, Buffer)))
+
+    needed = {v for p in func.buffers for s in p.shape for v in free_vars(s)}
+    lost = sorted(v.name for v in needed - defined(params) if v in defined(func.params))
+    if lost:
+        raise state.error(
+            "symbol-lost",
+            f"the extent {lost[0]} would no longer follow from the shape of a parameter",
+            realize,
+            hint="cache the parameter and transform the cache",
+        )
