@@ -200,11 +200,7 @@ class State:
     def expr(self, value: Any) -> Expr:
         """An expression with the sampled values in it replaced by their numbers."""
         expr = as_expr(value)
-        known = {
-            v: as_expr(n)
-            for v, n in ((v, self.table.get(v)) for v in expr_rvs(expr))
-            if n is not None
-        }
+        known = {v: as_expr(self.value(v)) for v in expr_rvs(expr)}
         return _fold(substitute(expr, known)) if known else expr
 
     def parent(self, node: Stmt) -> Stmt | None:

@@ -1,0 +1,51 @@
+"""The random machine, briefly; METASCHED_FUZZ_STEPS asks for more accepted steps than the default."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from schedule.machine import OPS, Broken, Tally, failure_of, play, recipe, report, shrink
+
+from metasched.schedule.schedule import Schedule
+
+STEPS = int(os.environ.get("METASCHED_FUZZ_STEPS", "700"))
+
+
+def test_random_sequences_keep_the_meaning() -> None:
+    tally, number = Tally(), 0
+    while tally.accepted.total() < STEPS:
+        steps = recipe(number)
+        try:
+            play(number, steps, tally)
+        except Broken as error:
+            small = shrink(number, steps, error.kind)
+            pytest.fail(report(number, small), pytrace=False)
+        number += 1
+    assert tally.refused.total() > 0
+    assert set(tally.accepted) == set(OPS), "every operation was accepted at least once"
+
+
+def test_the_machine_sees_a_wrong_primitive_and_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `unroll` that leaves out iterations is found, and the recipe comes down to that step."""
+    from metasched.ir.expr import as_expr
+    from metasched.ir.stmt import evolve
+    from metasched.schedule import edit
+
+    real = Schedule.unroll
+
+    def short(self: Schedule, loop: object) -> None:
+        real(self, loop)
+        node = self.state.loop(loop)
+        self.state.commit(edit.replace(node, evolve(node, extent=as_expr(1, node.var.dtype))))
+
+    monkeypatch.setattr(Schedule, "unroll", short)
+    for number in range(60):
+        steps = recipe(number)
+        error = failure_of(number, steps)
+        if error is not None:
+            small = shrink(number, steps, error.kind)
+            assert [name for name, _ in small] == ["unroll"]
+            assert "def apply_trace(sch):" in report(number, small)
+            return
+    raise AssertionError("not found")
