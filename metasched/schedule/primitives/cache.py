@@ -206,7 +206,7 @@ class CachePlan:
                 there.append(own if as_int(r.min) == 0 else own + r.min)
                 continue
             analyzer.bind(var, Range(zero, r.extent))
-            values.append(analyzer.simplify(r.min + var))
+            values.append(r.min + var)
             there.append(own)
             for condition in (values[-1] >= 0, compare(LT, values[-1], extent)):
                 if not analyzer.prove(condition):

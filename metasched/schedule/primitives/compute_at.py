@@ -30,6 +30,8 @@ from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
+    covers_domain,
+    refuse_on,
     require_complete_or_reduction,
     require_not_output,
     require_root_free,
@@ -62,7 +64,8 @@ def compute_at(
     `index` chooses the place among the statements of the loop: -1 the latest possible, -2 the
     earliest, else a position. A root mark leaves the block where it is, an inline mark inlines it.
 
-    requires  a stage pipeline; `block` complete or a reduction, no output; block and loop in one
+    requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
+              output; block and loop in one
               scope, the loop not above the block; all consumers under the loop, and a place after
               the block's producers and before its consumers
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
@@ -113,6 +116,7 @@ def _move(
             "loop-above", f"the loop {loop.var.name} is above {realize.block.name} already", loop
         )
     require_complete_or_reduction(state, scope, realize)
+    refuse_on(state, covers_domain(realize, child.loops), realize)
     if not reverse:
         require_not_output(state, realize)
     token = realize.block.token
@@ -345,7 +349,7 @@ def _rebuilt(
             var = state.fresh_var(f"ax{len(loops)}", iter_var.var.dtype)
             loops.append((var, dom.extent))
             analyzer.bind(var, Range(IntImm(var.dtype, 0), dom.extent))
-            value = analyzer.simplify(dom.min + var)
+            value = dom.min + var
         values.append(value)
         if dom is not own:
             for condition in (own.min <= value, compare(LT, value, own.min + own.extent)):

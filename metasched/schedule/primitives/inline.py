@@ -130,6 +130,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
             "other-consumers", f"{inner.buffer.name} is read by other blocks too", producer
         )
     solved = _solve_loads(state, realize, store, inner.buffer)
+    refuse_on(state, covers_domain(realize, state.loops_above(realize)), realize)
     require_within(state, realize, inner.buffer)
     at_store = {v: substitute(e, dict(zip(solved.names, inner.indices, strict=True))) for v, e in solved.values.items()}
     analyzer = Analyzer({v.var: v.dom for v in producer.block.iter_vars})
@@ -201,12 +202,11 @@ def _solve_loads(
 
 
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
-    """The block runs on its whole domain, and reads nothing but elements that `buffer` has.
+    """The block reads nothing but elements that `buffer` has.
 
     Then region cover makes its instances correspond to what the producer writes; reads beyond the
     buffer, under a condition that is false there, have no counterpart.
     """
-    refuse_on(state, covers_domain(realize, state.loops_above(realize)), realize)
     block = realize.block
     analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
     for region in block.reads:

@@ -1,0 +1,82 @@
+"""The smallest case of each bug that the random machine found."""
+
+from __future__ import annotations
+
+from oracle import check_refused, check_transform
+from schedule.programs import convolution, elementwise, fan_out, matmul, padded, softmax, strided, unit
+from schedule.test_blocks import start
+
+from metasched.schedule.schedule import Schedule
+
+
+def test_a_cache_beside_a_guarded_consumer_stays_within_the_buffer() -> None:
+    sch, (c,), ((i, j),) = start(elementwise, "C")
+    sch.split(j, [None, 5])
+    sch.compute_at("B", sch.get_loops(c)[-1])
+    sch.cache_write("B", 0, "global")
+    check_transform(elementwise, sch, "found_cache_guarded")
+
+
+def test_a_stage_is_not_cut_to_what_its_producer_makes() -> None:
+    sch, (b, c), (loops, _) = start(padded, "B", "C")
+    check_refused(sch, lambda: sch.reverse_compute_inline(c), "reads-beyond", "beyond B")
+    check_refused(sch, lambda: sch.reverse_compute_at(c, loops[1]), "reads-beyond", "beyond B")
+    sch.compute_inline(b)
+    check_transform(padded, sch)
+
+
+def test_iterators_of_one_value_need_no_inverse() -> None:
+    sch, (b, c), _ = start(unit, "B", "C")
+    copy = sch.cache_read(c, 0, "local")
+    sch.vectorize(sch.get_loops(copy)[1])
+    sch.compute_inline(copy)
+    sch.reverse_compute_inline(c)
+    check_transform(unit, sch)
+
+
+def test_an_offset_under_a_predicate_is_kept() -> None:
+    """P runs where 1 <= i < 8; fusing its loop once made `i - 1` from `i`."""
+    sch, (p,), (loops,) = start(convolution, "P")
+    copy = sch.cache_read(p, 0, "global")
+    sch.compute_at(copy, loops[1])
+    sch.fuse(*sch.get_loops(p)[:2])
+    check_transform(convolution, sch)
+
+
+def test_a_copy_comes_before_the_first_of_several_readers() -> None:
+    sch, (b, x), (loops, _) = start(fan_out, "B", "X")
+    sch.reverse_compute_at(x, loops[0])
+    sch.cache_write(b, 0, "global", ["Y"])
+    sch.cache_read("Z", 0, "global")
+    check_transform(fan_out, sch)
+
+
+def test_a_repeated_reduction_keeps_its_init_inside() -> None:
+    sch, (m, e), (_, (i, j)) = start(softmax, "M", "E")
+    sch.compute_at(m, j)
+    check_refused(sch, lambda: sch.decompose_reduction(m, i), "repeated-reduction", "of j")
+    sch.decompose_reduction(m, sch.get_loops(m)[-1])
+    check_transform(softmax, sch)
+
+
+def test_a_reduction_is_not_read_before_it_ends() -> None:
+    sch, (c,), ((i, j, k),) = start(matmul, "C")
+    copy = sch.cache_write(c, 0, "local")
+    sch.reorder(k, i, j)
+    check_refused(sch, lambda: sch.reverse_compute_at(copy, i), "unfinished-reduction", "reducing")
+
+
+def test_a_block_that_skips_part_of_its_domain_is_not_moved() -> None:
+    """The factored block has iterators for the padded parts; only its predicate leaves them out."""
+    sch, (y,), ((i, r),) = start(strided, "Y")
+    r0, r1 = sch.split(r, [None, 4])
+    part = sch.rfactor(r0, -1)
+    loop = sch.get_loops(y)[0]
+    check_refused(sch, lambda: sch.compute_at(part, loop), "partial-domain", "on its whole domain")
+    check_transform(strided, sch)
+
+
+def test_a_foreign_value_is_an_unknown_handle() -> None:
+    v = Schedule(matmul, seed=0).sample_categorical([1], [1.0])
+    sch, (c,), ((i, j, k),) = start(matmul, "C")
+    check_refused(sch, lambda: sch.split(i, [None, v + 1]), "unknown-handle", "value handle")
