@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
+from metasched.lower.passes.align import align_addressed
 from metasched.lower.passes.allocation import place_allocations
 from metasched.lower.passes.blocks import convert_blocks
 from metasched.lower.passes.canonicalize import canonicalize_loops
@@ -22,6 +23,7 @@ Pass = Callable[[PrimFunc], PrimFunc]
 
 # (pass, why here). `flatten` comes between the two lists: it takes the shape symbols.
 STRUCTURED: tuple[tuple[Pass, str], ...] = (
+    (align_addressed, "views of a buffer take its strides"),
     (canonicalize_loops, "later passes may take every loop to start at zero with step one"),
     (lower_init, "needs the blocks' reduce iterators"),
     (lower_match_buffers, "needs the blocks' regions"),

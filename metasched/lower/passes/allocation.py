@@ -28,11 +28,12 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import bound_vars, free_vars, map_body, transform, walk, walk_stmts
 from metasched.lower.affine import affine
+from metasched.lower.passes.align import Alignment, aligned_strides, without_room
 
 
 def place_allocations(func: PrimFunc) -> PrimFunc:
     """allocate(A); for i: S(A)  ->  for i: allocate(A'); S(A')."""
-    return map_body(func, lambda body: transform(body, _allocate))
+    return map_body(func, lambda body: without_room(transform(body, _allocate)))
 
 
 def _allocate(stmt: Stmt) -> Stmt | None:
@@ -43,7 +44,8 @@ def _allocate(stmt: Stmt) -> Stmt | None:
         return stmt.body
     if buffer.data in _used(stmt.body) or buffer.strides or buffer.elem_offset is not None:
         return Allocate(buffer, stmt.body)  # its address is taken: leave it alone
-    found = _sunk(stmt.body, buffer, carried, crossing=False)
+    aligned = stmt.annotations["aligned"]
+    found = _sunk(stmt.body, buffer, carried, aligned, crossing=False)
     return stmt.body if found is None else found
 
 
@@ -72,17 +74,19 @@ def _used_by(expr: Expr) -> set[Buffer | Expr]:
     return found
 
 
-def _sunk(stmt: Stmt, buffer: Buffer, carried: frozenset[Var], crossing: bool) -> Stmt | None:
+def _sunk(
+    stmt: Stmt, buffer: Buffer, carried: frozenset[Var], aligned: Alignment, crossing: bool
+) -> Stmt | None:
     """`stmt` with the allocation inside it; None when it must not enter the loops it crossed."""
     inside = [s for s in stmt.stmts if buffer in _used(s)]
     own = any(buffer in _used_by(e) for e in stmt.exprs) or isinstance(stmt, (While, BufferStore))
     if not own and len(inside) == 1 and _may_enter(stmt, carried):
         loop = isinstance(stmt, For) and as_int(stmt.extent) != 1
-        deeper = _sunk(inside[0], buffer, carried, crossing or loop)
+        deeper = _sunk(inside[0], buffer, carried, aligned, crossing or loop)
         if deeper is not None:
             parts = [deeper if s is inside[0] else s for s in stmt.stmts]
             return stmt.rebuild(parts, stmt.exprs)
-    return _compacted(stmt, buffer, crossing)
+    return _compacted(stmt, buffer, aligned, crossing)
 
 
 def _may_enter(stmt: Stmt, carried: frozenset[Var]) -> bool:
@@ -105,7 +109,9 @@ class _Span:
     high: int
 
 
-def _compacted(stmt: Stmt, buffer: Buffer, crossing: bool) -> Stmt | None:
+def _compacted(
+    stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool
+) -> Stmt | None:
     """Allocate around `stmt` what it touches; None if it reads what it may not have written."""
     reads, writes = _accesses(stmt, buffer)
     spans = _Spans(stmt)
@@ -125,9 +131,12 @@ def _compacted(stmt: Stmt, buffer: Buffer, crossing: bool) -> Stmt | None:
             continue
         shape.append(as_expr(size, extent.dtype))
         starts.append(_expression(span, extent))
-    if all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
+    if not aligned and all(a is b for a, b in zip(shape, buffer.shape, strict=True)):
         return Allocate(buffer, stmt)
-    small = Buffer(buffer.name, tuple(shape), buffer.dtype, buffer.scope, align=buffer.align)
+    strides = aligned_strides(shape, aligned) if aligned else ()
+    small = Buffer(
+        buffer.name, tuple(shape), buffer.dtype, buffer.scope, strides, align=buffer.align
+    )
     return Allocate(small, _moved(stmt, buffer, small, starts))
 
 

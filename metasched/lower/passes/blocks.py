@@ -23,6 +23,7 @@ from metasched.ir.stmt import (
     Stmt,
 )
 from metasched.ir.visit import free_vars, map_body, substitute, transform
+from metasched.lower.passes.align import Alignment, alignments, with_room
 
 Carried = dict[Buffer, set[Var]]
 
@@ -31,7 +32,8 @@ def convert_blocks(func: PrimFunc) -> PrimFunc:
     """with block: bind v = e; where p; S(v)  ->  if p: S(e)."""
     carried: Carried = defaultdict(set)
     _note(func.body, carried, {}, [])
-    return map_body(func, lambda body: transform(body, lambda s: _realize(s, carried)))
+    aligned = alignments(func.body)
+    return map_body(func, lambda body: transform(body, lambda s: _realize(s, carried, aligned)))
 
 
 def _note(
@@ -59,16 +61,17 @@ def _note(
         _note(child, carried, origin, inner)
 
 
-def _realize(stmt: Stmt, carried: Carried) -> Stmt | None:
+def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> Stmt | None:
     if not isinstance(stmt, BlockRealize):
         return None
     block = stmt.block
-    body = block.body
+    body = with_room(block, block.body)
     for key, value in block.annotations.items():
         if key.startswith("pragma_") and isinstance(value, (int, Expr)):
             body = AttrStmt(None, key, as_expr(value), body)
     for buffer in reversed(block.alloc_buffers):
-        notes = FrozenMap({"carried": frozenset(carried[buffer])})
+        align = aligned.get(buffer, ())
+        notes = FrozenMap({"carried": frozenset(carried[buffer]), "aligned": align})
         body = Allocate(buffer, body, notes)
     bindings = {
         item.var: value for item, value in zip(block.iter_vars, stmt.iter_values, strict=True)
