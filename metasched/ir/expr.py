@@ -38,6 +38,7 @@ class Expr(Interned):
     """Base of all expressions. `children` are the sub-expressions, `rebuild` replaces them."""
 
     __slots__ = ("_code", "_free", "_memo", "dtype")
+    _free: frozenset[Var] | None
     _typed: ClassVar[bool] = False  # whether the constructor takes the dtype first
     dtype: DType
 
@@ -100,6 +101,7 @@ class Var(Expr):
 
     def __new__(cls, name: str, dtype: DType | str = "int32", serial: int = 0) -> Var:
         self = object.__new__(cls)
+        object.__setattr__(self, "_free", None)
         object.__setattr__(self, "dtype", DType(dtype))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "serial", serial)

@@ -40,6 +40,9 @@ class Interned:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
 
+_set = object.__setattr__
+
+
 def make(cls: type[Any], key: Any, dtype: Any, values: tuple[Any, ...]) -> Any:
     """The node of `cls` with these field values, made once for each `key`.
 
@@ -51,7 +54,8 @@ def make(cls: type[Any], key: Any, dtype: Any, values: tuple[Any, ...]) -> Any:
         if found is not None:
             return found
     node = object.__new__(cls)
-    object.__setattr__(node, "dtype", dtype)
+    _set(node, "dtype", dtype)
+    _set(node, "_free", None)
     for setter, value in zip(cls._setters, values, strict=True):
         setter(node, value)
     ref = _Ref(node, _forget)

@@ -28,6 +28,7 @@ from metasched.ir.stmt import (
     evolve,
 )
 
+_NO_VARS: frozenset[Var] = frozenset()
 ExprFn = Callable[[Expr], "Expr | None"]
 StmtFn = Callable[[Stmt], "Stmt | None"]
 
@@ -69,27 +70,30 @@ def blocks_of(stmt: Stmt) -> Iterator[BlockRealize]:
 
 def free_vars(expr: Expr) -> frozenset[Var]:
     """The variables an expression mentions and does not bind itself; cached on the node."""
-    try:
-        return expr._free  # type: ignore[no-any-return, attr-defined]
-    except AttributeError:
-        pass
+    known = expr._free
+    if known is not None:
+        return known
     stack = [expr]
     while stack:
         node = stack[-1]
-        missing = [c for c in node.children if not hasattr(c, "_free")]
+        missing = [c for c in node.children if c._free is None]
         if missing:
             stack.extend(missing)
             continue
         stack.pop()
         if isinstance(node, Var):
             found = frozenset((node,))
+        elif not node.children:
+            found = _NO_VARS
         else:
-            parts = [c._free for c in node.children]  # type: ignore[attr-defined]
-            found = parts[0] if len(parts) == 1 else frozenset().union(*parts)
+            parts = [c._free for c in node.children if c._free is not None]
+            found = parts[0] if len(parts) == 1 else _NO_VARS.union(*parts)
             if isinstance(node, Let):
                 found = parts[0] | (parts[1] - {node.var})
         object.__setattr__(node, "_free", found)
-    return expr._free  # type: ignore[no-any-return, attr-defined]
+        known = found
+    assert known is not None
+    return known
 
 
 def stmt_vars(stmt: Stmt) -> frozenset[Var]:

@@ -39,18 +39,17 @@ def rebind(
     """
 
     def visit(node: Stmt, known: dict[Var, Range]) -> Stmt:
-        if guard is TRUE and stmt_vars(node).isdisjoint(values):
-            return node
         if isinstance(node, BlockRealize):
             return _realize(node, known)
         if isinstance(node, For):
-            node = evolve(
-                node,
-                min=_simplified(node.min, known),
-                extent=_simplified(node.extent, known),
-            )
-            inner = {**known, node.var: Range(node.min, node.extent)}
-            return evolve(node, body=visit(node.body, inner))
+            low, extent = _simplified(node.min, known), _simplified(node.extent, known)
+            known[node.var] = Range(low, extent)
+            body = visit(node.body, known)
+            if low is node.min and extent is node.extent and body is node.body:
+                return node
+            return evolve(node, min=low, extent=extent, body=body)
+        if guard is TRUE and stmt_vars(node).isdisjoint(values):
+            return node
         if node.stmts:
             return node.rebuild(
                 [visit(s, known) for s in node.stmts], [substitute(e, values) for e in node.exprs]
@@ -65,6 +64,8 @@ def rebind(
     def _realize(node: BlockRealize, known: dict[Var, Range]) -> BlockRealize:
         bindings = [substitute(v, values) for v in node.iter_values]
         predicate = substitute(node.predicate, values)
+        if guard is TRUE and predicate is node.predicate and tuple(bindings) == node.iter_values:
+            return node
         if guard is not TRUE:
             predicate = logical_and(predicate, guard)
         if predicate is not TRUE and predicate is not node.predicate:
