@@ -42,7 +42,8 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "analysis",
-        "failure affine collide scope cover binding access block reducer loops dependence flops",
+        "failure affine collide scope cover binding access block reducer loops dependence "
+        "sequence flops",
     ),
     (
         "schedule",

@@ -305,6 +305,7 @@ class Schedule:
     set_scope = recorded(p.set_scope)
     blockize = recorded(p.blockize)
     tensorize = recorded(p.tensorize)
+    merge = recorded(p.merge)
     reorder_block_iter_var = recorded(p.reorder_block_iter_var)
     reindex = recorded(p.reindex)
     reindex_cache_read = recorded(p.reindex_cache_read)

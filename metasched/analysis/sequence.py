@@ -1,0 +1,67 @@
+"""Sequence: may what ran one after the other run iteration by iteration?
+
+Two nests of equal shape become one when no iteration of the later needs, or spoils, what a later
+iteration of the earlier does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.collide import Outside, collide
+from metasched.analysis.cover import loop_ranges
+from metasched.analysis.dependence import Touch, touches
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child, Scope
+from metasched.ir.expr import Var
+from metasched.ir.stmt import For
+
+
+def interleaving_violation(
+    scope: Scope, loops: Sequence[For], earlier: Sequence[Child], later: Sequence[Child]
+) -> Failure | None:
+    """Whether `earlier` and `later`, now in one nest, did something else when run one by one.
+
+    Args:
+        scope: the scope as it is with both below `loops`.
+        loops: the common loops, outermost first, which each had of its own before.
+    """
+    order = [loop.var for loop in loops]
+    for child in (*earlier, *later):
+        if any(stmt for stmt, above in scope.loose if loops[0] in above):
+            text = f"statements outside of blocks stand beside block {child.block.name}"
+            return Failure("not-structured", text, child.block)
+    for first in earlier:
+        for second in later:
+            for a in touches(first):
+                for b in touches(second):
+                    if (a.writes or b.writes) and a.buffer is b.buffer:
+                        failure = _backward(order, a, b)
+                        if failure is not None:
+                            return failure
+    return None
+
+
+def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
+    """Whether `a` in an iteration may touch what `b` touches in an earlier one."""
+    where = next(k for k, loop in enumerate(a.loops) if loop.var is order[0])
+    below = [loop.var for t in (a, b) for loop in t.loops[where:]]
+    moving = {*below, *a.inner, *b.inner}
+    ranges = loop_ranges((*a.loops, *b.loops))
+    distance = collide(a.box, b.box, Outside(moving), ranges)
+    if distance is None:
+        return None
+    for var in order:
+        _, high = distance.get(var, (-1, 1))
+        if high < 0:
+            return None
+        if high > 0:
+
+            def sentence(var: Var = var) -> str:
+                return (
+                    f"in one nest {b.show()} before {a.show()} in a later iteration of "
+                    f"{var.name}, as it must not"
+                )
+
+            return Failure("backward-dependence", sentence, b.child.block if b.child else None)
+    return None

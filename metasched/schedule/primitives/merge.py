@@ -1,0 +1,149 @@
+"""merge: nests that follow each other run as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.loops import is_chain
+from metasched.analysis.scope import Scope
+from metasched.analysis.sequence import interleaving_violation
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.expr import Expr, Var
+from metasched.ir.stmt import For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.visit import blocks_of, substitute
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    refuse_on,
+    require_plain_loop,
+    require_same_scope,
+    require_serial,
+)
+from metasched.schedule.handles import LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.rebind import nest
+from metasched.schedule.state import State
+
+
+@primitive()
+def merge(state: State, *loops: LoopRV) -> LoopRV:
+    """Run nests one after the other as one nest; returns what the given loops have become.
+
+    The given loops are the innermost of each nest that are merged, with all loops above them up to
+    where the nests meet. Their bodies follow each other in the one nest.
+
+    requires  two loops or more of one scope, in neighbouring nests of equal depth and extents (or
+              what stands between is independent of the later one); each loop of them plain, serial
+              and the only statement of the one before; no iteration depends on, or overwrites what
+              is needed by, a later iteration of an earlier nest
+    rewrite   for i: B(i); for i: C(i) -> for i_m: B(i_m); C(i_m)
+    """
+    nodes = [require_plain_loop(state, rv) for rv in loops]
+    if len(nodes) < 2 or len(set(nodes)) != len(nodes):
+        raise state.error("too-few-loops", "merge needs two or more different loops")
+    around = require_same_scope(state, nodes)
+    nests, parent = _nests(state, nodes)
+    first, rest = nests[0], nests[1:]
+    for node in (n for one in nests for n in one):
+        require_serial(state, node)
+        if node not in nodes:
+            handle = state.new_loop(node.var)
+            require_plain_loop(state, handle)
+            del state.table[handle]
+    _require_equal(state, nests)
+    fresh = [state.fresh_var(f"{n.var.name}_m", n.var.dtype) for n in first]
+    bodies = [_renamed(one, fresh) for one in nests]
+    merged = nest([(v, n.extent) for v, n in zip(fresh, first, strict=True)], seq(bodies))
+    for one in rest:
+        _require_movable(state, parent, first[0], one[0])
+    state.commit(edit.replace(first[0], merged), *(edit.delete(one[0]) for one in rest))
+    _require_interleaved(state, around.token, fresh, bodies)
+    return state.new_loop(fresh[-1])
+
+
+def _nests(state: State, nodes: Sequence[For]) -> tuple[list[list[For]], SeqStmt]:
+    """For each loop the chain from where the nests meet down to it, in program order."""
+    paths = [[n, *state.ancestors(n)] for n in nodes]
+    common = next((s for s in paths[0] if all(s in p for p in paths)), None)
+    if not isinstance(common, SeqStmt):
+        raise state.error(
+            "not-siblings", "one of the loops stands inside another", nodes[0],
+            hint="merge takes loops of nests that follow each other",
+        )  # fmt: skip
+    order = {s: k for k, s in enumerate(common.items)}
+    found: list[tuple[int, list[For]]] = []
+    for node, path in zip(nodes, paths, strict=True):
+        chain = list(reversed(path[: path.index(common)]))
+        loops = [s for s in chain if isinstance(s, For)]
+        if len(loops) != len(chain) or not is_chain(loops):
+            raise state.error(
+                "not-a-chain",
+                f"above {node.var.name}, up to where the nests meet, is more than a chain of loops",
+                node,
+            )
+        found.append((order[chain[0]], loops))
+    found.sort(key=lambda pair: pair[0])
+    return [one for _, one in found], common
+
+
+def _require_equal(state: State, nests: Sequence[Sequence[For]]) -> None:
+    """The nests have one depth and, level by level, one extent and type."""
+    first, known = nests[0], Analyzer()
+    for one in nests[1:]:
+        if len(one) != len(first):
+            raise state.error(
+                "other-depth", f"the nest of {one[-1].var.name} has {len(one)} loops, that of "
+                f"{first[-1].var.name} {len(first)}", one[-1],
+            )  # fmt: skip
+        same: dict[Var, Expr] = {}
+        for mine, theirs in zip(first, one, strict=True):
+            extent = substitute(theirs.extent, same)
+            typed = mine.var.dtype is theirs.var.dtype
+            if not typed or not known.equal(mine.extent, extent):
+                raise state.error(
+                    "other-extent", f"{theirs.var.name} and {mine.var.name} have different extents",
+                    theirs,
+                )  # fmt: skip
+            same[theirs.var] = mine.var
+
+
+def _renamed(loops: Sequence[For], fresh: Sequence[Var]) -> Stmt:
+    """The body of a nest over the variables of the merged one (a new object in any case)."""
+    values: dict[Var, Expr] = {n.var: v for n, v in zip(loops, fresh, strict=True)}
+    body = substitute(loops[-1].body, values)
+    return evolve(body) if not isinstance(body, SeqStmt) else SeqStmt(body.items)
+
+
+def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) -> None:
+    """Nothing between the first nest and a later one has to do with the later one."""
+    items = parent.items
+    between = items[items.index(first) + 1 : items.index(moved)]
+    scope = state.scope(moved)
+    mine = {r.block.token for r in blocks_of(moved)}
+    for stmt in between:
+        theirs = {r.block.token for r in blocks_of(stmt)}
+        if any(s in {n for n, _ in scope.loose} for s in (stmt, *stmt.stmts)):
+            raise state.error("in-between", "a statement that is no block stands between", stmt)
+        for edge in scope.edges:
+            pair = (edge.src, edge.dst)
+            if (pair[0] in theirs and pair[1] in mine) or (pair[0] in mine and pair[1] in theirs):
+                name = scope.child(edge.src).block.name
+                raise state.error(
+                    "in-between", f"{name} stands between the nests and the later one depends on "
+                    f"it by {edge.buffer.name}", stmt,
+                )  # fmt: skip
+
+
+def _require_interleaved(
+    state: State, around: object, fresh: Sequence[Var], bodies: Sequence[Stmt]
+) -> None:
+    """Asked of the merged program: nothing runs before what it depends on."""
+    loops = [state.index.loops[v] for v in fresh]
+    scope: Scope = state.scope(loops[0])
+    assert scope.block.token is around
+    groups = [
+        [scope.child(r.block.token) for r in blocks_of(b) if scope.get(r.block.token) is not None]
+        for b in bodies
+    ]
+    for k, later in enumerate(groups):
+        for earlier in groups[:k]:
+            refuse_on(state, interleaving_violation(scope, loops, earlier, later), loops[0])
