@@ -14,6 +14,7 @@ from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr, logical_and
 from metasched.ir.stmt import BlockRealize, For, ForKind, IfThenElse, Stmt, evolve
 from metasched.ir.visit import stmt_vars, substitute
+from metasched.schedule.radix import in_mixed_radix
 
 
 def ranges_of(loops: Sequence[For]) -> dict[Var, Range]:
@@ -70,9 +71,13 @@ def rebind(
             predicate = logical_and(predicate, guard)
         if predicate is not TRUE and predicate is not node.predicate:
             predicate = Analyzer(known).simplify(predicate)
-        simple = iter_map_simplify(
-            bindings, known, predicate, simplify_trivial=not preserve_unit_iters
-        )
+        simple = None
+        if predicate is TRUE and preserve_unit_iters:
+            simple = in_mixed_radix(bindings, known)
+        if simple is None:
+            simple = iter_map_simplify(
+                bindings, known, predicate, simplify_trivial=not preserve_unit_iters
+            )
         return BlockRealize(tuple(simple), predicate, node.block)
 
     return visit(body, dict(ranges))

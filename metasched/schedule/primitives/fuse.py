@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metasched.ir.expr import Expr, as_expr, as_int
+from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import free_vars
 from metasched.schedule import edit
@@ -43,17 +43,19 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     extent: Expr = as_expr(1, wide)
     for node in nodes:
         extent = extent * node.extent
-    values: dict[object, Expr] = {}
-    rest: Expr = fused
+    values: dict[Var, Expr] = {}
+    below: Expr = as_expr(1, wide)  # iterations of the loops further in
     for node in reversed(nodes):
         if as_int(node.extent) == 1:
             values[node.var] = as_expr(0, node.var.dtype)
             continue
         outermost = all(as_int(n.extent) == 1 for n in nodes[: nodes.index(node)])
-        values[node.var] = (rest if outermost else rest % node.extent).astype(node.var.dtype)
-        rest = rest // node.extent
+        around = below * node.extent
+        digit = (fused if outermost else fused % around) // below
+        values[node.var] = digit.astype(node.var.dtype)
+        below = around
     new = For(fused, as_expr(0, wide), extent, ForKind.SERIAL, nodes[-1].body)
     ranges = ranges_of([*state.loops_above(nodes[0]), new])
-    body = rebind(nodes[-1].body, values, ranges, preserve_unit_iters=preserve_unit_iters)  # type: ignore[arg-type]
+    body = rebind(nodes[-1].body, values, ranges, preserve_unit_iters=preserve_unit_iters)
     state.commit(edit.replace(nodes[0], For(fused, new.min, extent, ForKind.SERIAL, body)))
     return state.new_loop(fused)

@@ -1,0 +1,66 @@
+"""The cheap normal form of bindings is the one that the iterator-map analysis gives."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from metasched.arith.itermap import iter_map_simplify
+from metasched.ir.buffer import Range
+from metasched.ir.expr import Expr, Var, as_expr
+from metasched.schedule.radix import in_mixed_radix
+
+
+def a_sum(rng: random.Random, name: str, ranges: dict[Var, Range]) -> Expr:
+    """A random nest of splits (and perhaps the fusion of two digits), nested as substitution does."""
+    sizes = [rng.choice([1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 5))]
+    digits: list[Expr] = []
+    at = 0
+    while at < len(sizes):
+        if at and at + 1 < len(sizes) and rng.random() < 0.2 and sizes[at] > 1 < sizes[at + 1]:
+            fused = Var(f"{name}_{at}_fused")
+            ranges[fused] = Range.of(0, sizes[at] * 2)
+            digits.append(fused // 2)
+            sizes[at] = sizes[at]
+        else:
+            var = Var(f"{name}_{at}")
+            ranges[var] = Range.of(0, sizes[at])
+            digits.append(var)
+        at += 1
+    total: Expr = as_expr(0)
+    for n, digit in reversed(list(enumerate(digits))):
+        step = math.prod(sizes[n + 1 :])
+        total = digit * step + total
+    return total
+
+
+def test_same_as_the_analysis() -> None:
+    rng, taken = random.Random(0), 0
+    for _ in range(600):
+        ranges: dict[Var, Range] = {}
+        bindings = [a_sum(rng, name, ranges) for name in "ij"[: rng.randint(1, 2)]]
+        cheap = in_mixed_radix(bindings, ranges)
+        if cheap is not None:
+            taken += 1
+            assert cheap == iter_map_simplify(bindings, ranges, simplify_trivial=False)
+    assert taken > 200
+
+
+def test_what_is_left_to_the_analysis() -> None:
+    i, j, f = Var("i"), Var("j"), Var("f")
+    ranges = {i: Range.of(0, 4), j: Range.of(0, 3), f: Range.of(0, 12)}
+    for bindings in (
+        [i + j],  # overlap
+        [i * 4 + j],  # a gap
+        [i * 3 + j, i],  # used twice
+        [i * 3 + j + 1],  # an offset
+        [i * j],
+        [f // 4 * 4 + f % 4],  # folds back
+        [f // 4, f // 2],  # overlapping digits
+        [f % 5],  # no exact part
+        [Var("n") + i],
+        [as_expr(0)],
+    ):
+        assert in_mixed_radix(bindings, ranges) is None
+    assert in_mixed_radix([f // 4, f % 4], ranges) == [f // 4, f % 4]
+    assert in_mixed_radix([j + i * 3], ranges) == [i * 3 + j]
