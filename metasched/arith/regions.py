@@ -20,7 +20,7 @@ from metasched.ir.stmt import (
     MatchBufferRegion,
     Stmt,
 )
-from metasched.ir.visit import substitute, walk_exprs
+from metasched.ir.visit import free_vars, substitute, walk_exprs
 
 Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
 
@@ -134,6 +134,10 @@ class _Access:
             for condition in conditions:
                 ranges = narrowed_ranges(ranges, condition)
             relaxed = relax(region, ranges)
+            for _ in loops:  # bounds of loops may use the loops around them
+                if all(v not in loops for r in relaxed.region for v in _variables(r)):
+                    break
+                relaxed = relax(relaxed, ranges)
         old = into.get(relaxed.buffer)
         if old is not None:
             relaxed = BufferRegion(
@@ -158,6 +162,10 @@ class _Access:
                 ranges = tuple(union_regions(old.region, ranges, an))
             result[region.buffer] = BufferRegion(region.buffer, ranges)
         return tuple(result.values())
+
+
+def _variables(r: Range) -> frozenset[Var]:
+    return free_vars(r.min) | free_vars(r.extent)
 
 
 _HULL = Analyzer()

@@ -57,6 +57,12 @@ def test_loops_inside_are_relaxed() -> None:
     assert found(block(body)) == (["A[vi:+1, vj * 4:+4]"], ["C[vi:+1, 0:+4]"])
 
 
+def test_a_loop_whose_end_is_another_loop() -> None:
+    outer, inner = Var("i"), Var("j")
+    nest = For.serial(outer, 4, For.serial(inner, outer + 1, BufferStore(C, ZERO, (outer, inner))))
+    assert found(block(nest)) == ([], ["C[0:+4, 0:+4]"])
+
+
 def test_strided_loops() -> None:
     loop = evolve(For.serial(K, 4, BufferStore(C, ZERO, (VI, K))), step=as_expr(3))
     assert found(block(loop))[1] == ["C[vi:+1, 0:+10]"]
