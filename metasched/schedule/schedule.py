@@ -306,6 +306,7 @@ class Schedule:
     blockize = recorded(p.blockize)
     tensorize = recorded(p.tensorize)
     merge = recorded(p.merge)
+    loop_partition = recorded(p.loop_partition)
     reorder_block_iter_var = recorded(p.reorder_block_iter_var)
     reindex = recorded(p.reindex)
     reindex_cache_read = recorded(p.reindex_cache_read)
