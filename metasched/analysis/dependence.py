@@ -162,7 +162,7 @@ def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
             yield from (_point(load, False, None, (loop,)) for load in loads_of(expr))
 
 
-def _below(loops: Sequence[For], top: For) -> list[For]:
+def loops_below(loops: Sequence[For], top: For) -> list[For]:
     for k, loop in enumerate(loops):
         if loop.var is top.var:
             return list(loops[k:])
@@ -173,13 +173,13 @@ def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] |
     """When `a` and `b` in two iterations of `top` can touch one element: see `collide`."""
     if a.buffer is not b.buffer:
         return None
-    below = [*_below(a.loops, top), *_below(b.loops, top)]
+    below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
     moving = {loop.var for loop in below} | lets | a.inner | b.inner
     ranges = loop_ranges((*a.loops, *b.loops))
     return collide(a.box, b.box, Outside(moving), ranges)
 
 
-def _conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
+def conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
     """Every pair of accesses below `top`, one of them a write, that may touch one element."""
     by_buffer: dict[Buffer, list[Touch]] = {}
     for touch in _touches_under(top, scope):
@@ -218,28 +218,84 @@ def carried_dependence(
         allow_reduction: accept iterations that update one element by a commutative reduction (the
             loop is to become a cross-thread reduction).
     """
-    unknown = _unknown_effects(loop, scope)
+    unknown = unknown_effects(loop, scope)
     if unknown is not None:
         return unknown
     extent = as_int(loop.extent)
-    if extent is not None and extent <= 1:
+    if (extent is not None and extent <= 1) or _plainly_independent(loop, scope):
         return None
-    harmless: dict[Buffer, bool] = {}
-    for a, b, distance in _conflicts(scope, loop):
+    excused: dict[Buffer, bool] = {}
+    for a, b, distance in conflicts(scope, loop):
         if distance.get(loop.var) == (0, 0):
             continue
-        if a is b and a.child is not None and _idempotent(a.child, scope, loop):
+        if a is b and a.child is not None and idempotent(a.child, scope, loop):
             continue
-        if a.buffer not in harmless:
-            harmless[a.buffer] = _harmless(a.buffer, scope, loop, thread, private)
-        if not harmless[a.buffer]:
+        if a.buffer not in excused:
+            excused[a.buffer] = harmless(a.buffer, scope, loop, thread, private)
+        if not excused[a.buffer]:
             reduces = a.child is b.child and a.child is not None and feeds_reduction(loop, a.child)
             if not (reduces and allow_reduction):
                 return _carried(loop, a, b, reduces)
     return None
 
 
-def _unknown_effects(loop: For, scope: Scope) -> Failure | None:
+def _plainly_independent(loop: For, scope: Scope) -> bool:
+    """The common case at little cost: one block whose elements tell its spatial iterators, one of
+    which is an affine sum with the loop as a term."""
+    under = scope.under(loop)
+    if len(under) != 1 or scope.loose:
+        return False
+    child = under[0]
+    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
+    driven = [(v, e) for v, e in pairs if loop.var in free_vars(e)]
+    if len(driven) != 1 or not driven[0][0].is_spatial:
+        return False
+    if not linear(driven[0][1]).terms.get(loop.var) or not _keeps_to_own_elements(child.block):
+        return False
+    return affine_binding(child) is None
+
+
+def _keeps_to_own_elements(block: Block) -> bool:
+    """Whether instances with other spatial iterators write elsewhere, and a block reads of what
+    it writes only the element it updates (cached)."""
+    found: bool | None = block.facts.get("own_elements")
+    if found is None:
+        found = _plain_store(block)
+        if not found:
+            written = [(b, f) for b, f in footprints(block).items() if f.writes]
+            found = exact_accesses(block) is not None and all(
+                updates_in_place(block, b)
+                and all(_determines(block, r, spatial_only=True) for r in f.writes)
+                for b, f in written
+            )
+        block.facts["own_elements"] = found
+    return found
+
+
+def _plain_store(block: Block) -> bool:
+    """One store indexed by the spatial iterators themselves, which reads that element at most."""
+    store, init = block.body, block.init
+    if not isinstance(store, BufferStore) or block.match_buffers:
+        return False
+    if init is not None and not (
+        isinstance(init, BufferStore)
+        and init.buffer is store.buffer
+        and init.indices == store.indices
+    ):
+        return False
+    spatial = (v for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1)
+    return (
+        all(any(v.var is i for i in store.indices) for v in spatial)
+        and all(
+            x.buffer is not store.buffer or x.indices == store.indices
+            for x in loads_of(store.value)
+        )
+        and not any(loads_of(i) for i in store.indices)
+        and effect_of(store.value) is Effect.PURE
+    )
+
+
+def unknown_effects(loop: For, scope: Scope) -> Failure | None:
     """Statements outside of blocks whose accesses or control flow are not analysed."""
     for stmt, loops in scope.loose:
         opaque = isinstance(stmt, (While, Break, Continue, Return, DeclBuffer))
@@ -323,7 +379,7 @@ def _single(span: Interval) -> bool:
     return span[0] == span[1] and abs(span[0]) < inf
 
 
-def _idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
+def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
     """Whether running an instance again, in any iteration of `loop`, writes the same values."""
     block = child.block
     mine = footprints(block)
@@ -349,10 +405,10 @@ def _single_valued(
         for a, b in combinations(writers, 2)
     ):
         return False
-    return all(_idempotent(c, scope, loop, seen) for c in writers)
+    return all(idempotent(c, scope, loop, seen) for c in writers)
 
 
-def _harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, private: bool) -> bool:
+def harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, private: bool) -> bool:
     """Whether accesses of different iterations to `buffer` cannot disturb each other."""
     allocated = any(buffer is b for b in scope.block.alloc_buffers)
     if thread is not None:
@@ -384,119 +440,3 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
         if not any(covered(child, group, buffer, n) is None for n, group in groups.items()):
             return False
     return True
-
-
-def reorder_violation(
-    loops: Sequence[For], new_order: Sequence[For], scope: Scope
-) -> Failure | None:
-    """Whether executing a chain of loops in another order could change a result.
-
-    All blocks below must have only spatial and reduction iterators and affine bindings. Then for
-    every pair of accesses that may touch one element, the order of the two must stay: the distance
-    vectors that are positive in the old order must be positive in the new one. Updates by
-    commutative reductions are free.
-
-    Args:
-        loops: all loops of the chain from the first to the last that moves, outermost first.
-        new_order: the same loops in their new order.
-        scope: the scope the loops belong to.
-    """
-    top, bottom = loops[0], loops[-1]
-    unknown = _unknown_effects(top, scope)
-    if unknown is not None:
-        return unknown
-    old_vars = [loop.var for loop in loops]
-    new_vars = [loop.var for loop in new_order]
-    if old_vars == new_vars:
-        return None
-    for child in scope.under(bottom):
-        failure = _reorderable(child, top) or _init_late(child, old_vars, new_vars)
-        if failure is not None:
-            return failure
-    harmless: dict[Buffer, bool] = {}
-    for a, b, distance in _conflicts(scope, top):
-        if _order_kept(old_vars, new_vars, distance) or _free_order(a, b, scope, top):
-            continue
-        if a.buffer not in harmless:
-            harmless[a.buffer] = _harmless(a.buffer, scope, bottom, None, True)
-        if not harmless[a.buffer]:
-            return _reversed_pair(loops, a, b)
-    return None
-
-
-def _reorderable(child: Child, top: For) -> Failure | None:
-    block = child.block
-    for v in block.iter_vars:
-        if not (v.is_spatial or v.is_reduce):
-            text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}"
-            return Failure("iterator-kind", f"{text}, not spatial or reduce", block)
-    failure = affine_binding(child)
-    if failure is not None and affine_binding(child.realize, _below(child.loops, top)) is not None:
-        return failure
-    return None
-
-
-def _init_late(child: Child, old: Sequence[Var], new: Sequence[Var]) -> Failure | None:
-    """Whether an update could come before its init, which runs where the reduction starts.
-
-    Loops of reduce iterators alone start there in any order; one that drives both kinds does not.
-    """
-    block = child.block
-    if block.init is None:
-        return None
-    pairs = list(zip(block.iter_vars, child.realize.iter_values, strict=True))
-    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_spatial))
-    mixed = reduced & frozenset().union(*(free_vars(e) for v, e in pairs if v.is_spatial))
-    if mixed.isdisjoint(old):
-        return None
-    if [v for v in old if v in reduced] == [v for v in new if v in reduced]:
-        return None
-    name = next(v.name for v in old if v in mixed)
-    text = f"the loop {name} drives spatial and reduce iterators of {block.name}: reordered, an "
-    return Failure("init-late", f"{text}update could come before the init", child.realize)
-
-
-def _free_order(a: Touch, b: Touch, scope: Scope, top: For) -> bool:
-    """Whether two accesses of one block may change order whatever they touch."""
-    if a.child is None or a.child is not b.child:
-        return False
-    if _has_writes(a.child, a.buffer) and commutes(a.child.block, a.buffer):
-        return a.child.block.init is None or not _repeated(a.child, top)
-    return a is b and _idempotent(a.child, scope, top)
-
-
-def _repeated(child: Child, top: For) -> bool:
-    """Whether a loop from `top` down runs the same instances again, each time from the init."""
-    used = frozenset().union(*map(free_vars, child.realize.iter_values))
-    return any(n.var not in used and as_int(n.extent) != 1 for n in _below(child.loops, top))
-
-
-def _has_writes(child: Child, buffer: Buffer) -> bool:
-    foot = footprints(child.block).get(buffer)
-    return foot is not None and bool(foot.writes)
-
-
-def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:
-    """Whether the first non-zero component of the distance has one sign in both orders."""
-    spans = {v: distance.get(v, (-inf, inf)) for v in old}
-    moving_old = [v for v in old if spans[v] != (0, 0)]
-    moving_new = [v for v in new if spans[v] != (0, 0)]
-    while moving_old and moving_new and moving_old[0] is moving_new[0]:
-        low, high = spans[moving_old.pop(0)]
-        moving_new.pop(0)
-        if low > 0 or high < 0:
-            return True
-    left = [spans[v] for v in moving_old]
-    return all(s[0] >= 0 for s in left) or all(s[1] <= 0 for s in left)
-
-
-def _reversed_pair(loops: Sequence[For], a: Touch, b: Touch) -> Failure:
-    def sentence() -> str:
-        names = ", ".join(loop.var.name for loop in loops)
-        what = a.show() if a is b else f"{a.show()} and {b.show()}"
-        return (
-            f"reordering loops {names} could exchange accesses to one element of "
-            f"{a.buffer.name}: {what}"
-        )
-
-    return Failure("reversed-dependence", sentence, loops[0])

@@ -173,7 +173,11 @@ class EvolutionarySearch:
 
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
         """The best of the pool by the model, a share of it at random."""
-        ranked = [one for one, _ in self._ranked(list(pool.values()))]
+        scored = self._ranked(list(pool.values()))
+        if self.task.population.measured:  # before, the model has seen nothing
+            for one, score in scored:
+                one.score = score
+        ranked = [one for one, _ in scored]
         bold = min(round(count * self.options.epsilon), max(0, len(ranked) - count))
         chosen = ranked[: count - bold]
         rest = ranked[count - bold :]

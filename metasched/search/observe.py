@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,18 +12,23 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """A task begins: its name, operations of one call, and how many trials it may have."""
+    """A task begins: its name, operations of one call, how many trials it may have, how many the
+    store knows, and the hash of its workload."""
 
     task: str
     flops: float
     budget: int
     known: int
     spaces: int
+    workload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialDone:
-    """One candidate ended."""
+    """One candidate ended, `elapsed` seconds after its task began.
+
+    `predicted` is the model's score (higher is faster) before it was measured, None without one.
+    """
 
     task: str
     index: int
@@ -32,6 +38,8 @@ class TrialDone:
     best: float
     trials: int
     failed: int
+    elapsed: float = 0.0
+    predicted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,16 @@ class TaskFinished:
     elapsed: float
 
 
-Event: TypeAlias = "TaskStarted | TrialDone | RoundDone | TaskFinished"
+@dataclass(frozen=True, slots=True)
+class PeerTimed:
+    """Another library was timed on the same operator, in the same run."""
+
+    task: str
+    peer: str
+    seconds: float
+
+
+Event: TypeAlias = "TaskStarted | TrialDone | RoundDone | TaskFinished | PeerTimed"
 Observer: TypeAlias = "Callable[[Event], None]"
 
 
@@ -68,17 +85,26 @@ def silent(event: Event) -> None:
 
 
 class EventLog:
-    """Writes each event as a JSON line, flushed at once, so that a killed run is still readable."""
+    """Writes each event as a JSON line, flushed at once, so that a killed run is still readable.
+
+    A full disk ends the log with one warning: it is for people, the store holds the results.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
+        self._broken = False
 
     def __call__(self, event: Event) -> None:
+        if self._broken:
+            return
         data: dict[str, Any] = {"event": type(event).__name__, **asdict(event)}
         plain = {k: (None if v in (float("inf"),) else v) for k, v in data.items()}
-        self._file.write(json.dumps(plain) + "\n")
-        self._file.flush()
+        try:
+            self._file.write((json.dumps(plain) + "\n").encode())
+        except OSError as error:
+            self._broken = True
+            warnings.warn(f"{self._file.name}: the log ends here: {error.strerror}", stacklevel=2)
 
     def close(self) -> None:
         self._file.close()

@@ -31,6 +31,7 @@ class Individual:
         module: the scheduled program.
         key: its structural hash.
         space: position of the design space that it comes from; -1 for the default schedule.
+        score: what the model said of it when it was chosen, None when it said nothing.
     """
 
     trace: Trace
@@ -39,6 +40,7 @@ class Individual:
     space: int
     target: Target = field(repr=False)
     full: Trace = field(repr=False)
+    score: float | None = None
 
     @cached_property
     def vector(self) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
@@ -44,6 +45,19 @@ class Phases:
             yield
         finally:
             self.seconds[name] += time.perf_counter() - start
+
+
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """No cyclic garbage collection within the body: replays make little that is cyclic, and full
+    collections over a large heap took a quarter of their time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class TimedModel:
@@ -129,7 +143,9 @@ class TaskRun:
         self._empty = 0
         self.finished = ""
         known = self.progress.trials
-        observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces)))
+        observer(
+            TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload)
+        )
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -159,7 +175,7 @@ class TaskRun:
             chosen.append(self.default)
             self.population.seen.add(self.default.key)
         if len(chosen) < count:
-            with self.phases.of("search"):
+            with self.phases.of("search"), paused_collection():
                 chosen += self.strategy.propose(count - len(chosen))
         self.round += 1
         if not chosen:
@@ -219,13 +235,16 @@ class TaskRun:
         self.observer(
             TrialDone(
                 self.name, candidate.index, outcome.status.value, outcome.median,
-                outcome.message, best, p.trials, p.failed,
+                outcome.message, best, p.trials, p.failed, time.perf_counter() - self.started,
+                one.score,
             )
         )  # fmt: skip
 
     def record(self, one: Individual, outcome: Outcome, index: int) -> Record:
         """What the store keeps of a trial."""
-        extra: dict[str, Any] = {"space": one.space, "build_seconds": outcome.build_seconds}
+        extra: dict[str, Any] = {
+            "space": one.space, "build_seconds": outcome.build_seconds, "predicted": one.score,
+        }  # fmt: skip
         return Record(
             workload_hash=self.workload, workload=self.text, workload_name=self.name,
             target=self.workshop.target.to_json(), seed=self.seed,

@@ -13,8 +13,9 @@ from analysis.programs import (
     stencil_in_place,
 )
 
-from metasched.analysis.dependence import carried_dependence, commutes, reorder_violation
+from metasched.analysis.dependence import carried_dependence, commutes
 from metasched.analysis.failure import Failure
+from metasched.analysis.reordering import reorder_violation
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
 

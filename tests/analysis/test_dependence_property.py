@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from metasched.analysis.access import index_side
 from metasched.analysis.collide import Outside, collide
-from metasched.analysis.dependence import carried_dependence, reorder_violation
+from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.reordering import reorder_violation
 from metasched.analysis.scope import Scope
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import (
@@ -219,7 +220,7 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
 
 def test_a_fused_spatial_and_reduction_loop_keeps_its_place():
     """Found by fuzzing: after fuse(i, j), split by 8 and a swap, an update ran before its init."""
-    from metasched.analysis.dependence import reorder_violation
+    from metasched.analysis.reordering import reorder_violation
     from metasched.analysis.scope import Scope
     from metasched.schedule.schedule import Schedule
     from metasched.script import parse

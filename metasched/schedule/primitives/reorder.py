@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metasched.analysis.dependence import reorder_violation
+from metasched.analysis.reordering import reorder_violation
 from metasched.ir.stmt import For, Stmt, evolve
 from metasched.ir.visit import free_vars
 from metasched.schedule import edit
