@@ -47,7 +47,7 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "schedule",
-        "path edit handles rng domain numbers state checks rebind instruction constraint codec "
+        "path edit handles rng domain numbers state checks radix rebind instruction constraint codec "
         "trace intrinsics primitives.* schedule",
     ),
     ("lower", "affine passes.* pipeline"),
@@ -66,7 +66,11 @@ FLOORS: list[tuple[str, str]] = [
     ("search", "population strategy draft evolution annealing baselines observe run tasks"),
     ("", "tune"),
     ("frontend", "te einsum torch"),
-    ("report", "selftest doctor torch_ops peers progress tables compare html"),
+    (
+        "report",
+        "selftest doctor torch_ops tvm_record peers bandwidth progress tables compare history svg "
+        "html",
+    ),
     ("commands", "*"),
     ("", "cli"),
 ]
