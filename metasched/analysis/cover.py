@@ -250,7 +250,9 @@ def covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
 ) -> Failure | None:
     """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops."""
-    extra = thread_loops(child.loops[:shared], buffer.scope)
+    common = child.loops[:shared]
+    extra = thread_loops(common, buffer.scope)
+    extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
     written: list[Box] = []
     for producer in producers:
         varying = loop_ranges((*producer.loops[shared:], *extra))
