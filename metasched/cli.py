@@ -1,54 +1,94 @@
 """The command line: arguments in, text or JSON out. Everything it does is a call of the library.
 
-Exit codes: 0 done, 1 the work failed (no right candidate, a miss with --strict, a broken machine),
-2 wrong usage or input, 130 interrupted.
+Exit codes: 0 done; 1 the work failed (no right candidate, a machine, disk or database that does not
+do its part); 2 wrong usage or input; 3 the trace is for something else, with --strict;
+130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from metasched import __version__
-from metasched.commands import bench, database, doctor, replay, show, tune
-from metasched.errors import MetaschedError
+from metasched.commands import bench, database, doctor, replay, report, show, tune
+from metasched.errors import (
+    BuildError,
+    DatabaseError,
+    ExportError,
+    LowerError,
+    MeasureError,
+    MetaschedError,
+)
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-COMMANDS: tuple[Any, ...] = (tune, replay, bench, show, database, doctor)
+COMMANDS: tuple[Any, ...] = (tune, replay, bench, show, database, report, doctor)
+FAILURES = (BuildError, DatabaseError, ExportError, LowerError, MeasureError)
+"""Errors of the work itself; all others say what is wrong with the input."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
+    codes = (__doc__ or "").split("\n\n")[1]
     top = argparse.ArgumentParser(
         prog="metasched", description="Tune, check, save, replay and ship tensor kernels.",
-        epilog=__doc__.split("\n\n")[1],
+        epilog=codes,
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"metasched {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_to(commands)
+    for each in commands.choices.values():
+        each.epilog = codes
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; wrong usage ends in SystemExit(2)."""
     arguments = parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return run(arguments)
+        with _plain_warnings():
+            code = run(arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
+        # Whoever read the output has gone; nothing must be flushed into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except MetaschedError as error:
-        if getattr(arguments, "json", False):
-            print(json.dumps({"error": str(error), "kind": type(error).__name__}))
-        print(f"metasched {arguments.command}: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return _failed(arguments, error, EXIT_FAILED if isinstance(error, FAILURES) else EXIT_USAGE)
+    except OSError as error:
+        return _failed(arguments, error, EXIT_FAILED)
+
+
+def _failed(arguments: argparse.Namespace, error: Exception, code: int) -> int:
+    if getattr(arguments, "json", False):
+        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+    print(f"metasched {arguments.command}: {error}", file=sys.stderr)
+    return code
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as one line on standard error, without the place in our code."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"metasched: warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 if __name__ == "__main__":

@@ -69,6 +69,10 @@ class TraceError(MetaschedError):
     """A trace is malformed, of another schema, or does not fit the workload it is replayed on."""
 
 
+class TraceMiss(TraceError):
+    """A sound trace for something else: another workload, another machine, another schema."""
+
+
 class DatabaseError(MetaschedError):
     """A record or a database file cannot be read or written."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,14 @@ from metasched.cost.model import COST_MODELS, CostModel
 from metasched.database.lookup import Miss, explain
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
-from metasched.errors import MeasureError, MetaschedError, TraceError, TuneError
+from metasched.errors import (
+    DatabaseError,
+    MeasureError,
+    MetaschedError,
+    TraceError,
+    TraceMiss,
+    TuneError,
+)
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Outcome, Runner
@@ -213,8 +221,11 @@ class _Session:
         observer: Observer,
     ) -> dict[str, TuneResult]:
         c, folder = self.settings, Path(self.settings.work_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        log = EventLog(folder / EVENTS)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            log = EventLog(folder / EVENTS)
+        except OSError as error:
+            raise TuneError(f"{folder} cannot be written: {error.strerror}") from None
         runners: list[Runner] = []
         try:
             with Store(folder / STORE) as store:
@@ -295,8 +306,12 @@ def _conclude(
         kept = TraceFile.from_record(
             record, default_seconds=default_seconds, unscheduled_seconds=unscheduled
         )
-        kept.save(path)
-        best = Best(one.shipped, seconds, one.module, run.workshop.target, path)
+        written: Path | None = None
+        try:
+            written = kept.save(path)
+        except DatabaseError as error:  # a full disk: the winner itself is not lost
+            warnings.warn(str(error), stacklevel=2)
+        best = Best(one.shipped, seconds, one.module, run.workshop.target, written)
     return TuneResult(
         run.name, run.workshop.target, run.seed, best, default_seconds, unscheduled,
         run.progress.trials, run.progress.failed, run.progress.failures,
@@ -316,7 +331,7 @@ def _kept_outcome(store: Store, run: TaskRun, one: Individual) -> Outcome:
 def _final(
     run: TaskRun, runner: LocalRunner, default_seconds: float | None
 ) -> tuple[tuple[Individual, float] | None, float | None]:
-    """The fastest program that is right on normally distributed data too, timed with the default."""
+    """The fastest program that is right on normal data too, timed in turn with the default."""
     for one, seconds in run.population.measured[:8]:
         outcome = runner.verify(one.module)
         if not outcome.ok:
@@ -353,15 +368,16 @@ def replay(
 
     Returns the schedule; `metasched.build(schedule)` compiles it.
 
-    Raises TraceError when the trace is for another workload or a machine whose features are
-    missing here (the message says what differs), or when the file cannot be read.
+    Raises TraceMiss, a TraceError, when the trace is for another workload, schema version or a
+    machine whose features are missing here (the message says what differs), and TraceError when
+    the file cannot be read or does not replay.
     """
     only = _single(func)
     stored = TraceFile.load(path)
     machine = Target.of(target)
     found = explain(stored, structural_hash(only), machine, script=script(only))
     if isinstance(found, Miss):
-        raise TraceError(f"{path}: {found.reason}")
+        raise TraceMiss(f"{path}: {found.reason}")
     trace = Trace.from_json(json.dumps(stored.trace))
     sch = Schedule(only, seed=stored.seed)
     try:

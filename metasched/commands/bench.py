@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from metasched import workloads
-from metasched.commands.source import add_target
-from metasched.errors import MeasureError
-from metasched.report.peers import PEERS, peer_seconds
-from metasched.report.progress import duration
-from metasched.report.tables import columns
-from metasched.tune import tune
+from metasched.codegen.peak import measured_peak
+from metasched.commands.source import add_target, shape_of
+from metasched.errors import MetaschedError
+from metasched.report.compare import (
+    KNOWN,
+    OURS,
+    comparison_text,
+    peer_time,
+    peers_of,
+    row,
+    usable,
+)
+from metasched.report.progress import progress
+from metasched.report.tvm_record import Times, load_record
+from metasched.search.observe import EventLog, PeerTimed
+from metasched.target import Target
+from metasched.tune import EVENTS, tune
+
+Case = tuple[str, tuple[int, ...]]
 
 
 def add_to(commands: Any) -> None:
@@ -26,8 +41,10 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--all-shapes", action="store_true", help="every usual shape, not the first"
     )
-    parser.add_argument("--against", default="numpy", help=f"peers: {','.join(PEERS)}")
-    parser.add_argument("--trials", type=int, default=64, help="of each tuning run")
+    parser.add_argument("--against", default="numpy", help=f"peers: {','.join(KNOWN)}")
+    parser.add_argument("--tvm-record", metavar="FILE", help="JSON list of {op, shape, seconds}")
+    parser.add_argument("--trials", type=int, help="of each tuning run (default 64)")
+    parser.add_argument("--seed", type=int, help="of every random choice")
     parser.add_argument("--work-dir", help="folder with the store to go on from")
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value")
@@ -36,56 +53,71 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune each operator (or go on from the store) and time the peers beside it."""
-    ops = list(workloads.SUITE) if arguments.suite else arguments.ops
-    if not ops:
-        raise MeasureError("name a workload, or --suite operators")
+    cases = _cases(arguments)
+    tvm = load_record(arguments.tvm_record) if arguments.tvm_record else None
+    peers, notes = usable(peers_of(arguments.against), tvm)
+    for note in notes:
+        print(note, file=sys.stderr)
+    target = Target.of(arguments.target)
+    peak = measured_peak(target, "float32", target.num_cores)
     rows: list[dict[str, Any]] = []
+    interrupted = False
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(arguments.work_dir or scratch)
-        for op in ops:
-            rows += _one(op, folder, arguments)
-    if arguments.json:
-        print(json.dumps(rows))
-    else:
-        print(_text(rows))
-    return 0
+        for case in cases:
+            found = _one(case, peers, tvm, folder, target, peak, arguments)
+            if found is None:
+                interrupted = True
+                break
+            rows += found
+    print(json.dumps(rows) if arguments.json else comparison_text(rows))
+    if interrupted:
+        return 130
+    return 1 if any(r["peer"] == OURS and r["seconds"] is None for r in rows) else 0
 
 
-def _one(op: str, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _cases(arguments: argparse.Namespace) -> list[Case]:
+    ops = list(workloads.SUITE) if arguments.suite else arguments.ops
+    if not ops:
+        raise MetaschedError("name a workload, or --suite operators")
+    if arguments.shape and (len(ops) > 1 or arguments.all_shapes):
+        raise MetaschedError("--shape is for a single workload")
+    return [
+        (op, shape)
+        for op in ops
+        for shape in (
+            workloads.get(op).shapes if arguments.all_shapes else (shape_of(op, arguments.shape),)
+        )
+    ]
+
+
+def _one(
+    case: Case,
+    peers: Sequence[str],
+    tvm: Times | None,
+    folder: Path,
+    target: Target,
+    peak: float,
+    arguments: argparse.Namespace,
+) -> list[dict[str, Any]] | None:
+    """The rows of one operator and shape; None when Ctrl-C ended its tuning."""  # fmt: skip
+    op, shape = case
     work = workloads.get(op)
-    given = None if not arguments.shape else tuple(int(v) for v in arguments.shape.split(","))
-    shapes = work.shapes if arguments.all_shapes else (work.shape_of(given),)
-    rows: list[dict[str, Any]] = []
-    for shape in shapes:
+    with progress(peak) as observer:
         result = tune(
-            work.func(shape), trials=arguments.trials, work_dir=folder, name=op,
-            target=arguments.target,
+            work.func(shape), trials=arguments.trials, work_dir=folder, name=op, target=target,
+            seed=arguments.seed, observer=observer,
         )  # fmt: skip
-        mine = None if result.best is None else result.best.seconds
-        useful = work.flops(shape)
-        entry = {"op": op, "shape": list(shape), "dtype": work.dtype}
-        for peer, seconds in [("metasched", mine), *_peers(op, shape, arguments.against)]:
-            rate = None if seconds is None else useful / seconds / 1e9
-            ratio = None if seconds is None or mine is None else seconds / mine
-            rows.append({**entry, "peer": peer, "seconds": seconds, "gflops": rate, "ratio": ratio})
+    if result.ended == "interrupted":
+        return None
+    ours = None if result.best is None else result.best.seconds
+    useful = work.flops(shape)
+    rows = [row(op, shape, work.dtype, OURS, ours, ours, useful, peak)]
+    log = EventLog(folder / EVENTS)
+    for peer in peers:
+        seconds, note = peer_time(peer, op, shape, tvm)
+        rows.append(row(op, shape, work.dtype, peer, seconds, ours, useful, peak, note))
+        if seconds is not None:
+            log(PeerTimed(op, peer, seconds))
+    log.close()
     return rows
-
-
-def _peers(op: str, shape: tuple[int, ...], against: str) -> list[tuple[str, float | None]]:
-    names = [name for name in against.split(",") if name]
-    return [(name, peer_seconds(name, op, shape)) for name in names]
-
-
-def _text(rows: list[dict[str, Any]]) -> str:
-    cells = [("op", "shape", "peer", "time", "GFLOP/s", "peer's time over ours")]
-    for row in rows:
-        seconds, rate, ratio = row["seconds"], row["gflops"], row["ratio"]
-        cells.append(
-            (
-                row["op"], ",".join(map(str, row["shape"])), row["peer"],
-                "-" if seconds is None else duration(seconds),
-                "-" if rate is None else f"{rate:.1f}",
-                "-" if ratio is None else f"{ratio:.2f}",
-            )
-        )  # fmt: skip
-    return columns(cells)

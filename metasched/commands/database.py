@@ -10,7 +10,7 @@ from typing import Any
 from metasched import config
 from metasched.database.record import Record
 from metasched.database.store import Store
-from metasched.errors import DatabaseError
+from metasched.errors import MetaschedError
 from metasched.report.tables import records_text
 from metasched.tune import STORE
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.work_dir or config.load().work_dir)
     path = folder / STORE
     if not path.exists():
-        raise DatabaseError(f"{folder} has no database; `metasched tune` makes one")
+        raise MetaschedError(f"{folder} has no database; `metasched tune` makes one")
     chosen: list[Record] = []
     with Store(path, read_only=True) as store:
         for workload in store.workloads():

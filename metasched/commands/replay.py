@@ -10,7 +10,7 @@ from typing import Any
 
 from metasched.commands.source import add_source, add_target, load
 from metasched.database.record import TraceFile
-from metasched.errors import TraceError
+from metasched.errors import TraceError, TraceMiss
 from metasched.ir.func import PrimFunc
 from metasched.runtime.build import build
 from metasched.script.parser import parse
@@ -39,11 +39,12 @@ def add_to(commands: Any) -> None:
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Show the scheduled program; a miss is explained, and an error only with --strict."""
+    """Show the scheduled program; a trace for something else is explained, and with --strict
+    also an error. A broken file is always one."""
     program = load(arguments.program, arguments.shape)
     try:
         sch = replay(arguments.trace, program.func, target=arguments.target)
-    except TraceError as error:
+    except TraceMiss as error:
         if arguments.json:
             print(json.dumps({"hit": False, "reason": str(error)}))
         print(f"miss: {error}", file=sys.stderr)

@@ -22,6 +22,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--what", choices=("script", "llvm", "asm"), default="script", help="of a program"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
 
@@ -29,15 +30,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if arguments.program.endswith(".json"):
         stored = TraceFile.load(arguments.program)
+        steps = Trace.from_json(json.dumps(stored.trace)).as_python()
+        if arguments.json:
+            whole = {**json.loads(stored.to_json()), "seconds": stored.seconds, "python": steps}
+            print(json.dumps(whole))
+            return 0
         print(f"# {stored.workload_name or stored.workload_hash} on {stored.target_value.key}")
         print(f"# {stored.status.value}, {duration(stored.seconds)}, checked: {stored.check}")
         print(stored.workload)
-        print(Trace.from_json(json.dumps(stored.trace)).as_python())
+        print(steps)
         return 0
     program = load(arguments.program, arguments.shape)
     if arguments.what == "script":
-        print(script(program.func, program.name))
-        return 0
-    kernel = build(program.func, arguments.target)
-    print(kernel.llvm_ir if arguments.what == "llvm" else kernel.asm)
+        text = script(program.func, program.name)
+    else:
+        kernel = build(program.func, arguments.target)
+        text = kernel.llvm_ir if arguments.what == "llvm" else kernel.asm
+    print(json.dumps({"name": program.name, arguments.what: text}) if arguments.json else text)
     return 0

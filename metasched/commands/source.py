@@ -43,13 +43,23 @@ def load(text: str, shape: str | None) -> Program:
     """The program that the arguments name; MetaschedError says what is wrong with them."""
     if ":" in text or text.endswith(".py"):
         return _from_file(text, shape)
-    work = workloads.get(text)
+    dims = shape_of(text, shape)
+    return Program(text, workloads.get(text).func(dims), text, dims)
+
+
+def shape_of(workload: str, text: str | None) -> tuple[int, ...]:
+    """The shape that `--shape` gives a workload, its first usual one without; builds it once."""
+    work = workloads.get(workload)
     try:
-        numbers = None if shape is None else tuple(int(v) for v in shape.split(","))
-        dims = work.shape_of(numbers)
+        numbers = None if text is None else tuple(int(v) for v in text.split(","))
+    except ValueError:
+        raise MetaschedError(f"--shape {text}: not integers separated by commas") from None
+    try:
+        dims: tuple[int, ...] = work.shape_of(numbers)
+        work.func(dims)
     except ValueError as error:
-        raise MetaschedError(f"--shape {shape}: {error}") from None
-    return Program(text, work.func(dims), text, dims)
+        raise MetaschedError(f"--shape {text}: {error}") from None
+    return dims
 
 
 def _from_file(text: str, shape: str | None) -> Program:
@@ -68,7 +78,7 @@ def _from_file(text: str, shape: str | None) -> Program:
         spec.loader.exec_module(module)
     except MetaschedError:
         raise
-    except Exception as error:  # the user's file: anything may happen in it
+    except (Exception, SystemExit) as error:  # the user's file: anything may happen in it
         raise MetaschedError(f"{place} raised {type(error).__name__}: {error}") from error
     found = {k: v for k, v in vars(module).items() if isinstance(v, PrimFunc | IRModule)}
     if not name and len(found) == 1:

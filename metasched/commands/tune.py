@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+from metasched import config
 from metasched.codegen.peak import measured_peak
 from metasched.commands.source import Program, add_source, add_target, load
 from metasched.errors import MeasureError
 from metasched.report.peers import peer_seconds
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
+from metasched.search.observe import EventLog, PeerTimed
 from metasched.target import Target
-from metasched.tune import tune
+from metasched.tune import EVENTS, tune
 
 
 def add_to(commands: Any) -> None:
@@ -35,7 +38,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune, report, and return 0 when a right candidate was found."""
+    """Tune, report, and return 0 when a right candidate was found and its trace written."""
     program = load(arguments.program, arguments.shape)
     target = Target.of(arguments.target)
     peak = measured_peak(target, "float32", target.num_cores)
@@ -47,13 +50,17 @@ def run(arguments: argparse.Namespace) -> int:
             observer=observer, name=program.name,
         )  # fmt: skip
     peer = None if arguments.no_peer or result.ended == "interrupted" else _numpy(program)
+    if peer is not None:
+        log = EventLog(Path(config.load(work_dir=arguments.work_dir).work_dir) / EVENTS)
+        log(PeerTimed(program.name, "numpy", peer))
+        log.close()
     if arguments.json:
         print(json.dumps(tune_data(result, program.shape, peer)))
     else:
         print(tune_text(result, peer))
     if result.ended == "interrupted":
         return 130
-    return 0 if result.best is not None else 1
+    return 0 if result.best is not None and result.best.path is not None else 1
 
 
 def _numpy(program: Program) -> float | None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from metasched.errors import DatabaseError, MetaschedError, TargetError, TraceError
+from metasched.errors import DatabaseError, MetaschedError, TargetError, TraceError, TraceMiss
 from metasched.files import atomic_write
 from metasched.measure.candidate import Status
 from metasched.target import Target
@@ -50,6 +50,7 @@ class Measured(BaseModel):
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
     ERROR: ClassVar[type[MetaschedError]] = DatabaseError
+    OTHER_SCHEMA: ClassVar[type[MetaschedError]] = DatabaseError
     NOUN: ClassVar[str] = "record"
 
     schema_version: int = SCHEMA_VERSION
@@ -126,7 +127,8 @@ class Measured(BaseModel):
         version = data["schema_version"]
         if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
             writer = data.get("tool_version", "unknown")
-            raise cls.ERROR(
+            kind = cls.OTHER_SCHEMA if isinstance(version, int) else cls.ERROR
+            raise kind(
                 f"{source}: field schema_version: {version!r} is not readable here; this metasched "
                 f"({tool_version()}) reads versions 1 to {SCHEMA_VERSION}, and the {cls.NOUN} was "
                 f"written by metasched {writer}: use that version or a later one"
@@ -159,6 +161,7 @@ class TraceFile(Measured):
     """
 
     ERROR: ClassVar[type[MetaschedError]] = TraceError
+    OTHER_SCHEMA: ClassVar[type[MetaschedError]] = TraceMiss
     NOUN: ClassVar[str] = "trace file"
 
     format: str = "metasched-trace"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import statistics
@@ -48,6 +49,13 @@ def peer_seconds(peer: str, op: str, shape: Sequence[int], timeout: float = 300.
     if done.returncode:
         raise MeasureError(f"{peer} failed on {op}: {done.stderr.strip()[-300:]}")
     return json.loads(done.stdout.splitlines()[-1])["seconds"]  # type: ignore[no-any-return]
+
+
+def what_is_missing(peer: str) -> str:
+    """What has to be installed before a peer can be asked; empty when it is there."""
+    if peer == "numpy" or importlib.util.find_spec("torch") is not None:
+        return ""
+    return "PyTorch is not installed"
 
 
 def timed(call: Callable[[], Any]) -> float:

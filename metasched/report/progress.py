@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from metasched.search.observe import Event, RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.observe import (
+    Event,
+    PeerTimed,
+    RoundDone,
+    TaskFinished,
+    TaskStarted,
+    TrialDone,
+)
 
 
 def duration(seconds: float) -> str:
@@ -63,6 +70,8 @@ class LiveProgress:
     def __call__(self, event: Event) -> None:
         if isinstance(event, TaskStarted):
             self.rows[event.task] = _Row(event)
+        if isinstance(event, PeerTimed):
+            return
         row = self.rows[event.task]
         if isinstance(event, TrialDone):
             row.best, row.trials, row.failed = event.best, event.trials, event.failed

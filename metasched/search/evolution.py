@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metasched.mutate.crossover import crossover
+from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.trace import Trace
 from metasched.search.draft import Array, Draft, Rows, Surrogate
@@ -37,6 +38,9 @@ class EvolutionOptions:
         crossing: share of children that cross two parents of one space.
         epsilon: share of measured candidates taken at random.
         parents: how many measured programs breed.
+        stale: rounds without a new best after which the neighbours of the fastest programs are
+            tried one by one (coordinate descent), until one of them is better.
+        curiosity: weight of the models' disagreement in the choice of what to measure.
     """
 
     drafts: int = 20_000
@@ -48,6 +52,8 @@ class EvolutionOptions:
     crossing: float = 0.15
     epsilon: float = 0.1
     parents: int = 12
+    stale: int = 2
+    curiosity: float = 0.25
 
 
 class EvolutionarySearch:
@@ -58,6 +64,7 @@ class EvolutionarySearch:
         self.round = 0
         self._drafts: list[Draft | None] | None = None
         self._known: dict[int, dict[str, Individual]] = {}
+        self._stale = 0
 
     def propose(self, count: int) -> list[Individual]:
         """The programs of the next round, the most promising first."""
@@ -70,6 +77,8 @@ class EvolutionarySearch:
             unbiased = int(options.replays * options.unbiased)
             self._enter(pool, self._drafted(best, best=True))
             self._enter(pool, self._drafted(unbiased, best=False))
+            if self._stale >= options.stale:
+                self._enter(pool, self._near(options.replays // 4))
             share = (options.replays - best - unbiased) // options.generations
             for generation in range(options.generations):
                 self._enter(pool, self._children(pool, share, generation, rng))
@@ -78,7 +87,9 @@ class EvolutionarySearch:
 
     def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
         """Remember the outcomes and train the model on them."""
+        best = self.task.population.measured[:1]
         self.task.population.add(individuals, seconds)
+        self._stale = self._stale + 1 if best == self.task.population.measured[:1] else 0
         self.task.model.update(self.task.name, [one.vector for one in individuals], seconds)
 
     def _enter(self, pool: dict[str, Individual], found: Iterator[Individual | None]) -> None:
@@ -149,6 +160,18 @@ class EvolutionarySearch:
                 seed = derive_seed(self.task.seed, self.round, generation, slot)
                 yield self.task.workshop.replay(trace, parent.space, seed)
 
+    def _near(self, count: int) -> Iterator[Individual | None]:
+        """Unseen neighbours of the fastest programs, the fastest program's first."""
+        left = count
+        for parent in self.task.population.parents(4):
+            if parent.space < 0:
+                continue
+            for trace in neighbours(parent.trace):
+                if left <= 0:
+                    return
+                left -= 1
+                yield self.task.workshop.replay(trace, parent.space)
+
     def _vary(self, parent: Individual, parents: list[Individual], rng: Rng) -> Trace | None:
         """One to three mutations of a parent, or its crossing with another of its space."""
         mutators = self.task.workshop.generator.mutators
@@ -163,11 +186,22 @@ class EvolutionarySearch:
             trace = changed or trace
         return trace
 
-    def _ranked(self, individuals: list[Individual]) -> list[tuple[Individual, float]]:
-        """Individuals with the model's scores, the best first; ties keep their order."""
+    def _ranked(
+        self, individuals: list[Individual], curiosity: float = 0.0
+    ) -> list[tuple[Individual, float]]:
+        """Individuals with the model's scores, the best first; ties keep their order.
+
+        `curiosity` adds that many times the disagreement of the model's members, where it has any.
+        """
         if not individuals:
             return []
-        scores = self.task.model.predict(np.stack([one.vector for one in individuals]))
+        vectors = np.stack([one.vector for one in individuals])
+        spread = getattr(self.task.model, "predict_with_spread", None)
+        if curiosity and spread is not None:
+            mean, deviation = spread(vectors)
+            scores = mean + curiosity * deviation
+        else:
+            scores = self.task.model.predict(vectors)
         order = np.argsort(-np.asarray(scores), kind="stable")
         return [(individuals[i], float(scores[i])) for i in order]
 

@@ -77,6 +77,18 @@ class TimedModel:
         self.phases.seconds["search"] -= self.phases.seconds["model"] - before
         return scores
 
+    def predict_with_spread(self, vectors: Vectors) -> Any:
+        """Scores with the disagreement of the model's members (zero for a single model)."""
+        spread = getattr(self.model, "predict_with_spread", None)
+        if spread is None:
+            scores = self.predict(vectors)
+            return scores, 0.0 * scores
+        before = self.phases.seconds["model"]
+        with self.phases.of("model"):
+            found = spread(vectors)
+        self.phases.seconds["search"] -= self.phases.seconds["model"] - before
+        return found
+
     def save(self, path: Any) -> None:
         self.model.save(path)
 
@@ -143,9 +155,7 @@ class TaskRun:
         self._empty = 0
         self.finished = ""
         known = self.progress.trials
-        observer(
-            TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload)
-        )
+        observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload))
 
     # -- state -------------------------------------------------------------------------------------
 

@@ -1,0 +1,43 @@
+"""metasched report: a work folder as one HTML page that needs no network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from metasched import config
+from metasched.errors import ExportError, MetaschedError
+from metasched.files import atomic_write
+from metasched.report.html import Machine, chapters_of, page, timed_points
+from metasched.target import Target
+
+
+def add_to(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("report", help="write a work folder as one offline HTML page")
+    parser.add_argument("work_dir", nargs="?", help="folder of the database and the event log")
+    parser.add_argument("-o", "--output", help="the file to write (default WORK_DIR/report.html)")
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page and print where it is."""
+    folder = Path(config.load(work_dir=arguments.work_dir).work_dir)
+    if not folder.is_dir():
+        raise MetaschedError(f"there is no folder {folder}")
+    chapters = chapters_of(folder)
+    text = page(chapters, Machine.measured(Target.native()), f"Tuning in {folder.name}")
+    output = Path(arguments.output or folder / "report.html")
+    try:
+        atomic_write(output, text)
+    except OSError as error:
+        raise ExportError(f"{output}: cannot be written: {error.strerror}") from None
+    if arguments.json:
+        told = [{"workload": c.history.name, "seconds": dict(timed_points(c))} for c in chapters]
+        print(json.dumps({"report": str(output), "workloads": told}))
+    else:
+        print(output)
+    return 0
