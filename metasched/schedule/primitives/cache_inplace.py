@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, union_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import IntImm
+from metasched.ir.expr import Expr, IntImm, Var
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt
 from metasched.ir.visit import substitute, substitute_buffers
 from metasched.schedule import edit
@@ -53,8 +53,9 @@ def cache_inplace(
     read, write = (_touched(state, realize, buffer, r) for r in (old.reads, old.writes))
     loaded = read if covers(read, write) else union_regions(read, write)
     cache = cache_buffer(buffer, storage_scope)
-    copy_in, first = _copy(state, buffer, cache, cache.name, loaded)
-    copy_out, second = _copy(state, cache, buffer, f"{cache.name}_back", write)
+    known = Analyzer(ranges_of(state.loops_above(realize)))
+    copy_in, first = _copy(state, buffer, cache, cache.name, loaded, known)
+    copy_out, second = _copy(state, cache, buffer, f"{cache.name}_back", write, known)
     scope = state.scope(realize)
     state.commit(
         edit.wrap(realize, lambda s: substitute_buffers(s, {buffer: cache})),
@@ -97,16 +98,29 @@ def _touched(
 
 
 def _copy(
-    state: State, source: Buffer, target: Buffer, name: str, region: Sequence[Range]
+    state: State,
+    source: Buffer,
+    target: Buffer,
+    name: str,
+    region: Sequence[Range],
+    analyzer: Analyzer,
 ) -> tuple[Stmt, Block]:
     """`target[region] = source[region]`, as far as the region lies in the buffers."""
     domains = [
         Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype))
         for r, extent in zip(region, source.shape, strict=True)
     ]
+    doubtful = [
+        n
+        for n, (r, extent) in enumerate(zip(region, source.shape, strict=True))
+        if not (analyzer.prove(r.min >= 0) and analyzer.prove(r.min + r.extent <= extent))
+    ]
+
+    def inside(point: tuple[Var, ...]) -> Expr:
+        indices, shape = [point[n] for n in doubtful], [source.shape[n] for n in doubtful]
+        return in_bounds(indices, shape, Analyzer())
+
     return stage(
-        state, name, domains,
-        lambda point: BufferStore(target, BufferLoad(source, point), point),
-        lambda point: in_bounds(point, source.shape, Analyzer()),
-        loops=region,
+        state, name, domains, lambda point: BufferStore(target, BufferLoad(source, point), point),
+        inside, loops=region,
     )  # fmt: skip

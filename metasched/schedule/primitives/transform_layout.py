@@ -36,7 +36,7 @@ def transform_layout(
     block: BlockLike,
     buffer: BufferChoice,
     index_map: MapArg,
-    pad_value: int | float | bool | None | Expr | MapArg = None,
+    pad_value: int | float | bool | Expr | MapArg | None = None,
     assume_injective_transform: bool = False,
 ) -> None:
     """Store a buffer that `block` accesses at `index_map` of its indices, everywhere.
@@ -195,8 +195,6 @@ def _pad_map(
         raise state.error(
             "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize
         )
-    if isinstance(given, float) and new.dtype.is_int and not given.is_integer():
-        raise state.error("bad-pad-value", f"{given} is no {new.dtype}", realize)
     if any(isinstance(e, BufferLoad) for e in walk_exprs(value)):
         raise state.error("bad-pad-value", "pad_value loads from memory", realize)
     if isinstance(given, IndexMap) or callable(given):

@@ -1,0 +1,138 @@
+"""annotate_buffer_access, unsafe_hide_buffer_access, unsafe_set_dtype: what is declared of buffers."""
+
+from __future__ import annotations
+
+from oracle import check_refused, check_transform
+from schedule.expected import becomes
+from schedule.programs import elementwise, matmul_relu
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def annotated(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")):
+    B = T.alloc_buffer((8, 12), "float32")
+    for i, j in T.grid(8, 12):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.reads(A[vi - 1 : vi - 1 + 3, vj])
+            T.writes(B[vi, 0:12])
+            T.block_attr({"explicit_read_region": [0], "explicit_write_region": [0]})
+            B[vi, vj] = A[vi, vj] * T.float32(2)
+    for i, j in T.grid(8, 12):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] + T.float32(1)
+
+
+@T.prim_func
+def halved(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")):
+    B = T.alloc_buffer((8, 12), "float16")
+    for i, j in T.grid(8, 12):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = T.Cast("float16", A[vi, vj] * T.float32(2))
+    for i, j in T.grid(8, 12):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.Cast("float32", B[vi, vj]) + T.float32(1)
+
+
+@T.prim_func
+def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.block("call"):
+            vi = T.axis.spatial(8, i)
+            T.reads(A[vi], B[vi])
+            T.writes(C[vi])
+            T.evaluate(T.call_extern("f", A.data, B.data, C.data, dtype="int32"))
+
+
+@T.prim_func
+def foreign_hidden(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.block("call"):
+            vi = T.axis.spatial(8, i)
+            T.reads(B[vi])
+            T.writes(C[vi])
+            T.evaluate(T.call_extern("f", A.data, B.data, C.data, dtype="int32"))
+
+
+def test_regions_are_replaced_and_marked():
+    sch = Schedule(elementwise)
+    sch.annotate_buffer_access("B", 0, "read", lambda i, j: ((i - 1, i + 2), j))
+    sch.annotate_buffer_access("B", "B", "write", lambda *i: [i[0], (0, 12)])
+    becomes(elementwise, sch, annotated)
+
+
+def test_room_for_declared_regions_is_allocated():
+    sch = Schedule(elementwise)
+    sch.compute_at("B", sch.get_loops("C")[0])
+    sch.annotate_buffer_access("B", 0, "write", lambda i, j: ((i, i + 2), j))
+    sch.annotate_buffer_access("C", 0, "read", lambda i, j: ((i, i + 1), (j, j + 1)))
+    check_transform(elementwise, sch)
+
+
+def test_annotate_refusals():
+    sch = Schedule(elementwise)
+
+    def try_(reason, message, fn, side="read", index=0, block="B"):
+        step = lambda: sch.annotate_buffer_access(block, index, side, fn)  # noqa: E731
+        check_refused(sch, step, reason, message)
+
+    same = lambda i, j: (i, j)  # noqa: E731
+    try_("bad-side", "not \"read\" or \"write\"", same, side="both")
+    try_("no-such-buffer", "has no read buffer 4", same, index=4)
+    try_("bad-ranges", "has 2 dimensions", lambda i, j: i)
+    try_("bad-ranges", "has 2 dimensions", lambda i, j: (i, j, j))
+    try_("bad-ranges", "is no function", 3)
+    try_("empty-range", "ends where it begins", lambda i, j: ((i, i), j))
+    try_("touches-more", "outside the declared region", lambda i, j: (i + 1, j))
+
+
+def test_hiding_what_foreign_code_touches():
+    sch = Schedule(foreign)
+    sch.unsafe_hide_buffer_access("call", "read", [0])
+    becomes(foreign, sch, foreign_hidden, numbers=False)
+
+
+def test_hide_refusals():
+    sch = Schedule(foreign)
+
+    def try_(reason, message, side, positions, sch=sch, block="call"):
+        step = lambda: sch.unsafe_hide_buffer_access(block, side, positions)  # noqa: E731
+        check_refused(sch, step, reason, message)
+
+    try_("bad-side", "buf_type is 'both'", "both", [0])
+    try_("nothing-to-hide", "no position", "read", [])
+    try_("no-such-buffer", "not distinct positions among the 2 read", "read", [2])
+    try_("no-such-buffer", "not distinct positions", "read", [1, 1])
+    try_("not-an-integer", "not an integer", "read", ["A"])
+    sch = Schedule(elementwise)
+    try_("touches-more", "loads A without declaring it", "read", [0], sch, "B")
+    try_("touches-more", "stores B without declaring it", "write", [0], sch, "B")
+
+
+def test_another_type():
+    for given in (0, "B"):
+        sch = Schedule(elementwise)
+        sch.unsafe_set_dtype("B", given, "float16")
+        becomes(elementwise, sch, halved)
+    sch = Schedule(matmul_relu)
+    sch.unsafe_set_dtype("C", 0, "float64")
+    check_transform(matmul_relu, sch)
+
+
+def test_dtype_refusals():
+    sch = Schedule(elementwise)
+
+    def try_(reason, message, dtype, block="B", index=0):
+        check_refused(sch, lambda: sch.unsafe_set_dtype(block, index, dtype), reason, message)
+
+    try_("unknown-dtype", "float17", "float17")
+    try_("unknown-dtype", "no type of buffer elements", "float32x4")
+    try_("unknown-dtype", "no type of buffer elements", "handle")
+    try_("same-dtype", "B is float32 already", "float32")
+    try_("not-allocated", "is a parameter", "float16", "C")
+    try_("no-such-buffer", "has no write buffer 3", "float16", index=3)

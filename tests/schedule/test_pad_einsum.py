@@ -1,0 +1,207 @@
+"""pad_einsum: iterators padded to multiples, zeros put in, results cut."""
+
+from __future__ import annotations
+
+from oracle import check_refused, check_transform
+from schedule.expected import becomes
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def matmul(A: T.Buffer((7, 13), "float32"), B: T.Buffer((13, 6), "float32"), C: T.Buffer((7, 6), "float32")):
+    for i, j, k in T.grid(7, 6, 13):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+@T.prim_func
+def matmul_padded(
+    A: T.Buffer((7, 13), "float32"), B: T.Buffer((13, 6), "float32"), C: T.Buffer((7, 6), "float32")
+):
+    A_pad = T.alloc_buffer((8, 16), "float32")
+    B_pad = T.alloc_buffer((16, 8), "float32")
+    C_pad = T.alloc_buffer((8, 8), "float32")
+    for i0, i1 in T.grid(8, 16):
+        with T.block("A_pad"):
+            v0, v1 = T.axis.remap("SS", [i0, i1])
+            A_pad[v0, v1] = T.if_then_else(v0 < 7 and v1 < 13, A[v0, v1], T.float32(0))
+    for i0, i1 in T.grid(16, 8):
+        with T.block("B_pad"):
+            v0, v1 = T.axis.remap("SS", [i0, i1])
+            B_pad[v0, v1] = T.if_then_else(v0 < 13 and v1 < 6, B[v0, v1], T.float32(0))
+    for i, j, k in T.grid(8, 8, 16):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C_pad[vi, vj] = T.float32(0)
+            C_pad[vi, vj] = C_pad[vi, vj] + A_pad[vi, vk] * B_pad[vk, vj]
+    for i0, i1 in T.grid(7, 6):
+        with T.block("C_pad"):
+            v0, v1 = T.axis.remap("SS", [i0, i1])
+            C[v0, v1] = C_pad[v0, v1]
+
+
+@T.prim_func
+def matmul_rows(
+    A: T.Buffer((7, 13), "float32"), B: T.Buffer((13, 6), "float32"), C: T.Buffer((7, 6), "float32")
+):
+    A_pad = T.alloc_buffer((8, 13), "float32")
+    C_pad = T.alloc_buffer((8, 6), "float32")
+    for i0, i1 in T.grid(8, 13):
+        with T.block("A_pad"):
+            v0, v1 = T.axis.remap("SS", [i0, i1])
+            A_pad[v0, v1] = T.if_then_else(v0 < 7, A[v0, v1], T.float32(0))
+    for i, j, k in T.grid(8, 6, 13):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C_pad[vi, vj] = T.float32(0)
+            C_pad[vi, vj] = C_pad[vi, vj] + A_pad[vi, vk] * B[vk, vj]
+    for i0, i1 in T.grid(7, 6):
+        with T.block("C_pad"):
+            v0, v1 = T.axis.remap("SS", [i0, i1])
+            C[v0, v1] = C_pad[v0, v1]
+
+
+@T.prim_func
+def larger(A: T.Buffer((9, 13), "int8"), B: T.Buffer((13,), "int8"), C: T.Buffer((3, 9), "int32")):
+    for i, k in T.grid(7, 11):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[1, vi] = 0
+            C[1, vi] = C[1, vi] + T.Cast("int32", A[vi, vk]) * T.Cast("int32", B[vk])
+
+
+@T.prim_func
+def symbolic(a: T.handle, b: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n, 5), "float32")
+    B = T.match_buffer(b, (n,), "float32")
+    for i, k in T.grid(n, 5):
+        with T.block("B"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + A[vi, vk]
+
+
+@T.prim_func
+def largest(A: T.Buffer((7, 5), "float32"), B: T.Buffer((7,), "float32")):
+    for i, k in T.grid(7, 5):
+        with T.block("B"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                B[vi] = T.min_value("float32")
+            B[vi] = T.max(B[vi], A[vi, vk])
+
+
+@T.prim_func
+def odd(
+    A: T.Buffer((7, 7), "float32"),
+    I: T.Buffer((7,), "int32"),  # noqa: E741
+    B: T.Buffer((7,), "float32"),
+    C: T.Buffer((7,), "float32"),
+    D: T.Buffer((7,), "int32"),
+    E: T.Buffer((7,), "float32"),
+    F: T.Buffer((7,), "float32"),
+):
+    for i in range(7):
+        with T.block("diagonal"):
+            vi = T.axis.spatial(7, i)
+            B[vi] = A[vi, vi]
+    for i in range(7):
+        with T.block("shifted"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = A[0, 6 - vi]
+    for i in range(7):
+        with T.block("divided"):
+            vi = T.axis.spatial(7, i)
+            D[vi] = 12 // I[vi]
+    for i, k in T.grid(7, 7):
+        with T.block("plus"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                E[vi] = T.float32(0)
+            E[vi] = E[vi] + (A[vi, vk] + T.float32(1))
+    for i, k in T.grid(7, 7):
+        with T.block("scaled"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                F[vi] = T.float32(0)
+            F[vi] = F[vi] + A[vi, vk] * B[vi]
+
+
+@T.prim_func
+def guarded(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32")):
+    for i in range(7):
+        with T.block("B"):
+            vi = T.axis.spatial(7, i)
+            T.where(i < 5)
+            B[vi] = A[vi]
+
+
+def test_all_iterators():
+    sch = Schedule(matmul)
+    loops = sch.get_loops("C")
+    sch.pad_einsum("C", [4, 4, 4])
+    becomes(matmul, sch, matmul_padded)
+    assert [sch.get(loop).extent.value for loop in loops] == [8, 8, 16]
+
+
+def test_only_buffers_with_a_padded_iterator_are_copied():
+    sch = Schedule(matmul)
+    sch.pad_einsum("C", [4, 3, 13])
+    becomes(matmul, sch, matmul_rows)
+
+
+def test_buffers_larger_than_the_iterators_and_constant_indices():
+    sch = Schedule(larger)
+    sch.pad_einsum("C", [4, 8])
+    check_transform(larger, sch)
+
+
+def test_symbolic_extents():
+    sch = Schedule(symbolic)
+    sch.pad_einsum("B", [8, 4])
+    check_transform(symbolic, sch)
+
+
+def test_a_maximum_is_padded_in_space_only():
+    sch = Schedule(largest)
+    check_refused(
+        sch, lambda: sch.pad_einsum("B", [1, 4]), "not-neutral",
+        "zeros in the padded part of vk would change the max that B computes",
+    )  # fmt: skip
+    sch.pad_einsum("B", [4, 1])
+    check_transform(largest, sch)
+
+
+def test_refusals():
+    sch = Schedule(matmul)
+
+    def try_(reason, message, padding, block="C", sch=sch):
+        check_refused(sch, lambda: sch.pad_einsum(block, padding), reason, message)
+
+    try_("bad-padding", "has 3 iterators", [4, 4])
+    try_("bad-padding", "one positive integer", [4, 0, 4])
+    try_("not-an-integer", "a padding is 1.5", [4, 1.5, 4])
+    try_("nothing-to-pad", "multiples of", [7, 2, 1])
+    sch = Schedule(odd)
+    try_("not-plain-index", "indices of A in diagonal", [4], "diagonal", sch)
+    try_("not-plain-index", "indices of A in shifted", [4], "shifted", sch)
+    try_("divides", "divides by a value that would be a padded zero", [4], "divided", sch)
+    try_("not-neutral", "would change the sum", [1, 4], "plus", sch)
+    try_("not-neutral", "would change the sum", [1, 4], "scaled", sch)
+    try_("has-predicate", "B has a predicate", [4], "B", Schedule(guarded))
+    sch = Schedule(matmul)
+    sch.split(sch.get_loops("C")[0], [None, 7])
+    try_("not-trivial-binding", "are bound to", [4, 4, 4], "C", sch)
+    sch = Schedule(matmul)
+    sch.decompose_reduction("C", sch.get_loops("C")[2])
+    try_("not-complete-or-reduction", "neither complete", [4, 4, 4], "C_update", sch)

@@ -1,0 +1,229 @@
+"""reindex: a block reads or writes a buffer directly by its iterators."""
+
+from __future__ import annotations
+
+from oracle import check_numbers, check_refused, check_transform
+from schedule.expected import becomes
+from schedule.programs import matmul
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def transpose(A: T.Buffer((8, 12), "float32"), B: T.Buffer((12, 8), "float32")):
+    for i, j in T.grid(12, 8):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi] * T.float32(2)
+
+
+@T.prim_func
+def transpose_read(A: T.Buffer((8, 12), "float32"), B: T.Buffer((12, 8), "float32")):
+    A_reindex = T.alloc_buffer((12, 8), "float32")
+    for ax0, ax1 in T.grid(12, 8):
+        with T.block("A_reindex"):
+            v0, v1 = T.axis.remap("SS", [ax0, ax1])
+            A_reindex[v0, v1] = A[v1, v0]
+    for i, j in T.grid(12, 8):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A_reindex[vi, vj] * T.float32(2)
+
+
+@T.prim_func
+def window(X: T.Buffer((9, 3), "float32"), W: T.Buffer((3, 3), "float32"), Y: T.Buffer((7,), "float32")):
+    for i, r, c in T.grid(7, 3, 3):
+        with T.block("Y"):
+            vi, vr, vc = T.axis.remap("SRR", [i, r, c])
+            with T.init():
+                Y[vi] = T.float32(0)
+            Y[vi] = Y[vi] + X[vi + vr, vc] * W[vr, vc]
+
+
+@T.prim_func
+def window_read(
+    X: T.Buffer((9, 3), "float32"), W: T.Buffer((3, 3), "float32"), Y: T.Buffer((7,), "float32")
+):
+    X_reindex = T.alloc_buffer((7, 3, 3), "float32")
+    for ax0, ax1, ax2 in T.grid(7, 3, 3):
+        with T.block("X_reindex"):
+            v0, v1, v2 = T.axis.remap("SSS", [ax0, ax1, ax2])
+            X_reindex[v0, v1, v2] = X[v0 + v1, v2]
+    for i, r, c in T.grid(7, 3, 3):
+        with T.block("Y"):
+            vi, vr, vc = T.axis.remap("SRR", [i, r, c])
+            with T.init():
+                Y[vi] = T.float32(0)
+            Y[vi] = Y[vi] + X_reindex[vi, vr, vc] * W[vr, vc]
+
+
+@T.prim_func
+def matmul_write(
+    A: T.Buffer((8, 12), "float32"), B: T.Buffer((12, 6), "float32"), C: T.Buffer((8, 6), "float32")
+):
+    C_reindex = T.alloc_buffer((8, 6), "float32")
+    for i, j, k in T.grid(8, 6, 12):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C_reindex[vi, vj] = T.float32(0)
+            C_reindex[vi, vj] = C_reindex[vi, vj] + A[vi, vk] * B[vk, vj]
+    for ax0, ax1 in T.grid(8, 6):
+        with T.block("C_reindex"):
+            v0, v1 = T.axis.remap("SS", [ax0, ax1])
+            C[v0, v1] = C_reindex[v0, v1]
+
+
+@T.prim_func
+def padded(X: T.Buffer((6,), "float32"), P: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.block("P"):
+            vi = T.axis.spatial(8, i)
+            P[vi] = T.if_then_else(vi >= 1 and vi < 7, X[vi - 1], T.float32(0))
+
+
+@T.prim_func
+def padded_read(X: T.Buffer((6,), "float32"), P: T.Buffer((8,), "float32")):
+    X_reindex = T.alloc_buffer((8,), "float32")
+    for ax0 in range(8):
+        with T.block("X_reindex"):
+            v0 = T.axis.spatial(8, ax0)
+            T.where(0 <= ax0 - 1 and ax0 - 1 < 6)
+            X_reindex[v0] = X[v0 - 1]
+    for i in range(8):
+        with T.block("P"):
+            vi = T.axis.spatial(8, i)
+            P[vi] = T.if_then_else(vi >= 1 and vi < 7, X_reindex[vi], T.float32(0))
+
+
+@T.prim_func
+def stages(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((10,), "float32")
+    for i in range(10):
+        with T.block("B"):
+            vi = T.axis.spatial(10, i)
+            B[vi] = T.float32(3)
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = A[vi] + B[vi] * B[vi + 2]
+
+
+@T.prim_func
+def halves(A: T.Buffer((8,), "float32"), B: T.Buffer((4,), "float32"), D: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi // 2] = T.float32(1)
+    for i in range(8):
+        with T.block("D"):
+            vi = T.axis.spatial(8, i)
+            D[vi] = D[vi] + A[vi]
+
+
+@T.prim_func
+def part(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            T.where(i < 5)
+            B[vi] = A[vi]
+
+
+@T.prim_func
+def shared_loop(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8, 4), "float32"), C: T.Buffer((8, 4), "float32")):
+    for i in range(8):
+        for j in range(4):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj]
+        for j in range(4):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = A[vi, vj]
+
+
+@T.prim_func
+def inner_loop(
+    A: T.Buffer((4, 4), "float32"),
+    I: T.Buffer((4,), "int32"),  # noqa: E741
+    B: T.Buffer((4,), "float32"),
+    C: T.Buffer((4,), "float32"),
+):
+    for i in range(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            B[vi] = T.float32(0)
+            for j in range(4):
+                B[vi] = B[vi] + A[vi, j]
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = A[vi, I[vi] % 4]
+
+
+def test_a_read_is_copied_into_the_order_of_the_iterators():
+    for given in (("read", 0), "A", transpose.params[0]):
+        sch = Schedule(transpose)
+        made = sch.reindex("B", given)
+        becomes(transpose, sch, transpose_read)
+        assert sch.get(made).name == "A_reindex"
+
+
+def test_iterators_of_a_window_get_a_dimension_each():
+    sch = Schedule(window)
+    sch.reindex("Y", ("read", 0))
+    becomes(window, sch, window_read)
+
+
+def test_a_result_is_copied_back():
+    sch = Schedule(matmul)
+    sch.reindex("C", ("write", 0))
+    becomes(matmul, sch, matmul_write)
+
+
+def test_elements_outside_the_buffer_are_not_copied():
+    sch = Schedule(padded)
+    sch.reindex("P", "X")
+    becomes(padded, sch, padded_read)
+
+
+def test_a_tiled_block_is_reindexed_over_its_domain():
+    sch = Schedule(matmul)
+    for loop in sch.get_loops("C"):
+        sch.split(loop, [None, 5])
+    sch.reindex("C", ("write", 0))
+    sch.reindex("C", ("read", 1))
+    check_transform(matmul, sch)
+
+
+def test_refusals():
+    sch = Schedule(stages)
+    check_refused(sch, lambda: sch.reindex("C", "B"), "several-patterns", "at 2 different places")
+    check_refused(sch, lambda: sch.reindex("C", ("read", 7)), "no-such-buffer", "reads A, B and writes C")
+    check_refused(sch, lambda: sch.reindex("C", "X"), "no-such-buffer", "has no buffer 'X'")
+    check_refused(sch, lambda: sch.reindex("root", "X"), "is-root", "root block")
+    sch = Schedule(halves)
+    check_refused(
+        sch, lambda: sch.reindex("B", ("write", 0)), "not-injective",
+        "two values of vi of B may name one element of B",
+    )  # fmt: skip
+    check_refused(sch, lambda: sch.reindex("D", "D"), "reads-own-output", "both reads and writes D")
+    sch = Schedule(part)
+    check_refused(
+        sch, lambda: sch.reindex("B", ("write", 0)), "partial-domain", "never written"
+    )
+    sch = Schedule(shared_loop)
+    check_refused(
+        sch, lambda: sch.reindex("C", "A"), "not-single-branch", "holds more than the block C"
+    )
+    sch = Schedule(inner_loop)
+    check_refused(sch, lambda: sch.reindex("B", "A"), "inner-variable", "use j, which the block")
+    check_refused(sch, lambda: sch.reindex("C", "A"), "indirect-access", "through I")
+
+
+def test_a_partial_block_may_still_reindex_what_it_reads():
+    sch = Schedule(part)
+    sch.reindex("B", ("read", 0))
+    check_numbers(part, sch.mod, compiled=True)
