@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metasched.codegen.emit import Emitter
-from metasched.codegen.types import constant, register_type, splat
+from metasched.codegen.types import register_type, type_suffix
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, FLOAT32, DType
@@ -179,24 +179,19 @@ def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val
 # -- floating point
 
 
-def _extreme(order: str) -> Callable[[Emitter, Val, Val], Val]:
+def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
     def rule(e: Emitter, a: Val, b: Val) -> Val:
-        """One comparison gives b when either is NaN; a NaN in a is put right when possible."""
-        if b.text.startswith(("splat", "0x")) and not a.text.startswith(("splat", "0x")):
-            a, b = b, a  # the comparison keeps b: let the constant be a
-        better = e.pure(f"fcmp {order} {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
-        result = select(e, better, a, b)
-        if a.text.startswith(("splat", "0x")) and not _is_nan_text(a):
-            return result
-        nan = e.pure(f"fcmp uno {a.type} {a.text}, {a.text}", BOOL, a.lanes, a)
-        return select(e, nan, a, result)
+        """NaN wins; which zero is unsaid. The code tests its first operand for NaN: let that be a
+        constant, which needs no test, else b, as an accumulator comes first by custom."""
+        if not a.text.startswith(("splat", "0x")):
+            a, b = b, a
+        kind = type_suffix(a.dtype, a.lanes)
+        symbol = f"llvm.{name}.{kind}"
+        e.module.declare(symbol, f"{a.type} @{symbol}({a.type}, {a.type})")
+        text = f"call nsz {a.type} @{symbol}({a.typed}, {b.typed})"
+        return e.pure(text, a.dtype, a.lanes, a, b)
 
     return rule
-
-
-def _is_nan_text(value: Val) -> bool:
-    nan = constant(float("nan"), value.dtype)
-    return value.text in (nan, splat(nan, register_type(value.dtype), value.lanes))
 
 
 def _float_mod(e: Emitter, a: Val, b: Val) -> Val:
@@ -223,8 +218,8 @@ def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
 
 
 _FLOAT_RULES = {
-    Min: _extreme("olt"),
-    Max: _extreme("ogt"),
+    Min: _extreme("minimum"),
+    Max: _extreme("maximum"),
     Mod: _float_mod,
     FloorMod: _float_floormod,
     FloorDiv: _float_floordiv,

@@ -99,8 +99,10 @@ def _libm(e: Emitter, name: str, operands: list[Val]) -> Val:
 class _Text:
     """Writes the body of one function on `lanes` float32 values."""
 
-    def __init__(self, lanes: int, has_fma: bool) -> None:
+    def __init__(self, lanes: int, has_fma: bool, features: frozenset[str]) -> None:
         self.lanes, self.has_fma = lanes, has_fma
+        wanted = {16: {"avx512f"}, 8: {"avx512f", "avx512vl"}}.get(lanes, {"none"})
+        self.has_scalef = wanted <= features
         self.f = register_type(FLOAT32, lanes)
         self.d = register_type(FLOAT64, lanes)
         self.i = register_type(DType("int32"), lanes)
@@ -167,6 +169,13 @@ class _Text:
         kind = kind or self.f
         return self.emit(f"select {self.b} {condition}, {kind} {a}, {kind} {b}")
 
+    def scalef(self, x: str, power: str) -> str:
+        """x * 2**power for whole powers of any size, in one instruction of AVX-512."""
+        full, rounding = f"i{self.lanes} -1", ", i32 4" if self.lanes == 16 else ""
+        name, f = f"llvm.x86.avx512.mask.scalef.ps.{self.lanes * 32}", self.f
+        self.declares.add(f"{f} @{name}({f}, {f}, {f}, i{self.lanes}{rounding[:5]})")
+        return self.emit(f"call {f} @{name}({f} {x}, {f} {power}, {f} {x}, {full}{rounding})")
+
     def poly(self, x: str, coefficients: list[float]) -> str:
         """Horner's rule, highest power first."""
         total = self.const(coefficients[0])
@@ -196,6 +205,8 @@ def _exp_tail(t: _Text, shifted: str, r: str) -> str:
                    1.6666665459e-1, 5.0000001201e-1])  # fmt: skip
     y = t.fma(p, t.op("fmul", r, r), r)
     y = t.op("fadd", y, t.const(1.0))
+    if t.has_scalef:
+        return t.scalef(y, t.op("fsub", shifted, t.const(_MAGIC)))
     bits = struct.unpack("<i", struct.pack("<f", _MAGIC))[0]
     n = t.iop("sub", t.bits(shifted), t.int(bits))
     half = t.iop("ashr", n, t.int(1))
@@ -368,7 +379,7 @@ def _define(e: Emitter, name: str, lanes: int) -> str:
     """Add the function for this many lanes to the module, once; its symbol."""
     symbol = f"ms.{name}.v{lanes}f32"
     if symbol not in e.module.definitions:
-        text = _Text(lanes, e.module.has_fma)
+        text = _Text(lanes, e.module.has_fma, e.module.features)
         result = _POLYNOMIALS[name](text, "%x")
         body = "\n".join([*text.lines, f"ret {text.f} {result}"])
         for declaration in sorted(text.declares):

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from codegen.kernels import agree, build, call
 
+from metasched.target import Target
+
 N = 4096 * 4 + 3
+AVX512 = Target.of({"kind": "cpu", "mcpu": "skylake-avx512"})
 UNARY = """
 @T.prim_func
 def main(A: T.Buffer(({n},), "{dtype}"), B: T.Buffer(({n},), "{dtype}")):
@@ -130,3 +133,25 @@ def main(A: T.Buffer((40,), "float32"), B: T.Buffer((40,), "float32"),
     rng = np.random.default_rng(0)
     a, b = rng.uniform(0.1, 5, 40).astype("float32"), rng.uniform(-3, 3, 40).astype("float32")
     agree(text, a, b, np.zeros(40, "float32"), exact=False)
+
+
+def test_powers_of_two_are_one_instruction_with_avx512() -> None:
+    text = UNARY.format(n=64, dtype="float32", kind="vectorized", name="exp")
+    wide = build(text, target=AVX512)
+    narrow = build(text, target=Target.of({"kind": "cpu", "mcpu": "haswell"}))
+    assert "vscalefps" in wide.asm() and "vscalefps" not in narrow.asm()
+
+
+def test_a_running_maximum_waits_for_one_maximum_and_one_blend() -> None:
+    text = '''
+@T.prim_func
+def main(A: T.Buffer((64, 16), "float32"), B: T.Buffer((16,), "float32")):
+    for i in range(64):
+        for j in T.vectorized(16):
+            with T.block("B"):
+                vi, vj = T.axis.remap("RS", [i, j])
+                B[vj] = T.max(B[vj], A[vi, vj])
+'''
+    asm = build(text, target=AVX512).asm()
+    loop = asm[asm.index("vmaxps") :]
+    assert "vcmpunordps" in loop and "vcmpltps" not in asm and "kor" not in asm

@@ -12,7 +12,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Allocate, BufferStore, For, ForKind, Stmt, evolve
 from metasched.ir.visit import free_vars, map_body, transform, walk, walk_stmts
 
-_TILE_BYTES = 4096
+_TILE_BYTES = 2048  # 32 registers of 64 bytes
 _MAX_STEPS = 512
 
 
