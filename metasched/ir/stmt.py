@@ -94,11 +94,14 @@ class Stmt:
 
 def evolve(node: S, /, **changes: Any) -> S:
     """A copy of `node` with some fields changed."""
-    names = type(node).__dataclass_fields__  # type: ignore[attr-defined]
-    unknown = changes.keys() - names.keys()
-    if unknown:
-        raise TypeError(f"{type(node).__name__} has no field {', '.join(sorted(unknown))}")
-    return type(node)(*[changes[n] if n in changes else getattr(node, n) for n in names])
+    kind = type(node)
+    values = [
+        changes.pop(n) if n in changes else getattr(node, n)
+        for n in kind.__dataclass_fields__  # type: ignore[attr-defined]
+    ]
+    if changes:
+        raise TypeError(f"{kind.__name__} has no field {', '.join(sorted(changes))}")
+    return kind(*values)
 
 
 class ForKind(enum.Enum):

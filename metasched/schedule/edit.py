@@ -91,28 +91,37 @@ def apply(root: Stmt, edits: Edits, parents: Parents) -> Stmt:
 
 
 def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
-    if node not in touched:
-        return node
+    """What becomes of a touched statement."""
     result: Stmt | None = node
-    old = node.stmts
-    if any(child in touched for child in old):
-        new = [_apply(child, edits, touched) for child in old]
+    if type(node) is For:
+        if node.body in touched:
+            body = _apply(node.body, edits, touched)
+            if body is None:
+                result = None
+            elif body is not node.body:
+                result = For(
+                    node.var, node.min, node.extent, node.kind, body, node.thread,
+                    node.annotations, node.step,
+                )  # fmt: skip
+    elif type(node) is BlockRealize:
+        if node.block in touched:
+            block = _apply(node.block, edits, touched)
+            assert block is None or isinstance(block, Block)
+            result = None if block is None else BlockRealize(node.iter_values, node.predicate, block)
+    elif any(child in touched for child in node.stmts):
+        new = [_apply(c, edits, touched) if c in touched else c for c in node.stmts]
         result = _with_children(node, new)
     change = edits.get(node)
-    if result is None:
-        return None
-    return result if change is None else change(result)
+    if result is None or change is None:
+        return result
+    return change(result)
 
 
 def _with_children(node: Stmt, new: list[Stmt | None]) -> Stmt | None:
-    """`node` over other children; a loop, block or branch that lost its body is gone as well."""
+    """`node` over other children; a block or branch that lost its body is gone as well."""
     if isinstance(node, SeqStmt):
         kept = [s for s in new if s is not None]
         return seq(kept) if kept else None
-    if isinstance(node, For):
-        return None if new[0] is None else evolve(node, body=new[0])
-    if isinstance(node, BlockRealize):
-        return None if new[0] is None else evolve(node, block=new[0])
     if isinstance(node, Block):
         if new[-1] is None:
             return None
