@@ -307,6 +307,7 @@ class Schedule:
     tensorize = recorded(p.tensorize)
     merge = recorded(p.merge)
     loop_partition = recorded(p.loop_partition)
+    fuse_reduction_epilogue = recorded(p.fuse_reduction_epilogue)
     reorder_block_iter_var = recorded(p.reorder_block_iter_var)
     reindex = recorded(p.reindex)
     reindex_cache_read = recorded(p.reindex_cache_read)

@@ -14,6 +14,7 @@ from metasched.schedule.primitives.compute_location import sample_compute_locati
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.fuse import fuse
+from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
 from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from metasched.schedule.primitives.loop_partition import loop_partition
@@ -51,12 +52,12 @@ from metasched.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 __all__ = [
     "add_unit_loop", "annotate", "annotate_buffer_access", "bind", "blockize", "cache_index",
     "cache_inplace", "cache_read", "cache_write", "compute_at", "compute_inline",
-    "decompose_padding", "decompose_reduction", "enter_postproc", "fuse", "get_block",
-    "get_child_blocks", "get_consumers", "get_loops", "get_output_blocks", "get_producers",
-    "loop_partition", "merge", "pad_einsum", "parallel", "reindex", "reindex_cache_read",
-    "reindex_cache_write", "reorder", "reorder_block_iter_var", "require", "reverse_compute_at",
-    "reverse_compute_inline", "rfactor", "sample_categorical", "sample_compute_location",
-    "sample_partitioned_tile", "sample_perfect_tile", "set_scope", "split", "storage_align",
-    "tensorize", "transform_block_layout", "transform_layout", "unannotate", "unroll",
-    "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize",
+    "decompose_padding", "decompose_reduction", "enter_postproc", "fuse",
+    "fuse_reduction_epilogue", "get_block", "get_child_blocks", "get_consumers", "get_loops",
+    "get_output_blocks", "get_producers", "loop_partition", "merge", "pad_einsum", "parallel",
+    "reindex", "reindex_cache_read", "reindex_cache_write", "reorder", "reorder_block_iter_var",
+    "require", "reverse_compute_at", "reverse_compute_inline", "rfactor", "sample_categorical",
+    "sample_compute_location", "sample_partitioned_tile", "sample_perfect_tile", "set_scope",
+    "split", "storage_align", "tensorize", "transform_block_layout", "transform_layout",
+    "unannotate", "unroll", "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize",
 ]  # fmt: skip
