@@ -98,7 +98,10 @@ def test_reorder_block_iter_var_refuses_what_is_no_permutation():
             "does not name each of the 3 iterators of C once",
         )  # fmt: skip
     check_refused(
-        sch, lambda: sch.reorder_block_iter_var("C", [0, 1, "2"]), "not-an-integer", "not an integer"
+        sch,
+        lambda: sch.reorder_block_iter_var("C", [0, 1, "2"]),
+        "not-an-integer",
+        "not an integer",
     )
 
 

@@ -1,4 +1,4 @@
-"""annotate_buffer_access, unsafe_hide_buffer_access, unsafe_set_dtype: what is declared of buffers."""
+"""annotate_buffer_access, unsafe_hide_buffer_access, unsafe_set_dtype."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def halved(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")):
 
 
 @T.prim_func
-def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+def foreign(
+    A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")
+):
     for i in range(8):
         with T.block("call"):
             vi = T.axis.spatial(8, i)
@@ -50,7 +52,9 @@ def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buf
 
 
 @T.prim_func
-def foreign_hidden(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+def foreign_hidden(
+    A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")
+):
     for i in range(8):
         with T.block("call"):
             vi = T.axis.spatial(8, i)
@@ -82,7 +86,7 @@ def test_annotate_refusals():
         check_refused(sch, step, reason, message)
 
     same = lambda i, j: (i, j)  # noqa: E731
-    try_("bad-side", "not \"read\" or \"write\"", same, side="both")
+    try_("bad-side", 'not "read" or "write"', same, side="both")
     try_("no-such-buffer", "has no read buffer 4", same, index=4)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: i)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: (i, j, j))

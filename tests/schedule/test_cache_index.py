@@ -49,7 +49,7 @@ def repeated(A: T.Buffer((10,), "float32"), B: T.Buffer((16,), "float32")):
 @T.prim_func
 def gather(
     A: T.Buffer((8,), "float32"),
-    I: T.Buffer((4,), "int32"),  # noqa: E741
+    I: T.Buffer((4,), "int32"),
     B: T.Buffer((4,), "float32"),
 ):
     for i in range(4):
@@ -81,7 +81,10 @@ def test_refusals():
     )
     check_refused(sch, lambda: sch.cache_index("C", "here"), "unknown-scope", "no storage scope")
     check_refused(
-        sch, lambda: sch.cache_index("C", "global", "many"), "not-an-integer", "cse_thresh is 'many'"
+        sch,
+        lambda: sch.cache_index("C", "global", "many"),
+        "not-an-integer",
+        "cse_thresh is 'many'",
     )
     sch = Schedule(gather)
     check_refused(

@@ -80,9 +80,13 @@ def test_regions_larger_than_what_is_touched_keep_what_they_hold():
 
 def test_refusals():
     sch = Schedule(matmul)
-    check_refused(sch, lambda: sch.cache_inplace("C", "A", "local"), "not-updated", "does not write it")
+    check_refused(
+        sch, lambda: sch.cache_inplace("C", "A", "local"), "not-updated", "does not write it"
+    )
     check_refused(sch, lambda: sch.cache_inplace("C", "C", "local"), "no-such-buffer", "reads A, B")
-    check_refused(sch, lambda: sch.cache_inplace("C", 0, "nowhere"), "unknown-scope", "no storage scope")
+    check_refused(
+        sch, lambda: sch.cache_inplace("C", 0, "nowhere"), "unknown-scope", "no storage scope"
+    )
     sch = Schedule(update)
     sch.parallel(sch.get_loops("A")[0])
     check_refused(
@@ -90,4 +94,6 @@ def test_refusals():
         r"i \(parallel\) could undo each other's",
     )  # fmt: skip
     sch = Schedule(strided)
-    check_refused(sch, lambda: sch.cache_inplace("A", 0, "local"), "strided", "strides or an offset")
+    check_refused(
+        sch, lambda: sch.cache_inplace("A", 0, "local"), "strided", "strides or an offset"
+    )

@@ -71,7 +71,12 @@ def consumed(X: T.Buffer((6,), "float32"), Z: T.Buffer((8,), "float32")):
 
 
 @T.prim_func
-def odd(X: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32"), Z: T.Buffer((8, 8), "float32"), W: T.Buffer((8,), "float32")):
+def odd(
+    X: T.Buffer((8,), "float32"),
+    Y: T.Buffer((8,), "float32"),
+    Z: T.Buffer((8, 8), "float32"),
+    W: T.Buffer((8,), "float32"),
+):
     for i in range(8):
         with T.block("reader"):
             vi = T.axis.spatial(8, i)
@@ -87,7 +92,12 @@ def odd(X: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32"), Z: T.Buffer(
 
 
 @T.prim_func
-def others(X: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32"), Z: T.Buffer((8,), "float32"), W: T.Buffer((8,), "float32")):
+def others(
+    X: T.Buffer((8,), "float32"),
+    Y: T.Buffer((8,), "float32"),
+    Z: T.Buffer((8,), "float32"),
+    W: T.Buffer((8,), "float32"),
+):
     for i in range(8):
         with T.block("loaded"):
             vi = T.axis.spatial(8, i)

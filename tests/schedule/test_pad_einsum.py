@@ -10,7 +10,9 @@ from metasched.script import tir as T
 
 
 @T.prim_func
-def matmul(A: T.Buffer((7, 13), "float32"), B: T.Buffer((13, 6), "float32"), C: T.Buffer((7, 6), "float32")):
+def matmul(
+    A: T.Buffer((7, 13), "float32"), B: T.Buffer((13, 6), "float32"), C: T.Buffer((7, 6), "float32")
+):
     for i, j, k in T.grid(7, 6, 13):
         with T.block("C"):
             vi, vj, vk = T.axis.remap("SSR", [i, j, k])
@@ -104,7 +106,7 @@ def largest(A: T.Buffer((7, 5), "float32"), B: T.Buffer((7,), "float32")):
 @T.prim_func
 def odd(
     A: T.Buffer((7, 7), "float32"),
-    I: T.Buffer((7,), "int32"),  # noqa: E741
+    I: T.Buffer((7,), "int32"),
     B: T.Buffer((7,), "float32"),
     C: T.Buffer((7,), "float32"),
     D: T.Buffer((7,), "int32"),

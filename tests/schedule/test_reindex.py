@@ -32,7 +32,9 @@ def transpose_read(A: T.Buffer((8, 12), "float32"), B: T.Buffer((12, 8), "float3
 
 
 @T.prim_func
-def window(X: T.Buffer((9, 3), "float32"), W: T.Buffer((3, 3), "float32"), Y: T.Buffer((7,), "float32")):
+def window(
+    X: T.Buffer((9, 3), "float32"), W: T.Buffer((3, 3), "float32"), Y: T.Buffer((7,), "float32")
+):
     for i, r, c in T.grid(7, 3, 3):
         with T.block("Y"):
             vi, vr, vc = T.axis.remap("SRR", [i, r, c])
@@ -111,7 +113,9 @@ def stages(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 @T.prim_func
-def halves(A: T.Buffer((8,), "float32"), B: T.Buffer((4,), "float32"), D: T.Buffer((8,), "float32")):
+def halves(
+    A: T.Buffer((8,), "float32"), B: T.Buffer((4,), "float32"), D: T.Buffer((8,), "float32")
+):
     for i in range(8):
         with T.block("B"):
             vi = T.axis.spatial(8, i)
@@ -132,7 +136,9 @@ def part(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 
 
 @T.prim_func
-def shared_loop(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8, 4), "float32"), C: T.Buffer((8, 4), "float32")):
+def shared_loop(
+    A: T.Buffer((8, 4), "float32"), B: T.Buffer((8, 4), "float32"), C: T.Buffer((8, 4), "float32")
+):
     for i in range(8):
         for j in range(4):
             with T.block("B"):
@@ -147,7 +153,7 @@ def shared_loop(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8, 4), "float32"), 
 @T.prim_func
 def inner_loop(
     A: T.Buffer((4, 4), "float32"),
-    I: T.Buffer((4,), "int32"),  # noqa: E741
+    I: T.Buffer((4,), "int32"),
     B: T.Buffer((4,), "float32"),
     C: T.Buffer((4,), "float32"),
 ):
@@ -201,7 +207,9 @@ def test_a_tiled_block_is_reindexed_over_its_domain():
 def test_refusals():
     sch = Schedule(stages)
     check_refused(sch, lambda: sch.reindex("C", "B"), "several-patterns", "at 2 different places")
-    check_refused(sch, lambda: sch.reindex("C", ("read", 7)), "no-such-buffer", "reads A, B and writes C")
+    check_refused(
+        sch, lambda: sch.reindex("C", ("read", 7)), "no-such-buffer", "reads A, B and writes C"
+    )
     check_refused(sch, lambda: sch.reindex("C", "X"), "no-such-buffer", "has no buffer 'X'")
     check_refused(sch, lambda: sch.reindex("root", "X"), "is-root", "root block")
     sch = Schedule(halves)
@@ -211,9 +219,7 @@ def test_refusals():
     )  # fmt: skip
     check_refused(sch, lambda: sch.reindex("D", "D"), "reads-own-output", "both reads and writes D")
     sch = Schedule(part)
-    check_refused(
-        sch, lambda: sch.reindex("B", ("write", 0)), "partial-domain", "never written"
-    )
+    check_refused(sch, lambda: sch.reindex("B", ("write", 0)), "partial-domain", "never written")
     sch = Schedule(shared_loop)
     check_refused(
         sch, lambda: sch.reindex("C", "A"), "not-single-branch", "holds more than the block C"

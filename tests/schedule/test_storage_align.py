@@ -37,7 +37,9 @@ def viewed(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")):
             T.reads(A[vi, 0:12])
             T.writes(B[vi, 0:12])
             s = T.int32()
-            V = T.match_buffer(B[vi : vi + 1, 0:12], (1, 12), "float32", strides=(s, 1), offset_factor=1)
+            V = T.match_buffer(
+                B[vi : vi + 1, 0:12], (1, 12), "float32", strides=(s, 1), offset_factor=1
+            )
             for j in range(12):
                 V[0, j] = A[vi, j] + T.Cast("float32", s - s)
     for i, j in T.grid(8, 12):
@@ -63,7 +65,10 @@ def test_a_second_note_on_an_axis_replaces_the_first():
     sch.storage_align("B", 0, 0, 64, 1)
     sch.storage_align("B", 0, 1, 2, 0)
     sch.storage_align("B", 0, 0, 16, 4)
-    assert sch.get(sch.get_block("B")).annotations["buffer_dim_align"] == [[0, 0, 16, 4], [0, 1, 2, 0]]
+    assert sch.get(sch.get_block("B")).annotations["buffer_dim_align"] == [
+        [0, 0, 16, 4],
+        [0, 1, 2, 0],
+    ]
     check_transform(elementwise, sch)
     assert sizes(sch) == [8 * 36]
 

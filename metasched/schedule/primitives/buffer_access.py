@@ -1,4 +1,4 @@
-"""annotate_buffer_access, unsafe_hide_buffer_access: other declared regions than the true ones."""
+"""annotate_buffer_access, unsafe_hide_buffer_access: other regions declared of a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError, TypeMismatchError, VerifyError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
-from metasched.ir.expr import Expr, Var, as_expr
+from metasched.ir.expr import Expr, as_expr
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, evolve
 from metasched.ir.verify import verify
 from metasched.schedule import edit
@@ -49,7 +49,8 @@ def annotate_buffer_access(
     an = Analyzer({v.var: v.dom for v in realize.block.iter_vars})
     ends = mapping.apply([v.var for v in realize.block.iter_vars], an)
     ranges = tuple(
-        Range.of(low, an.simplify(high - low)) for low, high in zip(ends[::2], ends[1::2], strict=True)
+        Range.of(low, an.simplify(high - low))
+        for low, high in zip(ends[::2], ends[1::2], strict=True)
     )
     for r in ranges:
         if an.prove(r.extent < 1):
@@ -112,7 +113,9 @@ def _require_honest(state: State, realize: BlockRealize) -> None:
     try:
         verify(state.mod)
     except VerifyError as error:
-        raise state.error("touches-more", f"the declared regions would be wrong: {error}", realize) from None
+        raise state.error(
+            "touches-more", f"the declared regions would be wrong: {error}", realize
+        ) from None
 
 
 def _ranges_map(
@@ -124,7 +127,7 @@ def _ranges_map(
         raise state.error("bad-ranges", f"{source!r} is no function of the iterators", realize)
     try:
         if not isinstance(source, IndexMap):
-            source = IndexMap.of(lambda *point: _flat(source(*point), buffer.ndim), count)  # type: ignore[operator]
+            source = IndexMap.of(lambda *point: _flat(source(*point), buffer.ndim), count)
         source = IndexMap.of(source, count)
     except (MetaschedError, TypeMismatchError) as error:
         raise state.error("bad-ranges", str(error), realize) from None

@@ -155,7 +155,9 @@ def _with_loads(node: Stmt, loads: dict[Expr, BufferLoad]) -> Block:
 
     def on_index(expr: Expr) -> Expr | None:
         if isinstance(expr, BufferLoad) and expr.buffer not in new:
-            return BufferLoad(expr.buffer, [_replaced(i, loads) for i in expr.indices], expr.predicate)
+            return BufferLoad(
+                expr.buffer, [_replaced(i, loads) for i in expr.indices], expr.predicate
+            )
         return None
 
     new = {load.buffer for load in loads.values()}

@@ -81,15 +81,16 @@ def _touched(
     state: State, realize: BlockRealize, buffer: Buffer, regions: Sequence[BufferRegion]
 ) -> list[Range]:
     """What one instance touches, over loop variables."""
-    values = {
-        v.var: e for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    }
+    values = {v.var: e for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     an = Analyzer(ranges_of(state.loops_above(realize)))
     box: list[Range] | None = None
     for region in regions:
         if region.buffer is buffer:
             here = [
-                Range(an.simplify(substitute(r.min, values)), an.simplify(substitute(r.extent, values)))
+                Range(
+                    an.simplify(substitute(r.min, values)),
+                    an.simplify(substitute(r.extent, values)),
+                )
                 for r in region.region
             ]
             box = here if box is None else union_regions(box, here, an)

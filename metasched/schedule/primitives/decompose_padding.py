@@ -40,6 +40,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_complete, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import with_extent
 from metasched.schedule.primitives.transform_block_layout import replaced_iters
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
@@ -74,7 +75,7 @@ def decompose_padding(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
     new, shrunk = _inside(state, realize, below, inside, evolve(store, value=value))
     edits = [edit.replace(realize, new)]
     for node, extent in shrunk.items():
-        edits.append(edit.wrap(node, _with_extent(extent)))
+        edits.append(edit.wrap(node, with_extent(extent)))
     edits.append(edit.wrap(target, lambda s: seq((fill, s))))
     state.commit(*edits)
     return state.new_block(made)
@@ -91,15 +92,12 @@ def can_decompose_padding(state: State, block: BlockRV, loop: LoopRV) -> bool:
     return True
 
 
-def _with_extent(extent: Expr):  # type: ignore[no-untyped-def]
-    return lambda s: evolve(s, extent=extent.astype(s.var.dtype))
-
-
 def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr, Expr]:
     """(store, condition, value inside, constant outside) of the block's body."""
     block, store = realize.block, realize.block.body
     choice = store.value if isinstance(store, BufferStore) else None
-    if isinstance(choice, Call) and choice.op.name == "if_then_else" or isinstance(choice, Select):
+    chooses = isinstance(choice, Call) and choice.op.name == "if_then_else"
+    if choice is not None and (chooses or isinstance(choice, Select)):
         condition, value, constant = choice.children
     else:
         raise state.error(
@@ -124,9 +122,9 @@ def _require_write_first(state: State, scope: Scope, realize: BlockRealize) -> N
     token = realize.block.token
     for found in scope.incoming(token):
         if found.kind is EdgeKind.WAR:
-            reader = scope.child(found.src).block.name
+            who = scope.child(found.src).block.name
             raise state.error(
-                "read-before", f"{reader} reads {found.buffer.name} before it is padded", realize
+                "read-before", f"{who} reads {found.buffer.name} before it is padded", realize
             )
     for region in realize.block.writes:
         for reader in scope.readers(region.buffer):

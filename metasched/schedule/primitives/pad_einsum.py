@@ -1,4 +1,4 @@
-"""pad_einsum: the iterators of an einsum-like block padded to multiples, zeros put in, results cut."""
+"""pad_einsum: an einsum-like block over padded iterators: zeros put in, results cut."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.op import call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
-from metasched.ir.visit import substitute_buffers, transform_expr, walk
+from metasched.ir.visit import substitute_buffers, transform_expr, walk, walk_exprs
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     refuse_on,
@@ -53,6 +53,7 @@ from metasched.schedule.primitives.staging import (
     stage,
     top_of,
     with_buffers,
+    with_extent,
 )
 from metasched.schedule.state import State
 
@@ -80,9 +81,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     require_complete_or_reduction(state, scope, realize)
     grown = _grown(state, realize, padding)
     loops = _loops(state, realize)
-    accesses = {
-        buffer: _plain_indices(state, realize, buffer) for buffer in _buffers(old)
-    }
+    accesses = {buffer: _plain_indices(state, realize, buffer) for buffer in _buffers(old)}
     _require_neutral(state, realize, grown, accesses)
     written = {r.buffer for r in old.writes}
     renamed: dict[Buffer, Buffer] = {}
@@ -111,14 +110,10 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     edits = [edit.wrap(old, on_block)]
     for loop, v in zip(loops, old.iter_vars, strict=True):
         if v.var in grown:
-            edits.append(edit.wrap(loop, _with_extent(grown[v.var])))
+            edits.append(edit.wrap(loop, with_extent(grown[v.var])))
     edits.append(beside(top_of(state, realize), before, after))
     edits.append(edit.wrap(scope.block, with_buffers(*renamed.values())))
     state.commit(*edits)
-
-
-def _with_extent(extent: Expr):  # type: ignore[no-untyped-def]
-    return lambda s: evolve(s, extent=extent.astype(s.var.dtype))
 
 
 def _grown(state: State, realize: BlockRealize, padding: Sequence[int]) -> dict[Expr, Expr]:
@@ -194,11 +189,14 @@ def _require_neutral(
     """In a padded step of the reduction, what is combined into the result changes nothing."""
     block = realize.block
     for node in walk(block):
-        if isinstance(node, (Div, Mod, FloorDiv, FloorMod)) and node.dtype.is_int:
-            if as_int(node.b) in (None, 0) and any(isinstance(e, BufferLoad) for e in _below(node.b)):
-                raise state.error(
-                    "divides", f"{block.name} divides by a value that would be a padded zero", realize
-                )
+        if not isinstance(node, (Div, Mod, FloorDiv, FloorMod)) or not node.dtype.is_int:
+            continue
+        if any(isinstance(e, BufferLoad) for e in walk_exprs(node.b)):
+            raise state.error(
+                "divides",
+                f"{block.name} divides by a value that would be a padded zero",
+                realize,
+            )
     reduced = [v for v in block.iter_vars if v.is_reduce and v.var in grown]
     if not reduced:
         return
@@ -223,15 +221,6 @@ def _require_neutral(
                 realize,
                 hint="pad spatial iterators only, or write the reduction so that zeros vanish",
             )
-
-
-def _below(expr: Expr) -> list[Expr]:
-    stack, out = [expr], []
-    while stack:
-        node = stack.pop()
-        out.append(node)
-        stack.extend(node.children)
-    return out
 
 
 def _folded(node: Expr) -> Expr | None:

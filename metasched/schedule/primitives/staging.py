@@ -26,7 +26,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, substitute, walk, walk_stmts
+from metasched.ir.visit import free_vars, substitute, walk, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on
 from metasched.schedule.rebind import nest, ranges_of
@@ -36,7 +36,9 @@ BufferChoice: TypeAlias = "tuple[str, int] | str | Buffer"
 Indices: TypeAlias = tuple[Expr, ...]
 
 
-def choose_buffer(state: State, realize: BlockRealize, which: BufferChoice) -> tuple[str, int, Buffer]:
+def choose_buffer(
+    state: State, realize: BlockRealize, which: BufferChoice
+) -> tuple[str, int, Buffer]:
     """(side, position, buffer) of a buffer given as ("read", i), ("write", i), name or itself."""
     block = realize.block
     sides = {"read": block.reads, "write": block.writes}
@@ -64,7 +66,9 @@ def choose_buffer(state: State, realize: BlockRealize, which: BufferChoice) -> t
 def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexMap:
     """The map a user gave, for `ndim` indices; what is no map of so many is refused."""
     if not isinstance(source, IndexMap) and not callable(source):
-        raise state.error("bad-index-map", f"{source!r} is neither a function nor an index map", node)
+        raise state.error(
+            "bad-index-map", f"{source!r} is neither a function nor an index map", node
+        )
     try:
         return IndexMap.of(source, ndim)
     except MetaschedError as error:
@@ -80,15 +84,18 @@ def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
     for node in walk(block):
         if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is buffer:
             found.setdefault(node.indices)
-    found = {i: None for i in found if not _is_region_only(i)}
     if len(found) != 1:
         raise state.error(
             "several-patterns",
             f"{block.name} accesses {buffer.name} at {len(found)} different places",
             realize,
-            hint="only a buffer that is accessed with the same indices everywhere has one new index",
+            hint="one new index can only stand for one old index",
         )
     indices = next(iter(found))
+    if any(i.dtype.lanes > 1 for i in indices):
+        raise state.error(
+            "vector-index", f"{block.name} accesses {buffer.name} by vectors", realize
+        )
     own = {v.var for v in block.iter_vars}
     foreign = [v for i in indices for v in free_vars(i) if v not in own and _bound_in(block, v)]
     if foreign:
@@ -98,7 +105,7 @@ def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
             "binds inside",
             realize,
         )
-    loads = [e for i in indices for e in _loads(i)]
+    loads = [e for i in indices for e in walk_exprs(i) if isinstance(e, BufferLoad)]
     if loads:
         raise state.error(
             "indirect-access",
@@ -106,20 +113,6 @@ def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
             realize,
         )
     return indices
-
-
-def _is_region_only(indices: Indices) -> bool:
-    return any(i.dtype.lanes > 1 for i in indices)
-
-
-def _loads(expr: Expr) -> list[BufferLoad]:
-    stack, out = [expr], []
-    while stack:
-        node = stack.pop()
-        if isinstance(node, BufferLoad):
-            out.append(node)
-        stack.extend(node.children)
-    return out
 
 
 def _bound_in(block: Block, var: Var) -> bool:
@@ -217,9 +210,7 @@ def stage(
         guard: the predicate, over the iterators.
         loops: what each iterator really runs over (default: its domain).
     """
-    iters = tuple(
-        IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains)
-    )
+    iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))
     point = tuple(v.var for v in iters)
     block = Block(state.fresh_block_name(name), iters, (), (), body(point))
     reads, writes = block_access_regions(block)
@@ -250,6 +241,16 @@ def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], S
 def beside(anchor: Stmt, before: Sequence[Stmt] = (), after: Sequence[Stmt] = ()) -> edit.Edits:
     """Statements right before and right after `anchor`."""
     return edit.wrap(anchor, lambda s: seq((*before, s, *after)))
+
+
+def with_extent(extent: Expr) -> Callable[[Stmt], Stmt]:
+    """The edit of a loop that gives it another extent."""
+
+    def change(node: Stmt) -> Stmt:
+        assert isinstance(node, For)
+        return evolve(node, extent=extent.astype(node.var.dtype))
+
+    return change
 
 
 def plain_int(state: State, value: Any, what: str) -> int:

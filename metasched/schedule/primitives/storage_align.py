@@ -45,7 +45,9 @@ def storage_align(
         raise state.error("bad-factor", f"the factor {factor} is not positive", realize)
     if not -buffer.ndim <= axis < buffer.ndim:
         raise state.error(
-            "no-such-axis", f"{buffer.name} has {buffer.ndim} axes, there is no axis {axis}", realize
+            "no-such-axis",
+            f"{buffer.name} has {buffer.ndim} axes, there is no axis {axis}",
+            realize,
         )
     axis %= buffer.ndim
     allocating_block(state, realize, buffer)

@@ -86,9 +86,10 @@ def _plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
             )
         if not (v.is_spatial or v.is_reduce):
             raise state.error(
-                "iterator-kind", f"the iterator {v.var.name} is {v.kind.value}, so its order counts",
+                "iterator-kind",
+                f"the iterator {v.var.name} is {v.kind.value}, so its order counts",
                 realize,
-            )  # fmt: skip
+            )
         same = Analyzer().equal(v.dom.extent, loop.extent) and Analyzer().equal(v.dom.min, loop.min)
         if not same:
             raise state.error(

@@ -96,9 +96,7 @@ def _site(state: State, realize: BlockRealize, func: PrimFunc, buffer: Buffer) -
 def _require_plain(state: State, realize: BlockRealize, site: Block, buffer: Buffer) -> None:
     refuse_opaque(state, site, buffer)
     if buffer.strides or buffer.elem_offset is not None:
-        raise state.error(
-            "strided", f"{buffer.name} has strides or an offset of its own", realize
-        )
+        raise state.error("strided", f"{buffer.name} has strides or an offset of its own", realize)
     for node in walk_stmts(site):
         if isinstance(node, Block):
             for entry in node.annotations.get(ALIGNED, []):
@@ -109,15 +107,12 @@ def _require_plain(state: State, realize: BlockRealize, site: Block, buffer: Buf
                         node,
                         hint="transform the layout before storage_align",
                     )
-        places = [e.indices for x in node.exprs for e in walk_exprs(x) if _loads(e, buffer)]
+        loads = (e for x in node.exprs for e in walk_exprs(x) if isinstance(e, BufferLoad))
+        places = [e.indices for e in loads if e.buffer is buffer]
         if isinstance(node, BufferStore) and node.buffer is buffer:
             places.append(node.indices)
         if any(i.dtype.lanes > 1 for indices in places for i in indices):
             raise state.error("vector-index", f"{buffer.name} is accessed by vectors", realize)
-
-
-def _loads(expr: Expr, buffer: Buffer) -> bool:
-    return isinstance(expr, BufferLoad) and expr.buffer is buffer
 
 
 def _new_buffer(state: State, realize: BlockRealize, old: Buffer, mapping: IndexMap) -> Buffer:
@@ -180,7 +175,9 @@ def _pad_map(
             mapping = IndexMap.of(given, new.ndim)
             if len(mapping.outputs) != 1:
                 raise state.error(
-                    "bad-pad-value", f"pad_value gives {len(mapping.outputs)} values, not one", realize
+                    "bad-pad-value",
+                    f"pad_value gives {len(mapping.outputs)} values, not one",
+                    realize,
                 )
             (value,) = mapping.outputs
             inputs = mapping.inputs
@@ -218,6 +215,7 @@ def _known(site: Block) -> Analyzer:
 
 def _rewritten(site: Stmt, old: Buffer, new: Buffer, mapping: IndexMap, an: Analyzer) -> Stmt:
     """Every access of `old` as one of `new`."""
+
     def regions(given: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
         return tuple(_region(r, new, mapping, an) if r.buffer is old else r for r in given)
 
