@@ -3,6 +3,6 @@
 Importing the package enters the built-in strategies into their registry.
 """
 
-from metasched.search import baselines, evolution
+from metasched.search import annealing, baselines, evolution
 
-__all__ = ["baselines", "evolution"]
+__all__ = ["annealing", "baselines", "evolution"]

@@ -206,8 +206,8 @@ class EvolutionarySearch:
         return [(individuals[i], float(scores[i])) for i in order]
 
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
-        """The best of the pool by the model, a share of it at random."""
-        scored = self._ranked(list(pool.values()))
+        """The best of the pool by the model, the doubtful ones favoured, a share at random."""
+        scored = self._ranked(list(pool.values()), self.options.curiosity)
         if self.task.population.measured:  # before, the model has seen nothing
             for one, score in scored:
                 one.score = score

@@ -163,9 +163,9 @@ def test_lengths_must_agree():
 
 
 def test_labels():
-    labels = quantile_labels(np.arange(16.0))
+    labels = quantile_labels(np.arange(float(LEVELS)))
     assert list(labels) == list(range(LEVELS - 1, -1, -1))
-    assert list(quantile_labels(np.array([2.0, 1.0, 2.0, INF]))) == [5, 15, 5, 0]
+    assert list(quantile_labels(np.array([2.0, 1.0, 2.0, INF]))) == [10, 30, 10, 0]
     assert list(quantile_labels(np.array([1.0]))) == [0]
     assert quantile_labels(np.arange(500.0)).max() == LEVELS - 1
 

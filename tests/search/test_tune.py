@@ -14,13 +14,18 @@ from metasched.errors import TraceError, TuneError
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
+from metasched.mutate.neighbours import neighbours
+from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.population import Workshop
 from metasched.search.strategy import STRATEGIES
-from metasched.tune import STORE, replay, tune, tune_tasks
+from metasched.tune import STORE, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
 FUNC = matmul()
+WALKS = AnnealingOptions(chains=8, steps=4)
+STRATEGIES.register("annealing-small", lambda t: SimulatedAnnealing(t, WALKS), override=True)
 SMALL = EvolutionOptions(drafts=512, replays=48, first=32, generations=2)
 STRATEGIES.register("small", lambda task: EvolutionarySearch(task, SMALL), override=True)
 
@@ -54,6 +59,28 @@ def test_search_beats_random_sampling_and_the_default(tmp_path):
     assert clever.best is not None and random.best is not None
     assert clever.best.seconds <= random.best.seconds
     assert clever.best.seconds <= clever.default_seconds
+
+
+def test_annealing_finds_good_programs_too(tmp_path):
+    walked = run(tmp_path / "a", trials=64, strategy="annealing-small")
+    random = run(tmp_path / "b", trials=64, strategy="random")
+    again = run(tmp_path / "c", trials=64, strategy="annealing-small")
+    assert walked.best.seconds <= random.best.seconds
+    assert measured(tmp_path / "a") == measured(tmp_path / "c") and again.trials == 64
+
+
+def test_the_neighbours_of_the_best_are_tried_when_nothing_else_helps(tmp_path):
+    result = run(tmp_path, trials=120, seed=3)
+    best = result.best.trace.before_postproc()
+    machine = Workshop(FUNC, TARGET, default_space(TARGET), 3)
+    near = [machine.replay(t, 0) for t in neighbours(best)] if best.sampling() else []
+    better = [
+        one
+        for one in near
+        if one is not None
+        and made_up_seconds(Candidate(0, one.module, one.key)) < 0.95 * result.best.seconds
+    ]
+    assert len(better) <= 1
 
 
 def test_candidate_zero_is_the_default_schedule(tmp_path):

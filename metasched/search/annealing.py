@@ -1,0 +1,105 @@
+"""Simulated annealing on the cost model: chains walk by mutations and cool from round to round.
+
+Each chain starts at a fast measured program (or a random one) and accepts a step by Metropolis'
+rule on the model's scores. What the chains met is ranked and the best new programs are measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from metasched.mutate.base import mutate
+from metasched.schedule.rng import Rng, derive_seed
+from metasched.search.population import Individual
+from metasched.search.strategy import STRATEGIES, SearchTask
+
+
+@dataclass(frozen=True, slots=True)
+class AnnealingOptions:
+    """Sizes of a round and the cooling.
+
+    Attributes:
+        chains: walks in parallel.
+        steps: steps of each walk in a round; chains * steps exact replays.
+        temperature: of the first round, in standard deviations of the scores.
+        cooling: factor from round to round.
+    """
+
+    chains: int = 16
+    steps: int = 10
+    temperature: float = 1.0
+    cooling: float = 0.8
+
+
+class SimulatedAnnealing:
+    """See the module's docstring."""
+
+    def __init__(self, task: SearchTask, options: AnnealingOptions | None = None) -> None:
+        self.task, self.options = task, options or AnnealingOptions()
+        self.round = 0
+
+    def propose(self, count: int) -> list[Individual]:
+        """The best new programs that the walks of this round have met."""
+        rng = Rng(derive_seed(self.task.seed, "annealing", self.round))
+        chains = self._starts(rng)
+        met: dict[str, Individual] = {one.key: one for one in chains}
+        temperature = self.options.temperature * self.options.cooling**self.round
+        for _ in range(self.options.steps):
+            chains = self._walk(chains, temperature, rng, met)
+        self.round += 1
+        fresh = [one for one in met.values() if one.key not in self.task.population.seen]
+        scores = self._scores(fresh)
+        order = np.argsort(-scores, kind="stable")[:count]
+        return [fresh[int(i)] for i in order]
+
+    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+        """Remember the outcomes and train the model on them."""
+        self.task.population.add(individuals, seconds)
+        self.task.model.update(self.task.name, [one.vector for one in individuals], seconds)
+
+    def _starts(self, rng: Rng) -> list[Individual]:
+        """Half the chains at the fastest programs measured, the others at random ones."""
+        workshop, wanted = self.task.workshop, self.options.chains
+        known = [p for p in self.task.population.parents(wanted // 2) if p.space >= 0]
+        starts, tries = list(known), 0
+        while len(starts) < wanted and tries < 4 * wanted:
+            tries += 1
+            one = workshop.fresh(rng.below(len(workshop.spaces)), rng.fork())
+            if one is not None:
+                starts.append(one)
+        return starts
+
+    def _walk(
+        self,
+        chains: list[Individual],
+        temperature: float,
+        rng: Rng,
+        met: dict[str, Individual],
+    ) -> list[Individual]:
+        workshop = self.task.workshop
+        steps: list[Individual] = []
+        for one in chains:
+            trace = mutate(one.trace, workshop.generator.mutators, rng, workshop.target)
+            made = None if trace is None else workshop.replay(trace, one.space, rng.fork())
+            steps.append(one if made is None else made)
+            met.setdefault(steps[-1].key, steps[-1])
+        scores = self._scores([*chains, *steps])
+        scale = float(scores.std()) * max(temperature, 1e-9) or 1.0
+        old, new = scores[: len(chains)], scores[len(chains) :]
+        accepted = [
+            b > a or rng.random() < math.exp(max(-50.0, float(b - a) / scale))
+            for a, b in zip(old, new, strict=True)
+        ]
+        return [s if ok else c for c, s, ok in zip(chains, steps, accepted, strict=True)]
+
+    def _scores(self, individuals: Sequence[Individual]) -> np.ndarray:
+        if not individuals:
+            return np.zeros(0)
+        return np.asarray(self.task.model.predict(np.stack([one.vector for one in individuals])))
+
+
+STRATEGIES.register("annealing", SimulatedAnnealing)
