@@ -198,12 +198,7 @@ def _by_seconds(h: History) -> str:
     return _progress(h, "seconds of tuning", steps, dots)
 
 
-def _progress(
-    h: History,
-    label: str,
-    steps: Sequence[tuple[float, float]],
-    dots: Sequence[tuple[float, float]],
-) -> str:
+def _progress(h: History, label: str, steps: Sequence[Point], dots: Sequence[Point]) -> str:
     titles = [f"trial {t.number}: {duration(t.seconds)}" for t in h.trials if t.ok]
     return chart(
         f"{h.name}: best so far against {label}", Axis(label), Axis("milliseconds", log=True),

@@ -28,6 +28,7 @@ from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
 PHASES = ("search", "build", "run", "check", "model")
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
+_GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
 _EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exhausted
 
 
@@ -89,6 +90,9 @@ class TimedModel:
         self.phases.seconds["search"] -= self.phases.seconds["model"] - before
         return found
 
+    def knows(self, task: str) -> bool:
+        return self.model.knows(task)
+
     def save(self, path: Any) -> None:
         self.model.save(path)
 
@@ -134,15 +138,17 @@ class TaskRun:
         strategy: str = "evolutionary",
         seed: int = 0,
         budget: int = 64,
+        stop_gain: float = 0.0,
         observer: Observer,
     ) -> None:
         self.name, self.func, self.workshop = name, func, workshop
         self.runner, self.store, self.observer = runner, store, observer
-        self.seed, self.budget = seed, budget
+        self.seed, self.budget, self.stop_gain = seed, budget, stop_gain
         self.phases, self.progress = Phases(), Progress()
         self.workload, self.text = structural_hash(func), script(func)
         self.flops = flops(func)
         self.started = time.perf_counter()
+        self.default_outcome: Outcome | None = None
         timed = TimedModel(model, self.phases)
         with self.phases.of("search"):
             self.default = workshop.finished(default)
@@ -151,8 +157,8 @@ class TaskRun:
         task = SearchTask(self.workload, workshop, self.population, timed, seed)
         self.strategy: Strategy = STRATEGIES.get(strategy)(task)
         self.round = 0
-        self.default_outcome: Outcome | None = None
         self._empty = 0
+        self._bests: list[float] = []
         self.finished = ""
         known = self.progress.trials
         observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload))
@@ -173,7 +179,17 @@ class TaskRun:
         """Whether the budget is spent or the space exhausted."""
         if not self.finished and self.progress.trials >= self.budget:
             self.finished = "budget"
+        if not self.finished and self.expected_gain() < self.stop_gain:
+            self.finished = "no gain expected"
         return bool(self.finished)
+
+    def expected_gain(self) -> float:
+        """The share by which the next rounds may be expected to cut the best time: what as many
+        rounds before have cut it by. Infinite until there is something to go by."""
+        best = self._bests
+        if len(best) <= _GAIN_ROUNDS or not math.isfinite(best[-1 - _GAIN_ROUNDS]):
+            return math.inf
+        return 1.0 - best[-1] / best[-1 - _GAIN_ROUNDS]
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -198,6 +214,7 @@ class TaskRun:
         with self.phases.of("search"):
             self.strategy.learn(chosen, [o.median for o in outcomes])
         self.phases.seconds["search"] = max(0.0, self.phases.seconds["search"])
+        self._bests.append(self.best_seconds)
         p = self.progress
         self.observer(
             RoundDone(
@@ -282,7 +299,7 @@ class TaskRun:
                 if one.key == self.default.key:
                     self.default_outcome = Outcome(record.status, tuple(record.samples))
         self.population.add(reloaded, times)
-        if len(reloaded) > 1:
+        if len(reloaded) > 1 and not model.knows(self.workload):
             model.update(self.workload, [one.vector for one in reloaded], times)
 
     def _individual(self, record: Record) -> Individual | None:

@@ -205,3 +205,24 @@ def test_a_module_of_two_functions_needs_a_choice(tmp_path):
     both = IRModule.of({"a": matmul(16), "b": matmul(32)})
     with pytest.raises(TuneError, match=r"2 functions \(a, b\)"):
         tune(both, target=TARGET, runner=replay_runner, work_dir=tmp_path)
+
+
+def test_the_model_goes_on_from_an_earlier_run_and_a_damaged_one_is_named(tmp_path):
+    run(tmp_path, trials=24)
+    assert (tmp_path / "model.npz").exists()
+    (tmp_path / "model.npz").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match=r"model\.npz cannot be read.*starts anew"):
+        assert run(tmp_path, trials=32).trials == 32
+
+
+def test_a_task_that_gains_nothing_ends_early(tmp_path, monkeypatch):
+    monkeypatch.setenv("METASCHED_STOP_GAIN", "0.001")
+    flat = ReplayRunner(cost=lambda c: 1e-3)
+    result = run(tmp_path, trials=500, runner=lambda f, t: flat)
+    assert result.ended == "no gain expected" and result.trials < 200
+
+
+def test_a_resumed_run_knows_how_fast_the_default_was(tmp_path):
+    first = run(tmp_path, trials=20)
+    assert run(tmp_path, trials=20).default_seconds == first.default_seconds
+    assert run(tmp_path, trials=24).default_seconds == first.default_seconds

@@ -1,0 +1,228 @@
+"""Every command with right input: what it prints, what it leaves behind, how it exits."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metasched.cli import COMMANDS, main
+from metasched.report import compare
+
+SHAPE = "1,16,16,16"
+NAMES = ("tune", "replay", "build", "bench", "show", "db", "report", "doctor")
+
+
+# -- the frame -----------------------------------------------------------------------------------
+
+
+def test_every_command_is_there_with_help_and_exit_codes(cli):
+    whole = cli("--help")
+    assert whole.code == 0
+    for name in NAMES:
+        assert f"\n    {name} " in whole.out
+        one = cli(name, "--help")
+        assert one.code == 0 and "usage: metasched " + name in one.out
+        assert "130 interrupted" in one.out
+    assert len(COMMANDS) == len(NAMES) - 1  # replay and build are one file
+
+
+def test_no_command_or_an_unknown_option_is_wrong_usage(cli):
+    assert cli().code == 2
+    assert cli("tune").code == 2
+    assert cli("polish", "gmm").code == 2
+    assert cli("tune", "gmm", "--trails", "3").code == 2
+
+
+def test_the_version(cli):
+    assert cli("--version").out.startswith("metasched ")
+
+
+def test_as_a_program_of_its_own():
+    command = [sys.executable, "-m", "metasched.cli", "show", "gmm", "--shape", SHAPE, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "T.block" in json.loads(done.stdout)["script"]
+    assert done.stderr == ""
+    wrong = subprocess.run([*command[:4], "gmmm"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "did you mean gmm" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_a_reader_who_goes_away_is_no_disaster():
+    command = f"{sys.executable} -m metasched.cli show c3d --what script | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+# -- tune ----------------------------------------------------------------------------------------
+
+
+def test_tune_prints_one_json_value_with_what_was_promised(tuned):
+    data = tuned.data
+    assert data["workload"] == "gmm" and data["shape"] == [1, 16, 16, 16]
+    assert data["trials"] == 4 and data["failed"] == 0 and data["seed"] == 3
+    assert set(data["phases"]) == {"search", "build", "run", "check", "model"}
+    best = data["best"]
+    assert best["seconds"] > 0 and best["gflops"] > 0 and best["peak_fraction"] > 0
+    assert best["gflops"] == pytest.approx(2 * 16**3 / best["seconds"] / 1e9)
+    for name in ("wall_seconds", "default_seconds", "unscheduled_seconds", "peak_gflops"):
+        assert data[name] > 0
+    assert data["speedup_over_default"] == pytest.approx(
+        data["default_seconds"] / best["seconds"]
+    )
+    assert data["threads"] >= 1 and data["target"].startswith("cpu/")
+    assert data["ended"] == "budget" and data["numpy_seconds"] > 0
+
+
+def test_tune_leaves_a_trace_file_a_database_and_a_log(tuned):
+    names = {p.name for p in tuned.folder.iterdir()}
+    assert {"metasched.db", "events.jsonl", tuned.trace.name} <= names
+    events = [json.loads(t) for t in (tuned.folder / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in events].count("TrialDone") == 4
+    assert events[-1]["event"] == "PeerTimed" and events[-1]["peer"] == "numpy"
+
+
+def test_progress_goes_to_standard_error_in_plain_lines(tuned):
+    assert "gmm: 4 trials, " in tuned.err and "round 1" in tuned.err
+    assert "\x1b" not in tuned.err
+
+
+def test_a_second_run_measures_nothing_again_and_its_text_says_everything(cli, tuned, tmp_path):
+    folder = tuned.copy(tmp_path / "again")
+    ran = cli(
+        "tune", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", folder, "--seed", 3,
+        "--no-peer",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "4 known already" in ran.err
+    for part in (
+        "best ", "GFLOP/s", "of the measured FMA peak", "x default schedule",
+        "x unscheduled, serial", "search ", "trials    4, 0 failed; ended by budget", "trace     ",
+    ):  # fmt: skip
+        assert part in ran.out
+    events = (folder / "events.jsonl").read_text()
+    assert events.count("TrialDone") == 4
+
+
+# -- using what was tuned --------------------------------------------------------------------------
+
+
+def test_replay_prints_the_scheduled_program(cli, tuned):
+    ran = cli("replay", tuned.trace, "gmm", "--shape", SHAPE)
+    assert ran.code == 0 and "@T.prim_func" in ran.out
+    data = cli("replay", tuned.trace, "gmm", "--shape", SHAPE, "--json").json()
+    assert data["hit"] is True
+    assert data["script"].strip() == ran.out.strip()
+    assert data["trace"]
+
+
+def test_build_writes_four_files_or_says_why_not(cli, tuned, tmp_path):
+    ran = cli("build", tuned.trace, "-o", tmp_path / "dist", "--name", "mine", "--json")
+    assert ran.code == 0
+    data = ran.json()
+    found = {Path(f).name for f in data["files"]}
+    assert {"mine.o", "mine.h", "mine.json"} <= found
+    assert "mine.so" in found or data["note"]
+    assert all(Path(f).stat().st_size for f in data["files"])
+    plain = cli("build", tuned.trace, "-o", tmp_path / "dist2")
+    assert str(tmp_path / "dist2" / "gmm.o") in plain.out.splitlines()
+
+
+def test_show(cli, tuned, program):
+    assert "T.block" in cli("show", "gmm", "--shape", SHAPE).out
+    assert "def scale" in cli("show", f"{program}:scale").out
+    assert "define" in cli("show", f"{program}:scale", "--what", "llvm").out
+    assert set(cli("show", f"{program}:shift", "--what", "asm", "--json").json()) == {"name", "asm"}
+    text = cli("show", tuned.trace).out
+    assert "# gmm on cpu/" in text and "checked: " in text and "sch." in text
+    data = cli("show", tuned.trace, "--json").json()
+    assert data["format"] == "metasched-trace" and "sch." in data["python"]
+
+
+def test_db(cli, tuned):
+    ran = cli("db", tuned.folder)
+    assert ran.code == 0 and len(ran.out.splitlines()) == 4
+    assert all(line.startswith("gmm") for line in ran.out.splitlines())
+    records = cli("db", tuned.folder, "--json").json()
+    assert len(records) == 4
+    assert records == sorted(records, key=lambda r: sorted(r["samples"])[len(r["samples"]) // 2])
+    assert sorted(r["index"] for r in records) == [0, 1, 2, 3]
+    assert len(cli("db", tuned.folder, "--limit", 1, "--json").json()) == 1
+    assert cli("db", tuned.folder, "--workload", "sfm", "--json").json() == []
+
+
+def test_doctor(cli):
+    ran = cli("doctor", "--json")
+    findings = ran.json()
+    assert ran.code == int(any(f["fatal"] and not f["ok"] for f in findings))
+    assert {"OpenMP runtime", "C compiler", "CPU", "compile and run"} <= {
+        f["name"] for f in findings
+    }
+    assert all(f["ok"] or f["cost"] for f in findings)
+    assert "compile and run" in cli("doctor").out
+
+
+def test_report_writes_one_page(cli, tuned, tmp_path):
+    ran = cli("report", tuned.folder, "-o", tmp_path / "page.html", "--json")
+    assert ran.code == 0
+    data = ran.json()
+    assert Path(data["report"]).read_text().startswith("<!DOCTYPE html>")
+    (one,) = data["workloads"]
+    assert one["workload"] == "gmm" and set(one["seconds"]) >= {"best", "numpy"}
+    folder = tuned.copy(tmp_path / "copy")
+    assert cli("report", folder).out.strip() == str(folder / "report.html")
+
+
+# -- bench ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench_folder(tuned, tmp_path):
+    """A copy of the tuned folder: with as many trials, bench has nothing to measure."""
+    return tuned.copy(tmp_path / "bench")
+
+
+def test_bench_gives_the_peers_times_over_ours(cli, bench_folder, tmp_path):
+    record = tmp_path / "tvm.json"
+    record.write_text(json.dumps([{"op": "GMM", "shape": [1, 16, 16, 16], "seconds": 1e-3}]))
+    ran = cli(
+        "bench", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", bench_folder,
+        "--against", "numpy,tvm", "--tvm-record", record, "--json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    rows = ran.json()
+    assert [r["peer"] for r in rows] == ["metasched", "numpy", "tvm"]
+    ours = rows[0]["seconds"]
+    for row in rows:
+        assert {"op", "shape", "dtype", "peer", "seconds", "gflops", "ratio"} <= set(row)
+        assert row["op"] == "gmm" and row["shape"] == [1, 16, 16, 16] and row["dtype"] == "float32"
+        assert row["ratio"] == pytest.approx(row["seconds"] / ours)
+        assert row["peak_fraction"] == pytest.approx(row["gflops"] / row["peak_gflops"])
+    assert rows[2]["seconds"] == 1e-3
+    text = compare.comparison_text(rows)
+    assert "geometric mean of their times over ours: numpy" in text and "FMA peak" in text
+
+
+def test_bench_says_which_peers_are_not_there_and_goes_on(cli, bench_folder, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *a: None if name == "torch" else there(name, *a)
+    )
+    ran = cli(
+        "bench", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", bench_folder,
+        "--against", "torch,torch-compiled,tvm",
+    )  # fmt: skip
+    assert ran.code == 0
+    assert "torch is left out: PyTorch is not installed" in ran.err
+    assert "tvm is left out: its times are read from a file" in ran.err
+    assert [line.split()[2] for line in ran.out.splitlines()[1:2]] == ["metasched"]
+
+
+def test_main_takes_its_arguments_from_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["metasched", "show", "sfm", "--shape", "2,2"])
+    assert main() == 0
+    assert "def sfm" in capsys.readouterr().out
