@@ -46,7 +46,7 @@ from metasched.target import Target
 
 Source: TypeAlias = "PrimFunc | IRModule"
 MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
-STORE, EVENTS = "metasched.db", "events.jsonl"
+STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,7 @@ class _Session:
         except OSError as error:
             raise TuneError(f"{folder} cannot be written: {error.strerror}") from None
         runners: list[Runner] = []
+        self._recall(folder / MODEL)
         try:
             with Store(folder / STORE) as store:
                 tell = fan_out(log, observer)
@@ -239,6 +240,7 @@ class _Session:
                     total=total, seed=c.seed,
                     deadline=None if time_limit is None else self.start + time_limit,
                 )  # fmt: skip
+                self.model.save(folder / MODEL)
                 threads = c.threads or self.machine.num_cores
                 return {
                     run.name: _conclude(run, store, folder, threads, self.start, reason)
@@ -248,6 +250,15 @@ class _Session:
             for each in runners:
                 each.close()
             log.close()
+
+    def _recall(self, path: Path) -> None:
+        """Let the model go on from what earlier runs in this folder taught it."""
+        if not path.exists():
+            return
+        try:
+            self.model.load(path)
+        except DatabaseError as error:
+            warnings.warn(f"{error}; the model starts anew from the database", stacklevel=4)
 
     def _task(
         self, name: str, func: PrimFunc, store: Store, tell: Observer, runners: list[Runner]
@@ -259,7 +270,7 @@ class _Session:
         return TaskRun(
             name, func, workshop, runners[-1], store, self.model,
             default_trace(func, self.machine), strategy=c.strategy, seed=c.seed, budget=c.trials,
-            observer=tell,
+            stop_gain=c.stop_gain, observer=tell,
         )  # fmt: skip
 
     def _runner(self, func: PrimFunc) -> Runner:

@@ -62,6 +62,10 @@ class LightGBMModel:
         if self.size - self._fitted >= self._fitted / 16:
             self._fit()
 
+    def knows(self, task: str) -> bool:
+        """Whether candidates of this task were learnt from."""
+        return task in self._tasks
+
     def predict(self, vectors: Vectors) -> np.ndarray:
         """Mean score of the members, higher is faster; random before the warm-up."""
         return self.predict_with_spread(vectors)[0]

@@ -25,6 +25,9 @@ class CostModel(Protocol):
             seconds: their times; infinity for a candidate that failed.
         """
 
+    def knows(self, task: str) -> bool:
+        """Whether candidates of this task were learnt from."""
+
     def predict(self, vectors: Vectors) -> np.ndarray:
         """A score for each candidate, higher is faster; only the order has a meaning."""
 
@@ -47,6 +50,10 @@ class RandomModel:
 
     def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
         """Learn nothing."""
+
+    def knows(self, task: str) -> bool:
+        """Never."""
+        return False
 
     def predict(self, vectors: Vectors) -> np.ndarray:
         """Independent uniform scores."""
