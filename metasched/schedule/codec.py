@@ -14,12 +14,13 @@ from metasched.ir.dtype import DType
 from metasched.ir.expr import BinaryOp, Cast, Expr, FloatImm, IntImm, Not, Var
 from metasched.ir.visit import substitute
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
-from metasched.schedule.instruction import PRIMITIVES, Entry, expr_rvs
+from metasched.schedule.instruction import PRIMITIVES, Entry
+from metasched.schedule.state import expr_rvs
 from metasched.script.printer import script
 
 SCHEMA = 1
 Names: TypeAlias = "Mapping[RV, str]"
-_KINDS = {"b": BlockRV, "l": LoopRV, "v": ExprRV}
+_KINDS: dict[str, Any] = {"b": BlockRV, "l": LoopRV, "v": ExprRV}
 
 
 def to_json(entries: Sequence[Entry], names: Names, *, indent: int | None = None) -> str:
@@ -179,7 +180,7 @@ def _decode_expr(data: Any, leaf: Any, where: str) -> Expr:
             return Cast(data[1], _decode_expr(data[2], leaf, where))
         cls = getattr(nodes, head) if isinstance(head, str) else None
         if isinstance(cls, type) and issubclass(cls, (BinaryOp, Not)):
-            return cls(*(_decode_expr(d, leaf, where) for d in data[1:]))  # type: ignore[no-any-return]
+            return cls(*(_decode_expr(d, leaf, where) for d in data[1:]))
     except (AttributeError, IndexError, TypeError, ValueError):
         pass
     raise TraceError(f"{where} has an expression that cannot be read: {data!r}")

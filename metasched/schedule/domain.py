@@ -123,7 +123,7 @@ def _allows_tile(d: Domain, tile: Any) -> bool:
         return False
     if not all(isinstance(f, int) and f >= 1 for f in tile) or math.prod(tile) != d["extent"]:
         return False
-    return d["max_innermost"] <= 0 or d["n"] == 1 or tile[-1] <= d["max_innermost"]
+    return bool(d["max_innermost"] <= 0 or d["n"] == 1 or tile[-1] <= d["max_innermost"])
 
 
 def _repair_tile(d: Domain, tile: Any) -> Decision:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Expr
+from metasched.ir.expr import Expr, Var
 from metasched.ir.visit import substitute
 from metasched.registry import Registry
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
@@ -166,7 +166,7 @@ def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
     if isinstance(value, (BlockRV, LoopRV, ExprRV)):
         return fn(value)
     if isinstance(value, Expr):
-        from_to = {rv: fn(rv) for rv in expr_rvs(value)}
+        from_to: dict[Var, Expr] = {rv: fn(rv) for rv in expr_rvs(value)}
         return substitute(value, from_to) if from_to else value
     if isinstance(value, (list, tuple)):
         return type(value)(map_handles(v, fn) for v in value)

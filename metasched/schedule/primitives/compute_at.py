@@ -20,6 +20,7 @@ from metasched.ir.expr import (
     Mul,
     Sub,
     Var,
+    as_expr,
     as_int,
     compare,
     logical_and,
@@ -286,7 +287,8 @@ def _solve(
         factor = as_int(low.b)
         if factor is not None and width is not None and 0 < width <= factor:
             aligned = not exact or (
-                analyzer.equal(begin % factor, 0) and analyzer.equal(want.extent % factor, 0)
+                analyzer.equal(begin % factor, as_expr(0, begin.dtype))
+                and analyzer.equal(want.extent % factor, as_expr(0, want.extent.dtype))
             )
             if width == factor and aligned:
                 first = begin // factor

@@ -82,4 +82,4 @@ def replace_allocated(state: State, site: Block, old: Buffer, new: Buffer) -> No
         assert isinstance(result, Block)
         return evolve(result)
 
-    state.commit(edit.wrap(site, change))  # type: ignore[arg-type]
+    state.commit(edit.wrap(site, change))
