@@ -47,8 +47,8 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "schedule",
-        "path edit handles rng domain numbers state checks radix rebind instruction constraint codec "
-        "trace intrinsics primitives.* schedule",
+        "path edit handles rng domain numbers selfcheck state checks radix rebind "
+        "instruction constraint codec trace intrinsics primitives.* legal schedule",
     ),
     ("lower", "affine passes.* pipeline"),
     (

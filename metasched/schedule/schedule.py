@@ -22,6 +22,7 @@ from metasched.schedule.instruction import (
     InstructionKind,
     flat_outputs,
 )
+from metasched.schedule.legal import footprint, legal
 from metasched.schedule.primitives.decompose_padding import can_decompose_padding
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
@@ -127,6 +128,22 @@ class Schedule:
     def can_decompose_padding(self, block: BlockRV, loop: LoopRV) -> bool:
         """Whether `decompose_padding(block, loop)` would be accepted (not recorded)."""
         return can_decompose_padding(self.state, block, loop)
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def legal(self, block_or_loop: BlockRV | LoopRV | str) -> dict[str, str | None]:
+        """For each primitive None if it applies to the block or loop, else why it does not.
+
+        Each is tried with plain arguments on a copy; a block may be given by name.
+        """
+        state = self.state.copy_for_trial()
+        if isinstance(block_or_loop, str):
+            return legal(state, p.get_block(state, block_or_loop))
+        return legal(state, block_or_loop)
+
+    def footprint(self, loop: LoopRV) -> dict[str, int | None]:
+        """Bytes of each buffer touched below `loop` while it runs once; None: no constant bound."""
+        return footprint(self.state, loop)
 
     # -- copies --------------------------------------------------------------------------------
 

@@ -18,11 +18,11 @@ from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, Stmt
-from metasched.ir.verify import verify
 from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
 from metasched.schedule.rng import Rng
+from metasched.schedule.selfcheck import check_module
 from metasched.script.printer import script_with_marks
 
 _POOL: dict[tuple[str, str, int], Var] = {}
@@ -90,7 +90,7 @@ class State:
         rng: the random stream of sampling primitives.
         mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
         repairs: how many decisions were repaired.
-        check: whether every commit is verified.
+        check: whether every commit is verified (`selfcheck`).
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments to record in a plainer form than they were given, by name.
     """
@@ -200,7 +200,7 @@ class State:
     def expr(self, value: Any) -> Expr:
         """An expression with the sampled values in it replaced by their numbers."""
         expr = as_expr(value)
-        known = {v: as_expr(self.value(v)) for v in expr_rvs(expr)}
+        known: dict[Var, Expr] = {v: as_expr(self.value(v)) for v in expr_rvs(expr)}
         return _fold(substitute(expr, known)) if known else expr
 
     def parent(self, node: Stmt) -> Stmt | None:
@@ -311,7 +311,7 @@ class State:
         self.mod = self.mod.with_func(name, func)
         self._index = None
         if self.check:
-            verify(self.mod)
+            check_module(self.mod)
 
     # -- refusal ---------------------------------------------------------------------------------
 
