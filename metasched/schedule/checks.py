@@ -7,6 +7,7 @@ loop or block and what to do instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.block import Failure, region_cover
@@ -108,11 +109,35 @@ def require_complete(state: State, scope: Scope, realize: BlockRealize) -> None:
 def require_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
     """It has an init, affine bindings and is the only writer of its results."""
     refuse_on(state, block_facts.reduction(scope, realize.block.token), realize)
+    require_whole_reduction(state, realize)
+
+
+def require_whole_reduction(state: State, realize: BlockRealize) -> None:
+    """One execution of the scope holds the whole reduction: it does not go on in the next."""
+    reduced = [
+        value
+        for v, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        if v.is_reduce
+    ]
+    if not reduced:
+        return
+    used = frozenset().union(*map(free_vars, reduced))
+    for above in state.ancestors(realize):
+        if isinstance(above, Block):
+            for iter_var in above.iter_vars:
+                if iter_var.var in used and as_int(iter_var.dom.extent) != 1:
+                    raise state.error(
+                        "reduction-outside",
+                        f"{realize.block.name} goes on reducing over {iter_var.var.name} of the "
+                        f"block {above.name} around it",
+                        realize,
+                    )
 
 
 def require_complete_or_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
     """The block is complete, or a reduction."""
     refuse_on(state, block_facts.complete_or_reduction(scope, realize.block.token), realize)
+    require_whole_reduction(state, realize)
 
 
 def require_affine_binding(state: State, realize: BlockRealize) -> None:
@@ -191,7 +216,7 @@ def kind_violation(state: State, loop: For, changed: For) -> Failure | None:
 
 def require_nested(state: State, loops: Sequence[For]) -> None:
     """Each loop is the only statement of the one before it."""
-    for outer, inner in zip(loops, loops[1:], strict=False):
+    for outer, inner in pairwise(loops):
         if outer.body is not inner:
             what = "has other statements beside it" if isinstance(outer.body, SeqStmt) else (
                 f"is not directly inside {outer.var.name}"

@@ -107,7 +107,9 @@ def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
         if node.block in touched:
             block = _apply(node.block, edits, touched)
             assert block is None or isinstance(block, Block)
-            result = None if block is None else BlockRealize(node.iter_values, node.predicate, block)
+            result = (
+                None if block is None else BlockRealize(node.iter_values, node.predicate, block)
+            )
     elif any(child in touched for child in node.stmts):
         new = [_apply(c, edits, touched) if c in touched else c for c in node.stmts]
         result = _with_children(node, new)

@@ -85,9 +85,7 @@ class InstructionKind:
             raise TypeError(f"{self.name}() has no argument {', '.join(map(repr, left))}")
         return tuple(out), decision
 
-    def call(
-        self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot
-    ) -> Any:
+    def call(self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot) -> Any:
         """Run the primitive on bound arguments; whatever it raises, `state` is as in `saved`."""
         state.primitive, state.drawn, state.canonical = self.name, None, None
         args: list[Any] = []

@@ -62,7 +62,7 @@ def _sum(binding: Expr, ranges: Mapping[Var, Range], used: dict[Var, list[_Digit
         if digit is None or digit.var in own or atom.dtype is not binding.dtype:
             return None
         others = used.setdefault(digit.var, [])
-        if any(d.low < digit.high and digit.low < d.high or d.size == 1 for d in others):
+        if any((d.low < digit.high and digit.low < d.high) or d.size == 1 for d in others):
             return None
         others.append(digit)
         own.add(digit.var)

@@ -83,11 +83,11 @@ def rebind(
     return visit(body, dict(ranges))
 
 
-def nest(loops: Sequence[tuple[Var, Expr | int]], body: Stmt, kind: ForKind = ForKind.SERIAL) -> Stmt:
+def nest(
+    loops: Sequence[tuple[Var, Expr | int]], body: Stmt, kind: ForKind = ForKind.SERIAL
+) -> Stmt:
     """Loops from zero around `body`, the first outermost."""
     for var, extent in reversed(loops):
         zero = IntImm(var.dtype, 0)
         body = For(var, zero, as_expr(extent, var.dtype), kind, body)
     return body
-
-

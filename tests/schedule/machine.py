@@ -15,7 +15,7 @@ import collections
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from oracle import check_numbers, check_trace, picture
+from schedule.machine_layout import LAYOUT_OPS
+from schedule.more import MORE
 from schedule.programs import PROGRAMS
 from strategies import random_func
 
@@ -96,6 +98,12 @@ class Player:
     def loop(self) -> LoopRV:
         return self.pick(self.loops(self.block()))
 
+    def nothing(self) -> None:
+        raise _Nothing
+
+    def text(self, realize: BlockRealize) -> str:
+        return script(realize)
+
     def scope(self) -> str:
         return self.pick(["global", "local", "shared"])
 
@@ -162,9 +170,7 @@ class Player:
         """compute_at and its mirror; mostly to a loop of a consumer (producer)."""
         realizes, scope_of = self.realizes(), self.sch.state.scope
         find = Scope.consumers if name == "compute_at" else Scope.producers
-        pairs = [
-            (r, other.realize) for r in realizes for other in find(scope_of(r), r.block.token)
-        ]
+        pairs = [(r, other.realize) for r in realizes for other in find(scope_of(r), r.block.token)]
         if not pairs or self.number(16) == 15:
             pairs = [(self.pick(realizes), self.pick(realizes))]
         realize, where = self.pick(pairs)
@@ -251,6 +257,9 @@ OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
 }
 
 
+ALL = {**OPS, **{k: v for k, v in MORE.items() if hasattr(Schedule, k)}, **LAYOUT_OPS}
+
+
 def program(number: int) -> PrimFunc:
     """Program number n: one of the fixed ones, or a random one."""
     rng = random.Random(number)
@@ -259,10 +268,14 @@ def program(number: int) -> PrimFunc:
     return random_func(rng)
 
 
-def recipe(number: int, longest: int = 12) -> list[Step]:
+def recipe(
+    number: int,
+    longest: int = 12,
+    ops: Mapping[str, tuple[int, Callable[[Player], None]]] = OPS,
+) -> list[Step]:
     """The steps of case n."""
     rng = random.Random(number * 7919 + 1)
-    names, weights = list(OPS), [w for w, _ in OPS.values()]
+    names, weights = list(ops), [w for w, _ in ops.values()]
     chosen = rng.choices(names, weights, k=rng.randint(1, longest))
     return [(name, tuple(rng.randrange(1 << 16) for _ in range(NUMBERS))) for name in chosen]
 
@@ -280,7 +293,7 @@ def play(number: int, steps: Sequence[Step], tally: Tally, *, every: bool = Fals
         length = len(sch.trace)
         before = picture(sch)
         try:
-            OPS[name][1](player)
+            ALL[name][1](player)
             tally.accepted[name] += 1
         except _Nothing:
             pass
@@ -380,12 +393,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50_000, help="accepted steps to reach")
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--failures", type=int, default=5, help="failures after which to stop")
+    parser.add_argument("--all", action="store_true", help="with the operations of schedule.more")
     options = parser.parse_args()
     tally, failed, began = Tally(), 0, time.monotonic()
     number = options.start
     seen: set[str] = set()
     while tally.accepted.total() < options.steps and failed < options.failures:
-        steps = recipe(number)
+        steps = recipe(number, ops=ALL if options.all else OPS)
         tally.cases += 1
         try:
             play(number, steps, tally)

@@ -165,7 +165,7 @@ def argmax(
                 N[vi] = -1
                 M[vi] = T.min_value("int32")
             v_n: T.int32 = T.Select(
-                M[vi] > V[vi, vk] or M[vi] == V[vi, vk] and N[vi] < I[vi, vk], N[vi], I[vi, vk]
+                M[vi] > V[vi, vk] or (M[vi] == V[vi, vk] and N[vi] < I[vi, vk]), N[vi], I[vi, vk]
             )
             v_m: T.int32 = T.Select(M[vi] > V[vi, vk], M[vi], V[vi, vk])
             N[vi] = v_n

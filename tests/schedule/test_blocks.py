@@ -1,5 +1,6 @@
 """compute_at, inlining, caches, decompose_reduction, rfactor, set_scope: results and refusals."""
 
+# ruff: noqa: E501  (tables read better with one case a line)
 from __future__ import annotations
 
 from collections.abc import Callable

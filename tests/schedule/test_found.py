@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from oracle import check_refused, check_transform
-from schedule.programs import convolution, elementwise, fan_out, matmul, padded, softmax, strided, unit
+from schedule.programs import (
+    convolution,
+    elementwise,
+    fan_out,
+    matmul,
+    padded,
+    softmax,
+    strided,
+    unit,
+)
 from schedule.test_blocks import start
 
 from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
 
 
 def test_a_cache_beside_a_guarded_consumer_stays_within_the_buffer() -> None:
@@ -80,3 +90,44 @@ def test_a_foreign_value_is_an_unknown_handle() -> None:
     v = Schedule(matmul, seed=0).sample_categorical([1], [1.0])
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     check_refused(sch, lambda: sch.split(i, [None, v + 1]), "unknown-handle", "value handle")
+
+
+@T.prim_func
+def inner_reduction(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
+    for i, o in T.grid(4, 3):
+        with T.block("outer"):
+            vi = T.axis.spatial(4, i)
+            vo = T.axis.opaque(3, o)
+            T.reads(A[vi, vo * 2 : vo * 2 + 2])
+            T.writes(C[vi])
+            for k in range(2):
+                with T.block("C"):
+                    vj = T.axis.spatial(4, vi)
+                    vk = T.axis.reduce(6, vo * 2 + k)
+                    with T.init():
+                        C[vj] = 0
+                    C[vj] = C[vj] + A[vj, vk]
+
+
+def test_a_reduction_that_goes_on_outside_of_its_scope_stays_as_it_is() -> None:
+    sch, (c,), ((k,),) = start(inner_reduction, "C")
+    for step in (lambda: sch.decompose_reduction(c, k), lambda: sch.rfactor(k, 0)):
+        check_refused(sch, step, "reduction-outside", "over vo of the block outer around it")
+
+
+def test_a_cache_within_a_block_stays_within_the_buffer() -> None:
+    """The block around declares X[-1:...], of which only what exists is copied."""
+
+    @T.prim_func
+    def shifted(A: T.Buffer((4,), "int32"), C: T.Buffer((6,), "int32")):
+        with T.block("outer"):
+            T.reads(A[-1:5])
+            T.writes(C[0:6])
+            for i in range(6):
+                with T.block("C"):
+                    vi = T.axis.spatial(6, i)
+                    C[vi] = T.if_then_else(vi >= 1 and vi < 5, A[vi - 1], 0)
+
+    sch, (c,), _ = start(shifted, "C")
+    sch.cache_read(c, 0, "global")
+    check_transform(shifted, sch, "found_cache_declared")

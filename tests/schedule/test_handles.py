@@ -1,5 +1,6 @@
 """Handles: the survival table of DESIGN.md, stale and foreign handles, undo, copy, removal."""
 
+# ruff: noqa: E501  (tables read better with one case a line)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -86,11 +87,15 @@ def test_stale_and_foreign_handles_are_refused() -> None:
     error = check_refused(sch, lambda: sch.unroll(i), "stale-handle", "loop i is gone")
     assert "consuming step returned" in error.hint
     other = Schedule(matmul, seed=0)
-    check_refused(other, lambda: other.unroll(k), "unknown-handle", "loop handle belongs to another")
+    check_refused(
+        other, lambda: other.unroll(k), "unknown-handle", "loop handle belongs to another"
+    )
     check_refused(other, lambda: other.get_loops(c), "unknown-handle", "this block handle")
     v = sch.sample_categorical([1, 2], [1, 1])
     rest = other.get_loops("C")[0]
-    check_refused(other, lambda: other.split(rest, [None, v]), "unknown-handle", "this value handle")
+    check_refused(
+        other, lambda: other.split(rest, [None, v]), "unknown-handle", "this value handle"
+    )
     sch, (b,), _ = start(elementwise, "B")
     sch.compute_inline(b)
     check_refused(sch, lambda: sch.get_loops(b), "stale-handle", "block is gone")

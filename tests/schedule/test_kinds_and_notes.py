@@ -1,5 +1,6 @@
 """Loop kinds, annotations, queries and sampling: results and refusals."""
 
+# ruff: noqa: E501  (tables read better with one case a line)
 from __future__ import annotations
 
 import collections

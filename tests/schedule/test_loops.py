@@ -1,5 +1,6 @@
 """split, fuse, reorder, add_unit_loop: golden results, equal numbers, traces, and every refusal."""
 
+# ruff: noqa: E501  (tables read better with one case a line)
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -12,7 +12,7 @@ from metasched.schedule.radix import in_mixed_radix
 
 
 def a_sum(rng: random.Random, name: str, ranges: dict[Var, Range]) -> Expr:
-    """A random nest of splits (and perhaps the fusion of two digits), nested as substitution does."""
+    """A random nest of splits (perhaps over a fused digit), nested as substitution does."""
     sizes = [rng.choice([1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 5))]
     digits: list[Expr] = []
     at = 0

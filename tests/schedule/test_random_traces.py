@@ -1,4 +1,4 @@
-"""The random machine, briefly; METASCHED_FUZZ_STEPS asks for more accepted steps than the default."""
+"""The random machine, briefly; METASCHED_FUZZ_STEPS asks for more accepted steps."""
 
 from __future__ import annotations
 

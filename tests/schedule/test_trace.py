@@ -1,5 +1,6 @@
 """Traces: replay, decisions, simplification, JSON and Python text."""
 
+# ruff: noqa: E501  (tables read better with one case a line)
 from __future__ import annotations
 
 import json
@@ -68,9 +69,10 @@ def test_fresh_draws_anew_within_the_space() -> None:
         assert math.prod(tile) == 8 and tile[2] * inner[1] <= 12
         assert structural_equal(replay(sch.trace).mod, sch.mod)
     assert len(seen) > 6
-    assert replay(trace, 3, decisions="fresh").trace.decisions() == replay(
-        trace, 3, decisions="fresh"
-    ).trace.decisions()
+    assert (
+        replay(trace, 3, decisions="fresh").trace.decisions()
+        == replay(trace, 3, decisions="fresh").trace.decisions()
+    )
 
 
 def test_repair_counts_and_records_what_it_did() -> None:
@@ -204,7 +206,10 @@ BAD_JSON: list[tuple[str, str]] = [
     (edited(lambda d: d["steps"][1]["outputs"].append("q7")), "bad or repeated output 'q7'"),
     (edited(lambda d: d["steps"][3].pop("decision")), 'needs a "decision" and an object "domain"'),
     (edited(lambda d: d["steps"][3].update(domain=4)), 'needs a "decision" and an object "domain"'),
-    (edited(lambda d: d["steps"][5]["args"].update(condition={"x": 1})), "cannot be read: {'x': 1}"),
+    (
+        edited(lambda d: d["steps"][5]["args"].update(condition={"x": 1})),
+        "cannot be read: {'x': 1}",
+    ),
     (
         edited(lambda d: d["steps"][5]["args"].update(condition={"expr": ["system", 1]})),
         "expression that cannot be read",

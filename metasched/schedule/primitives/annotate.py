@@ -17,7 +17,7 @@ def annotate(
     state: State,
     block_or_loop: BlockRV | LoopRV,
     ann_key: str,
-    ann_val: str | int | float | bool | None | Expr | list[Any] | dict[str, Any],
+    ann_val: str | int | float | bool | Expr | list[Any] | dict[str, Any] | None,
     replace: bool = False,
 ) -> None:
     """Note `ann_val` under `ann_key`; sampled values in it are noted as their numbers.

@@ -166,10 +166,8 @@ class CachePlan:
     compact: bool
 
     @staticmethod
-    def of(
-        buffer: Buffer, scope: str, region: Sequence[Range], outer: Sequence[For]
-    ) -> CachePlan:
-        """A compact cache where the copy stands under no loop and its region has constant bounds."""
+    def of(buffer: Buffer, scope: str, region: Sequence[Range], outer: Sequence[For]) -> CachePlan:
+        """A compact cache where the copy is under no loop and its region has constant bounds."""
         compact = not outer and all(
             as_int(r.min) is not None and as_int(r.extent) is not None for r in region
         )
@@ -244,7 +242,9 @@ class CachePlan:
                 return BufferStore(new, node.value, self.inside(node.indices), node.predicate)
             if not isinstance(node, Block):
                 return None
-            matches = tuple(MatchBufferRegion(m.buffer, moved(m.source)) for m in node.match_buffers)
+            matches = tuple(
+                MatchBufferRegion(m.buffer, moved(m.source)) for m in node.match_buffers
+            )
             writes = tuple(map(moved, node.writes)) if stores else node.writes
             reads = tuple(map(moved, node.reads))
             return evolve(node, reads=reads, writes=writes, match_buffers=matches)
@@ -305,7 +305,7 @@ def _declared_region(scope: Scope, buffer: Buffer) -> list[Range]:
     box = list(declared[0] if declared else buffer.whole().region)
     for region in declared[1:]:
         box = union_regions(box, region)
-    return box
+    return [clipped(r, extent) for r, extent in zip(box, buffer.shape, strict=True)]
 
 
 def _bound_region(
@@ -320,7 +320,9 @@ def _bound_region(
             continue
         here = BufferRegion(
             buffer,
-            tuple(Range(substitute(r.min, bound), substitute(r.extent, bound)) for r in region.region),
+            tuple(
+                Range(substitute(r.min, bound), substitute(r.extent, bound)) for r in region.region
+            ),
         )
         ranges = list(relax(here, ranges_of(loops)).region)
         box = ranges if box is None else union_regions(box, ranges)

@@ -1,4 +1,4 @@
-"""compute_at, reverse_compute_at: a block is executed under a loop of its consumers or producers."""
+"""compute_at, reverse_compute_at: a block runs under a loop of its consumers or producers."""
 
 from __future__ import annotations
 
@@ -220,7 +220,9 @@ def _domains(
                 raise _not_ready(state, block, region.buffer, loop)
     if reverse and not domains and any(as_int(d.extent) != 1 for d in iters.values()):
         raise state.error(
-            "not-ready", f"no iterator of {block.name} follows from what {loop.var.name} makes", loop
+            "not-ready",
+            f"no iterator of {block.name} follows from what {loop.var.name} makes",
+            loop,
         )
     return domains
 
@@ -252,7 +254,9 @@ def _needed(
         inner = [n for n in other.loops if n not in outer and n is not loop]
         if not reverse:
             inner += thread_loops([*outer, loop], buffer.scope)
-        bound = dict(zip((v.var for v in other.block.iter_vars), other.realize.iter_values, strict=True))
+        bound = dict(
+            zip((v.var for v in other.block.iter_vars), other.realize.iter_values, strict=True)
+        )
         for region in other.block.writes if reverse else other.block.reads:
             if region.buffer is not buffer:
                 continue

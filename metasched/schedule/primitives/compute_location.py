@@ -17,9 +17,7 @@ INLINE, ROOT = -2, -1
 
 
 @primitive()
-def sample_compute_location(
-    state: State, block: BlockLike, decision: int | None = None
-) -> LoopRV:
+def sample_compute_location(state: State, block: BlockLike, decision: int | None = None) -> LoopRV:
     """Draw a loop of the consumers under which `block` can be computed, for compute_at.
 
     The decision is the loop's position below the scope, -1 for "stay at root", -2 for "inline";

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from metasched.ir.buffer import BufferRegion
 from metasched.ir.expr import TRUE, And, Expr, Var, as_int, logical_and
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, IterVar, Stmt, evolve, seq
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    For,
+    ForKind,
+    IterVar,
+    Stmt,
+    evolve,
+    seq,
+)
 from metasched.ir.visit import free_vars, fresh_copy, substitute
 from metasched.schedule import edit
 from metasched.schedule.checks import require_reduction
@@ -34,7 +44,9 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
     require_reduction(state, scope, realize)
     loops = state.loops_above(realize)
     if target not in loops:
-        raise state.error("not-above", f"the loop {target.var.name} is not above {old.name}", target)
+        raise state.error(
+            "not-above", f"the loop {target.var.name} is not above {old.name}", target
+        )
     position = loops.index(target)
     outer = {n.var for n in loops[:position]}
     for iter_var, value in zip(old.iter_vars, realize.iter_values, strict=True):
@@ -94,9 +106,7 @@ def _init_nest(
     init = Block(name, new_iters, (), old.writes, old.init, token=BlockToken())
     block = substitute(fresh_copy(init.body, lambda v: state.fresh_var(v.name, v.dtype)), iters)
     writes = tuple(_region(r, iters) for r in old.writes)
-    init = evolve(
-        init, body=block, writes=writes, alloc_buffers=(), annotations=old.annotations
-    )
+    init = evolve(init, body=block, writes=writes, alloc_buffers=(), annotations=old.annotations)
     predicate = _kept_conditions(state, realize, set(renamed) | outer, kept)
     body: Stmt = BlockRealize(
         tuple(substitute(e, renamed) for _, e in spatial), substitute(predicate, renamed), init
@@ -107,9 +117,7 @@ def _init_nest(
     return body
 
 
-def _kept_conditions(
-    state: State, realize: BlockRealize, known: set[Var], kept: list[For]
-) -> Expr:
+def _kept_conditions(state: State, realize: BlockRealize, known: set[Var], kept: list[For]) -> Expr:
     """The conditions of the predicate that speak of kept loops only."""
     out: Expr = TRUE
     stack = [realize.predicate]

@@ -10,7 +10,14 @@ from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import LT, TRUE, Expr, Var, as_int, compare, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
-from metasched.ir.visit import free_vars, substitute, transform, transform_expr, walk_exprs, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    substitute,
+    transform,
+    transform_expr,
+    walk_exprs,
+    walk_stmts,
+)
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     covers_domain,
@@ -132,7 +139,10 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     solved = _solve_loads(state, realize, store, inner.buffer)
     refuse_on(state, covers_domain(realize, state.loops_above(realize)), realize)
     require_within(state, realize, inner.buffer)
-    at_store = {v: substitute(e, dict(zip(solved.names, inner.indices, strict=True))) for v, e in solved.values.items()}
+    at_store = {
+        v: substitute(e, dict(zip(solved.names, inner.indices, strict=True)))
+        for v, e in solved.values.items()
+    }
     analyzer = Analyzer({v.var: v.dom for v in producer.block.iter_vars})
     at_store = {v: analyzer.simplify(e) for v, e in at_store.items()}
 
@@ -147,7 +157,9 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     if guard is not None:
         body = IfThenElse(guard, body)
     residual = _residual(analyzer, realize.block, at_store)
-    at_loops = dict(zip((v.var for v in producer.block.iter_vars), producer.iter_values, strict=True))
+    at_loops = dict(
+        zip((v.var for v in producer.block.iter_vars), producer.iter_values, strict=True)
+    )
     predicate = logical_and(producer.predicate, substitute(residual, at_loops))
     merged = _rewritten(producer.block, body)
     around = state.scope_block(realize)
@@ -192,7 +204,8 @@ def _solve_loads(
         why = found.error or f"the iterator {open_iters[0].name} does not occur in them"
         raise state.error(
             "not-invertible",
-            f"the indices of {buffer.name} cannot be solved for the iterators of {block.name}: {why}",
+            f"the indices of {buffer.name} cannot be solved for the iterators of "
+            f"{block.name}: {why}",
             realize,
         )
     solved = dict(inverse_iter_map(found.sums, names))
@@ -302,5 +315,3 @@ def _without(node: Stmt, buffer: Buffer) -> Block:
     """The scope block without the allocation of `buffer`."""
     assert isinstance(node, Block)
     return evolve(node, alloc_buffers=tuple(b for b in node.alloc_buffers if b is not buffer))
-
-

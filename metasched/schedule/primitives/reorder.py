@@ -65,7 +65,7 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
 
 
 def _chain(state: State, nodes: list[For]) -> list[For]:
-    """All loops from the outermost to the innermost named one; refused unless they are one chain."""
+    """All loops from the outermost to the innermost named one, which must be one chain."""
     depth = {n: sum(1 for _ in state.ancestors(n)) for n in nodes}
     top, bottom = min(nodes, key=depth.__getitem__), max(nodes, key=depth.__getitem__)
     chain: list[For] = [bottom]

@@ -101,9 +101,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     return state.new_block(partial.block.token)
 
 
-def _check_loops(
-    state: State, realize: BlockRealize, loops: Sequence[For], node: For
-) -> None:
+def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> None:
     """The loops are a chain, each drives iterators of one kind, the chosen one a reduction."""
     for outer, inner in zip((*loops, None), (*loops[1:], realize), strict=False):
         if outer is not None and outer.body is not inner:
@@ -186,9 +184,7 @@ class _Plan:
             inside[iter_var.var] = substitute(value, split)
         block = self._redirected(old, slot, inside)
         name = state.fresh_block_name(f"{old.name}_rf")
-        block = evolve(
-            block, name=name, iter_vars=tuple(iters), token=BlockToken()
-        )
+        block = evolve(block, name=name, iter_vars=tuple(iters), token=BlockToken())
         self._check_starts()
         body: Stmt = BlockRealize(tuple(values), self.realize.predicate, block)
         for loop in reversed(self.loops):

@@ -49,7 +49,9 @@ def sample_categorical(
     """
     values, weights = [int(c) for c in candidates], [float(p) for p in probs]
     if not values or len(values) != len(weights):
-        raise state.error("bad-candidates", f"{len(values)} candidates, {len(weights)} probabilities")
+        raise state.error(
+            "bad-candidates", f"{len(values)} candidates, {len(weights)} probabilities"
+        )
     if min(weights) < 0 or sum(weights) <= 0:
         raise state.error("bad-probabilities", f"probabilities {weights} are not a distribution")
     domain = {"kind": "categorical", "candidates": values, "probs": weights}
@@ -128,5 +130,3 @@ def require(state: State, condition: Expr) -> None:
 @primitive()
 def enter_postproc(state: State) -> None:
     """Mark where post-processing begins; mutation works on what is before."""
-
-

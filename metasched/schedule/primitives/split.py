@@ -38,7 +38,9 @@ def split(
     node = require_plain_loop(state, loop)
     require_serial(state, node)
     extents = _extents(state, node, factors)
-    variables = [state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))]
+    variables = [
+        state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))
+    ]
     flat = mixed_radix(variables, extents)
     ranges = ranges_of(state.loops_above(node))
     zero = as_expr(0, node.var.dtype)

@@ -13,9 +13,7 @@ from metasched.schedule.state import State
 
 
 @primitive()
-def set_scope(
-    state: State, block: BlockLike, buffer_index: int | str, storage_scope: str
-) -> None:
+def set_scope(state: State, block: BlockLike, buffer_index: int | str, storage_scope: str) -> None:
     """Put a buffer that `block` writes (by position or name) into another storage scope.
 
     requires  the buffer is allocated by a block; the scope is known

@@ -1,0 +1,48 @@
+"""More operations for the random machine: block structure, merging, partitioning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schedule.machine import Player
+
+
+def blockize(p: Player) -> None:
+    if p.number(4) == 0:
+        realize = p.pick(p.realizes())
+        siblings = p.sch.state.scope(realize).realizes
+        first = p.number(len(siblings))
+        chosen = siblings[first : first + 1 + p.number(2)]
+        p.sch.blockize([p.handle(c.realize) for c in chosen])
+    else:
+        p.sch.blockize(p.loop(), bool(1 - p.number(4) // 3))
+
+
+def merge(p: Player) -> None:
+    p.sch.merge(p.loop(), p.loop())
+
+
+def loop_partition(p: Player) -> None:
+    factors = [[None, 1 + p.number(3)], [1 + p.number(3), None], [2, None, 1]]
+    p.sch.loop_partition(p.loop(), p.pick(factors))
+
+
+def fuse_reduction_epilogue(p: Player) -> None:
+    realize = p.pick(p.realizes())
+    users = p.sch.state.scope(realize).consumers(realize.block.token)
+    other = p.pick(users).realize if users else p.pick(p.realizes())
+    p.sch.fuse_reduction_epilogue(p.handle(realize), p.handle(other))
+
+
+def rolling_buffer(p: Player) -> None:
+    p.sch.rolling_buffer(p.block(), 0)
+
+
+MORE = {
+    "blockize": (8, blockize),
+    "merge": (5, merge),
+    "loop_partition": (5, loop_partition),
+    "fuse_reduction_epilogue": (4, fuse_reduction_epilogue),
+    "rolling_buffer": (3, rolling_buffer),
+}
