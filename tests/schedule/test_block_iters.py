@@ -148,6 +148,8 @@ def test_refusals():
 
     try_(lambda i, j: (i, j), "bad-index-map", "takes 2 indices, 3 are needed")
     try_(lambda i, j, k: (i // 2, j, k), "not-bijective", "no inverse")
+    try_(lambda i, j, k: (i * 2, j, k), "not-bijective", "stand for no old ones")
+    try_(lambda i, j, k: (i, j + 1, k), "not-bijective", "stand for no old ones")
     try_(lambda i, j, k: (i, j * 12 + k), "mixed-kinds", "mixes spatial and reduce")
     sch.annotate(sch.get_loops("C")[1], "note", 1)
     try_(lambda i, j, k: (i, j, k), "loop-has-kind", "kind or annotations")

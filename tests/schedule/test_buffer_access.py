@@ -90,6 +90,8 @@ def test_annotate_refusals():
     try_("no-such-buffer", "has no read buffer 4", same, index=4)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: i)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: (i, j, j))
+    outer = T.int32()
+    try_("bad-ranges", "the ranges mention", lambda i, j: (outer, j))
     try_("bad-ranges", "is no function", 3)
     try_("empty-range", "ends where it begins", lambda i, j: ((i, i), j))
     try_("touches-more", "outside the declared region", lambda i, j: (i + 1, j))

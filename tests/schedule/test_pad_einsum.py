@@ -184,6 +184,31 @@ def test_a_maximum_is_padded_in_space_only():
     check_transform(largest, sch)
 
 
+@T.prim_func
+def conditional(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32")):
+    for i in range(7):
+        with T.block("B"):
+            vi = T.axis.spatial(7, i)
+            if vi < 5:
+                B[vi] = A[vi]
+
+
+def test_a_buffer_smaller_than_its_guarded_iterator():
+    sch = Schedule(matmul)
+    sch.pad_einsum("C", [4, 1, 1])
+    sch.pad_einsum("A_pad", [5, 1])
+    check_transform(matmul, sch)
+
+
+def test_new_blocks_have_different_names():
+    sch = Schedule(matmul)
+    sch.reindex("C", ("write", 0))
+    sch.reindex("C_reindex", ("write", 0))
+    sch.pad_einsum("C_reindex", [4, 4])
+    assert [len(r) for r in sch.state.index.by_name.values()] == [1] * len(sch.state.index.by_name)
+    check_transform(matmul, sch)
+
+
 def test_refusals():
     sch = Schedule(matmul)
 
@@ -200,6 +225,7 @@ def test_refusals():
     try_("divides", "divides by a value that would be a padded zero", [4], "divided", sch)
     try_("not-neutral", "would change the sum", [1, 4], "plus", sch)
     try_("not-neutral", "would change the sum", [1, 4], "scaled", sch)
+    try_("conditional-store", "B stores to B under a condition", [4], "B", Schedule(conditional))
     try_("has-predicate", "B has a predicate", [4], "B", Schedule(guarded))
     sch = Schedule(matmul)
     sch.split(sch.get_loops("C")[0], [None, 7])

@@ -136,6 +136,15 @@ def part(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 
 
 @T.prim_func
+def conditional(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32")):
+    for i in range(7):
+        with T.block("B"):
+            vi = T.axis.spatial(7, i)
+            if vi < 5:
+                B[vi] = A[vi]
+
+
+@T.prim_func
 def shared_loop(
     A: T.Buffer((8, 4), "float32"), B: T.Buffer((8, 4), "float32"), C: T.Buffer((8, 4), "float32")
 ):
@@ -204,6 +213,26 @@ def test_a_tiled_block_is_reindexed_over_its_domain():
     check_transform(matmul, sch)
 
 
+def test_inside_a_block_only_what_it_touches_is_copied():
+    sch = Schedule(matmul)
+    i, j, _ = sch.get_loops("C")
+    sch.blockize(j)
+    sch.reindex("C", ("read", 0))
+    assert "for ax0, ax1 in T.grid(1, 12)" in sch.script()
+    check_transform(matmul, sch)
+    sch.reindex("C", ("read", 1))
+    check_transform(matmul, sch)
+    del i
+
+
+def test_nothing_is_staged_in_an_init():
+    sch = Schedule(matmul)
+    sch.blockize(sch.get_loops("C")[1])
+    check_refused(
+        sch, lambda: sch.reindex("C_init", ("write", 0)), "in-init", "stands in the init of C_o"
+    )
+
+
 def test_refusals():
     sch = Schedule(stages)
     check_refused(sch, lambda: sch.reindex("C", "B"), "several-patterns", "at 2 different places")
@@ -220,6 +249,10 @@ def test_refusals():
     check_refused(sch, lambda: sch.reindex("D", "D"), "reads-own-output", "both reads and writes D")
     sch = Schedule(part)
     check_refused(sch, lambda: sch.reindex("B", ("write", 0)), "partial-domain", "never written")
+    sch = Schedule(conditional)
+    check_refused(
+        sch, lambda: sch.reindex("B", "B"), "conditional-store", "stores to B under a condition"
+    )
     sch = Schedule(shared_loop)
     check_refused(
         sch, lambda: sch.reindex("C", "A"), "not-single-branch", "holds more than the block C"

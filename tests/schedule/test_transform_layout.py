@@ -192,6 +192,13 @@ def test_padding_after_a_reduction_is_filled():
     np.testing.assert_array_equal(out.reshape(-1), [*[6] * 14, 0, 0])
 
 
+def test_an_offset_is_padding():
+    sch = Schedule(elementwise)
+    sch.transform_layout("B", "B", lambda i, j: (i + 2, j), pad_value=5)
+    check_transform(elementwise, sch)
+    assert "T.if_then_else(v0 < 2, T.float32(5)" in sch.script()
+
+
 def test_padding_in_two_dimensions_of_a_temporary():
     sch = Schedule(matmul_relu)
     sch.transform_layout("C", "C", lambda i, j: (i // 3, j // 4, i % 3, j % 4), pad_value=1.5)
@@ -225,7 +232,11 @@ def test_refusals():
 
     error = try_("needs-pad-value", "stand for no old one, where")
     assert "pad_value" in error.hint
-    try_("not-injective", "join no two elements of B", lambda i: i // 2)
+    try_("not-injective", "keep the elements of B apart", lambda i: i // 2)
+    try_("not-injective", "leaves gaps", lambda i: i * 2)
+    try_("bad-index-map", "gives something else than integers", lambda i: i < 3)
+    other = T.int32()
+    try_("bad-index-map", "mentions", lambda i: i + other)
     try_("negative-index", "may be negative", lambda i: i - 3)
     try_("bad-index-map", "takes 2 indices, 1 are needed", lambda i, j: i)
     try_("bad-pad-value", "pad_value is float32, B holds int32", pad=1.5)

@@ -15,7 +15,7 @@ from metasched.ir.verify import verify
 from metasched.schedule import edit
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import plain_int
+from metasched.schedule.primitives.staging import foreign_vars, plain_int
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.state import State
 
@@ -131,6 +131,9 @@ def _ranges_map(
         source = IndexMap.of(source, count)
     except (MetaschedError, TypeMismatchError) as error:
         raise state.error("bad-ranges", str(error), realize) from None
+    foreign = foreign_vars(source)
+    if foreign:
+        raise state.error("bad-ranges", f"the ranges mention {foreign[0].name}", realize)
     if len(source.outputs) != 2 * buffer.ndim or not all(e.dtype.is_int for e in source.outputs):
         raise state.error(
             "bad-ranges",

@@ -25,7 +25,14 @@ from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import beside, plain_int, stage, top_of, with_buffers
+from metasched.schedule.primitives.staging import (
+    beside,
+    plain_int,
+    require_free_of_init,
+    stage,
+    top_of,
+    with_buffers,
+)
 from metasched.schedule.state import State
 
 
@@ -45,6 +52,7 @@ def cache_index(
     require_scope_name(state, storage_scope)
     realize = require_root_free(state, block)
     threshold = plain_int(state, cse_thresh, "cse_thresh")
+    require_free_of_init(state, realize)
     old = realize.block
     refuse_on(state, block_facts.is_leaf(old), realize)
     iters = {v.var: v for v in old.iter_vars}

@@ -15,7 +15,13 @@ from metasched.schedule.checks import require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.cache import cache_buffer, clipped
-from metasched.schedule.primitives.staging import beside, in_bounds, stage, with_buffers
+from metasched.schedule.primitives.staging import (
+    beside,
+    in_bounds,
+    require_free_of_init,
+    stage,
+    with_buffers,
+)
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
@@ -36,6 +42,7 @@ def cache_inplace(
     assert isinstance(block, BlockRV)
     require_scope_name(state, storage_scope)
     realize = require_root_free(state, block)
+    require_free_of_init(state, realize)
     buffer = pick_buffer(state, realize, "read", read_buffer_index)
     old = realize.block
     state.canonical = {"read_buffer_index": [r.buffer for r in old.reads].index(buffer)}

@@ -44,7 +44,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import blocks_of, substitute
 from metasched.schedule import edit
-from metasched.schedule.primitives.staging import beside, stage, top_of, with_buffers
+from metasched.schedule.primitives.staging import beside, fills, stage, top_of, with_buffers
 from metasched.schedule.primitives.transform_block_layout import replaced_iters
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
@@ -78,9 +78,11 @@ class Padding:
 
 def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) -> Padding | str:
     """The padding of a map from `shape` to `new`, or why the map cannot be inverted."""
+    reason = "its inverse cannot be found"
     try:
         inverse = mapping.inverse(shape)
-        return Padding(inverse.inputs, FALSE, inverse.outputs)
+        if fills(shape, new):
+            return Padding(inverse.inputs, FALSE, inverse.outputs)
     except MetaschedError as error:
         reason = str(error)
     try:
@@ -89,6 +91,9 @@ def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) ->
         return reason
     known = {v: Range.of(as_expr(0, v.dtype), s) for v, s in zip(inverse.inputs, new, strict=True)}
     an = Analyzer(known)
+    again = mapping.apply(inverse.outputs, an)
+    if not all(an.equal(a, v) for a, v in zip(again, inverse.inputs, strict=True)):
+        return "it leaves gaps between elements, which cannot be told from them"
     outside: Expr = FALSE
     for index, extent in zip(inverse.outputs, shape, strict=True):
         for condition in _beyond(an, index, as_int(extent) or 0):

@@ -50,6 +50,8 @@ from metasched.schedule.primitives.staging import (
     chain_above,
     one_pattern,
     plain_int,
+    refuse_partial,
+    require_free_of_init,
     stage,
     top_of,
     with_buffers,
@@ -76,6 +78,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)
+    require_free_of_init(state, realize)
     old = realize.block
     scope = require_stage_pipeline(state, realize)
     require_complete_or_reduction(state, scope, realize)
@@ -85,6 +88,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     _require_neutral(state, realize, grown, accesses)
     written = {r.buffer for r in old.writes}
     renamed: dict[Buffer, Buffer] = {}
+    names: list[str] = []
     before: list[Stmt] = []
     after: list[Stmt] = []
     for buffer, indices in accesses.items():
@@ -93,10 +97,13 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
         shape = tuple(grown.get(i, s) for i, s in zip(indices, buffer.shape, strict=True))
         pad = Buffer(f"{buffer.name}_pad", shape, buffer.dtype, buffer.scope)
         renamed[buffer] = pad
+        stage_of = _padded
         if buffer in written:
-            after.append(_trimmed(state, old, buffer, pad, indices))
-        else:
-            before.append(_padded(state, old, buffer, pad, indices))
+            refuse_partial(state, realize, buffer)
+            stage_of = _trimmed
+        nested, made = stage_of(state, old, buffer, pad, indices, names)
+        names.append(made.name)
+        (after if buffer in written else before).append(nested)
     iters = tuple(
         IterVar(v.var, Range(v.dom.min, grown.get(v.var, v.dom.extent)), v.kind)
         for v in old.iter_vars
@@ -248,25 +255,35 @@ def _finite(expr: Expr) -> bool:
     return isinstance(expr, Cast) and expr.value.dtype.is_int
 
 
-def _padded(state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices) -> Stmt:
+def _padded(
+    state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices, taken: Sequence[str]
+) -> tuple[Stmt, Block]:
     """pad = buffer where the iterators stay in their old domains, else zero."""
     extents = {v.var: v.dom.extent for v in block.iter_vars}
 
+    an = Analyzer()
+
     def body(point: tuple[Var, ...]) -> Stmt:
         inside: Expr = TRUE
-        for var, index, size in zip(point, indices, pad.shape, strict=True):
-            old = extents.get(index)  # type: ignore[call-overload]
-            if old is not None and not Analyzer().equal(old, size):
-                inside = logical_and(inside, compare(LT, var, old))
+        for var, index, size, room in zip(point, indices, pad.shape, buffer.shape, strict=True):
+            end = extents[index] if isinstance(index, Var) else room
+            limits = (end,) if an.prove(end <= room) else (room, end)
+            if an.prove(room <= end):
+                limits = (room,)
+            for limit in limits:
+                if not an.prove(size <= limit):
+                    inside = logical_and(inside, compare(LT, var, limit))
         value = BufferLoad(buffer, point)
         zero = as_expr(0, buffer.dtype)
         return BufferStore(pad, call("if_then_else", inside, value, zero), point)
 
     domains = [Range.of(as_expr(0, s.dtype), s) for s in pad.shape]
-    return stage(state, pad.name, domains, body)[0]
+    return stage(state, pad.name, domains, body, taken=taken)
 
 
-def _trimmed(state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices) -> Stmt:
+def _trimmed(
+    state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices, taken: Sequence[str]
+) -> tuple[Stmt, Block]:
     """buffer = pad for the old domains of the iterators."""
     extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in block.iter_vars}
     domains, run = [], []
@@ -278,4 +295,4 @@ def _trimmed(state: State, block: Block, buffer: Buffer, pad: Buffer, indices: I
     def body(point: tuple[Var, ...]) -> Stmt:
         return BufferStore(buffer, BufferLoad(pad, point), point)
 
-    return stage(state, pad.name, domains, body, loops=run)[0]
+    return stage(state, pad.name, domains, body, loops=run, taken=taken)

@@ -23,6 +23,8 @@ from metasched.schedule.primitives.staging import (
     in_bounds,
     one_pattern,
     refuse_partial,
+    require_free_of_init,
+    run_ranges,
     stage,
     tells,
     top_of,
@@ -88,15 +90,17 @@ def put_stage(
         old, new: the indices over the block's iterators.
         place: the edits that put the copy into the tree.
     """
+    require_free_of_init(state, realize)
     block = realize.block
     covered = covered_iters(block, old)
     ranges = {v.var: v.dom for v in block.iter_vars}
     refuse_own(state, realize, side, target)
     if side == "write":
-        refuse_partial(state, realize)
+        refuse_partial(state, realize, target)
         require_told(state, realize, old, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
     missing = in_bounds(old, target.shape, Analyzer(ranges))
+    taken = dict(zip(ranges, run_ranges(state, realize), strict=True))
 
     def at(point: tuple[Var, ...], indices: Sequence[Expr]) -> Indices:
         values = dict(zip([v.var for v in covered], point, strict=True))
@@ -108,7 +112,12 @@ def put_stage(
         return BufferStore(sink.buffer, source, sink.indices)
 
     nested, made = stage(
-        state, cache.name, [v.dom for v in covered], body, lambda point: at(point, [missing])[0]
+        state,
+        cache.name,
+        [v.dom for v in covered],
+        body,
+        lambda point: at(point, [missing])[0],
+        loops=[taken[v.var] for v in covered],
     )
     edits = [edit.wrap(realize, lambda s: _redirected(s, target, cache, new)), *place(nested)]
     edits.append(edit.wrap(scope.block, with_buffers(cache)))

@@ -10,17 +10,19 @@ from metasched.analysis.affine import linear, range_interval
 from metasched.analysis.collide import Outside, collide
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap, MapLike
-from metasched.arith.intset import covers, lower_region
+from metasched.arith.intset import covers, intersect, lower_region, relax_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import LE, LT, TRUE, Expr, IntImm, Var, as_expr, as_int, compare, logical_and
 from metasched.ir.stmt import (
+    AttrStmt,
     Block,
     BlockRealize,
     BufferStore,
     For,
     IterVar,
+    LetStmt,
     SeqStmt,
     Stmt,
     evolve,
@@ -70,9 +72,31 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
             "bad-index-map", f"{source!r} is neither a function nor an index map", node
         )
     try:
-        return IndexMap.of(source, ndim)
+        mapping = IndexMap.of(source, ndim)
     except MetaschedError as error:
         raise state.error("bad-index-map", str(error), node) from None
+    foreign = foreign_vars(mapping)
+    if foreign or not all(e.dtype.is_int for e in mapping.outputs):
+        what = f"mentions {foreign[0].name}" if foreign else "gives something else than integers"
+        raise state.error("bad-index-map", f"the index map {what}", node)
+    return mapping
+
+
+def fills(old: Sequence[Expr], new: Sequence[Expr]) -> bool:
+    """Whether boxes of these extents have equally many points, so that no point is left out."""
+    sizes = []
+    for shape in (old, new):
+        size: Expr = IntImm("int64", 1)
+        for extent in shape:
+            size = size * extent.astype("int64")
+        sizes.append(size)
+    return Analyzer().equal(sizes[0], sizes[1])
+
+
+def foreign_vars(mapping: IndexMap) -> list[Var]:
+    """The variables in a map that are not its inputs."""
+    used = frozenset().union(*(free_vars(e) for e in mapping.outputs))
+    return sorted(used - set(mapping.inputs), key=lambda v: v.name)
 
 
 def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
@@ -128,19 +152,69 @@ def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
             raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 
 
-def refuse_partial(state: State, realize: BlockRealize) -> None:
-    """The block runs for every value of its iterators, so that all it may write is written."""
+def refuse_partial(state: State, realize: BlockRealize, buffer: Buffer) -> None:
+    """The block stores for every value of its iterators: all that it may write is written."""
     block = realize.block
+    if not _stores_always(block.body, buffer):
+        raise state.error(
+            "conditional-store",
+            f"{block.name} stores to {buffer.name} under a condition, so a copy of its whole "
+            "result would hold elements that were never written",
+            realize,
+        )
     ranges = ranges_of(state.loops_above(realize))
     points = [Range(v, IntImm(v.dtype, 1)) for v in realize.iter_values]
     filled = lower_region(points, ranges, realize.predicate)
-    if filled is not None and covers(filled, [v.dom for v in block.iter_vars], Analyzer(ranges)):
+    if filled is not None and covers(filled, run_ranges(state, realize), Analyzer(ranges)):
         return
     raise state.error(
         "partial-domain",
         f"{block.name} is not proved to run for all values of its iterators, so a copy of its "
         "whole result would hold elements that were never written",
         realize,
+    )
+
+
+def run_ranges(state: State, realize: BlockRealize) -> list[Range]:
+    """The values that each iterator takes while the scope around the block runs once."""
+    ranges = ranges_of(state.loops_above(realize))
+    out = []
+    for v, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        found = relax_ranges([Range(value, IntImm(value.dtype, 1))], ranges)
+        if found is None or covers(found, [v.dom]):
+            out.append(v.dom)
+        elif covers([v.dom], found):
+            out.append(found[0])
+        else:
+            out.append(intersect(found, [v.dom])[0])
+    return out
+
+
+def require_free_of_init(state: State, realize: BlockRealize) -> None:
+    """The block does not stand in an init, which may write nothing but its block's results."""
+    below: Stmt = realize
+    for above in state.ancestors(realize):
+        if isinstance(above, Block):
+            if above.init is below:
+                raise state.error(
+                    "in-init",
+                    f"{realize.block.name} stands in the init of {above.name}, which may write "
+                    "nothing but its results",
+                    realize,
+                )
+            return
+        below = above
+
+
+def _stores_always(stmt: Stmt, buffer: Buffer) -> bool:
+    if isinstance(stmt, BufferStore):
+        return stmt.buffer is buffer and stmt.predicate is None
+    if isinstance(stmt, (SeqStmt, LetStmt, AttrStmt)):
+        return any(_stores_always(s, buffer) for s in stmt.stmts)
+    return (
+        isinstance(stmt, For)
+        and (as_int(stmt.extent) or 0) > 0
+        and (_stores_always(stmt.body, buffer))
     )
 
 
@@ -201,6 +275,7 @@ def stage(
     body: Callable[[tuple[Var, ...]], Stmt],
     guard: Callable[[tuple[Var, ...]], Expr] | None = None,
     loops: Sequence[Range] | None = None,
+    taken: Sequence[str] = (),
 ) -> tuple[Stmt, Block]:
     """A new block of spatial iterators under a loop for each, and the block itself.
 
@@ -209,10 +284,15 @@ def stage(
         body: the statement over the iterators; the regions are found from it.
         guard: the predicate, over the iterators.
         loops: what each iterator really runs over (default: its domain).
+        taken: names that other new blocks of the same step have.
     """
     iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))
     point = tuple(v.var for v in iters)
-    block = Block(state.fresh_block_name(name), iters, (), (), body(point))
+    fresh, number = state.fresh_block_name(name), 0
+    while fresh in taken:
+        number += 1
+        fresh = state.fresh_block_name(f"{name}_{number}")
+    block = Block(fresh, iters, (), (), body(point))
     reads, writes = block_access_regions(block)
     block = evolve(block, reads=reads, writes=writes)
     run = domains if loops is None else loops

@@ -18,7 +18,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import as_index_map, chain_above
+from metasched.schedule.primitives.staging import as_index_map, chain_above, fills
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
 
@@ -50,6 +50,10 @@ def transform_block_layout(
         back = mapping.inverse(shape)
     except MetaschedError as error:
         raise state.error("not-bijective", str(error), realize) from None
+    if not fills(shape, sizes):
+        raise state.error(
+            "not-bijective", "some new iterations would stand for no old ones", realize
+        )
     _require_order(state, realize, loops, mapping)
     iters = tuple(
         IterVar(state.fresh_var(f"v{n}", size.dtype), Range(IntImm(size.dtype, 0), size), kind)

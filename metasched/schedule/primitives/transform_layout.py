@@ -146,7 +146,7 @@ def _padding(
     if isinstance(found, str):
         raise state.error(
             "not-injective",
-            f"the index map is not proved to join no two elements of {old.name}: {found}",
+            f"the index map is not proved to keep the elements of {old.name} apart: {found}",
             realize,
             hint="assume_injective_transform=True takes your word for it",
         )
