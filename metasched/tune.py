@@ -389,10 +389,9 @@ def replay(
     found = explain(stored, structural_hash(only), machine, script=script(only))
     if isinstance(found, Miss):
         raise TraceMiss(f"{path}: {found.reason}")
-    trace = Trace.from_json(json.dumps(stored.trace))
     sch = Schedule(only, seed=stored.seed)
     try:
-        trace.apply(sch)
+        Trace.from_json(json.dumps(stored.trace)).apply(sch)
     except MetaschedError as error:
         raise TraceError(f"{path}: the trace does not replay: {error}") from error
     return sch

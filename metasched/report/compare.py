@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, MetaschedError
 from metasched.report.peers import PEERS, peer_seconds, what_is_missing
 from metasched.report.progress import duration
 from metasched.report.tables import columns
@@ -17,11 +17,11 @@ KNOWN = (*PEERS, TVM)
 
 
 def peers_of(text: str) -> list[str]:
-    """The peers that `--against` names; MeasureError for one that does not exist."""
+    """The peers that `--against` names; MetaschedError for one that does not exist."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KNOWN:
-            raise MeasureError(f"no peer is called {name!r}; there are {', '.join(KNOWN)}")
+            raise MetaschedError(f"no peer is called {name!r}; there are {', '.join(KNOWN)}")
     return names
 
 

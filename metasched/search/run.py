@@ -158,6 +158,7 @@ class TaskRun:
         self.strategy: Strategy = STRATEGIES.get(strategy)(task)
         self.round = 0
         self._empty = 0
+        self._unlearnt: list[tuple[Individual, float]] = []  # of a round that has not ended
         self._bests: list[float] = []
         self.finished = ""
         known = self.progress.trials
@@ -213,6 +214,7 @@ class TaskRun:
         outcomes = self._measure(chosen)
         with self.phases.of("search"):
             self.strategy.learn(chosen, [o.median for o in outcomes])
+        self._unlearnt.clear()
         self.phases.seconds["search"] = max(0.0, self.phases.seconds["search"])
         self._bests.append(self.best_seconds)
         p = self.progress
@@ -224,7 +226,10 @@ class TaskRun:
         )  # fmt: skip
 
     def finish(self, reason: str = "") -> None:
-        """Tell the observer that the task has ended."""
+        """Tell the observer that the task has ended; what an interrupted round measured counts."""
+        for one, seconds in self._unlearnt:
+            self.population.add([one], [seconds])
+        self._unlearnt.clear()
         self.finished = self.finished or reason
         p, elapsed = self.progress, time.perf_counter() - self.started
         self.observer(
@@ -239,11 +244,7 @@ class TaskRun:
         def ended(candidate: Candidate, outcome: Outcome) -> None:
             self._note(candidate, by_index[candidate.index], outcome)
 
-        outcomes = self.runner.measure(candidates, ended)
-        for one, outcome in zip(chosen, outcomes, strict=True):
-            if one is self.default:
-                self.default_outcome = outcome
-        return outcomes
+        return self.runner.measure(candidates, ended)
 
     def _note(self, candidate: Candidate, one: Individual, outcome: Outcome) -> None:
         """Store an outcome the moment it is known."""
@@ -256,6 +257,9 @@ class TaskRun:
             p.failed += 1
             count, message = p.failures.get(outcome.status.value, (0, outcome.message))
             p.failures[outcome.status.value] = (count + 1, message)
+        self._unlearnt.append((one, outcome.median))
+        if one is self.default:
+            self.default_outcome = outcome
         best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))
         p.history.append(best)
         self.store.put(self.record(one, outcome, candidate.index))

@@ -79,7 +79,7 @@ def tuned(tmp_path_factory) -> Tuned:
     return Tuned(folder, json.loads(out.getvalue()), err.getvalue())
 
 
-PROGRAM = '''
+PROGRAM = """
 from metasched.script import tir as T
 
 @T.prim_func
@@ -95,7 +95,7 @@ def shift(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
         with T.block("B"):
             vi = T.axis.spatial(8, i)
             B[vi] = A[vi] + T.float32(2)
-'''
+"""
 
 
 @pytest.fixture

@@ -71,9 +71,7 @@ def test_tune_prints_one_json_value_with_what_was_promised(tuned):
     assert best["gflops"] == pytest.approx(2 * 16**3 / best["seconds"] / 1e9)
     for name in ("wall_seconds", "default_seconds", "unscheduled_seconds", "peak_gflops"):
         assert data[name] > 0
-    assert data["speedup_over_default"] == pytest.approx(
-        data["default_seconds"] / best["seconds"]
-    )
+    assert data["speedup_over_default"] == pytest.approx(data["default_seconds"] / best["seconds"])
     assert data["threads"] >= 1 and data["target"].startswith("cpu/")
     assert data["ended"] == "budget" and data["numpy_seconds"] > 0
 

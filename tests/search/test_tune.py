@@ -226,3 +226,15 @@ def test_a_resumed_run_knows_how_fast_the_default_was(tmp_path):
     first = run(tmp_path, trials=20)
     assert run(tmp_path, trials=20).default_seconds == first.default_seconds
     assert run(tmp_path, trials=24).default_seconds == first.default_seconds
+
+
+def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
+    class Interrupted(ReplayRunner):
+        def measure(self, candidates, on_outcome=None):
+            super().measure(candidates[:3], on_outcome)
+            raise KeyboardInterrupt
+
+    result = run(tmp_path, runner=lambda f, t: Interrupted(cost=made_up_seconds))
+    assert result.ended == "interrupted" and result.trials == 3
+    assert result.best is not None and result.best.path.exists()
+    assert result.default_seconds >= result.best.seconds

@@ -1,0 +1,298 @@
+"""Bad input gets a clear error, the right exit code, no traceback, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from metasched.database.record import SCHEMA_VERSION, TraceFile
+from metasched.database.store import Store
+from metasched.errors import DatabaseError, MeasureError
+from metasched.tune import STORE
+
+SHAPE = "1,16,16,16"
+GMM = ("gmm", "--shape", SHAPE)
+
+
+def refused(ran, *parts: str, code: int = 2) -> None:
+    """The command ended with this code and a message that holds these parts."""
+    assert ran.code == code, ran.err
+    assert ran.err.startswith("metasched ")
+    for part in parts:
+        assert part in ran.err
+    assert "Traceback" not in ran.err and ran.out == ""
+
+
+# -- what to work on -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["tune", "show", "bench"])
+def test_an_unknown_workload_names_the_nearest(cli, command):
+    refused(cli(command, "gmmm"), "no workload is called 'gmmm'", "did you mean gmm")
+
+
+@pytest.mark.parametrize("command", ["tune", "show", "bench"])
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("1,2", "gmm takes 4 numbers (B N M K)"), ("a,b,c,d", "not integers"),
+        ("1,16,0,16", "M cannot be 0"), ("", "not integers"), ("1,-2,3,4", "N cannot be -2"),
+    ],
+)  # fmt: skip
+def test_a_bad_shape(cli, command, shape, said):
+    refused(cli(command, "gmm", "--shape=" + shape), "--shape", said)
+
+
+def test_a_shape_the_operator_cannot_have(cli):
+    ran = cli("show", "grp", "--shape", "1,7,7,9,16,3,1,1,1,4")
+    refused(ran, "do not divide into 4 groups")
+
+
+def test_an_error_with_json_is_one_json_value_too(cli):
+    ran = cli("tune", "gmmm", "--json")
+    assert ran.code == 2 and ran.json()["kind"] == "RegistryError"
+    assert "did you mean gmm" in ran.json()["error"]
+
+
+def test_a_missing_file(cli, tmp_path):
+    refused(cli("tune", tmp_path / "none.py"), "there is no file")
+    refused(cli("show", "none.py:f"), "there is no file none.py")
+
+
+def test_a_file_without_the_function_says_which_it_has(cli, program):
+    refused(cli("show", f"{program}:scail"), "no function 'scail'", "scale, shift")
+    refused(cli("show", program), "no function ''", "scale, shift")
+    refused(cli("show", f"{program}:scale", "--shape", "1"), "--shape is for workloads")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f(:", "SyntaxError"), ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+    ],
+)  # fmt: skip
+def test_a_file_that_raises(cli, tmp_path, text, said):
+    (tmp_path / "bad.py").write_text(text)
+    refused(cli("show", "bad.py:f"), "bad.py raised", said)
+
+
+def test_a_function_the_parser_cannot_take_shows_the_line(cli, program):
+    text = program.read_text().replace("B[vi] = A[vi] * T.float32(2)", "B[vi] = lambda: 1")
+    program.write_text(text)
+    refused(cli("show", f"{program}:scale"), "B[vi] = lambda: 1", "^")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--strategy", "evolutionry", "did you mean evolutionary"),
+        ("--model", "lightgbn", "did you mean lightgbm"), ("--trials", 0, "too small"),
+        ("--seed", -1, "too small"), ("--target", "no-such-machine", "no target is called"),
+    ],
+)  # fmt: skip
+def test_a_bad_option_of_tune(cli, option, value, said):
+    refused(cli("tune", *GMM, f"{option}={value}"), said)
+
+
+def test_bad_options_of_bench(cli, tmp_path):
+    refused(cli("bench"), "name a workload, or --suite operators")
+    refused(cli("bench", "gmm", "sfm", "--shape", SHAPE), "--shape is for a single workload")
+    refused(cli("bench", *GMM, "--against", "numpi"), "no peer is called 'numpi'", "numpy")
+    for text, said in (
+        ("{", "not valid JSON"), ("{}", "must hold a list"),
+        ('[{"op": "gmm"}]', "entry 0: KeyError"),
+        ('[{"op": "gmm", "shape": [1], "seconds": 0}]', "must be positive"),
+    ):  # fmt: skip
+        (tmp_path / "tvm.json").write_text(text)
+        refused(cli("bench", *GMM, "--tvm-record", "tvm.json"), "tvm.json", said)
+    refused(cli("bench", *GMM, "--tvm-record", "none.json"), "cannot be read")
+
+
+def test_a_misspelt_setting_in_the_environment(cli, monkeypatch):
+    monkeypatch.setenv("METASCHED_TRIALS", "many")
+    refused(cli("tune", *GMM), "METASCHED_TRIALS", "'many' is not an integer")
+
+
+# -- trace files ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def edited(tuned, tmp_path):
+    """Writes a copy of the trace file with some fields changed."""
+
+    def write(**fields) -> str:
+        data = {**json.loads(tuned.trace.read_text()), **fields}
+        path = tmp_path / "edited.json"
+        path.write_text(json.dumps(data))
+        return str(path)
+
+    return write
+
+
+def missed(cli, trace, *parts: str, program=GMM) -> None:
+    """Explained, exit 0; with --strict 3; as data with --json."""
+    ran = cli("replay", trace, *program)
+    assert ran.code == 0 and ran.out == "" and ran.err.startswith("miss: ")
+    for part in parts:
+        assert part in ran.err
+    assert cli("replay", trace, *program, "--strict").code == 3
+    data = cli("replay", trace, *program, "--json").json()
+    assert data["hit"] is False and all(part in data["reason"] for part in parts)
+
+
+def test_a_trace_for_another_workload(cli, tuned):
+    program = ("gmm", "--shape", "1,16,16,32")
+    missed(cli, tuned.trace, "another workload", "this one has", program=program)
+
+
+def test_a_trace_for_another_target(cli, edited, tuned):
+    target = {**TraceFile.load(tuned.trace).target, "triple": "aarch64-unknown-linux-gnu"}
+    missed(cli, edited(target=target), "aarch64")
+    refused(cli("build", edited(target=target), "-o", "dist"), "aarch64")
+
+
+def test_a_trace_of_a_later_schema(cli, edited):
+    later = SCHEMA_VERSION + 1
+    missed(cli, edited(schema_version=later, tool_version="9.9"), "schema_version", "metasched 9.9")
+
+
+@pytest.mark.parametrize("command", ["replay", "show", "build"])
+def test_a_truncated_trace_file(cli, tuned, tmp_path, command):
+    cut = tmp_path / "cut.json"
+    cut.write_text(tuned.trace.read_text()[:-400])
+    rest = {"replay": GMM, "show": (), "build": ("-o", tmp_path / "dist")}[command]
+    refused(cli(command, cut, *rest), "cut.json: line", "not valid JSON", "was it truncated?")
+    assert not (tmp_path / "dist").exists()
+
+
+def test_hand_edited_trace_files(cli, edited, tuned, tmp_path):
+    refused(cli("replay", edited(samples=[-1.0]), *GMM), "field samples: ", "positive")
+    refused(cli("replay", edited(format="other"), *GMM), "field format")
+    refused(cli("replay", edited(schema_version="one"), *GMM), "field schema_version")
+    refused(cli("replay", edited(trace={"steps": 3}), *GMM), "edited.json")
+    refused(cli("replay", edited(trace=None), *GMM), "edited.json")
+    refused(
+        cli(
+            "show",
+            edited(trace=[1]),
+        ),
+        "trace",
+    )
+    refused(cli("build", edited(workload="not a program"), "-o", "dist"), "")
+    (tmp_path / "list.json").write_text("[]")
+    refused(cli("replay", "list.json", *GMM), "not a metasched trace file")
+    refused(cli("replay", "none.json", *GMM), "none.json: cannot be read")
+
+
+def test_an_edited_decision_outside_its_domain_is_an_error(cli, edited, tuned):
+    data = json.loads(tuned.trace.read_text())["trace"]
+    text = json.dumps(data)
+    steps = data["steps"] if isinstance(data, dict) and "steps" in data else data
+    assert text and steps
+    import re
+
+    changed, count = re.subn(r'"decision": \[(\d+)', r'"decision": [\g<1>7', text)
+    if count:
+        refused(cli("replay", edited(trace=json.loads(changed)), *GMM), "edited.json")
+
+
+# -- plug-ins ------------------------------------------------------------------------------------
+
+
+def test_a_plugin_that_raises_warns_by_name_and_breaks_nothing(cli, tuned, tmp_path):
+    (tmp_path / "rules.py").write_text("raise RuntimeError('no good')")
+    folder = tuned.copy(tmp_path / "w")
+    ran = cli(
+        "tune", *GMM, "--trials", 4, "--work-dir", folder, "--no-peer", "--json",
+        "--plugin", "rules.py", "--plugin", "none.py",
+    )  # fmt: skip
+    assert ran.code == 0 and ran.json()["trials"] == 4
+    assert "metasched: warning: plug-in rules.py raised RuntimeError: no good" in ran.err
+    assert "metasched: warning: plug-in none.py cannot be read" in ran.err
+
+
+# -- disks and databases -------------------------------------------------------------------------
+
+
+def test_a_corrupt_database_is_set_aside_and_tuning_goes_on(cli, tuned, tmp_path):
+    folder = tuned.copy(tmp_path / "w")
+    broken = b"this is no database" * 400
+    (folder / STORE).write_bytes(broken)
+    for tail in ("-wal", "-shm"):
+        (folder / (STORE + tail)).unlink(missing_ok=True)
+    refused(cli("db", folder), STORE, code=1)
+    ran = cli("tune", *GMM, "--trials", 1, "--work-dir", folder, "--no-peer", "--json")
+    assert ran.code == 0 and ran.json()["trials"] == 1
+    assert "is corrupt" in ran.err and "it was kept as" in ran.err
+    (aside,) = [p for p in folder.glob(STORE + ".corrupt-*") if p.suffix not in ("-wal", "-shm")]
+    assert aside.read_bytes() == broken
+    assert len(cli("db", folder, "--json").json()) == 1
+
+
+def test_a_database_of_another_program_is_not_touched(cli, tmp_path):
+    (tmp_path / "w").mkdir()
+    with sqlite3.connect(tmp_path / "w" / STORE) as other:
+        other.execute("CREATE TABLE mine (x)")
+    other.close()
+    before = (tmp_path / "w" / STORE).read_bytes()
+    ran = cli("tune", *GMM, "--work-dir", "w")
+    refused(ran, "database of another program; it was not touched", code=1)
+    assert (tmp_path / "w" / STORE).read_bytes() == before
+
+
+def test_a_folder_without_a_run(cli, tmp_path):
+    refused(cli("db", tmp_path), "has no database")
+    refused(cli("report", tmp_path), "holds no tuning run")
+    refused(cli("report", tmp_path / "none"), "there is no folder")
+
+
+def test_places_that_cannot_be_written(cli, tuned, tmp_path):
+    (tmp_path / "file").write_text("")
+    refused(cli("tune", *GMM, "--work-dir", "file/work"), "file/work cannot be written")
+    refused(cli("report", tuned.folder, "-o", "file/page.html"), "cannot be written", code=1)
+    refused(cli("build", tuned.trace, "-o", "file/dist"), "file", code=1)
+
+
+def test_a_full_disk_while_storing_ends_with_what_was_stored(cli, tuned, tmp_path, monkeypatch):
+    folder = tuned.copy(tmp_path / "w")
+
+    def full(self, records):
+        raise DatabaseError("database or disk is full")
+
+    monkeypatch.setattr(Store, "put", full)
+    ran = cli("tune", *GMM, "--trials", 5, "--work-dir", folder, "--no-peer")
+    assert ran.code == 1 and "database or disk is full" in ran.err
+    monkeypatch.undo()
+    assert len(cli("db", folder, "--json").json()) == 4
+
+
+def test_a_full_disk_while_logging_and_writing_the_trace_loses_no_result(
+    cli, tuned, tmp_path, monkeypatch
+):
+    folder = tuned.copy(tmp_path / "w")
+    (folder / "events.jsonl").unlink()
+    (folder / "events.jsonl").symlink_to("/dev/full")  # every write: no space left on device
+    before = (folder / tuned.trace.name).read_bytes()
+
+    def full(path, data, **_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("metasched.database.record.atomic_write", full)
+    ran = cli("tune", *GMM, "--trials", 4, "--work-dir", folder, "--no-peer", "--json")
+    assert ran.code == 1
+    assert ran.json()["best"]["seconds"] > 0 and ran.json()["best"]["trace"] is None
+    assert "the log ends here: No space left on device" in ran.err
+    assert "the trace could not be saved" in ran.err
+    assert (folder / tuned.trace.name).read_bytes() == before
+
+
+def test_a_machine_that_cannot_measure_is_a_failure_not_wrong_usage(cli, monkeypatch):
+    def broken(*_, **__):
+        raise MeasureError("the worker does not start")
+
+    monkeypatch.setattr("metasched.commands.tune.tune", broken)
+    refused(cli("tune", *GMM), "the worker does not start", code=1)

@@ -1,0 +1,66 @@
+"""Ctrl-C in the middle of `metasched tune`: a clean end with the best so far, then a resumption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+SHAPE = "1,16,16,16"
+
+
+def started(folder, trials: int) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "metasched.cli", "tune", "gmm", "--shape", SHAPE, "--trials",
+        str(trials), "--work-dir", str(folder), "--no-peer", "--json",
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def trials_logged(folder) -> int:
+    log = folder / "events.jsonl"
+    return log.read_text().count('"TrialDone"') if log.exists() else 0
+
+
+def test_ctrl_c_ends_cleanly_and_a_second_run_goes_on(tmp_path, cli):
+    run = started(tmp_path / "w", 10_000)
+    end = time.monotonic() + 60
+    while trials_logged(tmp_path / "w") < 3 and run.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(run.pid, signal.SIGINT)  # what a terminal does: the whole group is told
+    out, err = run.communicate(timeout=30)
+    assert run.returncode == 130, err
+    assert "Traceback" not in err and "ended (interrupted)" in err
+    data = json.loads(out)
+    assert data["ended"] == "interrupted" and data["trials"] >= 3
+    assert data["best"]["seconds"] > 0 and os.path.exists(data["best"]["trace"])
+    records = cli("db", tmp_path / "w", "--limit", 10_000, "--json").json()
+    assert len([r for r in records if r["samples"]]) == data["trials"] - data["failed"]
+
+    known = data["trials"]
+    ran = cli(
+        "tune", "gmm", "--shape", SHAPE, "--trials", known + 2, "--work-dir", tmp_path / "w",
+        "--no-peer", "--json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert f"{known} known already" in ran.err and ran.json()["trials"] == known + 2
+    keys = [
+        r["candidate_key"] for r in cli("db", tmp_path / "w", "--limit", 10_000, "--json").json()
+    ]
+    assert len(keys) == len(set(keys))
+
+
+def test_ctrl_c_before_the_first_trial(tmp_path):
+    run = started(tmp_path / "w", 100)
+    time.sleep(0.8)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=30)
+    assert run.returncode in (130, -signal.SIGINT), err  # -2: the interpreter itself was starting
+    if run.returncode == 130:
+        assert "Traceback" not in err
