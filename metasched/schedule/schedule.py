@@ -324,6 +324,8 @@ class Schedule:
     tensorize = recorded(p.tensorize)
     merge = recorded(p.merge)
     loop_partition = recorded(p.loop_partition)
+    read_at = recorded(p.read_at)
+    write_at = recorded(p.write_at)
     fuse_reduction_epilogue = recorded(p.fuse_reduction_epilogue)
     reorder_block_iter_var = recorded(p.reorder_block_iter_var)
     reindex = recorded(p.reindex)

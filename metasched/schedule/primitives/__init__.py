@@ -11,6 +11,7 @@ from metasched.schedule.primitives.cache_index import cache_index
 from metasched.schedule.primitives.cache_inplace import cache_inplace
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from metasched.schedule.primitives.compute_location import sample_compute_location
+from metasched.schedule.primitives.copy_at import read_at, write_at
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.fuse import fuse
@@ -55,9 +56,10 @@ __all__ = [
     "decompose_padding", "decompose_reduction", "enter_postproc", "fuse",
     "fuse_reduction_epilogue", "get_block", "get_child_blocks", "get_consumers", "get_loops",
     "get_output_blocks", "get_producers", "loop_partition", "merge", "pad_einsum", "parallel",
-    "reindex", "reindex_cache_read", "reindex_cache_write", "reorder", "reorder_block_iter_var",
-    "require", "reverse_compute_at", "reverse_compute_inline", "rfactor", "sample_categorical",
-    "sample_compute_location", "sample_partitioned_tile", "sample_perfect_tile", "set_scope",
-    "split", "storage_align", "tensorize", "transform_block_layout", "transform_layout",
-    "unannotate", "unroll", "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize",
+    "read_at", "reindex", "reindex_cache_read", "reindex_cache_write", "reorder",
+    "reorder_block_iter_var", "require", "reverse_compute_at", "reverse_compute_inline", "rfactor",
+    "sample_categorical", "sample_compute_location", "sample_partitioned_tile",
+    "sample_perfect_tile", "set_scope", "split", "storage_align", "tensorize",
+    "transform_block_layout", "transform_layout", "unannotate", "unroll",
+    "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize", "write_at",
 ]  # fmt: skip

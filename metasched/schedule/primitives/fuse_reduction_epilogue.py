@@ -18,6 +18,7 @@ from metasched.ir.stmt import Block, BlockRealize, BufferStore, evolve
 from metasched.ir.visit import substitute, walk_exprs
 from metasched.schedule import edit
 from metasched.schedule.checks import (
+    confirm_kinds,
     refuse_on,
     require_complete,
     require_not_output,
@@ -81,6 +82,7 @@ def fuse_reduction_epilogue(
     )
     after = state.scope(state.block(reduction_block))
     refuse_on(state, stage_pipeline(after), after.block)
+    confirm_kinds(state, state.loops_above(state.block(reduction_block)))
 
 
 def _single_store(state: State, scope: Scope, found: Reduction, last: BlockRealize) -> BufferStore:

@@ -1,0 +1,246 @@
+"""read_at, write_at: a copy of what one iteration of a loop reads or writes, as one block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metasched.analysis.block import loop_iter_kind, stage_pipeline
+from metasched.analysis.cover import bound_regions
+from metasched.analysis.scope import Child, Scope
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import covers, lower_region, relax, union_regions
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import LT, TRUE, Expr, Var, compare, logical_and
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    FrozenMap,
+    IfThenElse,
+    IterVar,
+    SeqStmt,
+    Stmt,
+    evolve,
+)
+from metasched.ir.visit import blocks_of, free_vars, substitute, substitute_buffers
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    confirm_kinds,
+    refuse_on,
+    require_root_free,
+    require_same_scope,
+    require_scope_name,
+    require_stage_pipeline,
+)
+from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.cache import cache_buffer
+from metasched.schedule.primitives.storage import pick_buffer
+from metasched.schedule.rebind import nest, ranges_of
+from metasched.schedule.state import State
+
+
+@primitive()
+def read_at(
+    state: State, loop: LoopRV, block: BlockLike, read_buffer_index: int | str, storage_scope: str
+) -> BlockRV:
+    """Copy what one iteration of `loop` reads of a buffer before its first reader there.
+
+    All readers below the loop use the copy. The copy is one block without an order of its own,
+    annotated auto_copy, whose form lowering chooses; it is returned.
+
+    requires  a stage pipeline; the block stands below the loop; nothing below the loop writes the
+              buffer at or after its first reader
+    rewrite   for i: for j: C(A[i, j])
+              ->
+              for i: A_local(A_local[i, :] = A[i, :]); for j: C(A_local[i, j])
+    """
+    assert isinstance(block, BlockRV)
+    site = _Site(state, loop, block, storage_scope, "read", read_buffer_index)
+    readers, writers = site.users("reads"), site.users("writes")
+    first, last = site.place(readers[0]), max(map(site.place, writers), default=-1)
+    if last >= first:
+        raise state.error(
+            "written-below", f"{site.buffer.name} is written below {site.loop.var.name} at or "
+            "after its first reader", site.loop,
+        )  # fmt: skip
+    cache = cache_buffer(site.buffer, storage_scope)
+    region = site.region(readers, "reads")
+    return site.commit(cache, readers, first, site.copy(site.buffer, cache, region))
+
+
+@primitive()
+def write_at(
+    state: State, loop: LoopRV, block: BlockLike, write_buffer_index: int | str, storage_scope: str
+) -> BlockRV:
+    """Write what one iteration of `loop` makes of a buffer to a copy, copied back after the last.
+
+    All writers below the loop use the copy. The copy is one block without an order of its own,
+    annotated auto_copy, whose form lowering chooses; it is returned.
+
+    requires  a stage pipeline; the block stands below the loop; below the loop only writers read
+              the buffer, and only what was written below the loop; one box that is all written
+    rewrite   for i: for j: C(C[i, j])
+              ->
+              for i: for j: C(C_local[i, j]); C_local(C[i, :] = C_local[i, :])
+    """
+    assert isinstance(block, BlockRV)
+    site = _Site(state, loop, block, storage_scope, "write", write_buffer_index)
+    readers, writers = site.users("reads"), site.users("writes")
+    name = site.buffer.name
+    for reader in readers:
+        if reader not in writers:
+            raise state.error(
+                "read-below", f"{reader.block.name} reads {name} below {site.loop.var.name}",
+                reader.realize,
+            )  # fmt: skip
+    if writers[0] in readers and writers[0].block.init is None:
+        raise state.error(
+            "not-started", f"{writers[0].block.name} updates {name}, which holds values from "
+            f"outside of {site.loop.var.name}", writers[0].realize,
+        )  # fmt: skip
+    region = site.region(writers, "writes")
+    site.require_all_written(writers, region)
+    cache = cache_buffer(site.buffer, storage_scope)
+    after = max(map(site.place, writers)) + 1
+    return site.commit(cache, writers, after, site.copy(cache, site.buffer, region))
+
+
+class _Site:
+    """A loop, and a buffer that a block below it uses."""
+
+    def __init__(
+        self, state: State, loop: LoopRV, block: BlockRV, scope: str, side: str, which: int | str
+    ) -> None:
+        require_scope_name(state, scope)
+        self.state, self.loop = state, state.loop(loop)
+        realize = require_root_free(state, block)
+        require_same_scope(state, [self.loop, realize])
+        self.scope: Scope = require_stage_pipeline(state, realize)
+        self.below = self.scope.under(self.loop)
+        if all(c.realize is not realize for c in self.below):
+            raise state.error(
+                "not-below", f"{realize.block.name} does not stand below {self.loop.var.name}",
+                self.loop,
+            )  # fmt: skip
+        self.buffer: Buffer = pick_buffer(state, realize, side, which)
+        body = self.loop.body
+        self.items = body.items if isinstance(body, SeqStmt) else (body,)
+        self.holds = [{r.block.token for r in blocks_of(s)} for s in self.items]
+
+    def users(self, side: str) -> list[Child]:
+        """The blocks below the loop that read (or write) the buffer, in order."""
+        return [
+            c for c in self.below if any(r.buffer is self.buffer for r in getattr(c.block, side))
+        ]
+
+    def place(self, child: Child) -> int:
+        """The statement of the loop's body that holds a block."""
+        return next(n for n, tokens in enumerate(self.holds) if child.token in tokens)
+
+    def region(self, users: Sequence[Child], side: str) -> list[Range]:
+        """The box of the buffer that these touch in one iteration of the loop."""
+        box: list[Range] | None = None
+        for where, inner in self._boxes(users, side):
+            ranges = list(relax(where, ranges_of(inner)).region)
+            box = ranges if box is None else union_regions(box, ranges, self._known())
+        assert box is not None
+        inside = {n.var for c in users for n in c.loops} - {n.var for n in self._above()}
+        for r in box:
+            if not (free_vars(r.min) | free_vars(r.extent)).isdisjoint(inside):
+                raise self.state.error(
+                    "unknown-region", f"what is touched of {self.buffer.name} has no bound outside "
+                    "of the loops inside", self.loop,
+                )  # fmt: skip
+        return box
+
+    def _boxes(self, users: Sequence[Child], side: str) -> list[tuple[BufferRegion, list[For]]]:
+        above = self._above()
+        out = []
+        for child in users:
+            inner = [n for n in child.loops if n not in above]
+            for buffer, parts in bound_regions(child, writes=side == "writes"):
+                if buffer is self.buffer:
+                    where = BufferRegion(buffer, tuple(Range(low, size) for low, size in parts))
+                    out.append((where, inner))
+        return out
+
+    def _above(self) -> list[For]:
+        return [*self.state.loops_above(self.loop), self.loop]
+
+    def _known(self) -> Analyzer:
+        return Analyzer(ranges_of(self._above()))
+
+    def require_all_written(self, writers: Sequence[Child], region: Sequence[Range]) -> None:
+        """One of the writers writes every element of the region, so that all may be copied."""
+        known = self._known()
+        for writer in writers:
+            for where, inner in self._boxes([writer], "writes"):
+                predicate = writer.realize.predicate
+                sure = lower_region(where.region, ranges_of(inner), predicate, known)
+                if sure is not None and covers(sure, region, known):
+                    return
+        raise self.state.error(
+            "not-all-written", f"an iteration of {self.loop.var.name} is not proved to write one "
+            f"whole box of {self.buffer.name}", self.loop,
+        )  # fmt: skip
+
+    def copy(self, source: Buffer, target: Buffer, region: Sequence[Range]) -> BlockRealize:
+        """`target[region] = source[region]` as one block over the loops that the region uses."""
+        state = self.state
+        used = frozenset().union(*(free_vars(r.min) | free_vars(r.extent) for r in region))
+        outer = [n for n in self._above() if n.var in used]
+        iters = [
+            IterVar(state.fresh_var(f"v{n}", o.var.dtype), Range(o.min, o.extent),
+                    loop_iter_kind(o, ()))
+            for n, o in enumerate(outer)
+        ]  # fmt: skip
+        mine: dict[Var, Expr] = {o.var: v.var for o, v in zip(outer, iters, strict=True)}
+        box = [Range(substitute(r.min, mine), substitute(r.extent, mine)) for r in region]
+        loops = [(state.fresh_var(f"ax{n}", r.min.dtype), r.extent) for n, r in enumerate(box)]
+        point = tuple(r.min + v for r, (v, _) in zip(box, loops, strict=True))
+        body: Stmt = BufferStore(target, BufferLoad(source, point), point)
+        guard = self._guard(iters, box, point)
+        body = nest(list(loops), body if guard is TRUE else IfThenElse(guard, body))
+        cache = source if source is not self.buffer else target
+        block = Block(
+            state.fresh_block_name(cache.name), tuple(iters),
+            (BufferRegion(source, tuple(box)),), (BufferRegion(target, tuple(box)),), body,
+            annotations=FrozenMap({"auto_copy": 1}),
+        )  # fmt: skip
+        return BlockRealize(tuple(o.var for o in outer), TRUE, block)
+
+    def _guard(
+        self, iters: Sequence[IterVar], box: Sequence[Range], point: Sequence[Expr]
+    ) -> Expr:
+        """The condition that a point lies in the buffer, as far as it is not known."""
+        known = Analyzer({v.var: v.dom for v in iters})
+        guard: Expr = TRUE
+        for r, index, extent in zip(box, point, self.buffer.shape, strict=True):
+            if not known.prove(r.min >= 0):
+                guard = logical_and(guard, index >= 0)
+            if not known.prove(r.min + r.extent <= extent):
+                guard = logical_and(guard, compare(LT, index, extent))
+        return guard
+
+    def commit(
+        self, cache: Buffer, users: Sequence[Child], at: int, copy: BlockRealize
+    ) -> BlockRV:
+        """The users on the cache, the copy before statement number `at` of the loop."""
+        state, old = self.state, self.buffer
+        edits = [edit.wrap(c.realize, lambda s: substitute_buffers(s, {old: cache})) for c in users]
+        end = at >= len(self.items)
+        edits.append(edit.insert(self.items[-1 if end else at], copy, after=end))
+        edits.append(
+            edit.wrap(
+                self.scope.block,
+                lambda s: evolve(s, alloc_buffers=(*s.alloc_buffers, cache)),  # type: ignore[attr-defined]
+            )
+        )
+        state.commit(*edits)
+        made = state.new_block(copy.block.token)
+        after = state.scope(state.block(made))
+        refuse_on(state, stage_pipeline(after), after.block)
+        confirm_kinds(state, self._above())
+        return made

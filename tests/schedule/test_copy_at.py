@@ -1,0 +1,174 @@
+"""read_at, write_at: the copies they make and what they refuse."""
+
+from __future__ import annotations
+
+from oracle import check_refused, check_transform
+
+from metasched.ir.equal import assert_structural_equal
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def matmul(
+    A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")
+):
+    for i0, j0, k0, i1, j1, k1 in T.grid(2, 2, 2, 4, 4, 4):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i0 * 4 + i1)
+            vj = T.axis.spatial(8, j0 * 4 + j1)
+            vk = T.axis.reduce(8, k0 * 4 + k1)
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+@T.prim_func
+def matmul_cached(
+    A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")
+):
+    T.func_attr({"global_symbol": "matmul"})
+    A_global = T.alloc_buffer((8, 8), "int32")
+    C_local = T.alloc_buffer((8, 8), "int32", scope="local")
+    for i0, j0 in T.grid(2, 2):
+        for k0 in range(2):
+            with T.block("A_global"):
+                v0, v1 = T.axis.remap("SS", [i0, k0])
+                T.reads(A[v0 * 4 : v0 * 4 + 4, v1 * 4 : v1 * 4 + 4])
+                T.writes(A_global[v0 * 4 : v0 * 4 + 4, v1 * 4 : v1 * 4 + 4])
+                T.block_attr({"auto_copy": 1})
+                for ax0, ax1 in T.grid(4, 4):
+                    A_global[v0 * 4 + ax0, v1 * 4 + ax1] = A[v0 * 4 + ax0, v1 * 4 + ax1]
+            for i1, j1, k1 in T.grid(4, 4, 4):
+                with T.block("C"):
+                    vi = T.axis.spatial(8, i0 * 4 + i1)
+                    vj = T.axis.spatial(8, j0 * 4 + j1)
+                    vk = T.axis.reduce(8, k0 * 4 + k1)
+                    T.reads(A_global[vi, vk], B[vk, vj])
+                    T.writes(C_local[vi, vj])
+                    with T.init():
+                        C_local[vi, vj] = 0
+                    C_local[vi, vj] = C_local[vi, vj] + A_global[vi, vk] * B[vk, vj]
+        with T.block("C_local"):
+            v0, v1 = T.axis.remap("SS", [i0, j0])
+            T.reads(C_local[v0 * 4 : v0 * 4 + 4, v1 * 4 : v1 * 4 + 4])
+            T.writes(C[v0 * 4 : v0 * 4 + 4, v1 * 4 : v1 * 4 + 4])
+            T.block_attr({"auto_copy": 1})
+            for ax0, ax1 in T.grid(4, 4):
+                C[v0 * 4 + ax0, v1 * 4 + ax1] = C_local[v0 * 4 + ax0, v1 * 4 + ax1]
+
+
+def test_tiles_of_a_product():
+    sch = Schedule(matmul, seed=0)
+    block = sch.get_block("C")
+    i0, j0, k0, *_ = sch.get_loops(block)
+    copy = sch.read_at(k0, block, 0, "global")
+    back = sch.write_at(j0, block, 0, "local")
+    assert (sch.get(copy).name, sch.get(back).name) == ("A_global", "C_local")
+    assert_structural_equal(sch.mod["main"], matmul_cached)
+    check_transform(matmul, sch)
+
+
+def test_a_partial_sum_is_kept_between_iterations():
+    sch = Schedule(matmul, seed=0)
+    sch.write_at(sch.get_loops("C")[2], "C", "C", "local")
+    check_transform(matmul, sch)
+
+
+def test_a_window_that_leaves_the_buffer_is_guarded():
+    @T.prim_func
+    def window(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+        for i, r in T.grid(8, 3):
+            with T.block("C"):
+                vi, vr = T.axis.remap("SR", [i, r])
+                T.reads(A[vi + vr - 1])
+                T.writes(C[vi])
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + T.if_then_else(
+                    vi + vr >= 1 and vi + vr < 9, A[vi + vr - 1], 0, dtype="int32"
+                )
+
+    sch = Schedule(window, seed=0)
+    sch.read_at(sch.get_loops("C")[0], "C", "A", "local")
+    check_transform(window, sch)
+
+
+def test_symbolic_extents():
+    @T.prim_func
+    def rows(a: T.handle, c: T.handle):
+        n = T.int32()
+        A = T.match_buffer(a, (n, n), "int32")
+        C = T.match_buffer(c, (n, n), "int32")
+        for i, j in T.grid(n, n):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = A[vi, vj] + 1
+
+    sch = Schedule(rows, seed=0)
+    sch.read_at(sch.get_loops("C")[0], "C", 0, "local")
+    sch.write_at(sch.get_loops("C")[0], "C", 0, "local")
+    check_transform(rows, sch)
+
+
+def test_refusals():
+    @T.prim_func
+    def stages(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):
+        B = T.alloc_buffer((8, 8), "int32")
+        for i in range(8):
+            for j in range(8):
+                with T.block("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[vi, vj] = A[vi, vj] + 1
+            for j in range(8):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = B[vi, vj] * 2
+
+    sch = Schedule(stages, seed=0)
+    i, j = sch.get_loops("B")
+    step = lambda: sch.write_at(i, "B", 0, "local")  # noqa: E731
+    check_refused(sch, step, "read-below", "C reads B below i")
+    step = lambda: sch.read_at(j, "C", 0, "local")  # noqa: E731
+    check_refused(sch, step, "not-below", "C does not stand below j")
+    step = lambda: sch.read_at(i, "C", 0, "nowhere")  # noqa: E731
+    check_refused(sch, step, "unknown-scope", "no storage scope")
+    step = lambda: sch.read_at(i, "C", 3, "local")  # noqa: E731
+    check_refused(sch, step, "no-such-buffer", "no read buffer 3")
+    sch.read_at(i, "C", "B", "local")
+    check_transform(stages, sch)
+    check_refused(sch, lambda: sch.read_at(i, "root", 0, "local"), "is-root", "root block")
+
+    @T.prim_func
+    def in_place(C: T.Buffer((8, 8), "int32")):
+        for i, j in T.grid(8, 8):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = C[vi, vj] + 1
+
+    sch = Schedule(in_place, seed=0)
+    i, j = sch.get_loops("C")
+    step = lambda: sch.write_at(i, "C", 0, "local")  # noqa: E731
+    check_refused(sch, step, "not-started", "values from outside of i")
+    step = lambda: sch.read_at(i, "C", 0, "local")  # noqa: E731
+    check_refused(sch, step, "written-below", "written below i at or after")
+
+    @T.prim_func
+    def some(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
+        for i, j in T.grid(2, 4):
+            with T.block("C"):
+                v = T.axis.spatial(8, i * 4 + j)
+                C[v * 2] = A[v]
+
+    sch = Schedule(some, seed=0)
+    i, j = sch.get_loops("C")
+    step = lambda: sch.write_at(i, "C", 0, "local")  # noqa: E731
+    check_refused(sch, step, "not-all-written", "not proved to write one whole box")
+
+    sch = Schedule(matmul, seed=0)
+    loops = sch.get_loops("C")
+    outer = sch.blockize(loops[3])
+    step = lambda: sch.read_at(loops[2], "C", 0, "local")  # noqa: E731
+    check_refused(sch, step, "other-scope", "different blocks")
+    sch.read_at(loops[2], outer, 0, "local")
+    check_transform(matmul, sch)
