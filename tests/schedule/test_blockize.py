@@ -198,7 +198,7 @@ def test_refusals_of_the_loop_form():
 
     sch = Schedule(triangle, seed=0)
     _, j = sch.get_loops("B")
-    check_refused(sch, lambda: sch.blockize(j), "dependent-bound", "uses a loop outside")
+    check_refused(sch, lambda: sch.blockize(j), "dependent-bound", "uses another loop")
 
     sch, loops = tiled()
     sch.reorder(loops[3], loops[0])  # the small part of i outside of the large one

@@ -33,6 +33,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -58,6 +59,7 @@ def cache_read(
     assert isinstance(block, BlockRV)
     require_scope_name(state, storage_scope)
     realize = require_root_free(state, block)
+    require_free_of_init(state, realize)
     buffer = pick_buffer(state, realize, "read", read_buffer_index)
     scope = state.scope(realize)
     writers = scope.writers(buffer)
@@ -107,6 +109,7 @@ def cache_write(
     assert isinstance(block, BlockRV)
     require_scope_name(state, storage_scope)
     realize = require_root_free(state, block)
+    require_free_of_init(state, realize)
     buffer = pick_buffer(state, realize, "write", write_buffer_index)
     scope = state.scope(realize)
     writers = scope.writers(buffer)

@@ -45,10 +45,10 @@ def divided(
     outside = {n.var for n in above}
     for loop in loops:
         for expr in loop.exprs:
-            if not free_vars(expr).isdisjoint(outside):
+            if not free_vars(expr).isdisjoint(outside | {n.var for n in loops}):
                 raise state.error(
-                    "dependent-bound", f"a bound of {loop.var.name} uses a loop outside the new "
-                    "block, which a block may not", loop,
+                    "dependent-bound", f"a bound of {loop.var.name} uses another loop, which the "
+                    "domain of an iterator may not", loop,
                 )  # fmt: skip
     division = _divide(realize, above, loops)
     if division is None:
