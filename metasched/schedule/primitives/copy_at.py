@@ -228,7 +228,7 @@ class _Site:
         self, cache: Buffer, users: Sequence[Child], at: int, copy: BlockRealize
     ) -> BlockRV:
         """The users on the cache, the copy before statement number `at` of the loop."""
-        state, old = self.state, self.buffer
+        state, old, above = self.state, self.buffer, self._above()
         edits = [edit.wrap(c.realize, lambda s: substitute_buffers(s, {old: cache})) for c in users]
         end = at >= len(self.items)
         edits.append(edit.insert(self.items[-1 if end else at], copy, after=end))
@@ -242,5 +242,5 @@ class _Site:
         made = state.new_block(copy.block.token)
         after = state.scope(state.block(made))
         refuse_on(state, stage_pipeline(after), after.block)
-        confirm_kinds(state, self._above())
+        confirm_kinds(state, above)
         return made
