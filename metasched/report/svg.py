@@ -88,11 +88,12 @@ class _Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
-        """Round values within the limits: 1, 2, 5 times powers of ten."""
+        """At most about ten round values within the limits: 1, 2, 5 times powers of ten."""
         if self.axis.log:
             first, last = math.floor(self.low), math.ceil(self.high)
             several = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
-            found = [m * 10.0**p for p in range(first, last + 1) for m in several]
+            stride = 1 + (last - first) // 8
+            found = [m * 10.0**p for p in range(first, last + 1, stride) for m in several]
             return [v for v in found if self.low <= math.log10(v) <= self.high]
         rough = (self.high - self.low) / 6
         power = 10.0 ** math.floor(math.log10(rough))
