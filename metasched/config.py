@@ -46,6 +46,9 @@ class Config:
     seed: int = _setting(0, "seed of every random choice", low=0)
     threads: int = _setting(0, "threads of a kernel; 0 means every core", low=0)
     build_workers: int = _setting(0, "build processes; 0 means one for each core", low=0)
+    search_workers: int = _setting(
+        0, "processes that replay candidates; 0 means one for each core, 1 this process", low=0
+    )
     build_timeout: float = _setting(15.0, "seconds one candidate may take to build", low=0.01)
     run_timeout: float = _setting(10.0, "seconds one candidate may take to run", low=0.01)
     repeat_ms: float = _setting(5.0, "milliseconds one timing sample lasts at least", low=0.0)

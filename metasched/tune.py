@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script.printer import script
 from metasched.search.observe import EventLog, Observer, fan_out, silent
+from metasched.search.pool import ReplayPool
 from metasched.search.population import Individual, Survival, Workshop
 from metasched.search.run import TaskRun
 from metasched.search.tasks import tune_all
@@ -211,6 +213,11 @@ class _Session:
     space: SpaceGenerator | None
     make: MakeRunner | None
     start: float = field(default_factory=time.perf_counter)
+    pool: ReplayPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.pool = ReplayPool(self.settings.search_workers or min(cores, 8))
 
     def run(
         self,
@@ -249,6 +256,7 @@ class _Session:
         finally:
             for each in runners:
                 each.close()
+            self.pool.close()
             log.close()
 
     def _recall(self, path: Path) -> None:
@@ -266,7 +274,8 @@ class _Session:
         """A task ready for its first round; its runner is entered in `runners`."""
         c = self.settings
         runners.append(self._runner(func))
-        workshop = Workshop(func, self.machine, self.space or default_space(self.machine), c.seed)
+        space = self.space or default_space(self.machine)
+        workshop = Workshop(func, self.machine, space, c.seed, self.pool)
         return TaskRun(
             name, func, workshop, runners[-1], store, self.model,
             default_trace(func, self.machine), strategy=c.strategy, seed=c.seed, budget=c.trials,

@@ -144,6 +144,10 @@ class Entry:
     def with_decision(self, decision: Any) -> Entry:
         return Entry(self.kind, self.values, self.outputs, decision, self.domain)
 
+    def decided(self, decision: Any, domain: Any) -> Entry:
+        """This step with another decision and the domain it was taken from."""
+        return Entry(self.kind, self.values, self.outputs, decision, domain)
+
 
 def handles_in(value: Any) -> Iterator[RV]:
     """The handles inside an argument: in lists, dictionaries and expressions too."""

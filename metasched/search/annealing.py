@@ -14,7 +14,7 @@ import numpy as np
 
 from metasched.mutate.base import mutate
 from metasched.schedule.rng import Rng, derive_seed
-from metasched.search.population import Individual
+from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
 
@@ -81,12 +81,15 @@ class SimulatedAnnealing:
         met: dict[str, Individual],
     ) -> list[Individual]:
         workshop = self.task.workshop
-        steps: list[Individual] = []
-        for one in chains:
-            trace = mutate(one.trace, workshop.generator.mutators, rng, workshop.target)
-            made = None if trace is None else workshop.replay(trace, one.space, rng.fork())
-            steps.append(one if made is None else made)
-            met.setdefault(steps[-1].key, steps[-1])
+        mutators, target = workshop.generator.mutators, workshop.target
+        traces = [mutate(one.trace, mutators, rng, target) for one in chains]
+        requests = [
+            Request(one.trace if trace is None else trace, one.space, rng.fork())
+            for one, trace in zip(chains, traces, strict=True)
+        ]
+        made = workshop.replay_many(requests)
+        steps = [new or one for one, new in zip(chains, made, strict=True)]
+        met.update((one.key, one) for one in steps if one.key not in met)
         scores = self._scores([*chains, *steps])
         scale = float(scores.std()) * max(temperature, 1e-9) or 1.0
         old, new = scores[: len(chains)], scores[len(chains) :]

@@ -8,7 +8,7 @@ measured, with a share of random ones among them so that the model meets the une
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.trace import Trace
 from metasched.search.draft import Array, Draft, Rows, Surrogate
-from metasched.search.population import Individual
+from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
 _REMEMBERED = 512  # replayed programs of a space that its surrogate is fitted to
@@ -92,15 +92,16 @@ class EvolutionarySearch:
         self._stale = self._stale + 1 if best == self.task.population.measured[:1] else 0
         self.task.model.update(self.task.name, [one.vector for one in individuals], seconds)
 
-    def _enter(self, pool: dict[str, Individual], found: Iterator[Individual | None]) -> None:
-        for one in found:
+    def _enter(self, pool: dict[str, Individual], requests: Iterable[Request]) -> None:
+        """Replay, and keep what is new."""
+        for one in self.task.workshop.replay_many(list(requests)):
             if one is None:
                 continue
             self._known.setdefault(one.space, {})[one.key] = one
             if one.key not in self.task.population.seen:
                 pool.setdefault(one.key, one)
 
-    def _drafted(self, count: int, *, best: bool) -> Iterator[Individual | None]:
+    def _drafted(self, count: int, *, best: bool) -> Iterator[Request]:
         """Replays of drafts: the best by the surrogate, or as they come."""
         drafts = self._tables()
         open_spaces = [n for n, draft in enumerate(drafts) if draft is not None]
@@ -117,7 +118,7 @@ class EvolutionarySearch:
                 np.random.default_rng(seed + 1).shuffle(order)
             share = count // len(open_spaces) + (space < count % len(open_spaces))
             for position in order[:share]:
-                yield self.task.workshop.replay(draft.decoded(rows, int(position)), space, seed)
+                yield Request(draft.decoded(rows, int(position)), space, seed)
 
     def _tables(self) -> list[Draft | None]:
         """The design spaces as tables; None for a space of which no sample survives."""
@@ -145,7 +146,7 @@ class EvolutionarySearch:
 
     def _children(
         self, pool: dict[str, Individual], count: int, generation: int, rng: Rng
-    ) -> Iterator[Individual | None]:
+    ) -> Iterator[Request]:
         """Mutants and crossings of the fastest measured and the best predicted programs."""
         parents = [p for p in self.task.population.parents(self.options.parents) if p.space >= 0]
         ranked = self._ranked(list(pool.values()))[: self.options.parents]
@@ -158,9 +159,9 @@ class EvolutionarySearch:
             trace = self._vary(parent, parents, rng)
             if trace is not None:
                 seed = derive_seed(self.task.seed, self.round, generation, slot)
-                yield self.task.workshop.replay(trace, parent.space, seed)
+                yield Request(trace, parent.space, seed)
 
-    def _near(self, count: int) -> Iterator[Individual | None]:
+    def _near(self, count: int) -> Iterator[Request]:
         """Unseen neighbours of the fastest programs, the fastest program's first."""
         left = count
         for parent in self.task.population.parents(4):
@@ -170,7 +171,7 @@ class EvolutionarySearch:
                 if left <= 0:
                     return
                 left -= 1
-                yield self.task.workshop.replay(trace, parent.space)
+                yield Request(trace, parent.space)
 
     def _vary(self, parent: Individual, parents: list[Individual], rng: Rng) -> Trace | None:
         """One to three mutations of a parent, or its crossing with another of its space."""

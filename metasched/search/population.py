@@ -6,51 +6,70 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metasched.cost.features import features
-from metasched.errors import ScheduleError, TraceError
+from metasched.errors import TuneError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
+from metasched.search.pool import ReplayPool
+from metasched.search.replaying import Replayed, Summary, replayed, with_decisions
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 
 
-@dataclass(eq=False)
 class Individual:
-    """A program that a trace gave.
+    """A program that a trace gave; what was not needed yet is made when it is asked for.
 
     Attributes:
         trace: the steps with their decisions, without the postprocs.
-        shipped: the steps with the postprocs, simplified: what is stored.
-        module: the scheduled program.
-        key: its structural hash.
+        key: structural hash of the program.
         space: position of the design space that it comes from; -1 for the default schedule.
+        vector: what the cost model sees.
         score: what the model said of it when it was chosen, None when it said nothing.
     """
 
-    trace: Trace
-    module: IRModule
-    key: str
-    space: int
-    target: Target = field(repr=False)
-    full: Trace = field(repr=False)
-    score: float | None = None
+    def __init__(
+        self,
+        trace: Trace,
+        key: str,
+        space: int,
+        workshop: Workshop,
+        *,
+        vector: np.ndarray[Any, Any] | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.trace, self.key, self.space = trace, key, space
+        self.score: float | None = None
+        self._workshop, self._vector, self._schedule = workshop, vector, schedule
 
-    @cached_property
+    @property
+    def schedule(self) -> Schedule:
+        """The whole schedule, postprocs included."""
+        if self._schedule is None:
+            self._schedule = self._workshop.again(self.trace, self.key)
+        return self._schedule
+
+    @property
+    def module(self) -> IRModule:
+        """The scheduled program."""
+        return self.schedule.mod
+
+    @property
     def vector(self) -> np.ndarray[Any, Any]:
-        """What the cost model sees."""
-        return features(self.module, self.target)
+        if self._vector is None:
+            self._vector = features(self.module, self._workshop.target)
+        return self._vector
 
     @cached_property
     def shipped(self) -> Trace:
-        """The whole trace, without steps whose results nothing uses."""
-        return self.full.simplified()
+        """The steps with the postprocs, without those that nothing uses: what is stored."""
+        return self.schedule.trace.simplified()
 
 
 @dataclass
@@ -68,6 +87,14 @@ class Survival:
         return self.survived / self.tried if self.tried else 1.0
 
 
+class Request(NamedTuple):
+    """A replay to do: a trace of a space, and the seed of what it has to draw."""
+
+    trace: Trace
+    space: int
+    seed: int = 0
+
+
 class Workshop:
     """Makes individuals of one task: spaces, postprocs and the exact replay.
 
@@ -77,12 +104,22 @@ class Workshop:
     """
 
     def __init__(
-        self, func: PrimFunc, target: Target, generator: SpaceGenerator, seed: int = 0
+        self,
+        func: PrimFunc,
+        target: Target,
+        generator: SpaceGenerator,
+        seed: int = 0,
+        pool: ReplayPool | None = None,
     ) -> None:
+        """`pool` replays on several cores; without one this process does."""
         self.func, self.target, self.generator = func, target, generator
         self.base = Schedule(func, seed=derive_seed(seed, "base"), check=False)
         self.spaces = generator.generate(func, target, derive_seed(seed, "space"))
         self.survival = Survival()
+        self._pool = pool
+        self._number: int | None = None
+        if pool is not None:
+            self._number = pool.prepare(func, self.spaces, tuple(generator.postprocs), target)
 
     def fresh(self, space: int, seed: int) -> Individual | None:
         """A random member of a space."""
@@ -94,6 +131,16 @@ class Workshop:
         """The program of a trace with (repaired) decisions; None when it is refused."""
         return self._make(trace, space, decisions, seed)
 
+    def replay_many(self, requests: Sequence[Request]) -> list[Individual | None]:
+        """`replay` of each, on all cores where there is a pool; the results are the same."""
+        found: list[Summary | str] | None = None
+        if self._pool is not None and self._number is not None:
+            jobs = [(r.space, _decisions(r.trace), r.seed) for r in requests]
+            found = self._pool.replay(self._number, jobs)
+        if found is None:
+            return [self.replay(r.trace, r.space, r.seed) for r in requests]
+        return [self._entered(r, one) for r, one in zip(requests, found, strict=True)]
+
     def finished(self, trace: Trace) -> Individual:
         """The program of a trace that holds its postprocs already, such as the default schedule.
 
@@ -102,25 +149,47 @@ class Workshop:
         sch = self.base.copy()
         trace.apply(sch)
         key = structural_hash(sch.mod)
-        return Individual(trace.before_postproc(), sch.mod, key, -1, self.target, sch.trace)
+        return Individual(trace.before_postproc(), key, -1, self, schedule=sch)
+
+    def again(self, trace: Trace, key: str) -> Schedule:
+        """The schedule of an individual that was replayed elsewhere.
+
+        Raises TuneError when it does not come out the same.
+        """
+        made = self._replayed(trace, "stored", 0)
+        if isinstance(made, str) or structural_hash(made.schedule.mod) != key:
+            raise TuneError(f"the replay of {key} in another process gave another program")
+        return made.schedule
+
+    def _entered(self, request: Request, result: Summary | str) -> Individual | None:
+        """What a worker told, as an individual."""
+        self.survival.tried += 1
+        if isinstance(result, str):
+            self.survival.reasons[result] += 1
+            return None
+        self.survival.survived += 1
+        self.survival.repaired += result.repairs
+        trace = with_decisions(request.trace, result.decisions, result.domains)
+        return Individual(trace, result.key, request.space, self, vector=result.vector)
 
     def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
         self.survival.tried += 1
-        sch = self.base.copy()
-        sch.state.rng.state = seed
-        try:
-            trace.apply(sch, decisions=decisions)
-            self.survival.repaired += sch.state.repairs
-            before = sch.trace
-            sch.enter_postproc()
-            for postproc in self.generator.postprocs:
-                postproc(sch, self.target)
-        except (ScheduleError, TraceError) as error:
-            self.survival.reasons[getattr(error, "reason", "trace-does-not-fit")] += 1
+        made = self._replayed(trace, decisions, seed)
+        if isinstance(made, str):
+            self.survival.reasons[made] += 1
             return None
         self.survival.survived += 1
-        key = structural_hash(sch.mod)
-        return Individual(before, sch.mod, key, space, self.target, sch.trace)
+        sch = made.schedule
+        self.survival.repaired += sch.state.repairs
+        return Individual(made.before, structural_hash(sch.mod), space, self, schedule=sch)
+
+    def _replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Replayed | str:
+        postprocs = self.generator.postprocs
+        return replayed(self.base, trace, decisions, seed, postprocs, self.target)
+
+
+def _decisions(trace: Trace) -> list[Any]:
+    return [entry.decision for _, entry in trace.sampling()]
 
 
 class Population:

@@ -1,0 +1,99 @@
+"""Replays on every core: worker processes that replay batches and send back keys and vectors.
+
+The results do not depend on how many workers there are. A worker that fails is named in a warning
+and this process does the work itself from then on.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from metasched.ir.func import PrimFunc
+from metasched.measure.process import Reply, Worker, wait
+from metasched.schedule.trace import Trace
+from metasched.search.replaying import Summary
+from metasched.space.generate import Postproc
+from metasched.target import Target
+
+_JOBS = "metasched.search.replaying:"
+_BATCH = 8  # replays sent at a time: long against a message, short against a round
+_LIMIT = 120.0  # seconds for one batch
+
+Request = tuple[int, list[Any], int]
+
+
+class ReplayPool:
+    """Workers shared by the tasks of a session; `close` ends them."""
+
+    def __init__(self, workers: int) -> None:
+        preload = _JOBS.rstrip(":")
+        self._workers = [Worker(f"replayer {n}", preload=preload) for n in range(workers)]
+        self._numbers = count()
+        self._broken = workers < 2
+        if not self._broken:
+            for worker in self._workers:
+                worker.start()
+
+    def prepare(
+        self,
+        func: PrimFunc,
+        spaces: Sequence[Trace],
+        postprocs: tuple[Postproc, ...],
+        target: Target,
+    ) -> int | None:
+        """Enter a task; its number, or None when this process has to replay it itself."""
+        if self._broken:
+            return None
+        number = next(self._numbers)
+        texts = [trace.to_json() for trace in spaces]
+        for worker in self._workers:
+            worker.submit(_JOBS + "prepare", number, func, texts, postprocs, target, limit=_LIMIT)
+        if all(reply.kind == "value" for reply in self._all_replies()):
+            return number
+        return None
+
+    def replay(self, number: int, requests: Sequence[Request]) -> list[Summary | str] | None:
+        """The results in the order of the requests; None when a worker has failed."""
+        if self._broken:
+            return None
+        batches = [requests[n : n + _BATCH] for n in range(0, len(requests), _BATCH)]
+        results: list[list[Summary | str] | None] = [None] * len(batches)
+        at: dict[Worker, int] = {}
+        waiting = list(range(len(batches)))
+        while waiting or at:
+            for worker in self._workers:
+                if waiting and not worker.busy:
+                    at[worker] = waiting.pop(0)
+                    job = (number, list(batches[at[worker]]))
+                    worker.submit(_JOBS + "replay_batch", *job, limit=_LIMIT)
+            for worker, reply in wait(self._workers):
+                if reply.kind != "value":
+                    self._fail(reply)
+                    return None
+                results[at.pop(worker)] = reply.value
+        return [one for batch in results if batch is not None for one in batch]
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.close()
+
+    def _all_replies(self) -> list[Reply]:
+        replies: list[Reply] = []
+        while len(replies) < len(self._workers):
+            for _, reply in wait(self._workers):
+                if reply.kind != "value":
+                    self._fail(reply)
+                replies.append(reply)
+        return replies
+
+    def _fail(self, reply: Reply) -> None:
+        """Go on without workers."""
+        if not self._broken:
+            text = f"{reply.kind}: {reply.message}"
+            warnings.warn(f"a replay worker failed ({text}); replaying in process", stacklevel=5)
+        self._broken = True
+        self.close()

@@ -1,0 +1,71 @@
+"""Replays in worker processes give the same individuals; a worker that fails is replaced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metasched.errors import TuneError
+from metasched.search.draft import Draft
+from metasched.search.pool import ReplayPool
+from metasched.search.population import Request, Workshop
+from metasched.tune import default_space
+from tests.search.tasks import TARGET, matmul
+
+
+@pytest.fixture
+def pool():
+    made = ReplayPool(2)
+    yield made
+    made.close()
+
+
+def requests(workshop: Workshop, count: int) -> list[Request]:
+    found = []
+    for space in range(len(workshop.spaces)):
+        draft = Draft(workshop.fresh(space, 1).trace, 0)
+        rows = draft.draw(200, np.random.default_rng(0))
+        found += [Request(draft.decoded(rows, n), space, n) for n in range(count)]
+    bad = found[0].trace.with_decision(found[0].trace.sampling()[0][0], [7, 7, 7])
+    return [*found, Request(bad, 0, 5)]
+
+
+def test_workers_and_this_process_make_the_same_individuals(pool):
+    func, space = matmul(32), default_space(TARGET)
+    here, there = Workshop(func, TARGET, space, 0), Workshop(func, TARGET, space, 0, pool)
+    wanted = requests(here, 12)
+    mine = here.replay_many(wanted)
+    other = [Request(_moved(r.trace, here, there, r.space), r.space, r.seed) for r in wanted]
+    theirs = there.replay_many(other)
+    assert [m.key for m in mine] == [t.key for t in theirs]
+    for a, b in zip(mine, theirs, strict=True):
+        assert np.array_equal(a.vector, b.vector)
+        assert a.trace.decisions() == b.trace.decisions()
+        assert b.shipped.to_json() == a.shipped.to_json()
+    assert here.survival.repaired == there.survival.repaired > 0
+
+
+def _moved(trace, here, there, space):
+    """The trace over the handles of another workshop's spaces."""
+    decisions = [e.decision for _, e in trace.sampling()]
+    first = there.fresh(space, 1).trace
+    for (position, _), decision in zip(first.sampling(), decisions, strict=True):
+        first = first.with_decision(position, decision)
+    return first
+
+
+def test_a_worker_that_dies_is_named_and_its_work_done_here(pool):
+    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
+    wanted = requests(workshop, 12)
+    pool._workers[0]._kill()
+    with pytest.warns(UserWarning, match=r"a replay worker failed \(.*in process"):
+        made = workshop.replay_many(wanted)
+    assert all(one is not None for one in made)
+    assert workshop.replay_many(wanted)[0].key == made[0].key
+
+
+def test_a_program_that_comes_out_otherwise_is_an_error():
+    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    one = workshop.fresh(0, 1)
+    with pytest.raises(TuneError, match="gave another program"):
+        workshop.again(one.trace, "another key")
