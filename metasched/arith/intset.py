@@ -211,7 +211,24 @@ def relax_ranges(
     shape: Sequence[Expr] | None = None,
     analyzer: Analyzer | None = None,
 ) -> list[Range] | None:
-    """The box that holds every instance of `ranges` while `dom` runs; see `region_of`."""
+    """The box that holds every instance of `ranges` while `dom` runs; see `region_of`.
+
+    Bounds in `dom` may depend on each other (`j` up to `i + 1`): what they leave is relaxed again.
+    """
+    found = _relax_all(ranges, dom, shape, analyzer)
+    for _ in dom:
+        if found is None or all(
+            free_vars(r.min).isdisjoint(dom) and free_vars(r.extent).isdisjoint(dom) for r in found
+        ):
+            break
+        found = _relax_all(found, dom, shape, analyzer)
+    return found
+
+
+def _relax_all(
+    ranges: Sequence[Range], dom: Domain, shape: Sequence[Expr] | None, analyzer: Analyzer | None
+) -> list[Range] | None:
+    """Every variable of `dom` replaced by its bounds, once."""
     scope: _Scope | None = None
     result: list[Range] = []
     for axis, r in enumerate(ranges):

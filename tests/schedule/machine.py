@@ -257,7 +257,7 @@ OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
 }
 
 
-ALL = {**OPS, **{k: v for k, v in MORE.items() if hasattr(Schedule, k)}, **LAYOUT_OPS}
+ALL = {**OPS, **{k: v for k, v in MORE.items() if hasattr(Schedule, k.split()[0])}, **LAYOUT_OPS}
 
 
 def program(number: int) -> PrimFunc:

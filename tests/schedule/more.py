@@ -39,10 +39,22 @@ def rolling_buffer(p: Player) -> None:
     p.sch.rolling_buffer(p.block(), 0)
 
 
+def copy_at(p: Player) -> None:
+    """read_at, write_at below a loop above the block."""
+    realize = p.pick(p.realizes())
+    side = p.pick(["read", "write"])
+    block = p.handle(realize)
+    loop = p.pick(p.loops(block))
+    regions = realize.block.reads if side == "read" else realize.block.writes
+    step = p.sch.read_at if side == "read" else p.sch.write_at
+    step(loop, block, p.number(max(1, len(regions))), p.pick(["global", "local"]))
+
+
 MORE = {
     "blockize": (8, blockize),
     "merge": (5, merge),
     "loop_partition": (5, loop_partition),
     "fuse_reduction_epilogue": (4, fuse_reduction_epilogue),
     "rolling_buffer": (3, rolling_buffer),
+    "read_at write_at": (6, copy_at),
 }

@@ -204,7 +204,19 @@ def symbolic(a: T.handle, b: T.handle):
             C[vi] = C[vi] + B[vi, vk]
 
 
+@T.prim_func
+def triangle(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
+    for i in range(6):
+        for j in range(i + 1):
+            with T.block("C"):
+                vi = T.axis.spatial(6, i)
+                vj = T.axis.spatial(6, j)
+                T.reads(A[vi], A[vj])
+                T.writes(C[vi, vj])
+                C[vi, vj] = A[vi] + A[vj]
+
+
 PROGRAMS: tuple[PrimFunc, ...] = (
     matmul, matmul_relu, elementwise, convolution, strided, fan_out, softmax, padded, argmax, unit,
-    symbolic,
+    symbolic, triangle,
 )  # fmt: skip

@@ -140,6 +140,20 @@ def test_order_that_matters_is_kept_or_refused():
     )  # fmt: skip
 
 
+@T.prim_func
+def chosen(A: T.Buffer((4, 1), "int32"), B: T.Buffer((4, 1), "int32")):
+    for i, j in T.grid(4, 1):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = T.Select(vi < 3, A[vi, vj], A[vi, vj])
+
+
+def test_loads_on_both_sides_of_a_choice_stay_in_the_declared_region():
+    sch = Schedule(chosen)
+    sch.transform_block_layout("B", lambda i, j: (i + j,))
+    check_transform(chosen, sch)
+
+
 def test_refusals():
     sch = Schedule(matmul)
 

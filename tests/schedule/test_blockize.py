@@ -288,6 +288,14 @@ def test_refusals_of_the_list_form():
     check_refused(sch, lambda: sch.blockize(["B", "S"]), "outer-reduction", "reduces over a loop")
 
 
+def test_an_init_and_a_body_are_no_run():
+    sch, loops = tiled()
+    sch.blockize(loops[3])
+    check_refused(
+        sch, lambda: sch.blockize(["C_init", "C"]), "not-consecutive", "do not follow each other"
+    )
+
+
 def test_several_blocks_stand_in_one_scope():
     sch, loops = tiled()
     sch.blockize(loops[3])

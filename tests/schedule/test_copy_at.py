@@ -111,6 +111,22 @@ def test_symbolic_extents():
     check_transform(rows, sch)
 
 
+def test_a_loop_whose_end_is_another_loop():
+    @T.prim_func
+    def triangle(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
+        for i in range(6):
+            for j in range(i + 1):
+                with T.block("C"):
+                    vi = T.axis.spatial(6, i)
+                    vj = T.axis.spatial(6, j)
+                    C[vi, vj] = A[vi] + A[vj]
+
+    sch = Schedule(triangle, seed=0)
+    sch.write_at(sch.get_loops("C")[1], "C", 0, "global")
+    assert [v.dom.extent.value for v in sch.get(sch.get_block("C_global")).iter_vars] == [6, 6]
+    check_transform(triangle, sch)
+
+
 def test_refusals():
     @T.prim_func
     def stages(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):

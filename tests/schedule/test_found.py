@@ -11,6 +11,7 @@ from schedule.programs import (
     padded,
     softmax,
     strided,
+    triangle,
     unit,
 )
 from schedule.test_blocks import start
@@ -134,15 +135,6 @@ def test_a_cache_within_a_block_stays_within_the_buffer() -> None:
 
 
 def test_a_block_is_not_made_of_a_triangle() -> None:
-    @T.prim_func
-    def triangle(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
-        for i in range(6):
-            for j in range(i + 1):
-                with T.block("C"):
-                    vi = T.axis.spatial(6, i)
-                    vj = T.axis.spatial(6, j)
-                    C[vi, vj] = A[vi]
-
     sch, (c,), ((i, j),) = start(triangle, "C")
     check_refused(sch, lambda: sch.blockize(i), "dependent-bound", "bound of j uses another loop")
 
@@ -152,3 +144,11 @@ def test_a_result_is_not_cached_within_an_init() -> None:
     sch.blockize(i)
     init = sch.get_block("C_init")
     check_refused(sch, lambda: sch.cache_write(init, 0, "local"), "in-init", "the init of C_o")
+
+
+def test_bounds_that_depend_on_loops_are_relaxed_to_the_end() -> None:
+    """The copy once ran up to `i + 1`, outside of the loop over i."""
+    sch, (c,), _ = start(triangle, "C")
+    check_refused(sch, lambda: sch.cache_write(c, 0, "global"), "region-cover", "not proved")
+    sch.cache_read(c, 0, "global")
+    check_transform(triangle, sch)

@@ -7,25 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from oracle import check_refused, check_transform
-from schedule.programs import elementwise, matmul, matmul_relu, strided, symbolic
+from schedule.programs import elementwise, matmul, matmul_relu, strided, symbolic, triangle
 
 from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 from metasched.script.printer import script
-
-
-@T.prim_func
-def triangle(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
-    for i in range(6):
-        for j in range(i + 1):
-            with T.block("C"):
-                vi = T.axis.spatial(6, i)
-                vj = T.axis.spatial(6, j)
-                T.reads(A[vi], A[vj])
-                T.writes(C[vi, vj])
-                C[vi, vj] = A[vi] + A[vj]
 
 
 @T.prim_func

@@ -185,6 +185,14 @@ def test_a_maximum_is_padded_in_space_only():
 
 
 @T.prim_func
+def column(A: T.Buffer((4, 1), "float32"), B: T.Buffer((4,), "float32")):
+    for i, j in T.grid(4, 1):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi] = A[vi, vj]
+
+
+@T.prim_func
 def conditional(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32")):
     for i in range(7):
         with T.block("B"):
@@ -225,6 +233,7 @@ def test_refusals():
     try_("divides", "divides by a value that would be a padded zero", [4], "divided", sch)
     try_("not-neutral", "would change the sum", [1, 4], "plus", sch)
     try_("not-neutral", "would change the sum", [1, 4], "scaled", sch)
+    try_("not-in-result", "B is not indexed by vj", [1, 2], "B", Schedule(column))
     try_("conditional-store", "B stores to B under a condition", [4], "B", Schedule(conditional))
     try_("has-predicate", "B has a predicate", [4], "B", Schedule(guarded))
     sch = Schedule(matmul)

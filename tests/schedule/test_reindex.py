@@ -178,6 +178,16 @@ def inner_loop(
             C[vi] = A[vi, I[vi] % 4]
 
 
+@T.prim_func
+def triangle(A: T.Buffer((4, 4), "float32"), B: T.Buffer((4, 4), "float32")):
+    for i in range(4):
+        for j in range(i + 1):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                vj = T.axis.spatial(4, j)
+                B[vi, vj] = A[vj, vi]
+
+
 def test_a_read_is_copied_into_the_order_of_the_iterators():
     for given in (("read", 0), "A", transpose.params[0]):
         sch = Schedule(transpose)
@@ -215,14 +225,27 @@ def test_a_tiled_block_is_reindexed_over_its_domain():
 
 def test_inside_a_block_only_what_it_touches_is_copied():
     sch = Schedule(matmul)
-    i, j, _ = sch.get_loops("C")
-    sch.blockize(j)
-    sch.reindex("C", ("read", 0))
-    assert "for ax0, ax1 in T.grid(1, 12)" in sch.script()
+    sch.blockize(sch.get_loops("C")[1])
+    sch.reindex("C", "A")
+    assert "A_reindex = T.alloc_buffer((12,)" in sch.script()
     check_transform(matmul, sch)
-    sch.reindex("C", ("read", 1))
+    sch.reindex("C", "B")
     check_transform(matmul, sch)
-    del i
+
+
+def test_triangular_loops():
+    sch = Schedule(triangle)
+    sch.reindex("B", "A")
+    check_transform(triangle, sch)
+    check_refused(sch, lambda: sch.reindex("B", "B"), "partial-domain", "never written")
+
+
+def test_a_block_inside_a_block_of_an_init_has_its_own_scope():
+    sch = Schedule(matmul)
+    sch.blockize(sch.blockize(sch.get_loops("C")[1]) and sch.get_loops("C_o")[0])
+    sch.reindex("C_init", ("write", 0))
+    assert "T.where" not in sch.script()
+    check_transform(matmul, sch)
 
 
 def test_nothing_is_staged_in_an_init():
