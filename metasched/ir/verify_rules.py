@@ -206,6 +206,8 @@ def _init(scope: Scope, block: Block) -> Iterator[str]:
     stack: list[Stmt] = [block.init]
     while stack:
         node = stack.pop()
+        if isinstance(node, Block):  # a block inside has buffers of its own
+            written.update(node.alloc_buffers, (m.buffer for m in node.match_buffers))
         if isinstance(node, BufferStore) and node.buffer not in written:
             yield f"the init of {block.name} writes {node.buffer.name}, the block does not"
         stack.extend(node.stmts)
