@@ -18,6 +18,7 @@ from metasched.schedule.primitives.cache import cache_buffer, clipped
 from metasched.schedule.primitives.staging import (
     beside,
     in_bounds,
+    known_ranges,
     require_free_of_init,
     stage,
     with_buffers,
@@ -60,7 +61,7 @@ def cache_inplace(
     read, write = (_touched(state, realize, buffer, r) for r in (old.reads, old.writes))
     loaded = read if covers(read, write) else union_regions(read, write)
     cache = cache_buffer(buffer, storage_scope)
-    known = Analyzer(ranges_of(state.loops_above(realize)))
+    known = Analyzer({**known_ranges(state, realize), **ranges_of(state.loops_above(realize))})
     copy_in, first = _copy(state, buffer, cache, cache.name, loaded, known)
     copy_out, second = _copy(state, cache, buffer, f"{cache.name}_back", write, known)
     scope = state.scope(realize)

@@ -204,6 +204,15 @@ def _require_neutral(
                 f"{block.name} divides by a value that would be a padded zero",
                 realize,
             )
+    for v in block.iter_vars:
+        for region in block.writes:
+            if v.is_spatial and v.var in grown and v.var not in accesses[region.buffer]:
+                raise state.error(
+                    "not-in-result",
+                    f"{region.buffer.name} is not indexed by {v.var.name}, so padded iterations "
+                    "would overwrite its elements",
+                    realize,
+                )
     reduced = [v for v in block.iter_vars if v.is_reduce and v.var in grown]
     if not reduced:
         return

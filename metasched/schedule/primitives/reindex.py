@@ -21,6 +21,7 @@ from metasched.schedule.primitives.staging import (
     chain_above,
     choose_buffer,
     in_bounds,
+    known_ranges,
     one_pattern,
     refuse_partial,
     require_free_of_init,
@@ -93,14 +94,14 @@ def put_stage(
     require_free_of_init(state, realize)
     block = realize.block
     covered = covered_iters(block, old)
-    ranges = {v.var: v.dom for v in block.iter_vars}
     refuse_own(state, realize, side, target)
     if side == "write":
         refuse_partial(state, realize, target)
         require_told(state, realize, old, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
-    missing = in_bounds(old, target.shape, Analyzer(ranges))
-    taken = dict(zip(ranges, run_ranges(state, realize), strict=True))
+    missing = in_bounds(old, target.shape, Analyzer(known_ranges(state, realize)))
+    names = [v.var for v in block.iter_vars]
+    taken = dict(zip(names, run_ranges(state, realize), strict=True))
 
     def at(point: tuple[Var, ...], indices: Sequence[Expr]) -> Indices:
         values = dict(zip([v.var for v in covered], point, strict=True))

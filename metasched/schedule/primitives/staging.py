@@ -175,12 +175,23 @@ def refuse_partial(state: State, realize: BlockRealize, buffer: Buffer) -> None:
     )
 
 
+def known_ranges(state: State, realize: BlockRealize) -> dict[Var, Range]:
+    """The ranges of the block's iterators and of those of the blocks around it."""
+    out = {v.var: v.dom for v in realize.block.iter_vars}
+    for above in state.ancestors(realize):
+        if isinstance(above, Block):
+            out.update((v.var, v.dom) for v in above.iter_vars)
+    return out
+
+
 def run_ranges(state: State, realize: BlockRealize) -> list[Range]:
     """The values that each iterator takes while the scope around the block runs once."""
-    ranges = ranges_of(state.loops_above(realize))
+    loops = state.loops_above(realize)
     out = []
     for v, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
-        found = relax_ranges([Range(value, IntImm(value.dtype, 1))], ranges)
+        found: list[Range] | None = [Range(value, IntImm(value.dtype, 1))]
+        for loop in reversed(loops):  # an inner loop's bounds may mention outer loops
+            found = None if found is None else relax_ranges(found, ranges_of([loop]))
         if found is None or covers(found, [v.dom]):
             out.append(v.dom)
         elif covers([v.dom], found):

@@ -10,9 +10,9 @@ from metasched.analysis.dependence import carried_dependence
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
-from metasched.ir.buffer import BufferRegion, Range
+from metasched.ir.buffer import BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var
-from metasched.ir.stmt import Block, BlockRealize, For, IterKind, IterVar, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
@@ -158,11 +158,19 @@ def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer)
     The iterators themselves are still the old ones.
     """
 
-    def on_expr(node: Expr) -> Expr | None:
-        return analyzer.simplify(node) if node.dtype.is_int and node.children else None
+    def simple(indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        return tuple(analyzer.simplify(i) if i.children else i for i in indices)
+
+    def on_expr(node: Expr) -> Expr | None:  # values stay as they are: regions speak of them
+        if isinstance(node, BufferLoad):
+            return BufferLoad(node.buffer, simple(node.indices), node.predicate)
+        return None
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        return evolve(node, indices=simple(node.indices)) if isinstance(node, BufferStore) else None
 
     def part(stmt: Stmt) -> Stmt:
-        return transform(substitute(stmt, values), None, on_expr)
+        return transform(substitute(stmt, values), on_stmt, on_expr)
 
     def regions(given: Sequence[BufferRegion]) -> tuple[BufferRegion, ...]:
         return tuple(
