@@ -311,7 +311,7 @@ class StmtCompiler(ExprCompiler):
             return True
 
         def starts(env: Env) -> bool:
-            for slot, low in reduce:
+            for slot, low in reduce:  # noqa: SIM110  a loop is faster here
                 if env[slot] != low(env):
                     return False
             return True
