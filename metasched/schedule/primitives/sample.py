@@ -119,6 +119,8 @@ def require(state: State, condition: Expr) -> None:
 
     When it fails while decisions are being drawn, the latest sampling that it mentions is drawn
     again among the decisions that satisfy it (see `Schedule`); in a replay it is refused.
+
+    requires  a condition that the sampled values decide
     """
     value = as_int(state.expr(condition))
     if value is None:
