@@ -161,11 +161,11 @@ def _run(state: State, nodes: Sequence[BlockRealize]) -> list[tuple[BlockRealize
         return [(nodes[0], nodes[0])]
     common = next(s for s in paths[0] if s is not nodes[0] and all(s in p for p in paths))
     pairs = [(n, p[p.index(common) - 1]) for n, p in zip(nodes, paths, strict=True)]
-    assert isinstance(common, SeqStmt)
-    order = {s: k for k, s in enumerate(common.items)}
+    order = {s: k for k, s in enumerate(common.stmts)}
     pairs.sort(key=lambda pair: order[pair[1]])
     places = [order[top] for _, top in pairs]
-    if places != list(range(places[0], places[0] + len(places))):
+    run = places == list(range(places[0], places[0] + len(places)))
+    if not isinstance(common, SeqStmt) or not run:
         raise state.error(
             "not-consecutive", "the blocks do not follow each other directly", pairs[0][0],
             hint="other statements stand between them, or two share a loop",

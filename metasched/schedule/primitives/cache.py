@@ -338,7 +338,8 @@ def clipped(r: Range, extent: Expr) -> Range:
     low, size, whole = as_int(r.min), as_int(r.extent), as_int(extent)
     if low is None or size is None or whole is None:
         return r
-    first, last = max(low, 0), min(low + size, whole)
+    first = max(low, 0)
+    last = max(first, min(low + size, whole))
     return Range.of(first, last - first) if (first, last) != (low, low + size) else r
 
 

@@ -36,6 +36,7 @@ from metasched.schedule.checks import (
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.cache import cache_buffer
+from metasched.schedule.primitives.division import fixed_domain
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -192,7 +193,7 @@ class _Site:
         used = frozenset().union(*(free_vars(r.min) | free_vars(r.extent) for r in region))
         outer = [n for n in self._above() if n.var in used]
         iters = [
-            IterVar(state.fresh_var(f"v{n}", o.var.dtype), Range(o.min, o.extent),
+            IterVar(state.fresh_var(f"v{n}", o.var.dtype), fixed_domain(state, o),
                     loop_iter_kind(o, ()))
             for n, o in enumerate(outer)
         ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import relax_ranges
 from metasched.arith.subspace import Divided, Division, subspace_divide
 from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
@@ -146,3 +147,16 @@ def _substituted(block: Block, values: dict[Var, Expr], iters: tuple[IterVar, ..
     exprs = [simple(e) for e in block.exprs]
     changed = block.rebuild([substitute(s, values) for s in block.stmts], exprs)
     return evolve(changed, iter_vars=iters)
+
+
+def fixed_domain(state: State, loop: For) -> Range:
+    """The range of a loop; where it depends on loops outside, one that holds all it can be."""
+    box = [Range(loop.min, loop.extent)]
+    above = state.loops_above(loop)
+    for outer in reversed(above):
+        box = relax_ranges(box, ranges_of([outer])) or box
+    if not (free_vars(box[0].min) | free_vars(box[0].extent)).isdisjoint(n.var for n in above):
+        raise state.error(
+            "dependent-bound", f"the range of {loop.var.name} depends on loops around it", loop
+        )
+    return box[0]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from metasched.analysis.block import loop_iter_kind
 from metasched.analysis.scope import Child
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import region_of, relax_ranges
+from metasched.arith.intset import region_of
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
@@ -26,6 +26,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.division import fixed_domain
 from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
 
@@ -131,7 +132,7 @@ def _holder(
 ) -> tuple[Block, dict[Var, Var]]:
     """An empty block with an iterator for each outer loop, and these by the loops' variables."""
     iters = [
-        IterVar(state.fresh_var(f"v{n.var.name}", n.var.dtype), _domain(state, n), kind)
+        IterVar(state.fresh_var(f"v{n.var.name}", n.var.dtype), fixed_domain(state, n), kind)
         for n, kind in zip(outer, kinds, strict=True)
     ]
     mine = {n.var: v.var for n, v in zip(outer, iters, strict=True)}
@@ -143,19 +144,6 @@ def _kind(loop: For, children: Sequence[Child]) -> IterKind:
     kind = loop_iter_kind(loop, children)
     waits = kind is IterKind.REDUCE and any(c.block.init is not None for c in children)
     return IterKind.OPAQUE if waits else kind
-
-
-def _domain(state: State, loop: For) -> Range:
-    """The range of a loop; where it depends on loops outside, one that holds all it can be."""
-    box = [Range(loop.min, loop.extent)]
-    above = state.loops_above(loop)
-    for outer in reversed(above):
-        box = relax_ranges(box, ranges_of([outer])) or box
-    if not (free_vars(box[0].min) | free_vars(box[0].extent)).isdisjoint(n.var for n in above):
-        raise state.error(
-            "dependent-bound", f"the range of {loop.var.name} depends on loops around it", loop
-        )
-    return box[0]
 
 
 def _realized(holder: Block, body: Stmt, values: Sequence[Expr]) -> BlockRealize:
