@@ -94,7 +94,7 @@ class _Scale:
             several = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
             stride = 1 + (last - first) // 8
             found = [m * 10.0**p for p in range(first, last + 1, stride) for m in several]
-            return [v for v in found if self.low <= math.log10(v) <= self.high]
+            return [v for v in found if v > 0 and self.low <= math.log10(v) <= self.high]
         rough = (self.high - self.low) / 6
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)

@@ -60,18 +60,18 @@ def blocks(n=1024):
     return stages, function([a, b, c, d], stages, [t])
 
 
-def test_hash_of_a_fresh_candidate(benchmark):
+def test_hash_of_a_fresh_candidate(benchmark, budget):
     """Budget 0.3 ms: the blocks are shared between candidates, the loops are new."""
+    budget("structural hash of a candidate", 0.3e-3)
     rng, base = random.Random(0), blocks()
     structural_hash(candidate(rng, base))
     benchmark.pedantic(structural_hash, setup=lambda: ((candidate(rng, base),), {}), rounds=200)
-    assert benchmark.stats["median"] < 0.9e-3
 
 
-def test_verify_of_a_candidate(benchmark):
+def test_verify_of_a_candidate(benchmark, budget):
+    budget("verify of a candidate", 5e-3)
     module = candidate(random.Random(0), blocks())
     benchmark(verify, module)
-    assert benchmark.stats["median"] < 5e-3
 
 
 def test_interpretation_of_a_matmul(benchmark):
