@@ -39,7 +39,8 @@ def test_rewrite(name: str) -> None:
     shape = HEADER.search(before).group(3)
     iters = ", ".join(f"v{v}" for v in variables)
     func = parse(
-        f'@T.prim_func\ndef f(A: T.Buffer(({shape},), "int32"), B: T.Buffer(({shape},), "int32")):\n'
+        f'@T.prim_func\ndef f(A: T.Buffer(({shape},), "int32"), '
+        f'B: T.Buffer(({shape},), "int32")):\n'
         f"    {before}:\n"
         '        with T.block("S"):\n'
         f'            {iters} = T.axis.remap("{"S" * len(variables)}", [{", ".join(variables)}])\n'
