@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import detect_iter_map, inverse_iter_map
 from metasched.arith.regions import block_access_regions
@@ -123,12 +124,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     store = _single_store(state, realize)
     if realize.predicate is not TRUE:
         raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
-    producers = scope.producers(realize.block.token)
-    if len(producers) != 1:
-        raise state.error(
-            "not-one-producer", f"{realize.block.name} has {len(producers)} producers", realize
-        )
-    producer = producers[0].realize
+    producer = _only_producer(state, scope, realize)
     require_complete(state, scope, producer)
     require_not_output(state, producer)
     inner, guard = _guarded_store(state, producer)
@@ -169,6 +165,16 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
         edit.delete(realize),
         edit.wrap(around, lambda s: _without(s, inner.buffer)),
     )
+
+
+def _only_producer(state: State, scope: Scope, realize: BlockRealize) -> BlockRealize:
+    """The one block whose results `realize` reads."""
+    producers = scope.producers(realize.block.token)
+    if len(producers) != 1:
+        raise state.error(
+            "not-one-producer", f"{realize.block.name} has {len(producers)} producers", realize
+        )
+    return producers[0].realize
 
 
 class _Solved:

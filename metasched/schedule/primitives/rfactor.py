@@ -60,14 +60,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     realize = below[0]
     scope = require_stage_pipeline(state, realize)
     require_reduction(state, scope, realize)
-    found = match_reducer(realize.block.init, realize.block.body)
-    if found is None or not found.commutative:
-        raise state.error(
-            "no-reducer",
-            f"{realize.block.name} is no commutative reduction that starts from its identity",
-            realize,
-            hint="known are sum, prod, min, max, and, or, argmin and argmax",
-        )
+    found = _reducer(state, realize)
     loops = state.loops_above(realize)
     _check_loops(state, realize, loops, node)
     ndim = len(found.indices)
@@ -99,6 +92,19 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     while not isinstance(partial, BlockRealize):
         partial = partial.stmts[0]
     return state.new_block(partial.block.token)
+
+
+def _reducer(state: State, realize: BlockRealize) -> Reduction:
+    """The commutative reduction that the block is."""
+    found = match_reducer(realize.block.init, realize.block.body)
+    if found is None or not found.commutative:
+        raise state.error(
+            "no-reducer",
+            f"{realize.block.name} is no commutative reduction that starts from its identity",
+            realize,
+            hint="known are sum, prod, min, max, and, or, argmin and argmax",
+        )
+    return found
 
 
 def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> None:
