@@ -324,6 +324,7 @@ class Schedule:
     tensorize = recorded(p.tensorize)
     merge = recorded(p.merge)
     loop_partition = recorded(p.loop_partition)
+    rolling_buffer = recorded(p.rolling_buffer)
     read_at = recorded(p.read_at)
     write_at = recorded(p.write_at)
     fuse_reduction_epilogue = recorded(p.fuse_reduction_epilogue)

@@ -34,6 +34,7 @@ from metasched.schedule.primitives.reindex_cache import reindex_cache_read, rein
 from metasched.schedule.primitives.reorder import reorder
 from metasched.schedule.primitives.reorder_block_iter_var import reorder_block_iter_var
 from metasched.schedule.primitives.rfactor import rfactor
+from metasched.schedule.primitives.rolling_buffer import rolling_buffer
 from metasched.schedule.primitives.sample import (
     enter_postproc,
     require,
@@ -58,7 +59,7 @@ __all__ = [
     "get_output_blocks", "get_producers", "loop_partition", "merge", "pad_einsum", "parallel",
     "read_at", "reindex", "reindex_cache_read", "reindex_cache_write", "reorder",
     "reorder_block_iter_var", "require", "reverse_compute_at", "reverse_compute_inline", "rfactor",
-    "sample_categorical", "sample_compute_location", "sample_partitioned_tile",
+    "rolling_buffer", "sample_categorical", "sample_compute_location", "sample_partitioned_tile",
     "sample_perfect_tile", "set_scope", "split", "storage_align", "tensorize",
     "transform_block_layout", "transform_layout", "unannotate", "unroll",
     "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize", "write_at",
