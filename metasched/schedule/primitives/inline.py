@@ -9,7 +9,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import detect_iter_map, inverse_iter_map
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.expr import LT, TRUE, Expr, Var, as_int, compare, logical_and
+from metasched.ir.expr import EQ, LT, TRUE, Expr, Var, as_int, compare, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
 from metasched.ir.visit import (
     free_vars,
@@ -153,6 +153,10 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     if guard is not None:
         body = IfThenElse(guard, body)
     residual = _residual(analyzer, realize.block, at_store)
+    for read, stored in zip(solved.indices, inner.indices, strict=True):
+        here = analyzer.simplify(substitute(read, at_store))
+        if not analyzer.equal(here, stored):  # an index of one value, stored at others too
+            residual = logical_and(residual, analyzer.simplify(compare(EQ, here, stored)))
     at_loops = dict(
         zip((v.var for v in producer.block.iter_vars), producer.iter_values, strict=True)
     )
@@ -180,8 +184,10 @@ def _only_producer(state: State, scope: Scope, realize: BlockRealize) -> BlockRe
 class _Solved:
     """Iterators of a consumer as functions of the indices it loads at."""
 
-    def __init__(self, names: list[Var], values: Mapping[Var, Expr]) -> None:
-        self.names, self.values = names, values
+    def __init__(
+        self, names: list[Var], values: Mapping[Var, Expr], indices: tuple[Expr, ...]
+    ) -> None:
+        self.names, self.values, self.indices = names, values, indices
 
 
 def _solve_loads(
@@ -217,7 +223,7 @@ def _solve_loads(
     solved = dict(inverse_iter_map(found.sums, names))
     for var, dom in iters.items():
         solved.setdefault(var, dom.min)  # one iteration only: nothing to solve for
-    return _Solved(names, solved)
+    return _Solved(names, solved, indices)
 
 
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
