@@ -222,6 +222,8 @@ def as_python(entries: Sequence[Entry], names: Names) -> str:
         if len(entry.outputs) == 1 and entry.kind.many:
             out += ","
         lines.append(f"    {out} = {call}" if out else f"    {call}")
+    if any(" T." in line or "(T." in line for line in lines):  # an expression in script words
+        lines.insert(0, "    from metasched.script import tir as T")
     body = "\n".join(lines) if lines else "    pass"
     return f"def apply_trace(sch):\n{body}\n"
 
