@@ -70,6 +70,36 @@ def test_regions_are_replaced_and_marked():
     becomes(elementwise, sch, annotated)
 
 
+@T.prim_func
+def pairs(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
+    for i, j in T.grid(6, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.reads(A[vi], A[vj])
+            T.writes(C[vi, vj])
+            C[vi, vj] = A[vi] + A[vj]
+
+
+def test_several_regions_of_a_buffer():
+    sch = Schedule(pairs)
+    step = lambda: sch.annotate_buffer_access("C", 0, "read", lambda i, j: j)  # noqa: E731
+    check_refused(sch, step, "touches-more", r"A\[vi\] is not proved to lie in one")
+    step = lambda: sch.unsafe_hide_buffer_access("C", "read", [0])  # noqa: E731
+    check_refused(sch, step, "touches-more", r"A\[vi\] is not proved to lie in one")
+    sch.annotate_buffer_access("C", 0, "read", lambda i, j: ((T.min(i, j), T.max(i, j) + 1),))
+    assert "tir as T" in sch.trace.as_python()
+    check_transform(pairs, sch)
+    sch.unsafe_hide_buffer_access("C", "read", [1])
+    check_transform(pairs, sch)
+
+
+def test_a_mark_outlives_the_region_it_names():
+    sch = Schedule(matmul_relu)
+    sch.annotate_buffer_access("C", 0, "read", lambda i, j, k: (i, k))
+    sch.decompose_reduction("C", sch.get_loops("C")[0])
+    check_transform(matmul_relu, sch)
+
+
 def test_room_for_declared_regions_is_allocated():
     sch = Schedule(elementwise)
     sch.compute_at("B", sch.get_loops("C")[0])

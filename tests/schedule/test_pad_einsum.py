@@ -208,6 +208,21 @@ def test_a_buffer_smaller_than_its_guarded_iterator():
     check_transform(matmul, sch)
 
 
+@T.prim_func
+def unit(A: T.Buffer((1, 6), "int32"), C: T.Buffer((1, 6), "int32")):
+    for i, j in T.grid(1, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] * 3
+
+
+def test_results_of_a_unit_dimension_are_cut_in_the_block_itself():
+    sch = Schedule(unit)
+    sch.pad_einsum("C", [2, 1])
+    sch.reverse_compute_inline("C_pad")
+    check_transform(unit, sch)
+
+
 def test_new_blocks_have_different_names():
     sch = Schedule(matmul)
     sch.reindex("C", ("write", 0))

@@ -71,7 +71,8 @@ def align_addressed(func: PrimFunc) -> PrimFunc:
 def with_room(block: Block, body: Stmt) -> Stmt:
     """`body` with the corners of the regions that `block` declares explicitly."""
     for side, regions in (("read", block.reads), ("write", block.writes)):
-        for index in block.annotations.get(f"explicit_{side}_region", ()):
+        marked = block.annotations.get(f"explicit_{side}_region", ())
+        for index in (n for n in marked if n < len(regions)):  # a step may have split the block
             for corner in _corners(regions[index]):
                 body = AttrStmt(regions[index].buffer, ROOM, corner, body)
     return body

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from metasched.analysis.access import accesses
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
+from metasched.arith.intset import covers
 from metasched.errors import MetaschedError, TypeMismatchError, VerifyError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, as_expr
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, evolve
 from metasched.ir.verify import verify
@@ -69,7 +72,7 @@ def annotate_buffer_access(
         return evolve(node, annotations=notes, **{f"{buf_type}s": named})
 
     state.commit(edit.wrap(realize.block, change))
-    _require_honest(state, realize)
+    _require_honest(state, realize, buf_type, [buffer])
 
 
 @primitive()
@@ -100,7 +103,7 @@ def unsafe_hide_buffer_access(
         )
     left = tuple(r for n, r in enumerate(regions) if n not in hidden)
     state.commit(edit.wrap(realize.block, lambda s: evolve(s, **{f"{buf_type}s": left})))
-    _require_honest(state, realize)
+    _require_honest(state, realize, buf_type, [regions[n].buffer for n in hidden])
 
 
 def _require_side(state: State, buf_type: str) -> None:
@@ -108,14 +111,34 @@ def _require_side(state: State, buf_type: str) -> None:
         raise state.error("bad-side", f'buf_type is {buf_type!r}, not "read" or "write"')
 
 
-def _require_honest(state: State, realize: BlockRealize) -> None:
-    """The module still verifies: its blocks declare what they certainly touch."""
+def _require_honest(
+    state: State, realize: BlockRealize, side: str, buffers: Sequence[Buffer]
+) -> None:
+    """The module still verifies: its blocks declare what they certainly touch.
+
+    Where several regions of a buffer are declared, which the general rule leaves alone, each
+    access of the block itself lies in one of them.
+    """
     try:
         verify(state.mod)
     except VerifyError as error:
         raise state.error(
             "touches-more", f"the declared regions would be wrong: {error}", realize
         ) from None
+    block = state.index.blocks[realize.block.token].block
+    before = realize.block.reads if side == "read" else realize.block.writes
+    after = block.reads if side == "read" else block.writes
+    several = {b for b in buffers if sum(r.buffer is b for r in before) > 1}
+    for access in accesses(block):
+        if access.buffer in several and access.is_write is (side == "write"):
+            regions = [r.region for r in after if r.buffer is access.buffer]
+            if not any(covers(r, access.region.region) for r in regions):
+                raise state.error(
+                    "touches-more",
+                    f"the declared regions would be wrong: {show_region(access.region)} is not "
+                    "proved to lie in one of them",
+                    realize,
+                )
 
 
 def _ranges_map(
