@@ -5,6 +5,7 @@ from __future__ import annotations
 from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.parallel import emit_parallel
+from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
@@ -61,6 +62,8 @@ def _dispatch(e: Emitter, node: For) -> None:
     elif node.kind is ForKind.VECTORIZED and e.lane is None:
         _vectorized(e, node, extent)
     elif extent.const is not None and _unrolls(e, node):
+        if emit_transpose(e, node):
+            return
         for i in range(int(extent.const)):
             with e.bound(node.var, literal(i, node.var.dtype)):
                 e.statement(node.body)

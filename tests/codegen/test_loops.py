@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, call, integers
+from codegen.kernels import NATIVE, agree, build, call, integers
 
 MATMUL = """
 @T.prim_func
@@ -265,3 +265,33 @@ def test_arrays_need_only_the_alignment_of_their_items() -> None:
     a[...], b[...] = integers((4, 3)), integers((3, 40), seed=2)
     assert call(build(text), a, b, c) == 0
     np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(16, "float32"), (8, "int32"), (4, "float32")])
+def test_squares_are_transposed_in_registers(n, dtype):
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((48, 48), "{dtype}"), B: T.Buffer((48, 48), "{dtype}")):
+    for jo, io in T.grid({48 // n}, {48 // n}):
+        for i in T.unroll({n}):
+            for j in T.vectorized({n}):
+                with T.block("B"):
+                    vi = T.axis.spatial(48, io * {n} + i)
+                    vj = T.axis.spatial(48, jo * {n} + j)
+                    B[vi, vj] = A[vj, vi]
+"""
+    compiled = agree(text, integers((48, 48), dtype), np.zeros((48, 48), dtype))
+    assert ("shufflevector" in compiled.llvm_ir) == (NATIVE.vector_bits >= n * 32)
+
+
+def test_a_transposition_onto_itself_runs_element_by_element():
+    text = """
+@T.prim_func
+def main(A: T.Buffer((16, 16), "float32")):
+    for i in T.unroll(16):
+        for j in T.vectorized(16):
+            with T.block("A"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                A[vi, vj] = A[vj, vi]
+"""
+    assert "shufflevector" not in build(text).llvm_ir

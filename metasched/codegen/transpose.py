@@ -1,0 +1,98 @@
+"""Transpositions in registers: a square of loads along one loop and stores along the other.
+
+    for i in T.unroll(16): for j in T.vectorized(16): B[.. + i * s + j] = A[.. + j * t + i]
+
+Lane by lane this takes a load and an insertion for each element; as rows of A, exchanged between
+registers in log2(16) rounds, a quarter of an instruction.
+"""
+
+from __future__ import annotations
+
+from metasched.codegen.emit import Emitter
+from metasched.codegen.memory import load, store
+from metasched.codegen.values import Val, literal
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import Expr, IntImm, Var, as_int
+from metasched.ir.op import Ramp
+from metasched.ir.stmt import BufferStore, For, ForKind
+from metasched.ir.visit import free_vars
+from metasched.lower.affine import affine
+
+
+def emit_transpose(e: Emitter, node: For) -> bool:
+    """Emit an unrolled loop as a transposition if it is one; returns whether it was."""
+    found = _match(e, node)
+    if found is None:
+        return False
+    inner, target, source = found
+    n = as_int(node.extent) or 1
+    rows = []
+    with e.bound(node.var, literal(0, node.var.dtype)):
+        for j in range(n):
+            with e.bound(inner.var, literal(j, inner.var.dtype)):
+                rows.append(load(e, source.buffer, _row(source.indices[0], n), None))
+    for i, column in enumerate(_exchanged(e, rows)):
+        with (
+            e.bound(node.var, literal(i, node.var.dtype)),
+            e.bound(inner.var, literal(0, inner.var.dtype)),
+        ):
+            store(e, target.buffer, _row(target.indices[0], n), column, None)
+    return True
+
+
+def _row(index: Expr, lanes: int) -> Expr:
+    return Ramp(index, IntImm(index.dtype, 1), lanes)
+
+
+def _match(e: Emitter, node: For) -> tuple[For, BufferStore, BufferLoad] | None:
+    inner, n = node.body, as_int(node.extent)
+    if e.lane is not None or n is None or not isinstance(inner, For):
+        return None
+    if inner.kind is not ForKind.VECTORIZED or as_int(inner.extent) != n:
+        return None
+    target = inner.body
+    if not isinstance(target, BufferStore) or not isinstance(target.value, BufferLoad):
+        return None
+    source = target.value
+    bits = target.buffer.dtype.bits
+    full = bits >= 32 and n * bits <= e.module.vector_bits and n in (4, 8, 16)
+    if not full or source.buffer.dtype is not target.buffer.dtype:
+        return None
+    if source.buffer.data is target.buffer.data:
+        return None
+    along = _factors(target.indices[0], node.var, inner.var)
+    across = _factors(source.indices[0], node.var, inner.var)
+    if along is None or across is None or along[1] != 1 or across[0] != 1:
+        return None
+    return inner, target, source
+
+
+def _factors(index: Expr, outer: Var, inner: Var) -> tuple[int, int] | None:
+    """The coefficients of the two variables in an index; None where it is not linear in them."""
+    terms, _ = affine(index)
+    if any({outer, inner} & free_vars(atom) for atom in terms if atom not in (outer, inner)):
+        return None
+    return terms.get(outer, 0), terms.get(inner, 0)
+
+
+def _exchanged(e: Emitter, rows: list[Val]) -> list[Val]:
+    """The columns of a square of rows: blocks off the diagonal change places, halved each round."""
+    n = len(rows)
+    half = n // 2
+    while half:
+        after = list(rows)
+        for i in range(n):
+            if i & half:
+                continue
+            a, b = rows[i], rows[i + half]
+            low = [lane if not lane & half else n + lane - half for lane in range(n)]
+            high = [lane + half if not lane & half else n + lane for lane in range(n)]
+            after[i], after[i + half] = _shuffle(e, a, b, low), _shuffle(e, a, b, high)
+        rows, half = after, half // 2
+    return rows
+
+
+def _shuffle(e: Emitter, a: Val, b: Val, lanes: list[int]) -> Val:
+    mask = ", ".join(f"i32 {lane}" for lane in lanes)
+    text = f"shufflevector {a.typed}, {b.typed}, <{len(lanes)} x i32> <{mask}>"
+    return e.pure(text, a.dtype, a.lanes, a, b)
