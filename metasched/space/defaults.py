@@ -7,6 +7,7 @@ from metasched.space.module import Module, user_modules
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
+from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.register_tiling import RegisterTiling
@@ -34,6 +35,7 @@ def _cpu(target: Target) -> tuple[Module, ...]:
         ApplyCustomRule(target),
         InlineConstantScalars(),
         AutoInline(),
+        MatrixForm(bits),
         RegisterTiling(
             bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)
         ),

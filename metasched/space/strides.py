@@ -5,9 +5,10 @@ from __future__ import annotations
 from metasched.analysis.access import Access, accesses, strides
 from metasched.analysis.affine import linear
 from metasched.analysis.scope import Child
+from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import Block, For, IterVar
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, substitute
 
 
 def iter_stride(access: Access, var: Var) -> int | None:
@@ -50,6 +51,28 @@ def has_vectors(block: Block) -> bool:
             if all(s == 1 or (s == 0 and not w) for w, s in moves):
                 return True
     return False
+
+
+def lanes_together(block: Block, var: Var, most: int) -> int:
+    """The most lanes (a power of two up to `most`) that an iterator's aligned groups of them move
+    along memory element by element, or not at all: 4 for B[v // 4, 0, v % 4]."""
+    lanes = 1
+    while lanes * 2 <= most and all(_together(a, var, lanes * 2) for a in accesses(block)):
+        lanes *= 2
+    return lanes
+
+
+def _together(access: Access, var: Var, lanes: int) -> bool:
+    group, lane = Var("group", var.dtype), Var("lane", var.dtype)
+    analyzer = Analyzer({group: (0, 1 << 16), lane: (0, lanes)})
+    moved, total = group * lanes + lane, 0
+    for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
+        form = linear(analyzer.simplify(substitute(index, {var: moved})))
+        by = as_int(step)
+        if by is None or any(lane in free_vars(a) for a in form.terms if a is not lane):
+            return False
+        total += form.terms.get(lane, 0) * by
+    return total == 1 or (total == 0 and not access.is_write)
 
 
 def contiguous(child: Child, loop: For) -> bool:

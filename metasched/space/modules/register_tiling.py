@@ -21,14 +21,15 @@ from dataclasses import dataclass
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import TILED
+from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
-from metasched.ir.expr import EQ, Expr, as_expr, as_int, compare
+from metasched.ir.expr import EQ, Expr, Var, as_expr, as_int, compare
 from metasched.ir.stmt import Block
 from metasched.ir.visit import free_vars
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.strides import iter_stride, vector_iter
+from metasched.space.strides import iter_stride, lanes_together, vector_iter
 from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
 
 STRUCTURE = "SSRRS"
@@ -93,13 +94,16 @@ class RegisterTiling:
         if widths[0] < 2:
             return None
         position = node.iter_vars.index(vector)
-        packable = [None, *_operands(node, position)] if self.pack else [None]
+        operands = lane_operands(node, vector.var)
+        packable: list[Operand | None] = list(operands) if self.pack else []
+        if all(o.contiguous for o in operands) or not packable:
+            packable.insert(0, None)
         return _Plan(position, tuple(widths), tuple(packable))
 
     # -- the steps ---------------------------------------------------------------------------------
 
     def _apply(
-        self, sch: Schedule, block: BlockRV, plan: _Plan, pack: int | None, strict: bool
+        self, sch: Schedule, block: BlockRV, plan: _Plan, pack: Operand | None, strict: bool
     ) -> None:
         """All steps; `strict` adds the constraints that a small block may be unable to meet."""
         finish = epilogue(sch, block)
@@ -107,6 +111,7 @@ class RegisterTiling:
             finish = sch.cache_write(block, 0, "local")
         else:
             sch.set_scope(block, 0, "local")
+        panel = None if pack is None else _panel(sch, block, pack, plan.vector)
         every = axes(sch, block)
         width, tiles = self._sample(sch, sch.get(block), every, plan, pack, strict)
         parts = [(a, *tiles[a]) for a in every]
@@ -117,17 +122,51 @@ class RegisterTiling:
         place = levels[_MIDDLE][-1]
         sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
         depth = 1 + len(levels[_MIDDLE])
-        _vectors(sch, _inner_loops(sch, finish, depth), _last_dim(sch, finish), width)
-        if pack is not None:
-            panel = sch.cache_read(block, pack, "global")
-            sch.compute_at(panel, outer, preserve_unit_loops=True)
-            inner = _inner_loops(sch, panel, 1)
-            sch.vectorize(sch.split(inner[-1], [None, width])[1])
+        lane = _last_dim(sch, finish)
+        most = _together(sch, finish, lane, max(plan.widths))
+        wide = width if most >= max(plan.widths) else most
+        _vectors(sch, _inner_loops(sch, finish, depth), lane, wide)
+        if panel is not None:
+            self._fill(sch, panel, outer, plan, width)
         for loop in levels[_UNROLLED]:
             sch.unroll(loop)
         _vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         sch.parallel(outer)
         sch.annotate(block, TILED, STRUCTURE)
+
+    def _fill(
+        self, sch: Schedule, panel: BlockRV, place: LoopRV, plan: _Plan, width: ExprRV | int
+    ) -> None:
+        """Compute a panel at a loop, with vectors along its lanes."""
+        node = sch.get(panel)
+        lane = node.iter_vars.index(
+            next(v for v in node.iter_vars if v.var is node.writes[0].region[-1].min)
+        )
+        across = self._across(node, max(plan.widths))
+        sch.compute_at(panel, place, preserve_unit_loops=True)
+        loops = _inner_loops(sch, panel, 1)
+        most = _together(sch, panel, lane, max(plan.widths))
+        if most < 4 and across is not None:
+            rows, lanes = (sch.split(loops[n], [None, width]) for n in (across, lane))
+            rest = [loop for n, loop in enumerate(loops) if n not in (across, lane)]
+            sch.reorder(*rest, lanes[0], rows[0], rows[1], lanes[1])
+            sch.unroll(rows[1])
+            sch.vectorize(lanes[1])
+            return
+        if lane != len(loops) - 1:
+            loops.append(loops.pop(lane))
+            sch.reorder(*loops)
+        wide = width if most in (1, max(plan.widths)) else most
+        sch.vectorize(sch.split(loops[-1], [None, wide])[1])
+
+    def _across(self, node: Block, width: int) -> int | None:
+        """The iterator of a panel along which its source is contiguous: squares of it and the lanes
+        are transposed in registers."""
+        (source,) = [a for a in accesses(node) if not a.is_write]
+        for n, v in enumerate(node.iter_vars):
+            if iter_stride(source, v.var) == 1 and (as_int(v.dom.extent) or 1) % width == 0:
+                return n
+        return None
 
     def _sample(
         self,
@@ -135,7 +174,7 @@ class RegisterTiling:
         node: Block,
         every: Sequence[Axis],
         plan: _Plan,
-        pack: int | None,
+        pack: Operand | None,
         strict: bool,
     ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
         """The width of a vector and, for each axis, its levels and factors."""
@@ -152,7 +191,7 @@ class RegisterTiling:
         tiles[vector] = (places, columns)
         rows: list[ExprRV] = []
         for axis in spatial:
-            if axis.extent == 1:
+            if axis.extent == 1 or (pack is not None and axis.position in pack.batch):
                 tiles[axis] = ((_PARALLEL,), ())
             elif axis is not vector:
                 taken = sch.sample_perfect_tile(axis.loop, 3, max(1, self.registers - 2))
@@ -161,7 +200,7 @@ class RegisterTiling:
         vectors = columns[-1] // width
         results = as_expr(product([*rows, vectors]))
         sch.require(results + vectors + 1 <= self.registers)
-        least = self._least(spatial, vector, plan)
+        least = self._least([a for a in spatial if tiles[a][1]], vector, plan)
         if strict and least > 1:
             sch.require(results >= least)
         body = self._reduction(sch, every, tiles)
@@ -175,7 +214,7 @@ class RegisterTiling:
 
     def _least(self, spatial: Sequence[Axis], vector: Axis, plan: _Plan) -> int:
         """How many accumulators can be asked for: `chains`, or as many as there may be at all."""
-        width = plan.widths[-1]
+        width = plan.widths[0]
         wide = {d // width for d in divisors(vector.extent or 1) if d % width == 0}
         counts = {w for w in wide if w <= 4} or {1}
         for axis in spatial:
@@ -213,7 +252,10 @@ class RegisterTiling:
         n = self.cores
         if n < 2:
             return
-        outer = product([tiles[a][1][0] for a in spatial if tiles[a][1]])
+        whole = math.prod(a.extent or 1 for a in spatial if not tiles[a][1])
+        if whole % n == 0:
+            return
+        outer = product([whole, *(tiles[a][1][0] for a in spatial if tiles[a][1])])
         if isinstance(outer, Expr):
             sch.require((outer + (n - 1)) // n * (n * 8) <= outer * 9)
 
@@ -224,11 +266,11 @@ class RegisterTiling:
         every: Sequence[Axis],
         columns: Sequence[ExprRV],
         plan: _Plan,
-        pack: int,
+        pack: Operand,
     ) -> None:
         """A panel that stays in the cache while all rows pass over it."""
         depth = math.prod(a.extent or 1 for a in every if not a.spatial)
-        room = self.panel_bytes // max(1, depth * node.reads[pack].buffer.dtype.bits // 8)
+        room = self.panel_bytes // max(1, depth * node.reads[pack.index].buffer.dtype.bits // 8)
         if room >= 2 * max(plan.widths):
             sch.require(columns[1] * columns[2] <= room)
 
@@ -239,23 +281,62 @@ class _Plan:
 
     vector: int
     widths: tuple[int, ...]
-    packable: tuple[int | None, ...]
+    packable: tuple[Operand | None, ...]
 
 
-def _operands(block: Block, vector: int) -> list[int]:
-    """The reads that can be packed: contiguous along the vector, the same for all rows."""
-    lane = block.iter_vars[vector].var
-    rows = {v.var for v in block.iter_vars if v.is_spatial and v.var is not lane}
-    long = {v.var for v in block.iter_vars if (as_int(v.dom.extent) or 2) > 1}
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A read that varies along the lanes.
+
+    Attributes:
+        index: of the read.
+        contiguous: whether the lanes lie side by side in memory, so that packing is a choice.
+        batch: positions of the other spatial iterators it varies with: each has panels of its own.
+    """
+
+    index: int
+    contiguous: bool
+    batch: tuple[int, ...]
+
+
+def lane_operands(block: Block, lane: Var) -> list[Operand]:
+    """The reads that vary along `lane` and are no larger by the block's iterators than they are.
+
+    (An input that is read in windows would grow: its neighbouring windows overlap.)
+    """
     found = []
     for index, region in enumerate(block.reads):
-        used = set().union(*(free_vars(r.min) for r in region.region))
         loads = [a for a in accesses(block) if not a.is_write and a.buffer is region.buffer]
-        if not loads or lane not in used or used & rows & long:
+        used = set().union(*(free_vars(i) for a in loads for i in a.indices)) if loads else set()
+        if lane not in used or region.buffer is block.writes[0].buffer or len(loads) != 1:
             continue
-        if all(iter_stride(a, lane) == 1 and lane in free_vars(a.indices[-1]) for a in loads):
-            found.append(index)
+        iters = [v for v in block.iter_vars if v.var in used]
+        size = math.prod(as_int(v.dom.extent) or 1 for v in iters)
+        if size > math.prod(as_int(n) or 1 for n in region.buffer.shape):
+            continue
+        rows = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
+        batch = tuple(block.iter_vars.index(v) for v in iters if v.var in rows - {lane})
+        found.append(Operand(index, iter_stride(loads[0], lane) == 1, batch))
     return found
+
+
+def _panel(sch: Schedule, block: BlockRV, operand: Operand, vector: int) -> BlockRV:
+    """A copy of an operand by the block's iterators, the lanes last."""
+    panel = sch.reindex(block, ("read", operand.index))
+    node = sch.get(block)
+    region = node.reads[operand.index].region
+    lane = next(n for n, r in enumerate(region) if r.min is node.iter_vars[vector].var)
+    if lane != len(region) - 1:
+        inputs = [Var(f"i{n}") for n in range(len(region))]
+        order = IndexMap(tuple(inputs), (*inputs[:lane], *inputs[lane + 1 :], inputs[lane]))
+        sch.transform_layout(block, ("read", operand.index), order)
+    return panel
+
+
+def _together(sch: Schedule, block: BlockRV, position: int, most: int) -> int:
+    """How many lanes of an iterator a copying block can move at once."""
+    node = sch.get(block)
+    return lanes_together(node, node.iter_vars[position].var, most)
 
 
 def _inner_loops(sch: Schedule, block: BlockRV, depth: int) -> list[LoopRV]:

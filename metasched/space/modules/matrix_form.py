@@ -1,0 +1,199 @@
+"""matrix_form: blocks whose indices divide or whose lanes are few iterate like matrix products.
+
+Three rewritings of the iterators, which the tiling modules after it then see as plain ones:
+
+    h in 16, indices h // 2, h % 2   ->  phases h % 2, outside, and h // 2  (convolution transposed)
+    c in 256, index c // 64          ->  groups c // 64 and channels c % 64 (convolution in groups)
+    o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
+
+Before that, producers that only move elements (transpositions) are read through.
+
+The results go to a local buffer laid out by the new iterators; the block that writes them back, or
+finishes them, follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.access import Access, accesses
+from metasched.analysis.affine import linear
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, Var, as_int
+from metasched.ir.stmt import Block, BufferStore, IterVar
+from metasched.ir.visit import free_vars, walk_exprs
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import vector_iter
+from metasched.space.tiling import epilogue, tileable
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixForm:
+    """See the file's docstring; for blocks that a tiling will take up.
+
+    Attributes:
+        vector_bits: of a vector register: lanes are too few when they do not fill one.
+    """
+
+    vector_bits: int = 256
+
+    @property
+    def name(self) -> str:
+        return "matrix_form"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        if not tileable(sch, block):
+            return [sch]
+        sch = _read_through(sch, block)
+        node = sch.get(block)
+        if any(as_int(v.dom.extent) is None for v in node.iter_vars):
+            return [sch]
+        plan = self._plan(node)
+        plain = [v.is_spatial for v in node.iter_vars]
+        if not (plan.cuts or plan.lanes) or plain != sorted(plain, reverse=True):
+            return [sch]
+        changed = sch.copy()
+        try:
+            _apply(changed, block, plan)
+        except ScheduleError:
+            return [sch]
+        return [changed]
+
+    def _plan(self, node: Block) -> _Plan:
+        """What to cut; and two iterators that together fill a vector, where one does not."""
+        cuts = _cuts(node)
+        inner = vector_iter(node)
+        lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
+        if inner is None or (as_int(inner.dom.extent) or 1) >= lanes or inner.var in cuts:
+            return _Plan(cuts, ())
+        loads = [a for a in accesses(node) if not a.is_write]
+        users = _users(loads, inner.var)
+        for outer in reversed(node.iter_vars):
+            if outer is inner or not outer.is_spatial or as_int(outer.dom.extent) == 1:
+                continue
+            if outer.var not in cuts and _users(loads, outer.var) == users:
+                return _Plan(cuts, (outer.var, inner.var), as_int(inner.dom.extent) or 1)
+        return _Plan(cuts, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """An iterator in two: by phases `v % by` outside, or by groups `v // by` outside."""
+
+    by: int
+    phases: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Iterators to cut, two to join, and the extent of the second of those."""
+
+    cuts: dict[Expr, _Cut]
+    lanes: tuple[Expr, ...]
+    inner: int = 1
+
+
+def _read_through(sch: Schedule, block: BlockRV) -> Schedule:
+    """The block reads what its producers only move (a transposition, a slice): where packing pays,
+    it is done once, from the source to the panel."""
+    realize = sch.state.block(block)
+    for producer in sch.state.scope(realize).producers(realize.block.token):
+        if not _moves(producer.block):
+            continue
+        changed = sch.copy()
+        try:
+            changed.compute_inline(changed.get_block(producer.block.name))
+        except ScheduleError:
+            continue
+        if tileable(changed, block):
+            sch = changed
+    return sch
+
+
+def _moves(block: Block) -> bool:
+    """Whether a block stores loaded elements unchanged, each once."""
+    body = block.body
+    if not isinstance(body, BufferStore) or not isinstance(body.value, BufferLoad):
+        return False
+    spatial = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
+    return spatial <= set().union(*(free_vars(i) for i in body.value.indices))
+
+
+def _users(loads: Sequence[Access], var: Var) -> set[int]:
+    return {n for n, a in enumerate(loads) if any(var in free_vars(i) for i in a.indices)}
+
+
+def _cuts(node: Block) -> dict[Expr, _Cut]:
+    """The spatial iterators that some index divides by a constant."""
+    found: dict[Expr, _Cut] = {}
+    extents = {v.var: as_int(v.dom.extent) or 1 for v in node.iter_vars if v.is_spatial}
+    divisions = [
+        e
+        for access in accesses(node)
+        for index in access.indices
+        for e in walk_exprs(index)
+        if isinstance(e, (FloorDiv, FloorMod))
+    ]
+    for e in divisions:
+        by, form = as_int(e.b), linear(e.a)
+        for var, extent in extents.items():
+            if by is None or by < 2 or form.terms.get(var) != 1 or extent % by or extent == by:
+                continue
+            phases = isinstance(e, FloorMod) or (var in found and found[var].phases)
+            found[var] = _Cut(by, phases)
+    return found
+
+
+def _apply(sch: Schedule, block: BlockRV, plan: _Plan) -> None:
+    """The block, what follows it, and the buffer between them by the new iterators."""
+    finish = epilogue(sch, block)
+    if finish is None:
+        finish = sch.cache_write(block, 0, "local")
+    else:
+        sch.set_scope(block, 0, "local")
+    node, last = sch.get(block), sch.get(finish)
+    result = node.writes[0]
+    held = next(r for r in last.reads if r.buffer is result.buffer)
+    there = {r.min: h.min for r, h in zip(result.region, held.region, strict=True)}
+    if not {*plan.cuts, *plan.lanes} <= there.keys():
+        raise ScheduleError("matrix_form", "no-partner", "the write-back has no such iterators")
+    theirs = _Plan(
+        {there[v]: cut for v, cut in plan.cuts.items()},
+        tuple(there[v] for v in plan.lanes),
+        plan.inner,
+    )
+    sch.transform_block_layout(block, _order(node.iter_vars, plan))
+    sch.transform_block_layout(finish, _order(last.iter_vars, theirs))
+    layout = _map([r.min for r in result.region], [], plan)
+    sch.transform_layout(block, ("write", 0), layout)
+
+
+def _order(iters: Sequence[IterVar], plan: _Plan) -> IndexMap:
+    spatial = [v.var for v in iters if v.is_spatial]
+    return _map(spatial, [v.var for v in iters if not v.is_spatial], plan)
+
+
+def _map(spatial: Sequence[Expr], reduced: Sequence[Expr], plan: _Plan) -> IndexMap:
+    """Phases and groups, the other spatial iterators, lanes, reductions.
+
+    The iterators must stand in this order, the spatial ones first.
+    """
+    inputs = [Var(f"i{n}") for n in range(len(spatial) + len(reduced))]
+    of = dict(zip([*spatial, *reduced], inputs, strict=False))
+    outer: list[Expr] = []
+    inner: list[Expr] = []
+    for key, i in zip(spatial, inputs, strict=False):
+        cut = plan.cuts.get(key)
+        if cut is not None:
+            first, second = (i % cut.by, i // cut.by) if cut.phases else (i // cut.by, i % cut.by)
+            outer.append(first)
+            inner.append(second)
+        elif key not in plan.lanes:
+            inner.append(i)
+    if plan.lanes:
+        inner.append(of[plan.lanes[0]] * plan.inner + of[plan.lanes[1]])
+    return IndexMap(tuple(inputs), (*outer, *inner, *inputs[len(spatial) :]))
