@@ -43,7 +43,7 @@ FLOORS: list[tuple[str, str]] = [
     (
         "analysis",
         "failure affine collide scope cover binding access block reducer loops dependence "
-        "sequence flops",
+        "reordering sequence flops",
     ),
     (
         "schedule",
