@@ -17,7 +17,7 @@ def annotated(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")):
         with T.block("B"):
             vi, vj = T.axis.remap("SS", [i, j])
             T.reads(A[vi - 1 : vi - 1 + 3, vj])
-            T.writes(B[vi, 0:12])
+            T.writes(B[vi, vj])
             T.block_attr({"explicit_read_region": [0], "explicit_write_region": [0]})
             B[vi, vj] = A[vi, vj] * T.float32(2)
     for i, j in T.grid(8, 12):
@@ -66,7 +66,7 @@ def foreign_hidden(
 def test_regions_are_replaced_and_marked():
     sch = Schedule(elementwise)
     sch.annotate_buffer_access("B", 0, "read", lambda i, j: ((i - 1, i + 2), j))
-    sch.annotate_buffer_access("B", "B", "write", lambda *i: [i[0], (0, 12)])
+    sch.annotate_buffer_access("B", "B", "write", lambda *i: [i[0], (i[1], i[1] + 1)])
     becomes(elementwise, sch, annotated)
 
 
@@ -103,8 +103,7 @@ def test_a_mark_outlives_the_region_it_names():
 def test_room_for_declared_regions_is_allocated():
     sch = Schedule(elementwise)
     sch.compute_at("B", sch.get_loops("C")[0])
-    sch.annotate_buffer_access("B", 0, "write", lambda i, j: ((i, i + 2), j))
-    sch.annotate_buffer_access("C", 0, "read", lambda i, j: ((i, i + 1), (j, j + 1)))
+    sch.annotate_buffer_access("C", 0, "read", lambda i, j: ((i, i + 2), j))
     check_transform(elementwise, sch)
 
 
@@ -120,6 +119,7 @@ def test_annotate_refusals():
     try_("no-such-buffer", "has no read buffer 4", same, index=4)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: i)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: (i, j, j))
+    try_("more-than-written", "not known to write all", lambda i, j: (i, (0, 12)), side="write")
     outer = T.int32()
     try_("bad-ranges", "the ranges mention", lambda i, j: (outer, j))
     try_("bad-ranges", "is no function", 3)

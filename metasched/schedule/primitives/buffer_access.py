@@ -38,7 +38,7 @@ def annotate_buffer_access(
     `explicit_write_region`, which name the positions of such regions.
 
     requires  one integer index or pair for each dimension; the region holds what the block
-              certainly touches
+              certainly touches; a write region lies within the one declared before
     rewrite   T.reads(A[vi]) -> T.reads(A[vi - 1:vi + 2])
     """
     assert isinstance(block, BlockRV)
@@ -49,7 +49,7 @@ def annotate_buffer_access(
     position = [r.buffer for r in regions].index(buffer)
     mapping = _ranges_map(state, realize, buffer, gen_new_ranges)
     state.canonical = {"buffer_index": position, "gen_new_ranges": mapping}
-    an = Analyzer({v.var: v.dom for v in realize.block.iter_vars})
+    an = Analyzer({v.var: v.dom for v in realize.block.iter_vars}, keep_units=True)
     ends = mapping.apply([v.var for v in realize.block.iter_vars], an)
     ranges = tuple(
         Range.of(low, an.simplify(high - low))
@@ -60,6 +60,14 @@ def annotate_buffer_access(
             raise state.error(
                 "empty-range", f"a range of {buffer.name} ends where it begins or before", realize
             )
+    if buf_type == "write" and not covers(regions[position].region, ranges, an):
+        raise state.error(
+            "more-than-written",
+            f"{realize.block.name} is not known to write all of the region, and what is declared "
+            "as written counts as written",
+            realize,
+            hint="a write region can be made smaller, not larger",
+        )
     key = f"explicit_{buf_type}_region"
     marks = sorted({*realize.block.annotations.get(key, []), position})
     named = tuple(
