@@ -111,6 +111,14 @@ def test_symbolic_extents():
     check_transform(rows, sch)
 
 
+def test_a_block_of_an_init_is_left_alone():
+    sch = Schedule(matmul, seed=0)
+    sch.blockize(sch.get_loops("C")[3])
+    loop = sch.get_loops("C_init")[0]
+    step = lambda: sch.write_at(loop, "C_init", 0, "local")  # noqa: E731
+    check_refused(sch, step, "in-init", "stands in the init of C_o")
+
+
 def test_a_loop_whose_end_is_another_loop():
     @T.prim_func
     def triangle(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):

@@ -178,6 +178,28 @@ def test_a_predicate_is_refused():
     refused(sch, "has-predicate", "B has a predicate")
 
 
+def test_other_uses_of_the_buffer_are_refused():
+    after = """
+    for i in range(8):
+        with T.block("W"):
+            v = T.axis.spatial(8, i)
+            B[v] = 1
+"""
+    func = parse(ROWS.format(before="", body="B[v] = A[v]") + after)
+    sch = Schedule(func, seed=0)
+    with_war = "write-after-read"  # a stage pipeline refuses it first
+    refused(sch, with_war, "W overwrites B, which C reads")
+    func = parse(
+        ROWS.format(before="", body="B[v] = A[v]").replace(
+            "                C[vi] = C[vi] + B[vi + vr]",
+            "                X = T.match_buffer(B[vi + vr], (1,), 'int32', offset_factor=1)\n"
+            "                C[vi] = C[vi] + X[0]",
+        )
+    )
+    sch = Schedule(func, seed=0)
+    refused(sch, "opaque-use", "B is viewed or its address taken")
+
+
 def test_a_second_store_is_refused():
     func = parse(ROWS.format(before="", body="B[v] = A[v]\n                S[v] = 1"))
     sch = Schedule(func, seed=0)

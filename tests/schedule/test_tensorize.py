@@ -13,6 +13,10 @@ from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.tensorize_mapping import (
+    get_tensorize_loop_mapping,
+    tile_with_tensor_intrin,
+)
 from metasched.script import tir as T
 from metasched.target import Target
 
@@ -227,6 +231,39 @@ def test_an_implementation_computes_what_is_described(name):
     run(intrin.impl, *other)
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_tiling_by_an_intrinsic():
+    sch = Schedule(matmul, seed=0)
+    loop = tile_with_tensor_intrin(sch, "C", "test.mma")
+    assert loop is not None
+    assert [sch.get(rv).extent.value for rv in sch.get_loops("C")] == [2, 2, 2, 4, 4, 4]
+    sch.tensorize(loop, "test.mma")
+    check_transform(matmul, sch)
+
+
+def test_tiling_by_an_intrinsic_that_must_be_padded_or_does_not_fit():
+    @T.prim_func
+    def odd(
+        A: T.Buffer((7, 8), "int32"), B: T.Buffer((8, 6), "int32"), C: T.Buffer((7, 6), "int32")
+    ):
+        for i, j, k in T.grid(7, 6, 8):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+    sch = Schedule(odd, seed=0)
+    desc = TensorIntrin.get("test.mma").desc
+    block = sch.get_block("C")
+    assert get_tensorize_loop_mapping(sch, block, desc) is None
+    assert tile_with_tensor_intrin(sch, "C", "test.mma") is None
+    info = get_tensorize_loop_mapping(sch, block, desc, allow_padding=True)
+    assert info.block_iter_paddings == (4, 4, 1)
+    loop = tile_with_tensor_intrin(sch, "C", "test.mma", allow_padding=True)
+    sch.tensorize(loop, "test.mma")
+    check_transform(odd, sch)
 
 
 def test_a_name_must_be_known():

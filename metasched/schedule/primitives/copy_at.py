@@ -37,6 +37,7 @@ from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.cache import cache_buffer
 from metasched.schedule.primitives.division import fixed_domain
+from metasched.schedule.primitives.staging import require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -118,6 +119,7 @@ class _Site:
         self.state, self.loop = state, state.loop(loop)
         realize = require_root_free(state, block)
         require_same_scope(state, [self.loop, realize])
+        require_free_of_init(state, realize)
         self.scope: Scope = require_stage_pipeline(state, realize)
         self.below = self.scope.under(self.loop)
         if all(c.realize is not realize for c in self.below):
