@@ -124,6 +124,11 @@ class VectorReduction:
         parts = sch.split(axis.loop, [None, width])
         partial = sch.rfactor(parts[1], len(node.writes[0].region))
         sch.annotate(partial, VECTORIZE, width)
+        if len(widths) > 1:
+            left = next(a.loop for a in axes(sch, block) if not a.spatial)
+            folded = sch.rfactor(sch.split(left, [None, lanes])[1], len(node.writes[0].region))
+            sch.annotate(folded, VECTORIZE, lanes)
+            sch.annotate(folded, PARTIAL, 1)
         sch.annotate(block, PARTIAL, 1)
         return True
 
