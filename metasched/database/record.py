@@ -111,7 +111,8 @@ class Measured(BaseModel):
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            cut = error.pos >= len(error.doc.rstrip()) - 1
+            open_text = error.msg.startswith("Unterminated string")
+            cut = open_text or error.pos >= len(error.doc.rstrip()) - 1
             hint = "; the file ends too early: was it truncated?" if cut else ""
             place = f"{source}: line {error.lineno}, column {error.colno}"
             raise cls.ERROR(f"{place}: not valid JSON ({error.msg}){hint}") from None

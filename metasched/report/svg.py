@@ -11,7 +11,7 @@ from typing import Literal
 
 Point = tuple[float, float]
 WIDTH, HEIGHT = 560, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 44, 44
 COLOURS = ("#2563a8", "#c2571a", "#2e8b57", "#8e44ad", "#b03052", "#6b6b6b")
 
 
@@ -158,16 +158,19 @@ def _drawn(
 
 
 def _legend(series: Sequence[Series]) -> list[str]:
+    """One line above the chart, two when it is full."""
     parts: list[str] = []
-    row = 0
+    x, y = _LEFT, 14
     for number, one in enumerate(series):
         if not one.name:
             continue
         colour = COLOURS[(number if one.colour is None else one.colour) % len(COLOURS)]
-        y = _TOP + 14 + 16 * row
+        width = 30 + 6.2 * len(one.name)
+        if x > _LEFT and x + width > WIDTH:
+            x, y = _LEFT, y + 16
         parts.append(
-            f'<rect x="{_LEFT + 10}" y="{y - 8}" width="10" height="10" fill="{colour}"/>'
-            f'<text class="key" x="{_LEFT + 26}" y="{y + 1}">{escape(one.name)}</text>'
+            f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
+            f'<text class="key" x="{x + 15}" y="{y}">{escape(one.name)}</text>'
         )
-        row += 1
+        x += round(width)
     return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 from metasched.cli import main
+from metasched.measure.candidate import Outcome, Status
+from metasched.measure.replay import ReplayRunner
+from metasched.tune import TuneResult
 
 SHAPE = "1,16,16,16"
 
@@ -77,6 +81,27 @@ def tuned(tmp_path_factory) -> Tuned:
         )  # fmt: skip
     assert code == 0, err.getvalue()
     return Tuned(folder, json.loads(out.getvalue()), err.getvalue())
+
+
+class MadeUpRunner(ReplayRunner):
+    """Stands in for this machine where a test is about something else: no worker, no waiting."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__(cost=lambda c: 1e-6 * (1 + int(c.key[:4], 16) / 65536))
+        self.baseline = Outcome(Status.OK, (1e-3,))
+
+    def verify(self, module: Any) -> Outcome:
+        return Outcome(Status.OK, (1e-6,))
+
+    def interleave(self, a: Any, b: Any) -> tuple[list[float], list[float]]:
+        return [1e-6], [2e-6]
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Measures on a machine that is not there, for the rest of the test."""
+    module = sys.modules[TuneResult.__module__]  # `metasched.tune` is the function
+    monkeypatch.setattr(module, "LocalRunner", MadeUpRunner)
 
 
 PROGRAM = """

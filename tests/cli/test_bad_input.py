@@ -17,6 +17,7 @@ from metasched.workloads import get
 
 SHAPE = "1,16,16,16"
 GMM = ("gmm", "--shape", SHAPE)
+RANDOM = (*GMM, "--no-peer", "--strategy", "random")
 
 
 def refused(ran, *parts: str, code: int = 2) -> None:
@@ -166,9 +167,11 @@ def test_a_trace_of_a_later_schema(cli, edited):
 @pytest.mark.parametrize("command", ["replay", "show", "build"])
 def test_a_truncated_trace_file(cli, tuned, tmp_path, command):
     cut = tmp_path / "cut.json"
-    cut.write_text(tuned.trace.read_text()[:-400])
     rest = {"replay": GMM, "show": (), "build": ("-o", tmp_path / "dist")}[command]
-    refused(cli(command, cut, *rest), "cut.json: line", "not valid JSON", "was it truncated?")
+    text = tuned.trace.read_text()
+    for keep in (1, len(text) // 3, len(text) // 2, len(text) - 3):
+        cut.write_text(text[:keep])
+        refused(cli(command, cut, *rest), "cut.json: line", "not valid JSON", "was it truncated?")
     assert not (tmp_path / "dist").exists()
 
 
@@ -205,12 +208,12 @@ def test_an_edited_decision_outside_its_domain_is_an_error(cli, edited):
 # -- plug-ins ------------------------------------------------------------------------------------
 
 
-def test_a_plugin_that_raises_warns_by_name_and_breaks_nothing(cli, tuned, tmp_path):
+def test_a_plugin_that_raises_warns_by_name_and_breaks_nothing(cli, tuned, tmp_path, made_up):
     (tmp_path / "rules.py").write_text("raise RuntimeError('no good')")
     folder = tuned.copy(tmp_path / "w")
     ran = cli(
-        "tune", *GMM, "--trials", 4, "--work-dir", folder, "--no-peer", "--json",
-        "--plugin", "rules.py", "--plugin", "none.py",
+        "tune", *RANDOM, "--trials", 4, "--work-dir", folder, "--json", "--plugin", "rules.py",
+         "--plugin", "none.py",
     )  # fmt: skip
     assert ran.code == 0 and ran.json()["trials"] == 4
     assert "metasched: warning: plug-in rules.py raised RuntimeError: no good" in ran.err
@@ -220,14 +223,14 @@ def test_a_plugin_that_raises_warns_by_name_and_breaks_nothing(cli, tuned, tmp_p
 # -- disks and databases -------------------------------------------------------------------------
 
 
-def test_a_corrupt_database_is_set_aside_and_tuning_goes_on(cli, tuned, tmp_path):
+def test_a_corrupt_database_is_set_aside_and_tuning_goes_on(cli, tuned, tmp_path, made_up):
     folder = tuned.copy(tmp_path / "w")
     broken = b"this is no database" * 400
     (folder / STORE).write_bytes(broken)
     for tail in ("-wal", "-shm"):
         (folder / (STORE + tail)).unlink(missing_ok=True)
     refused(cli("db", folder), STORE, code=1)
-    ran = cli("tune", *GMM, "--trials", 1, "--work-dir", folder, "--no-peer", "--json")
+    ran = cli("tune", *RANDOM, "--trials", 1, "--work-dir", folder, "--json")
     assert ran.code == 0 and ran.json()["trials"] == 1
     assert "is corrupt" in ran.err and "it was kept as" in ran.err
     (aside,) = [p for p in folder.glob(STORE + ".corrupt-*") if p.suffix not in ("-wal", "-shm")]
@@ -259,21 +262,22 @@ def test_places_that_cannot_be_written(cli, tuned, tmp_path):
     refused(cli("build", tuned.trace, "-o", "file/dist"), "file", code=1)
 
 
-def test_a_full_disk_while_storing_ends_with_what_was_stored(cli, tuned, tmp_path, monkeypatch):
+def test_a_full_disk_while_storing_ends_with_what_was_stored(
+    cli, tuned, tmp_path, monkeypatch, made_up
+):
     folder = tuned.copy(tmp_path / "w")
 
     def full(self, records):
         raise DatabaseError("database or disk is full")
 
     monkeypatch.setattr(Store, "put", full)
-    ran = cli("tune", *GMM, "--trials", 5, "--work-dir", folder, "--no-peer")
+    ran = cli("tune", *RANDOM, "--trials", 5, "--work-dir", folder)
     assert ran.code == 1 and "database or disk is full" in ran.err
-    monkeypatch.undo()
     assert len(cli("db", folder, "--json").json()) == 4
 
 
 def test_a_full_disk_while_logging_and_writing_the_trace_loses_no_result(
-    cli, tuned, tmp_path, monkeypatch
+    cli, tuned, tmp_path, monkeypatch, made_up
 ):
     folder = tuned.copy(tmp_path / "w")
     (folder / "events.jsonl").unlink()
@@ -284,7 +288,7 @@ def test_a_full_disk_while_logging_and_writing_the_trace_loses_no_result(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("metasched.database.record.atomic_write", full)
-    ran = cli("tune", *GMM, "--trials", 4, "--work-dir", folder, "--no-peer", "--json")
+    ran = cli("tune", *RANDOM, "--trials", 4, "--work-dir", folder, "--json")
     assert ran.code == 1
     assert ran.json()["best"]["seconds"] > 0 and ran.json()["best"]["trace"] is None
     assert "the log ends here: No space left on device" in ran.err

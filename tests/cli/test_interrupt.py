@@ -15,7 +15,7 @@ SHAPE = "1,16,16,16"
 def started(folder, trials: int) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "metasched.cli", "tune", "gmm", "--shape", SHAPE, "--trials",
-        str(trials), "--work-dir", str(folder), "--no-peer", "--json",
+        str(trials), "--work-dir", str(folder), "--no-peer", "--strategy", "random", "--json",
     ]  # fmt: skip
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -28,7 +28,7 @@ def trials_logged(folder) -> int:
     return log.read_text().count('"TrialDone"') if log.exists() else 0
 
 
-def test_ctrl_c_ends_cleanly_and_a_second_run_goes_on(tmp_path, cli):
+def test_ctrl_c_ends_cleanly_and_a_second_run_goes_on(tmp_path, cli, made_up):
     run = started(tmp_path / "w", 10_000)
     end = time.monotonic() + 60
     while trials_logged(tmp_path / "w") < 3 and run.poll() is None and time.monotonic() < end:
@@ -46,7 +46,7 @@ def test_ctrl_c_ends_cleanly_and_a_second_run_goes_on(tmp_path, cli):
     known = data["trials"]
     ran = cli(
         "tune", "gmm", "--shape", SHAPE, "--trials", known + 2, "--work-dir", tmp_path / "w",
-        "--no-peer", "--json",
+        "--no-peer", "--strategy", "random", "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert f"{known} known already" in ran.err and ran.json()["trials"] == known + 2
