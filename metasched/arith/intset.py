@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import INF
-from metasched.arith.itermap import detect_iter_map
+from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.arith.linear import Linear, emit, factors, multiply, without
 from metasched.ir.buffer import BufferRegion, Range
 from metasched.ir.dtype import DType
@@ -303,6 +303,9 @@ def lower_region(
     if found.error is not None:
         return None
     an = analyzer or Analyzer()
+    for condition in conjuncts(predicate):  # over fixed variables: it may leave out everything
+        if free_vars(condition).isdisjoint(ranges) and not an.prove(condition):
+            return None
     result: list[Range] = []
     for r, total in zip(region, found.sums, strict=True):
         if not total.splits:

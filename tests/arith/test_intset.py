@@ -166,3 +166,10 @@ def test_symbolic_cover() -> None:
     an = Analyzer({N: (1, None), I: Range(as_expr(0), N)})
     assert covers([R(0, N)], [R(I, 1)], an)
     assert not covers([R(0, N)], [R(I + 1, 1)], an)
+
+
+def test_a_condition_on_fixed_variables_must_be_proved() -> None:
+    known = Analyzer({I: R(0, 3)})
+    point = [R(I * 4 + J, 1)]
+    assert lower_region(point, {J: R(0, 4)}, I < as_expr(2), known) is None
+    assert shown(lower_region(point, {J: R(0, 4)}, I < as_expr(3), known)) == [("i * 4", "4")]

@@ -111,6 +111,21 @@ def test_symbolic_extents():
     check_transform(rows, sch)
 
 
+def test_a_writer_that_may_not_run_is_refused():
+    @T.prim_func
+    def some(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32")):
+        for i, u in T.grid(6, 1):
+            with T.block("C"):
+                v = T.axis.spatial(6, i)
+                T.where(i < 4)
+                C[v] = A[v]
+
+    sch = Schedule(some, seed=0)
+    for loop in sch.get_loops("C"):
+        step = lambda loop=loop: sch.write_at(loop, "C", 0, "global")  # noqa: E731
+        check_refused(sch, step, "not-all-written", "not proved to write one whole box")
+
+
 def test_a_block_of_an_init_is_left_alone():
     sch = Schedule(matmul, seed=0)
     sch.blockize(sch.get_loops("C")[3])
