@@ -56,15 +56,15 @@ def has_vectors(block: Block) -> bool:
 def lanes_together(block: Block, var: Var, most: int) -> int:
     """The most lanes (a power of two up to `most`) that an iterator's aligned groups of them move
     along memory element by element, or not at all: 4 for B[v // 4, 0, v % 4]."""
-    lanes = 1
-    while lanes * 2 <= most and all(_together(a, var, lanes * 2) for a in accesses(block)):
-        lanes *= 2
+    lanes = 1 << most.bit_length() - 1
+    while lanes > 1 and not all(_together(a, var, lanes) for a in accesses(block)):
+        lanes //= 2
     return lanes
 
 
 def _together(access: Access, var: Var, lanes: int) -> bool:
     group, lane = Var("group", var.dtype), Var("lane", var.dtype)
-    analyzer = Analyzer({group: (0, 1 << 16), lane: (0, lanes)})
+    analyzer = Analyzer({group: (0, 1 << 16), lane: (0, lanes - 1)})
     moved, total = group * lanes + lane, 0
     for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
         form = linear(analyzer.simplify(substitute(index, {var: moved})))

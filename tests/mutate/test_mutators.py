@@ -138,7 +138,7 @@ def test_crossover_takes_every_decision_from_a_parent(seed):
 
 
 def test_crossover_needs_two_parents_of_one_space():
-    a, other = parent("gmm"), parent("gmm", space=1)
+    a, other = parent("c2d"), parent("c2d", space=1)
     assert crossover(a, other, Rng(0)) is None
     assert crossover(a, a, Rng(0)) is None
 

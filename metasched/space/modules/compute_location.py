@@ -44,8 +44,10 @@ class RandomComputeLocation:
 class StageAtTile:
     """Offer to compute an untiled producer (a padding stage) for each outer tile of its consumer.
 
-    Offers that and the stage as it is, on its own. Unlike a sampled location the choice is between
-    design spaces, so that the steps of a space are the same whatever is decided in it.
+    Offers that and the stage as it is, on its own; only the latter where the outer tiles pack an
+    operand, as these are many tiles of columns that share their rows. Unlike a sampled location
+    the choice is between design spaces, so that the steps of a space are the same whatever is
+    decided in it.
     """
 
     @property
@@ -63,6 +65,8 @@ class StageAtTile:
         if not untouched(child) or len(consumers) != 1:
             return [sch]
         if TILED not in consumers[0].block.annotations:
+            return [sch]
+        if _packs(scope, consumers[0]):
             return [sch]
         moved = sch.copy()
         try:
@@ -110,6 +114,11 @@ class FuseRows:
             except ScheduleError:
                 continue
         return [fused, sch] if moved else [sch]
+
+
+def _packs(scope: Scope, child: Child) -> bool:
+    """Whether some producer of a block is computed in its outermost loop."""
+    return any(p.loops[:1] == child.loops[:1] for p in scope.producers(child.token))
 
 
 def _ancestors(scope: Scope, child: Child) -> list[Child]:

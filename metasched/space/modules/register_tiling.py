@@ -33,6 +33,11 @@ from metasched.space.strides import iter_stride, lanes_together, vector_iter
 from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
 
 STRUCTURE = "SSRRS"
+SMALL_PANEL = 1 << 12
+"""Operands of fewer bytes stay in the nearest cache as they are."""
+PACKING = 160
+"""Rows that a packed panel is worth: moving an element costs as much as some ten vector
+operations take, one of which serves one row of sixteen elements."""
 _PARALLEL, _MIDDLE, _REDUCE, _UNROLLED, _REGISTER = range(5)
 
 
@@ -94,10 +99,12 @@ class RegisterTiling:
         if widths[0] < 2:
             return None
         position = node.iter_vars.index(vector)
-        operands = lane_operands(node, vector.var)
-        packable: list[Operand | None] = list(operands) if self.pack else []
-        if all(o.contiguous for o in operands) or not packable:
-            packable.insert(0, None)
+        packable: list[Operand | None] = [None]
+        if self.pack:
+            operands = lane_operands(node, vector.var)
+            if any(not o.contiguous for o in operands):
+                packable = []
+            packable += [o for o in operands if not o.contiguous or o.bytes > SMALL_PANEL]
         return _Plan(position, tuple(widths), tuple(packable))
 
     # -- the steps ---------------------------------------------------------------------------------
@@ -190,12 +197,14 @@ class RegisterTiling:
         sch.require(compare(EQ, columns[-1] % width, 0))
         tiles[vector] = (places, columns)
         rows: list[ExprRV] = []
+        outside = pack is None or self._repacked(spatial, vector, pack) > 1
         for axis in spatial:
             if axis.extent == 1 or (pack is not None and axis.position in pack.batch):
                 tiles[axis] = ((_PARALLEL,), ())
             elif axis is not vector:
-                taken = sch.sample_perfect_tile(axis.loop, 3, max(1, self.registers - 2))
-                tiles[axis] = (places, taken)
+                levels = places if outside else places[1:]
+                taken = sch.sample_perfect_tile(axis.loop, len(levels), max(1, self.registers - 2))
+                tiles[axis] = (levels, taken)
                 rows.append(taken[-1])
         vectors = columns[-1] // width
         results = as_expr(product([*rows, vectors]))
@@ -210,6 +219,9 @@ class RegisterTiling:
             self._balance(sch, spatial, tiles)
         if strict and pack is not None:
             self._bound_panel(sch, node, every, columns, plan, pack)
+            if outside:
+                packed = product(_outer([a for a in spatial if a is not vector], tiles))
+                sch.require(as_expr(packed) <= self._repacked(spatial, vector, pack))
         return width, tiles
 
     def _least(self, spatial: Sequence[Axis], vector: Axis, plan: _Plan) -> int:
@@ -255,7 +267,7 @@ class RegisterTiling:
         whole = math.prod(a.extent or 1 for a in spatial if not tiles[a][1])
         if whole % n == 0:
             return
-        outer = product([whole, *(tiles[a][1][0] for a in spatial if tiles[a][1])])
+        outer = product([whole, *_outer(spatial, tiles)])
         if isinstance(outer, Expr):
             sch.require((outer + (n - 1)) // n * (n * 8) <= outer * 9)
 
@@ -275,6 +287,13 @@ class RegisterTiling:
             sch.require(columns[1] * columns[2] <= room)
 
 
+    def _repacked(self, spatial: Sequence[Axis], vector: Axis, pack: Operand) -> int:
+        """How often a panel may be packed anew, for other rows: few enough for these to pay."""
+        rows = [a.extent or 1 for a in spatial if a is not vector and a.position not in pack.batch]
+        short = (vector.extent or 1) < self.cores * self.vector_bits // 32
+        return max(math.prod(rows) // PACKING, self.cores if short else 1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What is fixed for a block: its vector iterator, widths to draw from, variants of packing."""
@@ -284,17 +303,26 @@ class _Plan:
     packable: tuple[Operand | None, ...]
 
 
+def _outer(
+    axes: Sequence[Axis], tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
+) -> list[ExprRV]:
+    """The factors of the outermost level."""
+    return [tiles[a][1][0] for a in axes if tiles[a][1] and tiles[a][0][0] == _PARALLEL]
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A read that varies along the lanes.
 
     Attributes:
         index: of the read.
+        bytes: its size.
         contiguous: whether the lanes lie side by side in memory, so that packing is a choice.
         batch: positions of the other spatial iterators it varies with: each has panels of its own.
     """
 
     index: int
+    bytes: int
     contiguous: bool
     batch: tuple[int, ...]
 
@@ -316,7 +344,8 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
             continue
         rows = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
         batch = tuple(block.iter_vars.index(v) for v in iters if v.var in rows - {lane})
-        found.append(Operand(index, iter_stride(loads[0], lane) == 1, batch))
+        size *= region.buffer.dtype.bytes
+        found.append(Operand(index, size, iter_stride(loads[0], lane) == 1, batch))
     return found
 
 
