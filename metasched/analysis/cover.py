@@ -15,14 +15,14 @@ from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, EdgeKind, Scope
+from metasched.analysis.scope import Child, EdgeKind, Scope, collect
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
-from metasched.ir.expr import LT, And, Expr, Var, as_int
-from metasched.ir.stmt import BlockToken, For
-from metasched.ir.visit import free_vars, substitute
+from metasched.ir.expr import LT, TRUE, And, Expr, Var, as_int, compare
+from metasched.ir.stmt import Block, BlockToken, BufferStore, For, IfThenElse, Stmt, While
+from metasched.ir.visit import free_vars, substitute, walk_stmts
 
 
 class Span(NamedTuple):
@@ -250,6 +250,7 @@ def covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
 ) -> Failure | None:
     """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops."""
+    producers = [p for p in producers if writes_all(p.block, buffer)]
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
@@ -275,6 +276,58 @@ def covered(
     return None
 
 
+def writes_all(block: Block, buffer: Buffer) -> bool:
+    """Whether each instance of a block surely writes all that it declares to write of `buffer`.
+
+    What blocks inside write must fill the declared region without gaps; of other statements only
+    conditions and loops whose ends depend on each other are suspected. Cached.
+    """
+    key = ("writes_all", buffer)
+    found: bool | None = block.facts.get(key)
+    if found is None:
+        found = block.facts[key] = _writes_all(block, buffer)
+    return found
+
+
+def _writes_all(block: Block, buffer: Buffer) -> bool:
+    if isinstance(block.body, BufferStore) or "auto_copy" in block.annotations:
+        return True  # (a copy of its region as far as that lies in the buffer)
+    children, loose = collect([block.body])
+    makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
+    if not makers:
+        inner = {s.var for s in walk_stmts(block.body) if isinstance(s, For)}
+        return not any(_uncertain(s, inner) for s in walk_stmts(block.body))
+    if any(isinstance(s, _BRANCHES) for s, _ in loose):
+        return False
+    boxes: list[Box] = []
+    for child in makers:
+        inner = {n.var for n in child.loops}
+        if any(_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):
+            continue
+        varying = loop_ranges(child.loops)
+        for where, region in bound_regions(child, writes=True):
+            box = lower_box(region, child.realize.predicate, varying) if where is buffer else None
+            if box is not None:
+                boxes.append(box)
+    boxes = _merge(boxes)
+    for declared in block.writes:
+        if declared.buffer is buffer:
+            need = [upper_span(r.min, r.extent, {}) for r in declared.region]
+            if not any(all(map(_inside, need, box, _whole(buffer))) for box in boxes):
+                return False
+    return True
+
+
+_BRANCHES = (IfThenElse, While)
+
+
+def _uncertain(stmt: Stmt, inner: set[Var]) -> bool:
+    """A condition, or a loop whose ends depend on other loops inside."""
+    if isinstance(stmt, For):
+        return any(not free_vars(e).isdisjoint(inner) for e in stmt.exprs)
+    return isinstance(stmt, _BRANCHES)
+
+
 def _covers_symbolically(
     child: Child, producer: Child, buffer: Buffer, shared: int, region: list[tuple[Expr, Expr]]
 ) -> bool:
@@ -282,15 +335,29 @@ def _covers_symbolically(
     extra = thread_loops(child.loops[:shared], buffer.scope)
     outer = [loop for loop in child.loops[:shared] if loop not in extra]
     analyzer = Analyzer({loop.var: Range(loop.min, loop.extent) for loop in outer})
-    need = _relaxed(buffer, region, (*child.loops[shared:], *extra), analyzer)
+    box = _relaxed(buffer, region, (*child.loops[shared:], *extra), analyzer)
+    need = intersect(box, buffer.whole().region, analyzer)
     below = _domain((*producer.loops[shared:], *extra))
+    if producer.realize.predicate is not TRUE:
+        analyzer = _where_read(analyzer, child, buffer, box)
     for where, produced in bound_regions(producer, writes=True):
         if where is buffer:
             points = [Range(low, extent) for low, extent in produced]
-            box = lower_region(points, below, producer.realize.predicate, analyzer)
-            if box is not None and covers(box, need, analyzer):
+            sure = lower_region(points, below, producer.realize.predicate, analyzer)
+            if sure is not None and covers(sure, need, analyzer):
                 return True
     return False
+
+
+def _where_read(
+    analyzer: Analyzer, child: Child, buffer: Buffer, box: Sequence[Range]
+) -> Analyzer:
+    """What is known where a consumer reads at all: its predicate, and that the box meets the
+    buffer."""
+    known = analyzer.assume(child.realize.predicate)
+    for r, extent in zip(box, buffer.shape, strict=True):
+        known = known.assume(r.min + r.extent >= 1).assume(compare(LT, r.min, extent))
+    return known
 
 
 def _domain(loops: Iterable[For]) -> dict[Var, Range]:
@@ -303,10 +370,9 @@ def _relaxed(
     loops: Sequence[For],
     analyzer: Analyzer,
 ) -> list[Range]:
-    """What a consumer reads while `loops` run, clipped to the buffer."""
+    """What a consumer reads while `loops` run, not clipped to the buffer."""
     points = BufferRegion(buffer, tuple(Range(low, extent) for low, extent in region))
-    box = relax(points, _domain(loops), analyzer)
-    return intersect(box.region, buffer.whole().region, analyzer)
+    return list(relax(points, _domain(loops), analyzer).region)
 
 
 def _uncovered(child: Child, region: BufferRegion, producers: Sequence[Child]) -> Failure:

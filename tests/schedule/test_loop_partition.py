@@ -191,3 +191,24 @@ def test_refusals():
     i, j, k = sch.get_loops("B")
     sch.loop_partition(i, [1])
     check_transform(triangle, sch)
+
+
+def test_parts_of_a_triangle_do_not_fill_their_box():
+    @T.prim_func
+    def triangle(A: T.Buffer((4,), "int32"), C: T.Buffer((4, 4), "int32")):
+        for i in range(4):
+            for j in range(i + 1):
+                with T.block("C"):
+                    vi = T.axis.spatial(4, i)
+                    vj = T.axis.spatial(4, j)
+                    C[vi, vj] = A[vi] + A[vj]
+
+    sch = Schedule(triangle, seed=0)
+    sch.loop_partition(sch.get_loops("C")[0], [2])
+    check_refused(
+        sch, lambda: sch.cache_write("C_i_common", 0, "global"), "region-cover", "written before"
+    )
+    sch = Schedule(double, seed=0)
+    sch.loop_partition(sch.get_loops("B")[0], [2])
+    sch.cache_write("B_i_common", 0, "global")
+    check_transform(double, sch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.block import loop_iter_kind, stage_pipeline
-from metasched.analysis.cover import bound_regions
+from metasched.analysis.cover import bound_regions, writes_all
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region, relax, union_regions
@@ -179,6 +179,8 @@ class _Site:
         """One of the writers writes every element of the region, so that all may be copied."""
         known = self._known()
         for writer in writers:
+            if not writes_all(writer.block, self.buffer):
+                continue
             for where, inner in self._boxes([writer], "writes"):
                 predicate = writer.realize.predicate
                 sure = lower_region(where.region, ranges_of(inner), predicate, known)
