@@ -212,3 +212,11 @@ def test_parts_of_a_triangle_do_not_fill_their_box():
     sch.loop_partition(sch.get_loops("B")[0], [2])
     sch.cache_write("B_i_common", 0, "global")
     check_transform(double, sch)
+
+
+def test_a_loop_over_rows_and_a_reduction_is_not_cut():
+    sch = Schedule(matmul, seed=0)
+    i, j, k = sch.get_loops("C")
+    fused = sch.fuse(j, k)
+    step = lambda: sch.loop_partition(fused, [2])  # noqa: E731
+    check_refused(sch, step, "cut-reduction", "drives spatial and reduce iterators of C")

@@ -45,7 +45,8 @@ def loop_partition(
     block (`<block>_<var>_common`). Returns the loops.
 
     requires  a serial loop of constant range without annotation and thread binding, with a block
-              below it; positive constant factors, at most one None, together less than the extent
+              below it; positive constant factors, at most one None, together less than the extent;
+              no loop that drives spatial and reduce iterators of a block with init
     rewrite   for i in range(8): B(i)
               ->
               B_i_common(B_i0_partition(for i0 in range(0, 2): B_i0(i0))
@@ -60,6 +61,7 @@ def loop_partition(
     used = stmt_vars(node)
     outer = [n for n in state.loops_above(node) if n.var in used]
     kinds = [_kind(n, children) for n in outer]
+    cut = {c.block.name for c in children if _reduces(c.realize, node.var)}
     prefix = f"{first}_{node.var.name}"
     taken = _Names(state)
     common, own = _holder(state, taken.fresh(f"{prefix}_common"), outer, kinds)
@@ -73,6 +75,8 @@ def loop_partition(
         values: dict[Var, Expr] = {**mine, node.var: var}
         body = _copy(state, node, piece, values, preserve_unit_iters)
         body = _narrowed(body, [*state.loops_above(node), piece], mine)
+        if number:
+            _require_no_init(state, node, body, cut)
         body = _named(body, taken, f"_{node.var.name}{number}")
         pieces.append(_realized(holder, evolve(piece, body=body), [own[n.var] for n in outer]))
         variables.append(var)
@@ -207,6 +211,22 @@ def _narrow(realize: BlockRealize, known: dict[Var, Range], piece: Var) -> Block
         reads = (*block.writes, *(r for r in block.reads if r.buffer not in written))
         block = evolve(block, init=None, reads=reads)
     return evolve(realize, block=evolve(block, iter_vars=tuple(iters)))
+
+
+def _reduces(realize: BlockRealize, var: Var) -> bool:
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    return any(v.is_reduce and var in free_vars(e) for v, e in pairs)
+
+
+def _require_no_init(state: State, node: For, body: Stmt, cut: set[str]) -> None:
+    """No part but the first may hold the init of a reduction that is cut."""
+    for realize in blocks_of(body):
+        if realize.block.name in cut and realize.block.init is not None:
+            raise state.error(
+                "cut-reduction", f"{node.var.name} drives spatial and reduce iterators of "
+                f"{realize.block.name}: a later part would go on with a reduction of an earlier "
+                "one and start others", node, hint="partition before fusing",
+            )  # fmt: skip
 
 
 def _named(body: Stmt, names: _Names, suffix: str) -> Stmt:
