@@ -35,6 +35,8 @@ from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
 STRUCTURE = "SSRRS"
 SMALL_PANEL = 1 << 12
 """Operands of fewer bytes stay in the nearest cache as they are."""
+SHORT = 4
+"""A reduction loop of so few iterations is unrolled together with the one around it."""
 PACKING = 160
 """Rows that a packed panel is worth: moving an element costs as much as some ten vector
 operations take, one of which serves one row of sixteen elements."""
@@ -214,7 +216,7 @@ class RegisterTiling:
             sch.require(results >= least)
         body = self._reduction(sch, every, tiles)
         if body is not None:
-            sch.require(body * results <= self.body)
+            sch.require(as_expr(body) * results <= self.body)
         if strict:
             self._balance(sch, spatial, tiles)
         if strict and pack is not None:
@@ -241,18 +243,22 @@ class RegisterTiling:
         sch: Schedule,
         every: Sequence[Axis],
         tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
-    ) -> ExprRV | None:
-        """Levels of the reduction loops: the last one is cut for unrolling, the others stay."""
-        last: Axis | None = None
+    ) -> Expr | int | None:
+        """Levels of the reduction loops: the last one is cut for unrolling, with it the one before
+        when it is short (a row of a small kernel); the others stay. The unrolled steps."""
+        long: list[Axis] = []
         for axis in every:
             if not axis.spatial:
                 tiles[axis] = ((_REDUCE,), ())
-                last = axis if (axis.extent or 1) > 1 else last
-        if last is None:
-            return None
-        taken = sch.sample_perfect_tile(last.loop, 2, 8)
-        tiles[last] = ((_REDUCE, _UNROLLED), taken)
-        return taken[-1]
+                if (axis.extent or 1) > 1:
+                    long.append(axis)
+        steps: list[ExprRV] = []
+        short = len(long) > 1 and (long[-1].extent or 1) <= SHORT
+        for axis in long[-2 if short else -1 :]:
+            taken = sch.sample_perfect_tile(axis.loop, 2, 8)
+            tiles[axis] = ((_REDUCE, _UNROLLED), taken)
+            steps.append(taken[-1])
+        return product(steps) if steps else None
 
     def _balance(
         self,
