@@ -220,3 +220,16 @@ def test_a_loop_over_rows_and_a_reduction_is_not_cut():
     fused = sch.fuse(j, k)
     step = lambda: sch.loop_partition(fused, [2])  # noqa: E731
     check_refused(sch, step, "cut-reduction", "drives spatial and reduce iterators of C")
+
+
+def test_a_reduction_that_goes_on_outside_is_not_cached():
+    sch = Schedule(matmul, seed=0)
+    i, j, k = sch.get_loops("C")
+    sch.reorder(k, i, j)
+    sch.loop_partition(i, [1])
+    loop = sch.get_loops("C_i0")[0]
+    for step in (
+        lambda: sch.cache_write("C_i0", 0, "global"),
+        lambda: sch.write_at(loop, "C_i0", 0, "global"),
+    ):
+        check_refused(sch, step, "reduction-outside", "goes on reducing over")

@@ -30,6 +30,7 @@ from metasched.schedule.checks import (
     confirm_kinds,
     require_root_free,
     require_scope_name,
+    require_whole_reduction,
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -103,13 +104,15 @@ def cache_write(
 
     `consumer_blocks` read the copy directly.
 
-    requires  a known storage scope; the block is the only writer of the buffer in its scope
+    requires  a known storage scope; the block is the only writer of the buffer in its scope, and
+              finishes its reductions there
     rewrite   B[i] = A[i] -> B_local[i] = A[i]; B[i] = B_local[i]
     """
     assert isinstance(block, BlockRV)
     require_scope_name(state, storage_scope)
     realize = require_root_free(state, block)
     require_free_of_init(state, realize)
+    require_whole_reduction(state, realize)
     buffer = pick_buffer(state, realize, "write", write_buffer_index)
     scope = state.scope(realize)
     writers = scope.writers(buffer)

@@ -32,6 +32,7 @@ from metasched.schedule.checks import (
     require_same_scope,
     require_scope_name,
     require_stage_pipeline,
+    require_whole_reduction,
 )
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -91,6 +92,8 @@ def write_at(
     site = _Site(state, loop, block, storage_scope, "write", write_buffer_index)
     readers, writers = site.users("reads"), site.users("writes")
     name = site.buffer.name
+    for writer in writers:
+        require_whole_reduction(state, writer.realize)
     for reader in readers:
         if reader not in writers:
             raise state.error(
