@@ -28,7 +28,7 @@ from metasched.ir.expr import (
     compare,
 )
 from metasched.ir.op import Call
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, substitute
 
 Region: TypeAlias = Sequence[Range]
 
@@ -303,8 +303,11 @@ def lower_region(
     if found.error is not None:
         return None
     an = analyzer or Analyzer()
-    for condition in conjuncts(predicate):  # over fixed variables: it may leave out everything
-        if free_vars(condition).isdisjoint(ranges) and not an.prove(condition):
+    used = frozenset().union(*(free_vars(r.min) for r in region)) & ranges.keys()
+    first = {v: r.min for v, r in ranges.items()}
+    for condition in conjuncts(predicate):  # where it limits no index it may leave out everything
+        idle = free_vars(condition).isdisjoint(used)
+        if idle and not an.prove(substitute(condition, first)):
             return None
     result: list[Range] = []
     for r, total in zip(region, found.sums, strict=True):

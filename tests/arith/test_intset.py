@@ -173,3 +173,6 @@ def test_a_condition_on_fixed_variables_must_be_proved() -> None:
     point = [R(I * 4 + J, 1)]
     assert lower_region(point, {J: R(0, 4)}, I < as_expr(2), known) is None
     assert shown(lower_region(point, {J: R(0, 4)}, I < as_expr(3), known)) == [("i * 4", "4")]
+    idle = {J: R(0, 4), N: R(1, 1)}
+    assert lower_region(point, idle, N < as_expr(1), known) is None
+    assert lower_region(point, idle, N < as_expr(2), known) is not None
