@@ -1,0 +1,91 @@
+"""matrix_form and the panels of register_tiling: iterators after the rewriting, lanes, operands."""
+
+from __future__ import annotations
+
+import pytest
+from space.candidates import assert_same, draw, spaces, tiny
+
+from metasched.ir.stmt import ForKind
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.space.modules.matrix_form import MatrixForm
+from metasched.space.modules.register_tiling import lane_operands
+from metasched.space.strides import lanes_together, vector_iter
+
+
+def rewritten(name: str, block: str) -> Schedule:
+    sch = Schedule(tiny(name), seed=0)
+    (after,) = MatrixForm(512)(sch, sch.get_block(block))
+    return after
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("t2d", "Y_local[v0, v1, 0, v3, v4, v5]"),  # two phases, then rows and columns
+        ("grp", "Y_local[v0, 0, v2, v3, v4]"),  # the group, then rows and columns
+        ("cap", "Y_local[0, v1, v2, v3, v4]"),  # capsule rows, then columns of all capsules
+    ],
+)
+def test_results_are_laid_out_by_the_new_iterators(name, written):
+    sch = rewritten(name, "conv")
+    assert f"{written} = {written} + " in sch.script()
+    assert_same(name, sch.mod)
+
+
+def test_a_transposition_is_read_through():
+    sch = rewritten("tbg", "S")
+    assert [b.buffer.name for b in sch.get(sch.get_block("S")).reads[-2:]] == ["Q", "K"]
+    assert_same("tbg", sch.mod)
+
+
+def test_a_block_that_needs_nothing_is_left_alone():
+    sch = Schedule(tiny("gmm"), seed=0)
+    assert MatrixForm(512)(sch, sch.get_block("Z")) == [sch]
+
+
+def test_lanes_move_together_in_groups():
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((8, 16), "float32"), B: T.Buffer((8, 4, 4), "float32")):
+    for i, j in T.grid(8, 16):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj % 4, vj // 4] = A[vi, vj]
+    """)
+    other = parse("""
+@T.prim_func
+def main(A: T.Buffer((32,), "float32"), B: T.Buffer((8, 3, 4), "float32")):
+    for j in range(32):
+        with T.block("B"):
+            vj = T.axis.spatial(32, j)
+            B[vj // 4, 0, vj % 4] = A[vj]
+    """)
+    for program, lanes in ((func, 1), (other, 4)):
+        sch = Schedule(program)
+        block = sch.get(sch.get_block("B"))
+        assert lanes_together(block, block.iter_vars[-1].var, 16) == lanes
+
+
+def test_operands_of_the_lanes_know_their_batch_and_whether_packing_is_a_choice():
+    sch = rewritten("tbg", "S")
+    block = sch.get(sch.get_block("S"))
+    (key,) = lane_operands(block, vector_iter(block).var)
+    assert block.reads[key.index].buffer.name == "K"
+    assert not key.contiguous
+    assert [block.iter_vars[n].var.name for n in key.batch] == ["vh"]  # the batch has one element
+
+
+def test_windows_are_not_packed():
+    sch = Schedule(tiny("dep"), seed=0)
+    block = sch.get(sch.get_block("conv"))
+    found = lane_operands(block, vector_iter(block).var)
+    assert [block.reads[o.index].buffer.name for o in found] == ["W"]
+
+
+def test_the_keys_are_packed_for_each_outer_tile():
+    (space, *_) = spaces("tbg")
+    sch = draw(tiny("tbg"), space, 0)
+    assert sch is not None
+    panel = sch.state.index.blocks[sch.get(sch.get_block("K_reindex")).token]
+    assert sch.state.loops_above(panel)[0].kind is ForKind.PARALLEL
