@@ -217,10 +217,10 @@ class _Divider:
                 if known.prove(cond):
                     continue
                 used = free_vars(cond) & self.ranges.keys()
-                if used <= self.inner:
-                    inner = logical_and(inner, cond)
-                elif used.isdisjoint(self.inner):
+                if used.isdisjoint(self.inner):  # also what is fixed around all of them
                     outer = logical_and(outer, cond)
+                elif used <= self.inner:
+                    inner = logical_and(inner, cond)
                 else:
                     raise _Indivisible
         return outer, inner

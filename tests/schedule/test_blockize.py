@@ -319,3 +319,25 @@ def test_symbolic_extents(loop):
     outer = sch.blockize(sch.get_loops("B")[loop])
     assert sch.get(outer).name == "B_o"
     check_transform(add, sch)
+
+
+def test_a_condition_on_neither_side_goes_outside():
+    @T.prim_func
+    def part(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32")):
+        for i in range(8):
+            with T.block("P"):
+                v = T.axis.spatial(8, i)
+                T.reads(A[0:6])
+                T.writes(C[0:6])
+                for j in range(1):
+                    with T.block("C"):
+                        w = T.axis.spatial(6, v)
+                        T.where(v < 6)
+                        T.reads(A[w])
+                        T.writes(C[w])
+                        C[w] = A[w] + 1
+
+    sch = Schedule(part, seed=0)
+    outer = sch.blockize(["C"])
+    assert sch.state.block(outer).predicate is not sch.state.block(sch.get_block("C")).predicate
+    check_transform(part, sch)
