@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -43,17 +44,22 @@ def measured_peak(target: Target, dtype: str = "float32", threads: int | None = 
 
 
 def _together(run: Callable[[int], float], count: int) -> float:
-    """Seconds from the first start to the last end of `count` threads that start together."""
+    """Seconds from the first start to the last end of `count` threads that start together.
+
+    Each has a core of its own: left to the scheduler, two short ones may share one to their end.
+    """
     barrier = threading.Barrier(count)
     spans: list[tuple[float, float]] = []
+    cores = sorted(os.sched_getaffinity(0))
 
-    def work() -> None:
+    def work(number: int) -> None:
+        os.sched_setaffinity(0, {cores[number % len(cores)]})  # of this thread alone
         barrier.wait()
         begin = time.perf_counter()
         run(_STEPS)
         spans.append((begin, time.perf_counter()))
 
-    workers = [threading.Thread(target=work) for _ in range(count)]
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(count)]
     for worker in workers:
         worker.start()
     for worker in workers:
