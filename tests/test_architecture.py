@@ -64,7 +64,11 @@ FLOORS: list[tuple[str, str]] = [
     ("measure", "candidate worker process data arena jobs settings local replay cluster"),
     ("cost", "motion summary features model lightgbm"),
     ("database", "record store lookup"),
-    ("search", "replaying pool population strategy draft evolution annealing baselines observe run tasks"),
+    (
+        "search",
+        "replaying pool population strategy draft evolution "
+        "annealing baselines observe run tasks",
+    ),
     ("", "tune"),
     ("frontend", "te einsum torch"),
     (

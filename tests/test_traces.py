@@ -1,4 +1,4 @@
-"""The traces that ship in traces/: old ones must keep replaying, on the machine they were made for."""
+"""The traces that ship in traces/: old ones must keep replaying for the machine they came from."""
 
 from __future__ import annotations
 

@@ -207,7 +207,8 @@ class Schedule:
         if entry is None:
             if state.canonical:
                 names = [param.name for param in kind.params]
-                values = tuple(state.canonical.get(n, v) for n, v in zip(names, values, strict=True))
+                pairs = zip(names, values, strict=True)
+                values = tuple(state.canonical.get(n, v) for n, v in pairs)
             entry = Entry(kind, values, outputs, *drawn)
         else:
             if len(outputs) != len(entry.outputs):
