@@ -152,3 +152,44 @@ def test_bounds_that_depend_on_loops_are_relaxed_to_the_end() -> None:
     check_refused(sch, lambda: sch.cache_write(c, 0, "global"), "region-cover", "not proved")
     sch.cache_read(c, 0, "global")
     check_transform(triangle, sch)
+
+
+def test_an_iterator_that_does_not_start_at_zero_is_solved_from_its_start() -> None:
+    """A consumer over [2, 14) was inlined two places too early."""
+
+    @T.prim_func
+    def part(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
+        B = T.alloc_buffer((16,), "int32")
+        for i in range(16):
+            with T.block("B"):
+                vi = T.axis.spatial(16, i)
+                B[vi] = A[vi] * 3
+        for i in range(12):
+            with T.block("C"):
+                vi = T.axis.spatial((2, 14), i + 2)
+                C[vi] = B[vi] + 1
+
+    for step in ("compute_inline", "reverse_compute_inline"):
+        sch, (b, c), _ = start(part, "B", "C")
+        getattr(sch, step)(b if step == "compute_inline" else c)
+        check_transform(part, sch)
+
+
+def test_a_block_at_an_iterator_around_it_is_not_padded() -> None:
+    """The padded copy once raised KeyError, and would have read beyond the block around."""
+
+    @T.prim_func
+    def rows(A: T.Buffer((5, 7), "int32"), C: T.Buffer((5, 7), "int32")):
+        B = T.alloc_buffer((5, 7), "int32")
+        for i, j in T.grid(5, 7):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] + 1
+        for i, j in T.grid(5, 7):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vi, vj]
+
+    sch, (b,), ((_, j),) = start(rows, "B")
+    sch.blockize(j)
+    check_refused(sch, lambda: sch.pad_einsum(b, [4]), "outer-iterator", "at vi_o, an iterator of")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.iterform import IterSum
 from metasched.arith.itermap import detect_iter_map, inverse_iter_map
 from metasched.arith.regions import block_access_regions
-from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import EQ, LT, TRUE, Expr, Var, as_int, compare, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
 from metasched.ir.visit import (
@@ -97,8 +98,7 @@ class _Pattern:
                 f"{block.name}: {found.error}",
                 realize,
             )
-        self.inverse = {v: dom.min for v, dom in iters.items()}  # those of one iteration only
-        self.inverse.update(inverse_iter_map(found.sums, self.names))
+        self.inverse = solved_iterators(iters, found.sums, self.names)
 
     def value_at(self, indices: tuple[Expr, ...]) -> Expr:
         if self.slots is not None:
@@ -220,10 +220,15 @@ def _solve_loads(
             f"{block.name}: {why}",
             realize,
         )
-    solved = dict(inverse_iter_map(found.sums, names))
-    for var, dom in iters.items():
-        solved.setdefault(var, dom.min)  # one iteration only: nothing to solve for
-    return _Solved(names, solved, indices)
+    return _Solved(names, solved_iterators(iters, found.sums, names), indices)
+
+
+def solved_iterators(
+    iters: Mapping[Var, Range], sums: Sequence[IterSum], outputs: Sequence[Var]
+) -> dict[Var, Expr]:
+    """Each iterator as an expression of the values of a bijective map of all of them."""
+    from_zero = inverse_iter_map(sums, outputs)
+    return {v: dom.min + from_zero[v] if v in from_zero else dom.min for v, dom in iters.items()}
 
 
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:

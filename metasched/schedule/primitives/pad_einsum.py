@@ -175,6 +175,16 @@ def _plain_indices(state: State, realize: BlockRealize, buffer: Buffer) -> Indic
     """The one place of an access, of distinct iterators and constants."""
     indices = one_pattern(state, realize, buffer)
     variables = [i for i in indices if isinstance(i, Var)]
+    own = {v.var for v in realize.block.iter_vars}
+    outer = next((v for v in variables if v not in own), None)
+    if outer is not None:
+        raise state.error(
+            "outer-iterator",
+            f"{realize.block.name} accesses {buffer.name} at {outer.name}, an iterator of a block "
+            "around it, which a padded copy could not keep to",
+            realize,
+            hint="pad before blockize",
+        )
     plain = all(isinstance(i, Var) or as_int(i) is not None for i in indices)
     if not plain or len(set(variables)) != len(variables):
         raise state.error(
