@@ -127,3 +127,20 @@ def test_every_type_can_be_filled_and_compared(dtype):
     y = x.copy()
     y[1, 2] = not y[1, 2]
     assert compare(array, y, x, True)[0].startswith("X[1, 2] is")
+
+
+def test_a_long_serial_sum_is_compared_as_loosely_as_it_is_rounded():
+    """A right norm of a million elements was refused: the reference itself was off by more."""
+    from metasched.codegen.compile import compile_func
+    from metasched.target import Target
+    from metasched.workloads import get
+
+    def eps(shape):
+        func = get("nrm").func(shape)
+        task = make_task(func, compile_func(func, Target.native()).signature, key="k")
+        normal = task.with_normal_data()
+        return normal.terms, normal.arrays[-1].eps / task.arrays[-1].eps
+
+    assert eps((1, 1024, 1024)) == (1 << 20, 16.0)
+    assert eps((1, 64, 64)) == (4096, 1.0)
+    assert eps((1, 16, 16)) == (256, 1.0)
