@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,15 @@ def test_imports_inside_functions_are_of_heavy_packages_only():
             if used.split(".")[0] not in ALLOWED and not (lazy or used == LIGHTGBM):
                 wrong.append(f"{name} imports {used} inside a function")
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_folder_of_the_package_is_installed():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        listed = set(tomllib.load(file)["tool"]["setuptools"]["packages"])
+    found = {
+        ".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("metasched/**/__init__.py")
+    }
+    assert listed == found | {"metasched.intrinsics", "metasched.workloads"}
 
 
 def sizes() -> dict[str, int]:
