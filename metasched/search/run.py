@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,16 @@ def paused_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the body is done: an outcome is counted and stored, or neither."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class TimedModel:
@@ -242,7 +253,8 @@ class TaskRun:
         by_index = {c.index: one for c, one in zip(candidates, chosen, strict=True)}
 
         def ended(candidate: Candidate, outcome: Outcome) -> None:
-            self._note(candidate, by_index[candidate.index], outcome)
+            with uninterrupted():
+                self._note(candidate, by_index[candidate.index], outcome)
 
         return self.runner.measure(candidates, ended)
 
