@@ -355,12 +355,16 @@ def _final(
     for one, seconds in run.population.measured[:8]:
         outcome = runner.verify(one.module)
         if not outcome.ok:
+            why = f"{outcome.status.value}: {outcome.message}"
+            warnings.warn(f"{run.name}: a fast candidate was refused at last: {why}", stacklevel=5)
             continue
         if one.key == run.default.key or default_seconds is None:
             return (one, seconds), default_seconds
         try:
             mine, theirs = runner.interleave(one.module, run.default.module)
-        except MeasureError:
+        except MeasureError as error:
+            text = f"{run.name}: the winner was not timed again beside the default: {error}"
+            warnings.warn(text, stacklevel=5)
             return (one, seconds), default_seconds
         a, b = _median(mine), _median(theirs)
         return ((one, a), b) if a <= b else ((run.default, b), b)
