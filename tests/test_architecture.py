@@ -74,8 +74,8 @@ FLOORS: list[tuple[str, str]] = [
     ("frontend", "te einsum torch"),
     (
         "report",
-        "selftest doctor torch_ops tvm_record peers bandwidth progress tables compare history svg "
-        "html",
+        "selftest doctor torch_ops tvm_record peers contest bandwidth progress tables compare "
+        "history svg html",
     ),
     ("commands", "*"),
     ("", "cli"),

@@ -16,13 +16,13 @@ from metasched.commands.source import add_target, shape_of
 from metasched.errors import MetaschedError
 from metasched.report.compare import (
     KNOWN,
-    OURS,
     comparison_text,
-    peer_time,
     peers_of,
     row,
+    side_by_side,
     usable,
 )
+from metasched.report.peers import OURS
 from metasched.report.progress import progress
 from metasched.report.tvm_record import Times, load_record
 from metasched.search.observe import EventLog, PeerTimed
@@ -110,14 +110,12 @@ def _one(
         )  # fmt: skip
     if result.ended == "interrupted":
         return None
-    ours = None if result.best is None else result.best.seconds
+    trace = None if result.best is None else result.best.path
+    sides = side_by_side(op, shape, peers, trace, tvm)
     useful = work.flops(shape)
-    rows = [row(op, shape, work.dtype, OURS, ours, ours, useful, peak)]
     log = EventLog(folder / EVENTS)
-    for peer in peers:
-        seconds, note = peer_time(peer, op, shape, tvm)
-        rows.append(row(op, shape, work.dtype, peer, seconds, ours, useful, peak, note))
-        if seconds is not None:
-            log(PeerTimed(op, peer, seconds))
+    for peer, side in sides.items():
+        if peer != OURS and side.seconds is not None:
+            log(PeerTimed(op, peer, side.seconds))
     log.close()
-    return rows
+    return [row(op, shape, work.dtype, p, side, useful, peak) for p, side in sides.items()]

@@ -11,8 +11,7 @@ from typing import Any
 from metasched import config
 from metasched.codegen.peak import measured_peak
 from metasched.commands.source import Program, add_source, add_target, load
-from metasched.errors import MeasureError
-from metasched.report.peers import peer_seconds
+from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
 from metasched.search.observe import EventLog, PeerTimed
@@ -49,26 +48,27 @@ def run(arguments: argparse.Namespace) -> int:
             strategy=arguments.strategy, model=arguments.model, plugins=arguments.plugin,
             observer=observer, name=program.name,
         )  # fmt: skip
-    peer = None if arguments.no_peer or result.ended == "interrupted" else _numpy(program)
-    if peer is not None:
+    peer = Side()
+    if not arguments.no_peer and result.ended != "interrupted":
+        peer = _numpy(program, None if result.best is None else result.best.path)
+    if peer.seconds is not None:
         log = EventLog(Path(config.load(work_dir=arguments.work_dir).work_dir) / EVENTS)
-        log(PeerTimed(program.name, "numpy", peer))
+        log(PeerTimed(program.name, "numpy", peer.seconds))
         log.close()
     if arguments.json:
-        print(json.dumps(tune_data(result, program.shape, peer)))
+        print(json.dumps(tune_data(result, program.shape, peer.seconds, peer.ratio)))
     else:
-        print(tune_text(result, peer))
+        print(tune_text(result, peer.seconds, peer.ratio))
     if result.ended == "interrupted":
         return 130
     return 0 if result.best is not None and result.best.path is not None else 1
 
 
-def _numpy(program: Program) -> float | None:
-    """NumPy's time for a workload of the suite, None when it cannot be had."""
+def _numpy(program: Program, trace: Path | None) -> Side:
+    """NumPy's time for a workload of the suite beside ours, empty when it cannot be had."""
     if program.workload is None or program.shape is None:
-        return None
-    try:
-        return peer_seconds("numpy", program.workload, program.shape)
-    except MeasureError as error:
-        print(f"NumPy was not timed: {error}", file=sys.stderr)
-        return None
+        return Side()
+    side = side_by_side(program.workload, program.shape, ["numpy"], trace)["numpy"]
+    if side.note:
+        print(f"NumPy was not timed: {side.note}", file=sys.stderr)
+    return side

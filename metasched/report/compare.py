@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from metasched.errors import MeasureError, MetaschedError
-from metasched.report.peers import PEERS, peer_seconds, what_is_missing
+from metasched.errors import MetaschedError
+from metasched.report.contest import Outcome, contest, ratio
+from metasched.report.peers import OURS, PEERS, what_is_missing
 from metasched.report.progress import duration
 from metasched.report.tables import columns
 from metasched.report.tvm_record import Times
 
-OURS, TVM = "metasched", "tvm"
+TVM = "tvm"
 KNOWN = (*PEERS, TVM)
 
 
@@ -42,18 +45,46 @@ def _no_tvm(tvm: Times | None) -> str:
     return "" if tvm is not None else "its times are read from a file, give --tvm-record FILE.json"
 
 
-def peer_time(
-    name: str, op: str, shape: tuple[int, ...], tvm: Times | None
-) -> tuple[float | None, str]:
-    """Seconds of a peer and an empty note, or None and the reason."""
-    if name == TVM:
-        seconds = (tvm or {}).get((op, shape))
-        return seconds, "" if seconds is not None else "not in the record"
-    try:
-        seconds = peer_seconds(name, op, shape)
-    except MeasureError as error:
-        return None, str(error)
-    return seconds, "" if seconds is not None else "it lacks the operator"
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A contestant's seconds of a call, its time over ours, and why one of them is missing."""
+
+    seconds: float | None = None
+    ratio: float | None = None
+    note: str = ""
+
+
+def side_by_side(
+    op: str,
+    shape: Sequence[int],
+    peers: Sequence[str],
+    trace: Path | None,
+    tvm: Times | None = None,
+) -> dict[str, Side]:
+    """Time our kernel and its peers in turns.
+
+    Args:
+        op: a workload of the suite.
+        shape: its shape.
+        peers: names of KNOWN.
+        trace: the trace file of our kernel; None leaves us out, and there are no ratios.
+        tvm: recorded times of TVM.
+
+    Returns a side for each peer, and for OURS.
+    """
+    live = [*([OURS] if trace else []), *(peer for peer in peers if peer != TVM)]
+    outcomes = contest(op, shape, live, trace)
+    ours = outcomes.get(OURS, Outcome(note="no candidate was right"))
+    sides = {OURS: Side(ours.seconds, None if ours.seconds is None else 1.0, ours.note)}
+    for peer in peers:
+        if peer == TVM:
+            seconds = (tvm or {}).get((op, tuple(shape)))
+            over = None if seconds is None or ours.seconds is None else seconds / ours.seconds
+            sides[TVM] = Side(seconds, over, "" if seconds is not None else "not in the record")
+        else:
+            found = outcomes[peer]
+            sides[peer] = Side(found.seconds, ratio(found, ours), found.note)
+    return sides
 
 
 def row(
@@ -61,21 +92,20 @@ def row(
     shape: Sequence[int],
     dtype: str,
     peer: str,
-    seconds: float | None,
-    ours: float | None,
+    side: Side,
     flops: float,
     peak: float,
-    note: str = "",
 ) -> dict[str, Any]:
     """One line of `metasched bench --json`.
 
     `ratio` is the peer's time over ours, `peak_fraction` its rate over the measured FMA peak.
     """  # fmt: skip
+    seconds = side.seconds
     rate = None if seconds is None else flops / seconds / 1e9
     return {
         "op": op, "shape": list(shape), "dtype": dtype, "peer": peer, "seconds": seconds,
-        "gflops": rate, "ratio": None if seconds is None or ours is None else seconds / ours,
-        "peak_gflops": peak, "peak_fraction": None if rate is None else rate / peak, "note": note,
+        "gflops": rate, "ratio": side.ratio, "peak_gflops": peak,
+        "peak_fraction": None if rate is None else rate / peak, "note": side.note,
     }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
-"""Other libraries on the same operator, timed in a child process without their tuning variables.
+"""What is compared: our tuned kernel and the same operator in other libraries, as bursts of calls.
 
-`python -m metasched.report.peers PEER OP SHAPE` prints the median seconds of a call as JSON.
+`python -m metasched.report.peers NAME OP SHAPE [TRACE]` serves one of them: it says on standard
+output when it is ready, then answers each line of standard input, the seconds that a burst may
+take, with the median seconds of a call. `report.contest` is the other end.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import importlib.util
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,82 +19,108 @@ from typing import Any
 import numpy as np
 
 from metasched import workloads
-from metasched.errors import MeasureError
 from metasched.report.torch_ops import torch_call
+from metasched.runtime.build import build
+from metasched.runtime.timing import Timing
+from metasched.tune import replay
 
-_TUNING = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_", "KMP_", "NUMEXPR_")
-_BUDGET = 1.0  # seconds of timed calls
+OURS = "metasched"
 PEERS = ("numpy", "torch", "torch-compiled")
-
-
-def clean_environment() -> dict[str, str]:
-    """The environment without variables that tune or cripple numerical libraries."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(_TUNING)}
-
-
-def peer_seconds(peer: str, op: str, shape: Sequence[int], timeout: float = 300.0) -> float | None:
-    """Median seconds of one call of a peer, None when it is not installed or lacks the operator.
-
-    Raises MeasureError when the child fails for another reason.
-    """
-    if peer not in PEERS:
-        raise MeasureError(f"no peer is called {peer!r}; there are {', '.join(PEERS)}")
-    command = [sys.executable, "-m", "metasched.report.peers", peer, op, ",".join(map(str, shape))]
-    try:
-        done = subprocess.run(
-            command, env=clean_environment(), capture_output=True, text=True, timeout=timeout,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise MeasureError(f"{peer} took more than {timeout:.0f} s for {op}") from None
-    if done.returncode:
-        raise MeasureError(f"{peer} failed on {op}: {done.stderr.strip()[-300:]}")
-    return json.loads(done.stdout.splitlines()[-1])["seconds"]  # type: ignore[no-any-return]
+Burst = Callable[[float], float]
+_SAMPLE = 0.002  # seconds: a sample makes as many calls as fill it
 
 
 def what_is_missing(peer: str) -> str:
     """What has to be installed before a peer can be asked; empty when it is there."""
-    if peer == "numpy" or importlib.util.find_spec("torch") is not None:
+    if not peer.startswith("torch") or importlib.util.find_spec("torch") is not None:
         return ""
     return "PyTorch is not installed"
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Median seconds of a call after a warm-up, within about a second."""
+def called(call: Callable[[], Any]) -> Burst:
+    """Bursts of a Python call, warmed up by one."""
     start = time.perf_counter()
     call()
     once = max(time.perf_counter() - start, 1e-7)
-    inner = max(1, int(0.002 / once))
-    samples: list[float] = []
-    end = time.perf_counter() + _BUDGET
-    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 200):
-        start = time.perf_counter()
-        for _ in range(inner):
-            call()
-        samples.append((time.perf_counter() - start) / inner)
-    return statistics.median(samples)
+
+    def burst(budget: float) -> float:
+        nonlocal once
+        inner = max(1, int(_SAMPLE / once))
+        samples: list[float] = []
+        end = time.perf_counter() + budget
+        while not samples or time.perf_counter() < end:
+            start = time.perf_counter()
+            for _ in range(inner):
+                call()
+            samples.append((time.perf_counter() - start) / inner)
+        once = statistics.median(samples)
+        return once
+
+    return burst
+
+
+def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = None) -> Burst | None:
+    """Bursts of one contestant; None for an operator that it lacks.
+
+    Args:
+        name: one of PEERS, or OURS for the kernel of a tuned trace.
+        op: a workload of the suite.
+        shape: its shape.
+        trace: the trace file of our kernel.
+    """
+    if name == OURS:
+        return _ours(op, shape, str(trace))
+    if name == "numpy":
+        return called(_numpy_call(op, shape))
+    call = torch_call(op, shape, compiled=name == "torch-compiled")
+    return None if call is None else called(call)
+
+
+def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
+    """The kernel, repeated natively as its user's own loop would call it."""
+    work = workloads.get(op)
+    kernel = build(replay(trace, work.func(shape)))
+    result = work.output(shape)
+    arrays = [*work.inputs(shape, integers=False), np.zeros(result.shape, result.dtype)]
+    arrays = [aligned(each) for each in arrays]
+
+    def burst(budget: float) -> float:
+        once = kernel.time(*arrays, repeats=2, min_repeat_ms=_SAMPLE * 1e3).median
+        repeats = max(1, int(budget / max(once, _SAMPLE)))
+        timing: Timing = kernel.time(*arrays, repeats=repeats, min_repeat_ms=_SAMPLE * 1e3)
+        return timing.median
+
+    return burst
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that starts at a cache line, as the libraries' own allocators give it."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    place = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    place[...] = array
+    return place
 
 
 def _numpy_call(op: str, shape: tuple[int, ...]) -> Callable[[], Any]:
     work = workloads.get(op)
-    arrays = work.inputs(shape, integers=False)
+    arrays = [aligned(each) for each in work.inputs(shape, integers=False)]
     if op == "gmm":
-        out = np.empty(work.output(shape).shape, "float32")
+        out = aligned(np.zeros(work.output(shape).shape, "float32"))
         return lambda: np.matmul(arrays[0], arrays[1], out=out)
     return lambda: work.reference(shape, *arrays)
 
 
 def main(argv: Sequence[str]) -> None:
-    """The child process."""
-    peer, op, text = argv
+    """The child process: answers go to the real standard output, a library's chatter does not."""
+    name, op, text, *trace = argv
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
     shape = tuple(int(v) for v in text.split(","))
-    seconds: float | None = None
-    if peer == "numpy":
-        seconds = timed(_numpy_call(op, shape))
-    else:
-        call = torch_call(op, shape, compiled=peer == "torch-compiled")
-        seconds = None if call is None else timed(call)
-    print(json.dumps({"seconds": seconds}))
+    burst = burst_of(name, op, shape, *trace)
+    print(json.dumps({"ready": burst is not None}), file=answers)
+    for line in sys.stdin if burst else ():
+        print(json.dumps({"seconds": burst(float(line))}), file=answers)  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -12,9 +12,19 @@ from metasched.tune import TuneResult
 
 
 def tune_data(
-    result: TuneResult, shape: Sequence[int] | None, peer: float | None
+    result: TuneResult,
+    shape: Sequence[int] | None,
+    peer: float | None = None,
+    over: float | None = None,
 ) -> dict[str, Any]:
-    """What `metasched tune --json` prints for one task."""
+    """What `metasched tune --json` prints for one task.
+
+    Args:
+        result: of the run.
+        shape: of a workload of the suite.
+        peer: NumPy's seconds.
+        over: NumPy's time over ours, timed in turns.
+    """
     peak = result.peak_gflops()
     best = None
     if result.best is not None and result.gflops is not None:
@@ -37,6 +47,7 @@ def tune_data(
         "default_seconds": result.default_seconds,
         "unscheduled_seconds": result.unscheduled_seconds,
         "numpy_seconds": peer,
+        "speedup_over_numpy": over,
         "speedup_over_default": result.speedup_over_default,
         "survival": result.survival.share,
         "rejections": dict(result.survival.reasons),
@@ -47,8 +58,8 @@ def tune_data(
     }
 
 
-def tune_text(result: TuneResult, peer: float | None) -> str:
-    """The summary that ends `metasched tune`."""
+def tune_text(result: TuneResult, peer: float | None = None, over: float | None = None) -> str:
+    """The summary that ends `metasched tune`; `peer` and `over` as in `tune_data`."""
     peak = result.peak_gflops()
     lines = [f"{result.workload} on {result.target.key}, {result.threads} threads"]
     best = result.best
@@ -63,10 +74,11 @@ def tune_text(result: TuneResult, peer: float | None) -> str:
         for label, seconds in (
             ("default schedule", result.default_seconds),
             ("unscheduled, serial", result.unscheduled_seconds),
-            ("NumPy", peer),
         ):
             if seconds is not None and math.isfinite(seconds):
                 lines.append(f"  {seconds / best.seconds:.2f} x {label} ({duration(seconds)})")
+        if peer is not None and over is not None:
+            lines.append(f"  {over:.2f} x NumPy ({duration(peer)}), timed in turns")
     where = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.phases.items())
     lines.append(f"  took      {result.wall_seconds:.1f} s: {where} (builds run beside the rest)")
     lines.append(f"  trials    {result.trials}, {result.failed} failed; ended by {result.ended}")

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from report.programs import SMALL
 
+import metasched as ms
 from metasched import workloads
 from metasched.errors import MeasureError
-from metasched.report import compare, peers
+from metasched.report import compare, contest, peers
 from metasched.report.bandwidth import measured_bandwidth
+from metasched.report.contest import Outcome
 from metasched.report.torch_ops import OPS, torch_call, torch_result
 from metasched.report.tvm_record import load_record
 
@@ -44,52 +46,80 @@ def test_an_operator_that_pytorch_lacks_is_no_call():
 
 
 @pytest.mark.parametrize("op", workloads.SUITE)
-def test_numpy_has_every_operator(op, monkeypatch):
-    monkeypatch.setattr(peers, "_BUDGET", 0.0)
-    assert peers.timed(peers._numpy_call(op, SMALL[op])) > 0
+def test_numpy_has_every_operator(op):
+    assert 0 < peers.burst_of("numpy", op, SMALL[op])(0.0) < 1.0
 
 
-def test_a_peer_runs_without_tuning_variables(monkeypatch):
+def test_arrays_start_at_a_cache_line():
+    for count in (1, 5, 1000):
+        array = np.arange(count, dtype=np.float32)
+        copy = peers.aligned(array)
+        assert copy.ctypes.data % 64 == 0 and np.array_equal(copy, array) and copy.flags.writeable
+
+
+def test_peers_run_in_turns_without_tuning_variables(monkeypatch, tmp_path):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HARMLESS", "1")
-    clean = peers.clean_environment()
+    monkeypatch.setattr(contest, "_BURST", 0.0)
+    clean = contest.clean_environment()
     assert "HARMLESS" in clean and not {"OPENBLAS_CORETYPE", "OMP_NUM_THREADS"} & set(clean)
     assert os.environ["OMP_NUM_THREADS"] == "1"
-    assert 0 < peers.peer_seconds("numpy", "gmm", (1, 8, 8, 8)) < 1.0
+    sides = compare.side_by_side(
+        "gmm",
+        (1, 16, 16, 16),
+        ["numpy", "tvm"],
+        tuned_gmm(tmp_path),
+        {("gmm", (1, 16, 16, 16)): 2.0},
+    )
+    ours, theirs = sides["metasched"], sides["numpy"]
+    assert 0 < ours.seconds < 1.0 and ours.ratio == 1.0
+    assert 0 < theirs.seconds < 1.0 and theirs.ratio > 0
+    assert sides["tvm"].ratio == pytest.approx(2.0 / ours.seconds)
+
+
+def tuned_gmm(folder):
+    work = workloads.get("gmm")
+    result = ms.tune(
+        work.func((1, 16, 16, 16)), trials=1, work_dir=folder, name="gmm", model="random",
+        strategy="random",
+    )  # fmt: skip
+    return result.best.path
+
+
+def test_a_ratio_is_the_median_over_the_rounds():
+    ours, theirs = Outcome((1.0, 2.0, 10.0)), Outcome((3.0, 8.0, 10.0))
+    assert contest.ratio(theirs, ours) == 3.0
+    assert contest.ratio(theirs, Outcome(note="it failed")) is None
 
 
 def test_a_peer_that_does_not_exist_or_fails_or_hangs():
     with pytest.raises(MeasureError, match=r"no peer is called 'blas'; there are numpy, torch"):
-        peers.peer_seconds("blas", "gmm", (1, 8, 8, 8))
-    with pytest.raises(MeasureError, match="numpy failed on gmm: "):
-        peers.peer_seconds("numpy", "gmm", (1, 8))
-    with pytest.raises(MeasureError, match="took more than 0 s"):
-        peers.peer_seconds("numpy", "gmm", (1, 8, 8, 8), timeout=0.01)
+        contest.contest("gmm", (1, 8, 8, 8), ["blas"])
+    assert "numpy failed on gmm: " in contest.contest("gmm", (1, 8), ["numpy"])["numpy"].note
+    slow = contest.contest("gmm", (1, 8, 8, 8), ["numpy"], timeout=0.01)["numpy"]
+    assert "numpy took more than 0 s" in slow.note and slow.seconds is None
 
 
-def test_a_peer_that_fails_is_a_note_in_its_row(monkeypatch):
-    def broken(*_):
-        raise MeasureError("numpy failed on gmm: no memory")
-
-    monkeypatch.setattr(compare, "peer_seconds", broken)
-    assert compare.peer_time("numpy", "gmm", (1, 1, 1, 1), None) == (
-        None, "numpy failed on gmm: no memory",
-    )  # fmt: skip
-    assert compare.peer_time("tvm", "gmm", (1, 1, 1, 1), {}) == (None, "not in the record")
+def test_what_cannot_be_timed_is_a_note_in_its_row():
+    sides = compare.side_by_side("gmm", (1, 8), ["numpy", "tvm"], None, {})
+    assert sides["tvm"].note == "not in the record" and "failed on gmm" in sides["numpy"].note
+    assert sides["metasched"].note == "no candidate was right"
+    row = compare.row("gmm", (1, 8), "float32", "numpy", sides["numpy"], 1e9, 100.0)
+    assert row["seconds"] is row["ratio"] is row["gflops"] is None and "failed" in row["note"]
 
 
 def rows(*entries):
-    made = []
-    for op, peer, seconds, ours in entries:
-        made.append(compare.row(op, (1, 2), "float32", peer, seconds, ours, 1e9, 100.0))
-    return made
+    return [
+        compare.row(op, (1, 2), "float32", peer, compare.Side(seconds, over), 1e9, 100.0)
+        for op, peer, seconds, over in entries
+    ]
 
 
 def test_ratios_and_geometric_means():
     made = rows(
-        ("a", "metasched", 0.1, 0.1), ("a", "numpy", 0.2, 0.1), ("b", "metasched", 0.1, 0.1),
-        ("b", "numpy", 0.8, 0.1), ("b", "torch", None, 0.1), ("c", "numpy", 0.5, None),
+        ("a", "metasched", 0.1, 1.0), ("a", "numpy", 0.2, 2.0), ("b", "metasched", 0.1, 1.0),
+        ("b", "numpy", 0.8, 8.0), ("b", "torch", None, None), ("c", "numpy", 0.5, None),
     )  # fmt: skip
     assert [r["ratio"] for r in made] == [1.0, 2.0, 1.0, 8.0, None, None]
     assert made[0]["gflops"] == 10.0 and made[0]["peak_fraction"] == 0.1
