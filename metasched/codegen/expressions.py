@@ -7,6 +7,7 @@ from typing import Any
 
 from metasched.codegen.arithmetic import binary, compare, convert, logical, negate, select
 from metasched.codegen.branch import choose
+from metasched.codegen.division import divide_by_one, divides_by_one
 from metasched.codegen.emit import Emitter
 from metasched.codegen.memory import lane_offsets, load
 from metasched.codegen.ops import OP_RULES, touches_memory
@@ -75,7 +76,11 @@ def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
         left = left.a
     value = e.value(left)
     for step in reversed(spine):
-        value = binary(e, type(step), value, e.value(step.b))
+        right = e.value(step.b)
+        if type(step) is Div and divides_by_one(e, value, right):
+            value = divide_by_one(e, value, right)
+        else:
+            value = binary(e, type(step), value, right)
     return value
 
 
