@@ -332,6 +332,8 @@ def _step(e: Emitter, op: str, value: Val, dtype: DType) -> Val:
 def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
     source = value.dtype
     if dtype.is_int:
+        if source == "float16":  # LLVM 22 with avx512fp16 gives the least int16 for NaN
+            value = _step(e, "fpext", value, FLOAT32)
         kind = "fptosi" if dtype.kind == "int" else "fptoui"
         suffix = _suffix(Val("", dtype, value.lanes))
         return e.intrinsic(f"llvm.{kind}.sat.{suffix}.{_suffix(value)}", dtype, value.lanes, value)
