@@ -10,7 +10,9 @@ from codegen.kernels import NATIVE, build, call
 ROWS = """
 @T.prim_func
 def main(
-    A: T.Buffer((64, 500), "float32"), B: T.Buffer((64,), "float32"), C: T.Buffer((64, 500), "float32")
+    A: T.Buffer((64, 500), "float32"),
+    B: T.Buffer((64,), "float32"),
+    C: T.Buffer((64, 500), "float32"),
 ):
     for i in range(64):
         for j in T.vectorized(500):
