@@ -62,13 +62,12 @@ FLOORS: list[tuple[str, str]] = [
     ("space", "module strides combinators tiling finish modules.* zero_search defaults generate"),
     ("postproc", "*"),
     ("mutate", "*"),
-    ("measure", "candidate worker process data arena jobs settings local replay cluster"),
+    ("measure", "candidate priority worker process data arena jobs settings local replay cluster"),
     ("cost", "motion summary features model lightgbm"),
     ("database", "record store lookup"),
     (
         "search",
-        "replaying pool population strategy draft evolution "
-        "annealing baselines observe run tasks",
+        "replaying pool population strategy draft evolution annealing baselines observe run tasks",
     ),
     ("", "tune"),
     ("frontend", "te einsum torch"),

@@ -69,9 +69,7 @@ def c2d(shape: Shape, x: str = "float32", w: str = "float32", y: str = "float32"
                 )
         for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, k, k, ci):
             with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap(
-                    "SSSSRRR", [i0, i1, i2, i3, i4, i5, i6]
-                )
+                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
                 with T.init():
                     Y[vn, vh, vw, vo] = T.cast(0, y)
                 Y[vn, vh, vw, vo] = Y[vn, vh, vw, vo] + T.cast(

@@ -42,9 +42,7 @@ def cbr(shape: Shape) -> PrimFunc:
                 )
         for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, k, k, ci):
             with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap(
-                    "SSSSRRR", [i0, i1, i2, i3, i4, i5, i6]
-                )
+                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
                 with T.init():
                     C[vn, vh, vw, vo] = T.float32(0)
                 C[vn, vh, vw, vo] = (

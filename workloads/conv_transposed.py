@@ -47,17 +47,13 @@ def _by_phase(shape: Shape) -> PrimFunc:
             with T.block("pad"):
                 vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
                 P[vn, vh, vw, vc] = T.if_then_else(
-                    T.And(
-                        T.And(lead <= vh, vh < h + lead), T.And(lead <= vw, vw < w + lead)
-                    ),
+                    T.And(T.And(lead <= vh, vh < h + lead), T.And(lead <= vw, vw < w + lead)),
                     X[vn, vh - lead, vw - lead, vc],
                     T.float32(0),
                 )
         for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, t, t, ci):
             with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap(
-                    "SSSSRRR", [i0, i1, i2, i3, i4, i5, i6]
-                )
+                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
                 with T.init():
                     Y[vn, vh, vw, vo] = T.float32(0)
                 Y[vn, vh, vw, vo] = (
@@ -88,9 +84,7 @@ def _with_zeros(shape: Shape) -> PrimFunc:
                 vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
                 P[vn, vh, vw, vc] = T.if_then_else(
                     T.And(
-                        T.And(
-                            T.And(lead <= vh, vh < hs + lead), T.And(lead <= vw, vw < ws + lead)
-                        ),
+                        T.And(T.And(lead <= vh, vh < hs + lead), T.And(lead <= vw, vw < ws + lead)),
                         T.And(T.EQ((vh - lead) % s, 0), T.EQ((vw - lead) % s, 0)),
                     ),
                     X[vn, (vh - lead) // s, (vw - lead) // s, vc],
@@ -98,9 +92,7 @@ def _with_zeros(shape: Shape) -> PrimFunc:
                 )
         for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, k, k, ci):
             with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap(
-                    "SSSSRRR", [i0, i1, i2, i3, i4, i5, i6]
-                )
+                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
                 with T.init():
                     Y[vn, vh, vw, vo] = T.float32(0)
                 Y[vn, vh, vw, vo] = (

@@ -349,9 +349,7 @@ def _covers_symbolically(
     return False
 
 
-def _where_read(
-    analyzer: Analyzer, child: Child, buffer: Buffer, box: Sequence[Range]
-) -> Analyzer:
+def _where_read(analyzer: Analyzer, child: Child, buffer: Buffer, box: Sequence[Range]) -> Analyzer:
     """What is known where a consumer reads at all: its predicate, and that the box meets the
     buffer."""
     known = analyzer.assume(child.realize.predicate)

@@ -336,5 +336,3 @@ def _slot(expr: Expr) -> int | None:
         slot = 0 if expr.op.name == "fma" else 5 if pure else 6
         return slot if expr.dtype.is_float else slot + 7
     return None
-
-

@@ -131,11 +131,19 @@ def _declare(effect: Effect, arity: int | None, names: str) -> None:
 
 
 # Floating-point functions of one argument; the result has the argument's type.
-_declare(Effect.PURE, 1, """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
-    tanh asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc""")
+_declare(
+    Effect.PURE,
+    1,
+    """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
+    tanh asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc""",
+)
 _declare(Effect.PURE, 1, "abs popcount clz isnan isinf isfinite bitwise_not reinterpret")
-_declare(Effect.PURE, 2, """pow atan2 hypot fmod copysign ldexp
-    shift_left shift_right bitwise_and bitwise_or bitwise_xor""")
+_declare(
+    Effect.PURE,
+    2,
+    """pow atan2 hypot fmod copysign ldexp
+    shift_left shift_right bitwise_and bitwise_or bitwise_xor""",
+)
 _declare(Effect.PURE, 3, "fma")
 _declare(Effect.PURE, 4, "q_multiply_shift")
 # Control of evaluation: if_then_else evaluates one side only; likely is a hint.
@@ -148,9 +156,13 @@ _declare(Effect.OPAQUE, None, "call_extern call_packed call_llvm_intrin tvm_call
 # Memory: pointers, prefetch (a hint with no meaning), synchronisation, thread reductions.
 _declare(Effect.READ, None, "address_of access_ptr")
 _declare(Effect.OPAQUE, None, "prefetch")
-_declare(Effect.OPAQUE, None, """tvm_storage_sync tvm_thread_allreduce tvm_fill_fragment
+_declare(
+    Effect.OPAQUE,
+    None,
+    """tvm_storage_sync tvm_thread_allreduce tvm_fill_fragment
     tvm_load_matrix_sync tvm_store_matrix_sync tvm_mma_sync ptx_ldmatrix ptx_mma
-    ptx_commit_group ptx_wait_group ptx_cp_async start_profile_intrinsic end_profile_intrinsic""")
+    ptx_commit_group ptx_wait_group ptx_cp_async start_profile_intrinsic end_profile_intrinsic""",
+)
 _declare(Effect.PURE, 1, "ignore_loop_partition")
 
 _BOOL_RESULT = frozenset({"isnan", "isinf", "isfinite"})

@@ -260,9 +260,7 @@ def substitute_buffers(stmt: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
             )
             if same:
                 return None
-        return evolve(
-            node, reads=reads, writes=writes, alloc_buffers=allocs, match_buffers=matches
-        )
+        return evolve(node, reads=reads, writes=writes, alloc_buffers=allocs, match_buffers=matches)
 
     pointers: dict[Expr, Expr] = {old.data: new.data for old, new in buffers.items()}
     return transform(stmt, on_stmt, on_expr)

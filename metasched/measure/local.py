@@ -18,6 +18,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
 from metasched.measure.data import Task, make_task
 from metasched.measure.jobs import TimingPlan, Trial, shared_size
+from metasched.measure.priority import FIRST, LAST
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
@@ -78,11 +79,11 @@ class LocalRunner:
         fds = tuple(self._memory.values())
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
         self._builders = [
-            Worker(f"builder {n}", nice=19, **limits)
+            Worker(f"builder {n}", nice=LAST, **limits)
             for n in range(max(1, self.options.build_workers))
         ]
-        self._runner = Worker("runner", fds=fds, environment=threads, **limits)
-        self._reference = Worker("reference", nice=19, fds=fds, **limits)
+        self._runner = Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits)
+        self._reference = Worker("reference", nice=LAST, fds=fds, **limits)
         self._closed = False
         self._failure = ""  # why there is no baseline, once that is known
         self._no_verification = ""  # why there are no expected results on normal data

@@ -81,7 +81,7 @@ class Worker:
 
         Args:
             name: for messages.
-            nice: added to the nice level; 19 for what must not disturb a timed kernel.
+            nice: see `priority.prioritise`; LAST for what must not disturb a timed kernel.
             memory: limit of the address space in bytes; 0 for none.
             preload: module that the process imports as soon as it is ready.
             fds: file descriptors to hand on under the same numbers.

@@ -24,6 +24,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from metasched.measure.priority import prioritise
+
 _LENGTH = struct.Struct("<Q")
 MAX_STDERR = 64 << 20  # bytes a worker may write into files: a candidate that prints for ever ends
 
@@ -56,7 +58,7 @@ def resolve(name: str) -> Callable[..., Any]:
 def main(arguments: list[str] | None = None) -> None:
     """Serve jobs until stdin closes."""
     parser = argparse.ArgumentParser(prog="metasched.measure.worker")
-    parser.add_argument("--nice", type=int, default=0, help="added to the process's nice level")
+    parser.add_argument("--nice", type=int, default=0, help="nice level; below 0 if permitted")
     parser.add_argument("--memory", type=int, default=0, help="bytes of address space; 0: no limit")
     parser.add_argument("--preload", default="", help="module to import while nothing is to do")
     options = parser.parse_args(arguments)
@@ -83,7 +85,7 @@ def _confine(nice: int, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
     if nice:
-        os.nice(nice)
+        prioritise(nice)
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 

@@ -62,7 +62,7 @@ class _Child:
         self._told = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._told,
+            stderr=self._told, start_new_session=True,
         )  # fmt: skip
 
     def answer(self, timeout: float) -> dict[str, float]:

@@ -118,7 +118,7 @@ class BodyReader(Reader):
             return [self.body(node.body)]
         call, target = items[0].context_expr, items[0].optional_vars
         if not isinstance(call, ast.Call):
-            self.fail(call, "with takes a word of T that opens a scope, called: T.block(\"name\")")
+            self.fail(call, 'with takes a word of T that opens a scope, called: T.block("name")')
         self.hints = self._target_names(target)
         found = self.word(call, self.value(call.func))
         if isinstance(found, Region):

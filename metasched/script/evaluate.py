@@ -187,9 +187,7 @@ class Evaluator:
         items = self.value(node.slice)
         parts = items if isinstance(items, tuple) else (items,)
         if len(parts) != len(buffer.shape):
-            self.fail(
-                node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given"
-            )
+            self.fail(node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given")
         if any(isinstance(p, Slice) for p in parts):
             pairs = zip(parts, buffer.shape, strict=True)
             return BufferRegion(buffer, tuple(self._range(node, p, s) for p, s in pairs))
@@ -211,9 +209,7 @@ class Evaluator:
         stop = part.stop if part.stop is not None else whole
         return Range(*self.extent(node, start, stop))
 
-    def extent(
-        self, node: ast.AST, start: Any, stop: Any, step: Any = None
-    ) -> tuple[Expr, Expr]:
+    def extent(self, node: ast.AST, start: Any, stop: Any, step: Any = None) -> tuple[Expr, Expr]:
         """Start and number of steps of start:stop[:step], read as the printer writes them."""
         low, high = self._bounds(node, start, stop)
         stride = None if step is None else self.guard(node, typed, step, high.dtype)
@@ -325,8 +321,7 @@ class Evaluator:
     def comparison(self, node: ast.Compare) -> Any:
         parts = [self.operand(n) for n in (node.left, *node.comparators)]
         tests = [
-            self.apply(node, op, a, b)
-            for op, a, b in zip(node.ops, parts, parts[1:], strict=False)
+            self.apply(node, op, a, b) for op, a, b in zip(node.ops, parts, parts[1:], strict=False)
         ]
         if len(tests) == 1:
             return tests[0]
@@ -416,9 +411,7 @@ class Evaluator:
             )
         return self.guard(node, fn, *args, **kwargs)
 
-    def _python_call(
-        self, node: ast.Call, fn: Any, args: list[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def _python_call(self, node: ast.Call, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """One of Python's own functions; min, max and abs also take expressions."""
         name = fn.__name__
         if any(isinstance(a, Expr) for a in args):

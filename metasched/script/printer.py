@@ -53,9 +53,7 @@ def script(node: Node, name: str | None = None) -> str:
     return printer.doc.render()
 
 
-def script_with_marks(
-    node: Node, marks: Iterable[Stmt | Expr], context: int | None = None
-) -> str:
+def script_with_marks(node: Node, marks: Iterable[Stmt | Expr], context: int | None = None) -> str:
     """The text with a line `# ^^^^` below each of the statements and expressions in `marks`.
 
     With `context` only that many lines around each mark are kept.

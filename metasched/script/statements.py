@@ -91,7 +91,7 @@ def thread_binding(
     if isinstance(stop, str) and thread is None:
         stop, thread = None, stop
     if not isinstance(thread, str):
-        p.fail(node, "T.thread_binding needs thread=, such as thread=\"threadIdx.x\"")
+        p.fail(node, 'T.thread_binding needs thread=, such as thread="threadIdx.x"')
     loops = p.loop(node, ForKind.THREAD_BINDING, start, stop, step, annotations)
     loops.thread = thread
     return loops
@@ -132,9 +132,7 @@ def init(p: Reader, node: ast.Call) -> Region:
 
 
 def _axis(kind: IterKind) -> Handler:
-    def handler(
-        p: Reader, node: ast.Call, dom: Any, value: Any, dtype: Any = None
-    ) -> Bound:
+    def handler(p: Reader, node: ast.Call, dom: Any, value: Any, dtype: Any = None) -> Bound:
         bounds = dom if isinstance(dom, (tuple, list)) else (0, dom)
         if len(bounds) != 2:
             p.fail(node, "a domain is an extent or a pair (start, stop)")

@@ -143,7 +143,7 @@ def test_powers_of_two_are_one_instruction_with_avx512() -> None:
 
 
 def test_a_running_maximum_waits_for_one_maximum_and_one_blend() -> None:
-    text = '''
+    text = """
 @T.prim_func
 def main(A: T.Buffer((64, 16), "float32"), B: T.Buffer((16,), "float32")):
     for i in range(64):
@@ -151,7 +151,7 @@ def main(A: T.Buffer((64, 16), "float32"), B: T.Buffer((16,), "float32")):
             with T.block("B"):
                 vi, vj = T.axis.remap("RS", [i, j])
                 B[vj] = T.max(B[vj], A[vi, vj])
-'''
+"""
     asm = build(text, target=AVX512).asm()
     loop = asm[asm.index("vmaxps") :]
     assert "vcmpunordps" in loop and "vcmpltps" not in asm and "kor" not in asm

@@ -17,9 +17,7 @@ def test_each_neighbour_differs_in_one_decision_and_replays():
     assert len(near) >= 3
     seen = {one.trace.decisions()}
     for trace in near:
-        changed = [
-            a != b for a, b in zip(trace.decisions(), one.trace.decisions(), strict=True)
-        ]
+        changed = [a != b for a, b in zip(trace.decisions(), one.trace.decisions(), strict=True)]
         assert sum(changed) == 1 and consistent(trace)
         assert trace.decisions() not in seen
         seen.add(trace.decisions())

@@ -330,7 +330,9 @@ def test_decompose_refuses_reduction_above_and_repetition() -> None:
     check_refused(sch, lambda: sch.decompose_reduction(c, i), "reduction-above", "outside i")
     sch, (m, e), (_, (i, j)) = start(softmax, "M", "E")
     sch.compute_at(m, j)
-    check_refused(sch, lambda: sch.decompose_reduction(m, j), "repeated-reduction", "of j computes M anew")
+    check_refused(
+        sch, lambda: sch.decompose_reduction(m, j), "repeated-reduction", "of j computes M anew"
+    )
 
 
 def test_decompose_refuses_a_predicate_that_mixes() -> None:

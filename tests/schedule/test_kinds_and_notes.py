@@ -94,7 +94,9 @@ def test_annotations_of_all_kinds_of_values() -> None:
     assert sch.get(i).annotations["list"] == [1, 2.5, True, None, 16]
     assert sch.get(c).annotations["map"] == {"a": 8, "b": ["$x"]}
     check_transform(matmul, sch, "annotate")
-    check_refused(sch, lambda: sch.annotate(i, "pragma", 1), "annotation-exists", "is 'text' already")
+    check_refused(
+        sch, lambda: sch.annotate(i, "pragma", 1), "annotation-exists", "is 'text' already"
+    )
     sch.annotate(i, "pragma", 1, replace=True)
     sch.unannotate(c, "map")
     assert sch.get(i).annotations["pragma"] == 1 and not sch.get(c).annotations

@@ -258,4 +258,6 @@ def test_the_root_gets_no_loop() -> None:
 
 def test_other_vars_are_no_factors() -> None:
     sch, (i, j, k) = start(matmul, "C")
-    check_refused(sch, lambda: sch.split(i, [None, Var("x")]), "unknown-variable", "mentions x, which")
+    check_refused(
+        sch, lambda: sch.split(i, [None, Var("x")]), "unknown-variable", "mentions x, which"
+    )

@@ -1,6 +1,5 @@
 """What each expression of the dialect builds."""
 
-
 from __future__ import annotations
 
 import numpy as np

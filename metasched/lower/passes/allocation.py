@@ -109,9 +109,7 @@ class _Span:
     high: int
 
 
-def _compacted(
-    stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool
-) -> Stmt | None:
+def _compacted(stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool) -> Stmt | None:
     """Allocate around `stmt` what it touches; None if it reads what it may not have written."""
     reads, writes = _accesses(stmt, buffer)
     spans = _Spans(stmt)

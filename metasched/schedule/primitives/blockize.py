@@ -121,9 +121,7 @@ def _init_nest(state: State, part: Part) -> Stmt:
         old.init,
     )  # fmt: skip
     realize = BlockRealize(tuple(e for _, e in spatial), inner.predicate, block)
-    return fresh_copy(
-        under(kept, realize), lambda v: state.fresh_var(f"{v.name}_init", v.dtype)
-    )
+    return fresh_copy(under(kept, realize), lambda v: state.fresh_var(f"{v.name}_init", v.dtype))
 
 
 def _blockize_run(state: State, blocks: Sequence[BlockRV | str], preserve: bool) -> BlockRealize:

@@ -219,9 +219,7 @@ class _Site:
         )  # fmt: skip
         return BlockRealize(tuple(o.var for o in outer), TRUE, block)
 
-    def _guard(
-        self, iters: Sequence[IterVar], box: Sequence[Range], point: Sequence[Expr]
-    ) -> Expr:
+    def _guard(self, iters: Sequence[IterVar], box: Sequence[Range], point: Sequence[Expr]) -> Expr:
         """The condition that a point lies in the buffer, as far as it is not known."""
         known = Analyzer({v.var: v.dom for v in iters})
         guard: Expr = TRUE
@@ -232,9 +230,7 @@ class _Site:
                 guard = logical_and(guard, compare(LT, index, extent))
         return guard
 
-    def commit(
-        self, cache: Buffer, users: Sequence[Child], at: int, copy: BlockRealize
-    ) -> BlockRV:
+    def commit(self, cache: Buffer, users: Sequence[Child], at: int, copy: BlockRealize) -> BlockRV:
         """The users on the cache, the copy before statement number `at` of the loop."""
         state, old, above = self.state, self.buffer, self._above()
         edits = [edit.wrap(c.realize, lambda s: substitute_buffers(s, {old: cache})) for c in users]

@@ -91,9 +91,7 @@ def divided(
     return Part(iters, bindings, division.outer_predicate, inside, loops)
 
 
-def _divide(
-    realize: BlockRealize, above: Sequence[For], loops: Sequence[For]
-) -> Division | None:
+def _divide(realize: BlockRealize, above: Sequence[For], loops: Sequence[For]) -> Division | None:
     """The affine division, or the trivial one where each binding belongs to one side."""
     ranges = ranges_of([*above, *loops])
     mine = {n.var for n in loops}

@@ -85,9 +85,7 @@ def loop_partition(
     return state.new_loops(variables)
 
 
-def _parts(
-    state: State, node: For, factors: Sequence[int | Expr | None]
-) -> tuple[int, list[int]]:
+def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tuple[int, list[int]]:
     """Where the loop begins and the lengths of its parts."""
     if node.annotations or node.thread is not None:
         what = "carries annotations" if node.annotations else f"is bound to {node.thread}"

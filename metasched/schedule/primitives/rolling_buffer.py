@@ -163,7 +163,7 @@ def _require_loads_only(state: State, scope: Scope, buffer: Buffer) -> None:
 
 def _part(child: Child, buffer: Buffer, shared: Sequence[For]) -> list[Range]:
     """The box of the buffer that the block writes in one iteration of the shared loops."""
-    inner = ranges_of(child.loops[len(shared):])
+    inner = ranges_of(child.loops[len(shared) :])
     for where, points in bound_regions(child, writes=True):
         if where is buffer:
             region = BufferRegion(buffer, tuple(Range(low, size) for low, size in points))

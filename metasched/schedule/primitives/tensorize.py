@@ -183,4 +183,3 @@ def _view(part: BufferRegion, view: Buffer) -> BufferRegion:
     return BufferRegion(
         part.buffer, tuple(Range(r.min, r.extent.astype(r.min.dtype)) for r in part.region)
     )
-

@@ -292,7 +292,6 @@ class RegisterTiling:
         if room >= 2 * max(plan.widths):
             sch.require(columns[1] * columns[2] <= room)
 
-
     def _repacked(self, spatial: Sequence[Axis], vector: Axis, pack: Operand) -> int:
         """How often a panel may be packed anew, for other rows: few enough for these to pay."""
         rows = [a.extent or 1 for a in spatial if a is not vector and a.position not in pack.batch]

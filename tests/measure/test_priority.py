@@ -1,0 +1,80 @@
+"""Priority: levels of processes and of their sessions, and samples taken again when disturbed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from metasched.measure import jobs, priority
+from metasched.measure.priority import FIRST, LAST, prioritise, waited
+from metasched.measure.process import Worker, wait
+
+
+def test_a_worker_that_must_not_disturb_is_last_among_the_sessions_too():
+    worker = Worker("last", nice=LAST)
+    level = worker.run("os:getpriority", os.PRIO_PROCESS, 0, limit=5).value
+    group = Path(f"/proc/{worker.pid}/autogroup")
+    text = group.read_text() if group.exists() else "nice 19"
+    worker.close()
+    assert level == LAST
+    assert text.strip().endswith("nice 19")
+
+
+def test_what_is_not_permitted_changes_nothing(monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    assert prioritise(FIRST) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_a_process_leaves_the_group_of_another_session_alone(monkeypatch, tmp_path):
+    group = tmp_path / "autogroup"
+    group.write_text("0")
+    levels = []
+    monkeypatch.setattr(priority, "_GROUP", str(group))
+    monkeypatch.setattr(os, "setpriority", lambda kind, who, nice: levels.append(nice))
+    monkeypatch.setattr(os, "getsid", lambda who: os.getpid() + 1)
+    assert prioritise(7) == 7 and levels == [7] and group.read_text() == "0"
+    monkeypatch.setattr(os, "getsid", lambda who: os.getpid())
+    prioritise(7)
+    assert group.read_text() == "7"
+
+
+def test_waiting_for_a_core_is_noticed():
+    """Two busy processes on one core: each waits for the other."""
+    pair = [Worker("one"), Worker("two")]
+    busy = "import time; end = time.time() + 0.1\nwhile time.time() < end: pass"
+    for worker in pair:
+        worker.run("os:sched_setaffinity", 0, {min(os.sched_getaffinity(0))}, limit=5)
+    for worker in pair:
+        worker.submit("builtins:exec", busy, limit=5)
+    ended = 0
+    while ended < 2:
+        ended += len(wait(pair, 5))
+    lost = [worker.run(f"{priority.__name__}:{waited.__name__}", limit=5).value for worker in pair]
+    for worker in pair:
+        worker.close()
+    assert min(lost) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"), [([0.0], 1.0), ([0.5, 0.5, 0.0], 3.0), ([9.0] * 9, 1.0)]
+)
+def test_a_disturbed_sample_is_taken_again(monkeypatch, lost, expected):
+    """`lost` seconds of waiting in each sample of 1, 2, 3 ... ms."""
+    clock = iter(x for each in lost for x in (0.0, each * 1e-3))
+    times = iter(1e-3 * n for n in range(1, 99))
+    monkeypatch.setattr(jobs, "waited", lambda: next(clock))
+    monkeypatch.setattr(jobs, "take", lambda repeat, calls: next(times) / calls)
+    assert jobs.undisturbed(lambda count: None, 10) == pytest.approx(expected * 1e-4)
+
+
+def test_patience_ends(monkeypatch):
+    taken = []
+    state = iter(range(99))
+    monkeypatch.setattr(jobs, "waited", lambda: next(state))
+    monkeypatch.setattr(jobs, "take", lambda repeat, calls: taken.append(calls) or 0.06)
+    assert jobs.undisturbed(lambda count: None, 1) == 0.06 and len(taken) == 2
