@@ -112,7 +112,12 @@ def inner_reduction(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
 
 def test_a_reduction_that_goes_on_outside_of_its_scope_stays_as_it_is() -> None:
     sch, (c,), ((k,),) = start(inner_reduction, "C")
-    for step in (lambda: sch.decompose_reduction(c, k), lambda: sch.rfactor(k, 0)):
+    for step in (
+        lambda: sch.decompose_reduction(c, k),
+        lambda: sch.rfactor(k, 0),
+        lambda: sch.reindex(c, ("write", 0)),
+        lambda: sch.reindex_cache_write(c, 0, "global", lambda i, _: i),
+    ):
         check_refused(sch, step, "reduction-outside", "over vo of the block outer around it")
 
 
@@ -193,3 +198,25 @@ def test_a_block_at_an_iterator_around_it_is_not_padded() -> None:
     sch, (b,), ((_, j),) = start(rows, "B")
     sch.blockize(j)
     check_refused(sch, lambda: sch.pad_einsum(b, [4]), "outer-iterator", "at vi_o, an iterator of")
+
+
+def test_a_cache_within_a_part_stays_within_what_the_part_declares() -> None:
+    """The copy of the part [0, 7), split by two, once went on to what the next part makes."""
+    sch, (b, c), ((i, _), _) = start(elementwise, "B", "C")
+    sch.reverse_compute_at(c, i)
+    sch.loop_partition(i, [None, 1])
+    sch.split(sch.get_loops("B_i0")[0], [None, 2])
+    sch.cache_read("C_i0", 0, "global")
+    sch.cache_write("B_i0", 0, "local")
+    check_transform(elementwise, sch, "found_cache_in_part")
+
+
+def test_an_init_apart_declares_what_it_reads() -> None:
+    """`index_var_0[vi]` in the index of the init was missing in the reads of the init block."""
+    for apart in ("blockize", "decompose_reduction"):
+        sch, (c,), ((i, _, k),) = start(matmul, "C")
+        sch.reindex_cache_write(c, 0, "global", lambda i, j, k: (i // 2, j, i % 2))
+        sch.cache_index(c, "global", 0)
+        made = sch.blockize(i) if apart == "blockize" else sch.decompose_reduction(c, k)
+        assert sch.get(made).name in ("C_o", "C_init")
+        check_transform(matmul, sch)

@@ -23,6 +23,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_root_free, require_same_scope
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.decompose_reduction import init_reads, without_init
 from metasched.schedule.primitives.division import Part, divided, under
 from metasched.schedule.state import State
 
@@ -89,10 +90,7 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
         token = inner.token
         refuse_on(state, reduction(scope, token, among=[scope.child(token)]), old)
         init = _init_nest(state, part)
-        written = {r.buffer for r in inner.writes}
-        reads = (*inner.writes, *(r for r in inner.reads if r.buffer not in written))
-        update = evolve(inner, init=None, reads=reads)
-        body = under(part.loops, evolve(part.inner, block=update))
+        body = under(part.loops, evolve(part.inner, block=without_init(inner)))
     name = state.fresh_block_name(f"{inner.name}_o")
     made = Block(name, tuple(part.iters), (), (), body, init)
     reads, writes = block_access_regions(made)
@@ -117,8 +115,8 @@ def _init_nest(state: State, part: Part) -> Stmt:
             hint="decompose_reduction first, or split by a factor that divides",
         )  # fmt: skip
     block = Block(
-        state.fresh_block_name(f"{old.name}_init"), tuple(v for v, _ in spatial), (), old.writes,
-        old.init,
+        state.fresh_block_name(f"{old.name}_init"), tuple(v for v, _ in spatial), init_reads(old),
+        old.writes, old.init,
     )  # fmt: skip
     realize = BlockRealize(tuple(e for _, e in spatial), inner.predicate, block)
     return fresh_copy(under(kept, realize), lambda v: state.fresh_var(f"{v.name}_init", v.dtype))

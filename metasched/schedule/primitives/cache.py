@@ -77,9 +77,10 @@ def cache_read(
         anchor = _split_point(state, writers[0], readers)
         outer = state.loops_above(anchor)
         region = _written_region(state, writers[0], buffer, anchor)
+        bounds = scope_bounds(scope, buffer, "writes")
     else:
-        region = _declared_region(scope, buffer)
-    plan = CachePlan.of(buffer, storage_scope, region, outer)
+        region = bounds = scope_bounds(scope, buffer, "reads")
+    plan = CachePlan.of(buffer, storage_scope, region, outer, bounds)
     cache = plan.cache
     copy = plan.copy(state, into_cache=True)
     edits = [edit.wrap(c.realize, lambda s: plan.redirect(s, stores=False)) for c in readers]
@@ -132,7 +133,7 @@ def cache_write(
     anchor = _split_point(state, writer, readers)
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
-    plan = CachePlan.of(buffer, storage_scope, region, outer)
+    plan = CachePlan.of(buffer, storage_scope, region, outer, scope_bounds(scope, buffer, "writes"))
     cache = plan.cache
     copy = plan.copy(state, into_cache=False)
     edits = [edit.wrap(realize, lambda s: plan.redirect(s, stores=True))]
@@ -161,6 +162,7 @@ class CachePlan:
         buffer, cache: the original and its cache, named after both (`A_shared`).
         region: what is copied at a time.
         outer: the loops above the copy.
+        bounds: where the scope may touch the buffer; the region may reach beyond.
         compact: the cache holds the region only, its first element at index zero; otherwise it
             has the shape of the buffer.
     """
@@ -169,17 +171,25 @@ class CachePlan:
     cache: Buffer
     region: tuple[Range, ...]
     outer: tuple[For, ...]
+    bounds: tuple[Range, ...]
     compact: bool
 
     @staticmethod
-    def of(buffer: Buffer, scope: str, region: Sequence[Range], outer: Sequence[For]) -> CachePlan:
+    def of(
+        buffer: Buffer,
+        scope: str,
+        region: Sequence[Range],
+        outer: Sequence[For],
+        bounds: Sequence[Range],
+    ) -> CachePlan:
         """A compact cache where the copy is under no loop and its region has constant bounds."""
+        region = [clipped(r, b) for r, b in zip(region, bounds, strict=True)]
         compact = not outer and all(
             as_int(r.min) is not None and as_int(r.extent) is not None for r in region
         )
         shape = tuple(r.extent for r in region) if compact else buffer.shape
         cache = cache_buffer(buffer, scope, shape)
-        return CachePlan(buffer, cache, tuple(region), tuple(outer), compact)
+        return CachePlan(buffer, cache, tuple(region), tuple(outer), tuple(bounds), compact)
 
     def inside(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where the cache holds the element of the buffer at `indices`."""
@@ -191,7 +201,7 @@ class CachePlan:
     def copy(self, state: State, *, into_cache: bool) -> Stmt:
         """The nest that copies the region, one block under a loop for each dimension.
 
-        A predicate keeps it within the buffer where the region may reach beyond.
+        A predicate keeps it within the bounds where the region may reach beyond.
         """
         loops: list[tuple[Var, Expr | int]] = [
             (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(self.region)
@@ -212,7 +222,9 @@ class CachePlan:
             analyzer.bind(var, Range(zero, r.extent))
             values.append(r.min + var)
             there.append(own)
-            for condition in (values[-1] >= 0, compare(LT, values[-1], extent)):
+            within = [*_lies_in(values[-1], Range(zero, extent))]
+            within += _lies_in(values[-1], self.bounds[d])
+            for condition in dict.fromkeys(within):
                 if not analyzer.prove(condition):
                     predicate = logical_and(predicate, analyzer.simplify(condition))
         here = [v.var for v in iters]
@@ -256,6 +268,11 @@ class CachePlan:
             return evolve(node, reads=reads, writes=writes, match_buffers=matches)
 
         return transform(stmt, on_stmt, on_expr)
+
+
+def _lies_in(index: Expr, r: Range) -> tuple[Expr, Expr]:
+    first, last = r.min.astype(index.dtype), (r.min + r.extent).astype(index.dtype)
+    return index >= first, compare(LT, index, last)
 
 
 def _consumers(
@@ -305,13 +322,18 @@ def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -
     return _bound_region(writer, writer.block.writes, buffer, inner)
 
 
-def _declared_region(scope: Scope, buffer: Buffer) -> list[Range]:
-    """What the block of the scope declares to read of `buffer`; all of it where it does not say."""
-    declared = [r.region for r in scope.block.reads if r.buffer is buffer]
-    box = list(declared[0] if declared else buffer.whole().region)
+def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
+    """Where a scope may touch `buffer`: what its block declares (all of what it allocates, and
+    where it does not say), within the buffer."""
+    regions = scope.block.writes if side == "writes" else scope.block.reads
+    declared = [r.region for r in regions if r.buffer is buffer]
+    box = list(buffer.whole().region)
+    if not declared or buffer in scope.block.alloc_buffers:
+        return box
+    hull = list(declared[0])
     for region in declared[1:]:
-        box = union_regions(box, region)
-    return [clipped(r, extent) for r, extent in zip(box, buffer.shape, strict=True)]
+        hull = union_regions(hull, region)
+    return [clipped(r, whole) for r, whole in zip(hull, box, strict=True)]
 
 
 def _bound_region(
@@ -333,16 +355,17 @@ def _bound_region(
         ranges = list(relax(here, ranges_of(loops)).region)
         box = ranges if box is None else union_regions(box, ranges)
     assert box is not None
-    return [clipped(r, extent) for r, extent in zip(box, buffer.shape, strict=True)]
+    return box
 
 
-def clipped(r: Range, extent: Expr) -> Range:
-    """A constant range cut to [0, extent); others as they are."""
-    low, size, whole = as_int(r.min), as_int(r.extent), as_int(extent)
-    if low is None or size is None or whole is None:
+def clipped(r: Range, bounds: Range) -> Range:
+    """A constant range cut to constant bounds; others as they are."""
+    low, size = as_int(r.min), as_int(r.extent)
+    start, length = as_int(bounds.min), as_int(bounds.extent)
+    if low is None or size is None or start is None or length is None:
         return r
-    first = max(low, 0)
-    last = max(first, min(low + size, whole))
+    first = max(low, start)
+    last = max(first, min(low + size, start + length))
     return Range.of(first, last - first) if (first, last) != (low, low + size) else r
 
 

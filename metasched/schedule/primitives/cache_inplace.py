@@ -103,7 +103,7 @@ def _touched(
             ]
             box = here if box is None else union_regions(box, here, an)
     assert box is not None
-    return [clipped(r, extent) for r, extent in zip(box, buffer.shape, strict=True)]
+    return [clipped(r, whole) for r, whole in zip(box, buffer.whole().region, strict=True)]
 
 
 def _copy(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metasched.ir.buffer import BufferRegion
+from metasched.arith.intset import relax
+from metasched.ir.buffer import BufferLoad, BufferRegion
 from metasched.ir.expr import TRUE, And, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import (
     Block,
@@ -15,7 +16,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, fresh_copy, substitute
+from metasched.ir.visit import free_vars, fresh_copy, substitute, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import require_reduction
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
@@ -60,7 +61,7 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
             )
     _require_no_repetition(state, realize, loops[position:])
     init = _init_nest(state, realize, loops[position:], outer)
-    update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
+    update = evolve(without_init(old), name=state.fresh_block_name(f"{old.name}_update"))
     state.commit(
         edit.wrap(old, lambda s: evolve(update, body=s.stmts[-1])),
         edit.wrap(target, lambda s: seq((init, s))),
@@ -103,10 +104,11 @@ def _init_nest(
     }
     new_iters = tuple(IterVar(_var(iters[v.var]), v.dom, v.kind) for v, _ in spatial)
     name = state.fresh_block_name(f"{old.name}_init")
-    init = Block(name, new_iters, (), old.writes, old.init, token=BlockToken())
+    init = Block(name, new_iters, (), (), old.init, token=BlockToken())
     block = substitute(fresh_copy(init.body, lambda v: state.fresh_var(v.name, v.dtype)), iters)
+    reads = tuple(_region(r, iters) for r in init_reads(old))
     writes = tuple(_region(r, iters) for r in old.writes)
-    init = evolve(init, body=block, writes=writes, alloc_buffers=(), annotations=old.annotations)
+    init = evolve(init, body=block, reads=reads, writes=writes, annotations=old.annotations)
     predicate = _kept_conditions(state, realize, set(renamed) | outer, kept)
     body: Stmt = BlockRealize(
         tuple(substitute(e, renamed) for _, e in spatial), substitute(predicate, renamed), init
@@ -141,11 +143,25 @@ def _kept_conditions(state: State, realize: BlockRealize, known: set[Var], kept:
     return out
 
 
-def _update_block(old: Block, name: str) -> Block:
+def init_reads(block: Block) -> tuple[BufferRegion, ...]:
+    """What the init of a block reads, of what the block declares: all that reducing may touch."""
+    assert block.init is not None
+    loaded = {
+        e.buffer
+        for stmt in walk_stmts(block.init)
+        for expr in stmt.exprs
+        for e in walk_exprs(expr)
+        if isinstance(e, BufferLoad)
+    }
+    reduced = {v.var: v.dom for v in block.iter_vars if v.is_reduce}
+    return tuple(relax(r, reduced) for r in block.reads if r.buffer in loaded)
+
+
+def without_init(block: Block) -> Block:
     """The block without its init, reading its own output."""
-    written = {r.buffer for r in old.writes}
-    reads = (*old.writes, *(r for r in old.reads if r.buffer not in written))
-    return evolve(old, name=name, init=None, reads=reads)
+    written = {r.buffer for r in block.writes}
+    reads = (*block.writes, *(r for r in block.reads if r.buffer not in written))
+    return evolve(block, init=None, reads=reads)
 
 
 def _region(region: BufferRegion, values: dict[Var, Expr]) -> BufferRegion:

@@ -26,6 +26,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.decompose_reduction import without_init
 from metasched.schedule.primitives.division import fixed_domain
 from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
@@ -205,9 +206,7 @@ def _narrow(realize: BlockRealize, known: dict[Var, Range], piece: Var) -> Block
                 dom = Range(box.min, box.extent)
         iters.append(IterVar(old.var, dom, old.kind))
     if block.init is not None and not begins:
-        written = {r.buffer for r in block.writes}
-        reads = (*block.writes, *(r for r in block.reads if r.buffer not in written))
-        block = evolve(block, init=None, reads=reads)
+        block = without_init(block)
     return evolve(realize, block=evolve(block, iter_vars=tuple(iters)))
 
 

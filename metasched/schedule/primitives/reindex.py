@@ -11,7 +11,11 @@ from metasched.ir.expr import Expr, Var
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform
 from metasched.schedule import edit
-from metasched.schedule.checks import require_root_free, require_stage_pipeline
+from metasched.schedule.checks import (
+    require_root_free,
+    require_stage_pipeline,
+    require_whole_reduction,
+)
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.staging import (
@@ -96,6 +100,7 @@ def put_stage(
     covered = covered_iters(block, old)
     refuse_own(state, realize, side, target)
     if side == "write":
+        require_whole_reduction(state, realize)
         refuse_partial(state, realize, target)
         require_told(state, realize, old, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
