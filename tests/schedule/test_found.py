@@ -211,6 +211,25 @@ def test_a_cache_within_a_part_stays_within_what_the_part_declares() -> None:
     check_transform(elementwise, sch, "found_cache_in_part")
 
 
+def test_what_is_copied_at_a_part_of_a_loop_stays_within_that_part() -> None:
+    @T.prim_func
+    def update(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+        for i in range(8):
+            with T.block("A"):
+                vi = T.axis.spatial(8, i)
+                A[vi] = A[vi] * 2 + C[vi]
+
+    for step in ("read_at", "cache_inplace"):
+        sch, _, ((i,),) = start(update, "A")
+        sch.loop_partition(i, [None, 1])
+        outer, _ = sch.split(sch.get_loops("A_i0")[0], [None, 2])
+        if step == "read_at":
+            sch.read_at(outer, "A_i0", 1, "local")
+        else:
+            sch.cache_inplace("A_i0", 0, "local")
+        check_transform(update, sch)
+
+
 def test_an_init_apart_declares_what_it_reads() -> None:
     """`index_var_0[vi]` in the index of the init was missing in the reads of the init block."""
     for apart in ("blockize", "decompose_reduction"):

@@ -323,12 +323,17 @@ def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -
 
 
 def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
-    """Where a scope may touch `buffer`: what its block declares (all of what it allocates, and
-    where it does not say), within the buffer."""
-    regions = scope.block.writes if side == "writes" else scope.block.reads
-    declared = [r.region for r in regions if r.buffer is buffer]
+    """Where a scope may touch `buffer`: what its block declares to read (or write), within the
+    buffer; all of what it allocates, and where it does not say."""
+    block = scope.block
+    mine, other = block.reads, block.writes
+    if side == "writes":
+        mine, other = other, mine
+    declared = [r.region for r in mine if r.buffer is buffer] or [
+        r.region for r in other if r.buffer is buffer
+    ]
     box = list(buffer.whole().region)
-    if not declared or buffer in scope.block.alloc_buffers:
+    if not declared or buffer in block.alloc_buffers:
         return box
     hull = list(declared[0])
     for region in declared[1:]:

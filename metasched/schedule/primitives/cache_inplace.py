@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, union_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.expr import Expr, IntImm, Var, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt
 from metasched.ir.visit import substitute, substitute_buffers
 from metasched.schedule import edit
@@ -62,8 +62,9 @@ def cache_inplace(
     loaded = read if covers(read, write) else union_regions(read, write)
     cache = cache_buffer(buffer, storage_scope)
     known = Analyzer({**known_ranges(state, realize), **ranges_of(state.loops_above(realize))})
-    copy_in, first = _copy(state, buffer, cache, cache.name, loaded, known)
-    copy_out, second = _copy(state, cache, buffer, f"{cache.name}_back", write, known)
+    runs = realize.predicate
+    copy_in, first = _copy(state, buffer, cache, cache.name, loaded, known, runs)
+    copy_out, second = _copy(state, cache, buffer, f"{cache.name}_back", write, known, runs)
     scope = state.scope(realize)
     state.commit(
         edit.wrap(realize, lambda s: substitute_buffers(s, {buffer: cache})),
@@ -113,8 +114,9 @@ def _copy(
     name: str,
     region: Sequence[Range],
     analyzer: Analyzer,
+    runs: Expr,
 ) -> tuple[Stmt, Block]:
-    """`target[region] = source[region]`, as far as the region lies in the buffers."""
+    """`target[region] = source[region]`, where the region lies in the buffers, when `runs`."""
     domains = [
         Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype))
         for r, extent in zip(region, source.shape, strict=True)
@@ -127,7 +129,7 @@ def _copy(
 
     def inside(point: tuple[Var, ...]) -> Expr:
         indices, shape = [point[n] for n in doubtful], [source.shape[n] for n in doubtful]
-        return in_bounds(indices, shape, Analyzer())
+        return logical_and(runs, in_bounds(indices, shape, Analyzer()))
 
     return stage(
         state, name, domains, lambda point: BufferStore(target, BufferLoad(source, point), point),

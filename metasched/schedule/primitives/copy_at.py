@@ -36,7 +36,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.cache import cache_buffer
+from metasched.schedule.primitives.cache import cache_buffer, scope_bounds
 from metasched.schedule.primitives.division import fixed_domain
 from metasched.schedule.primitives.staging import require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
@@ -209,7 +209,12 @@ class _Site:
         loops = [(state.fresh_var(f"ax{n}", r.min.dtype), r.extent) for n, r in enumerate(box)]
         point = tuple(r.min + v for r, (v, _) in zip(box, loops, strict=True))
         body: Stmt = BufferStore(target, BufferLoad(source, point), point)
-        guard = self._guard(iters, box, point)
+        side = "reads" if source is self.buffer else "writes"
+        bounds = [
+            Range(substitute(r.min, mine), substitute(r.extent, mine))
+            for r in scope_bounds(self.scope, self.buffer, side)
+        ]
+        guard = self._guard(iters, box, point, bounds)
         body = nest(list(loops), body if guard is TRUE else IfThenElse(guard, body))
         cache = source if source is not self.buffer else target
         block = Block(
@@ -219,15 +224,27 @@ class _Site:
         )  # fmt: skip
         return BlockRealize(tuple(o.var for o in outer), TRUE, block)
 
-    def _guard(self, iters: Sequence[IterVar], box: Sequence[Range], point: Sequence[Expr]) -> Expr:
-        """The condition that a point lies in the buffer, as far as it is not known."""
+    def _guard(
+        self,
+        iters: Sequence[IterVar],
+        box: Sequence[Range],
+        point: Sequence[Expr],
+        bounds: Sequence[Range],
+    ) -> Expr:
+        """The condition that a point lies in the buffer and in what the scope may touch of it, as
+        far as it is not known."""
         known = Analyzer({v.var: v.dom for v in iters})
+        needed: dict[Expr, None] = {}
+        for r, index, *limits in zip(box, point, self.buffer.whole().region, bounds, strict=True):
+            for limit in limits:
+                low, high = limit.min, limit.min + limit.extent
+                if not known.prove(r.min >= low):
+                    needed[index >= low] = None
+                if not known.prove(r.min + r.extent <= high):
+                    needed[compare(LT, index, high)] = None
         guard: Expr = TRUE
-        for r, index, extent in zip(box, point, self.buffer.shape, strict=True):
-            if not known.prove(r.min >= 0):
-                guard = logical_and(guard, index >= 0)
-            if not known.prove(r.min + r.extent <= extent):
-                guard = logical_and(guard, compare(LT, index, extent))
+        for condition in needed:
+            guard = logical_and(guard, condition)
         return guard
 
     def commit(self, cache: Buffer, users: Sequence[Child], at: int, copy: BlockRealize) -> BlockRV:
