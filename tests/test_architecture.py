@@ -56,7 +56,8 @@ FLOORS: list[tuple[str, str]] = [
     (
         "codegen",
         "types signature values recent emit arithmetic memory intrinsics vectormath branch ops "
-        "division expressions parallel transpose loops statements module elf compile load peak",
+        "fold division expressions parallel transpose loops statements module elf compile load "
+        "peak",
     ),
     ("runtime", "arguments parallel native timing export kernel build exported peak"),
     ("space", "module strides combinators tiling finish modules.* zero_search defaults generate"),

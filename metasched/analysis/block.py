@@ -259,6 +259,8 @@ def loop_iter_kind(loop: For, children: Iterable[Child]) -> IterKind:
 
 TILED = "meta_schedule.tiling_structure"
 """The annotation of a block that multi-level tiling has been applied to."""
+FOLD = "pragma_fold_lanes"
+"""Annotation of a reduction whose innermost loop may be added up in any order, as lanes are."""
 
 
 def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
@@ -56,6 +57,8 @@ def _dispatch(e: Emitter, node: For) -> None:
         if extent.const == 1:
             with e.bound(node.var, literal(0, node.var.dtype)):
                 e.statement(node.body)
+        return
+    if emit_fold(e, node, lambda x: _expr_reason(x, {node.var}) is None):
         return
     if node.kind is ForKind.PARALLEL and not e.serial and e.lane is None:
         emit_parallel(e, node, extent, serial_loop)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import (
+    FOLD,
     TILED,
     needs_multi_level_tiling,
     needs_rfactor,
@@ -74,6 +75,7 @@ class AddRFactor:
         parts = sch.split(loop, list(tiles))
         sch.rfactor(parts[0], len(sch.get(block).writes[0].region))
         sch.annotate(block, PARTIAL, 1)
+        sch.annotate(block, FOLD, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class VectorReduction:
             sch.annotate(folded, VECTORIZE, lanes)
             sch.annotate(folded, PARTIAL, 1)
         sch.annotate(block, PARTIAL, 1)
+        sch.annotate(block, FOLD, 1)
         return True
 
     def _axis(self, sch: Schedule, block: BlockRV, node: Block) -> Axis | None:

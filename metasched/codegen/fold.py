@@ -1,0 +1,100 @@
+"""Reductions of lanes: a short loop over contiguous elements becomes a vector added up as a tree.
+
+    for k in range(16):          # around a block with the note `pragma_fold_lanes`
+        S[i] = S[i] + R[i, k]
+
+One after the other the sixteen additions wait for each other; in halves they take four steps. The
+note, which a schedule puts on the block, says that the order may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metasched.analysis.block import FOLD
+from metasched.codegen.arithmetic import binary
+from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.memory import store
+from metasched.codegen.values import Val, literal
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import Add, BinaryOp, Expr, Max, Min, Mul, Var, as_int
+from metasched.ir.stmt import AttrStmt, BufferStore, For, ForKind, Stmt
+from metasched.ir.visit import free_vars, walk_exprs
+
+_MAX_LANES = 64
+_KINDS = (Add, Mul, Max, Min)
+
+
+def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
+    """Emit a loop as a reduction of lanes if it is one; returns whether it was.
+
+    Args:
+        plain: whether an expression can be computed for all lanes at once.
+    """
+    lanes = as_int(node.extent) or 0
+    if node.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or e.lane is not None:
+        return False
+    if lanes < 2 or lanes > _MAX_LANES or lanes & (lanes - 1) or e.mask is not None:
+        return False
+    units: list[Var] = []
+    target = _noted(node.body, units)
+    operand = None if target is None else _operand(target, node.var)
+    if target is None or operand is None or not plain(operand):
+        return False
+    kind = type(target.value)
+    assert issubclass(kind, BinaryOp)
+    outer = dict(e.env)
+    e.env.update({unit: literal(0, unit.dtype) for unit in units})
+    e.lane = Lane(node.var, literal(0, node.var.dtype), lanes)
+    vector = e.widen(e.value(operand), lanes)
+    e.lane = None
+    before = e.value(BufferLoad(target.buffer, target.indices))
+    value = binary(e, kind, before, _tree(e, kind, vector))
+    store(e, target.buffer, target.indices[0], value, None)
+    e.env = outer
+    return True
+
+
+def _noted(stmt: Stmt, units: list[Var]) -> BufferStore | None:
+    """The only statement of a loop whose block has the note; `units` gets the unit loops on it."""
+    noted = False
+    while isinstance(stmt, (For, AttrStmt)):
+        if isinstance(stmt, For):
+            if as_int(stmt.extent) != 1:
+                return None
+            units.append(stmt.var)
+        else:
+            noted = noted or stmt.key == FOLD
+        stmt = stmt.body
+    plain = isinstance(stmt, BufferStore) and stmt.predicate is None and len(stmt.indices) == 1
+    return stmt if noted and plain and isinstance(stmt, BufferStore) else None
+
+
+def _operand(target: BufferStore, var: Var) -> Expr | None:
+    """What is added to the element that the statement updates, the same one all along the loop."""
+    value, dtype = target.value, target.buffer.dtype
+    if not isinstance(value, _KINDS) or not (dtype.is_int or dtype in ("float32", "float64")):
+        return None
+    if var in free_vars(target.indices[0]):
+        return None
+    own = BufferLoad(target.buffer, target.indices)
+    for before, operand in ((value.a, value.b), (value.b, value.a)):
+        if before is own and target.buffer not in {
+            x.buffer for x in walk_exprs(operand) if isinstance(x, BufferLoad)
+        }:
+            return operand
+    return None
+
+
+def _tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:
+    """All lanes of a vector in one number."""
+    while vector.lanes > 2:
+        n = vector.lanes // 2
+        vector = binary(e, kind, *(_part(e, vector, start, n) for start in (0, n)))
+    return binary(e, kind, e.extract(vector, 0), e.extract(vector, 1))
+
+
+def _part(e: Emitter, vector: Val, start: int, lanes: int) -> Val:
+    order = ", ".join(f"i32 {start + i}" for i in range(lanes))
+    text = f"shufflevector {vector.typed}, {vector.type} poison, <{lanes} x i32> <{order}>"
+    return e.pure(text, vector.dtype, lanes, vector)
