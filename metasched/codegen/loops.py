@@ -264,10 +264,12 @@ def _store_reason(stmt: BufferStore, varying: set[Expr]) -> str | None:
 
 
 def _expr_reason(expr: Expr, varying: set[Expr]) -> str | None:
+    if isinstance(expr, Call) and expr.op.name == "prefetch":
+        return None  # once, for the first lane
     for node in walk_exprs(expr):
         if node.dtype.lanes > 1:
             return "it computes on vectors already"
-        if isinstance(node, Call) and node.op.name != "prefetch":
+        if isinstance(node, Call):
             foreign = node.op.arity is None and not varying.isdisjoint(free_vars(node))
             if foreign or node.op.effect >= Effect.UPDATE:
                 return f"it calls {node.op.name}"

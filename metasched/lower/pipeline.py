@@ -15,6 +15,7 @@ from metasched.lower.passes.flatten import flatten
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.match_buffers import lower_match_buffers
+from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.unroll import unroll_register_tiles
 from metasched.target import Target
@@ -27,6 +28,7 @@ STRUCTURED: tuple[tuple[Pass, str], ...] = (
     (canonicalize_loops, "later passes may take every loop to start at zero with step one"),
     (lower_init, "needs the blocks' reduce iterators"),
     (lower_match_buffers, "needs the blocks' regions"),
+    (insert_prefetches, "the notes stand on blocks, and views have been resolved"),
     (convert_blocks, "from here on there are loops, tests and statements only"),
     (place_allocations, "indices are still one for each dimension, so boxes can be computed"),
 )

@@ -10,6 +10,7 @@ from metasched.space.modules.custom_rule import ApplyCustomRule
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
+from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
 from metasched.space.zero_search import default_trace
@@ -44,6 +45,7 @@ def _cpu(target: Target) -> tuple[Module, ...]:
         VectorReduction(bits),
         FuseRows(),
         StageAtTile(),
+        PrefetchRows(),
         ParallelVectorizeUnroll(target.num_cores, vector_bits=bits),
     )
 

@@ -1,0 +1,44 @@
+"""Software prefetch: a block with the note asks for what it will read some elements further on.
+
+The processor finds streams by itself while they run; what it does not find is the start of the next
+row while the present one is still being computed on. The note says how many elements ahead of each
+load from an argument the cache line is wanted (in the last dimension: a row ahead is its length).
+It is a hint: addresses beyond the end of the array are never read.
+"""
+
+from __future__ import annotations
+
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import IntImm, add, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import OPS, Call
+from metasched.ir.stmt import Block, Evaluate, Stmt, evolve, seq
+from metasched.ir.visit import map_body, transform, walk
+
+AHEAD = "prefetch_ahead"
+"""Annotation of a block: the elements from a load of an argument to what is asked for; 0 for none."""
+
+
+def insert_prefetches(func: PrimFunc) -> PrimFunc:
+    """S(X[i, j]) with the note n  ->  prefetch(X[i, j + n]); S(X[i, j])."""
+    arguments = frozenset(p for p in func.params if isinstance(p, Buffer))
+    return map_body(func, lambda body: transform(body, lambda s: _block(s, arguments)))
+
+
+def _block(stmt: Stmt, arguments: frozenset[Buffer]) -> Stmt | None:
+    if not isinstance(stmt, Block) or AHEAD not in stmt.annotations:
+        return None
+    ahead = as_int(stmt.annotations[AHEAD]) or 0
+    loads = {x: None for x in walk(stmt.body) if isinstance(x, BufferLoad) and x.buffer in arguments}
+    if not ahead or not loads:
+        return None
+    hints = [_hint(load, ahead) for load in loads if load.indices and load.predicate is None]
+    return evolve(stmt, body=seq([*hints, stmt.body]))
+
+
+def _hint(load: BufferLoad, ahead: int) -> Stmt:
+    last = load.indices[-1]
+    further = BufferLoad(load.buffer, (*load.indices[:-1], add(last, IntImm(last.dtype, ahead))))
+    address = Call("handle", OPS.get("address_of"), (further,))
+    hints = [IntImm("int32", n) for n in (0, 3, 1)]  # to read, into the nearest cache, as data
+    return Evaluate(Call("int32", OPS.get("prefetch"), (address, *hints)))

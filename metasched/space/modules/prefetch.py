@@ -1,0 +1,73 @@
+"""prefetch_rows: the next row of an argument is asked for while the present one is computed on.
+
+Where stages are computed row by row (a softmax: maximum, exponentials, sum, quotients), memory is
+idle during the stages that only touch the row in the cache. The last stage that reads an argument
+asks for the rows to come; how far ahead, or not at all, is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.block import TILED, is_leaf
+from metasched.analysis.scope import Child, Scope
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import as_int
+from metasched.lower.passes.prefetch import AHEAD
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import has_vectors
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchRows:
+    """See the file's docstring.
+
+    Attributes:
+        rows: choices of how many rows ahead.
+        least: bytes of an argument that is worth it; smaller ones are in the cache anyway.
+    """
+
+    rows: Sequence[int] = (0, 1, 2)
+    least: int = 1 << 18
+
+    @property
+    def name(self) -> str:
+        return "prefetch_rows"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        node = realize.block
+        if sch.state.parent(realize) is None or {TILED, AHEAD} & node.annotations.keys():
+            return [sch]
+        if is_leaf(node) is not None or not has_vectors(node):
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(node.token)
+        if not child.loops or len(scope.under(child.loops[0])) < 2:
+            return [sch]
+        _, func = sch.state.func_of(realize)
+        lengths = {
+            as_int(r.buffer.shape[-1])
+            for r in node.reads
+            if r.buffer in func.params and self._large(r.buffer) and _last(scope, child, r.buffer)
+        }
+        length = lengths.pop() if len(lengths) == 1 else None
+        if length is not None:
+            ahead = [n * length for n in self.rows]
+            choice = sch.sample_categorical(ahead, [1.0 / len(ahead)] * len(ahead))
+            sch.annotate(block, AHEAD, choice)
+        return [sch]
+
+    def _large(self, buffer: Buffer) -> bool:
+        size = buffer.dtype.bytes if buffer.shape else 0
+        for extent in buffer.shape:
+            size *= as_int(extent) or 0
+        return size >= self.least
+
+
+def _last(scope: Scope, child: Child, buffer: Buffer) -> bool:
+    """Whether no later block of the same nest reads the buffer."""
+    readers = [c for c in scope.readers(buffer) if c.loops[:1] == child.loops[:1]]
+    return readers[-1].token is child.token
