@@ -1,4 +1,4 @@
-"""prefetch_rows: rows to come are asked for by the last stage that reads them; nothing else moves."""
+"""prefetch_rows: later rows are asked for by the last stage that reads them; nothing else moves."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from metasched.ir.stmt import Block, Evaluate, Stmt, evolve, seq
 from metasched.ir.visit import map_body, transform, walk
 
 AHEAD = "prefetch_ahead"
-"""Annotation of a block: the elements from a load of an argument to what is asked for; 0 for none."""
+"""Annotation of a block: elements from a load of an argument to what is asked for; 0: nothing."""
 
 
 def insert_prefetches(func: PrimFunc) -> PrimFunc:
@@ -29,7 +29,8 @@ def _block(stmt: Stmt, arguments: frozenset[Buffer]) -> Stmt | None:
     if not isinstance(stmt, Block) or AHEAD not in stmt.annotations:
         return None
     ahead = as_int(stmt.annotations[AHEAD]) or 0
-    loads = {x: None for x in walk(stmt.body) if isinstance(x, BufferLoad) and x.buffer in arguments}
+    found = (x for x in walk(stmt.body) if isinstance(x, BufferLoad))
+    loads = dict.fromkeys(x for x in found if x.buffer in arguments)
     if not ahead or not loads:
         return None
     hints = [_hint(load, ahead) for load in loads if load.indices and load.predicate is None]
