@@ -39,13 +39,22 @@ def expected(func: PrimFunc, seed: int = 0) -> tuple[list[Any], list[Any]]:
 
 
 def check_numbers(
-    before: PrimFunc, mod: IRModule, *, seeds: Iterable[int] = (0, 1), compiled: bool = False
+    before: PrimFunc,
+    mod: IRModule,
+    *,
+    seeds: Iterable[int] = (0, 1),
+    compiled: bool = False,
+    convert: Callable[[list[Any], bool], list[Any]] | None = None,
 ) -> None:
     """`mod` computes what `before` does, interpreted (and compiled); raises Wrong.
 
     The order of parallel iterations is drawn from each seed; blocks keep to their regions.
+    `convert` gives the arguments in the layout that `mod` takes, of results with padding to be
+    overwritten or as it shall become.
     """
     args, want = expected(before)
+    if convert is not None:
+        args, want = convert(args, True), convert(want, False)
     for seed in seeds:
         got = [a.copy() for a in args]
         run(mod, *got, seed=seed, check_regions=True)

@@ -25,8 +25,10 @@ if __name__ == "__main__":
 
 from oracle import check_numbers, check_trace, picture
 from schedule.machine_layout import LAYOUT_OPS
+from schedule.machine_plans import PLANS, relayout
 from schedule.more import MORE
 from schedule.programs import PROGRAMS
+from schedule.special import FAMILIES, family, special
 from strategies import random_func
 
 from metasched.analysis.scope import Scope
@@ -35,6 +37,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import BlockRealize
 from metasched.ir.verify import verify
 from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import PRIMITIVES
 from metasched.schedule.schedule import Schedule
 from metasched.script.printer import script
 
@@ -45,10 +48,12 @@ FIXED = 0.3  # share of programs from the list in schedule.programs
 
 @dataclass
 class Tally:
-    """What a run did."""
+    """What a run did: by operation of the machine, and by kind of primitive."""
 
     accepted: collections.Counter[str] = field(default_factory=collections.Counter)
     refused: collections.Counter[str] = field(default_factory=collections.Counter)
+    kinds: collections.Counter[str] = field(default_factory=collections.Counter)
+    refusals: collections.Counter[str] = field(default_factory=collections.Counter)
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
     cases: int = 0
 
@@ -159,7 +164,10 @@ class Player:
     def annotate(self) -> None:
         block = self.block()
         target = self.pick([block, *self.sch.get_loops(block)])
-        if self.number(4) == 0:
+        if self.number(3) == 0:
+            noted = "note" in self.sch.get(target).annotations
+            if not noted and self.number(2):
+                self.sch.annotate(target, "note", 1)
             self.sch.unannotate(target, "note")
             return
         value = self.sch.sample_categorical([1, 2, 4], [0.5, 0.25, 0.25])
@@ -221,6 +229,9 @@ class Player:
         self.sch.get_child_blocks(block)
         self.sch.get_output_blocks(block)
 
+    def enter_postproc(self) -> None:
+        self.sch.enter_postproc()
+
     def undo(self) -> None:
         if self.sch.trace.entries:
             self.sch.undo()
@@ -240,7 +251,7 @@ OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
     "vectorize": (3, lambda p: p.loop_kind("vectorize")),
     "unroll": (2, lambda p: p.loop_kind("unroll")),
     "bind": (1, lambda p: p.loop_kind("bind")),
-    "annotate": (2, Player.annotate),
+    "annotate": (3, Player.annotate),
     "compute_at": (14, lambda p: p.move("compute_at")),
     "reverse_compute_at": (14, lambda p: p.move("reverse_compute_at")),
     "sample_compute_location": (3, Player.compute_location),
@@ -253,15 +264,18 @@ OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
     "set_scope": (2, Player.set_scope),
     "add_unit_loop": (2, Player.add_unit_loop),
     "queries": (1, Player.queries),
+    "enter_postproc": (1, Player.enter_postproc),
     "undo": (1, Player.undo),
 }
 
 
-ALL = {**OPS, **{k: v for k, v in MORE.items() if hasattr(Schedule, k.split()[0])}, **LAYOUT_OPS}
+ALL = {**OPS, **MORE, **LAYOUT_OPS, **PLANS}
 
 
 def program(number: int) -> PrimFunc:
-    """Program number n: one of the fixed ones, or a random one."""
+    """Program number n: one of the fixed ones, of a family, or a random one."""
+    if family(number) is not None:
+        return special(number)
     rng = random.Random(number)
     if rng.random() < FIXED:
         return rng.choice(PROGRAMS)
@@ -277,6 +291,9 @@ def recipe(
     rng = random.Random(number * 7919 + 1)
     names, weights = list(ops), [w for w, _ in ops.values()]
     chosen = rng.choices(names, weights, k=rng.randint(1, longest))
+    made_for = [name for name in FAMILIES.get(family(number), ()) if name in ops]  # type: ignore[arg-type]
+    if made_for and rng.random() < 0.8:
+        chosen.insert(rng.randint(0, len(chosen)) // 2, rng.choice(made_for))
     return [(name, tuple(rng.randrange(1 << 16) for _ in range(NUMBERS))) for name in chosen]
 
 
@@ -295,10 +312,12 @@ def play(number: int, steps: Sequence[Step], tally: Tally, *, every: bool = Fals
         try:
             ALL[name][1](player)
             tally.accepted[name] += 1
+            tally.kinds.update(e.kind.name for e in sch.trace.entries[length:])
         except _Nothing:
             pass
         except ScheduleError as error:
             tally.refused[name] += 1
+            tally.refusals[error.primitive] += 1
             tally.reasons[f"{error.primitive}: {error.reason}"] += 1
             _ = error.message
             if error.primitive not in name and name in dir(sch) and len(sch.trace) == length:
@@ -319,7 +338,8 @@ def _check(func: PrimFunc, sch: Schedule, *, compiled: bool) -> None:
     except Exception as error:
         raise Broken("verify", str(error), sch) from error
     try:
-        check_numbers(func, sch.mod, compiled=compiled and not _threads(sch))
+        run_it = compiled and not _threads(sch)
+        check_numbers(func, sch.mod, compiled=run_it, convert=relayout(sch))
     except Exception as error:
         raise Broken(f"numbers {type(error).__name__}", str(error)[:600], sch) from error
     try:
@@ -412,9 +432,13 @@ def main() -> int:
     seconds = time.monotonic() - began
     print(f"{tally.cases} cases to {number}, {tally.accepted.total()} steps accepted, "
           f"{tally.refused.total()} refused, {failed} failures, {seconds:.0f} s")  # fmt: skip
-    print("accepted:", dict(tally.accepted.most_common()))
-    print("refused:", dict(tally.refused.most_common()))
     print("reasons:", dict(tally.reasons.most_common()))
+    print(f"{'operation':32}{'accepted':>9}{'refused':>9}")
+    for name in sorted(OPS if not options.all else ALL):
+        print(f"{name:32}{tally.accepted[name]:9}{tally.refused[name]:9}")
+    print(f"{'primitive':32}{'accepted':>9}{'refused':>9}")
+    for name in sorted(PRIMITIVES.names()):
+        print(f"{name:32}{tally.kinds[name]:9}{tally.refusals[name]:9}")
     return 1 if failed else 0
 
 

@@ -108,16 +108,25 @@ def cache_index(p: Any) -> None:
 
 
 def transform_layout(p: Any) -> None:
-    """Of temporaries: parameters would change what the function takes."""
+    choose_layout(p, parameters=False)
+
+
+def choose_layout(p: Any, *, parameters: bool) -> None:
+    """Another layout of a temporary, or of a parameter: that changes what the function takes."""
     realize = p.pick(p.realizes())
     params = p.sch.func.params
     block = realize.block
-    choices = [("read", n) for n, r in enumerate(block.reads) if r.buffer not in params]
-    choices += [("write", n) for n, r in enumerate(block.writes) if r.buffer not in params]
+    sides = {"read": block.reads, "write": block.writes}
+    choices = [
+        (side, n)
+        for side, given in sides.items()
+        for n, r in enumerate(given)
+        if (r.buffer in params) is parameters
+    ]
     if not choices:
         p.nothing()
     side, position = p.pick(choices)
-    buffer = (block.reads if side == "read" else block.writes)[position].buffer
+    buffer = sides[side][position].buffer
     shape = [as_int(s) for s in buffer.shape]
     fn = fusing_map(p, shape) if p.number(4) == 0 else index_map(p, len(shape))
     pad = p.pick([None, 0, 3, 1, lambda *i: i[0]])
@@ -180,16 +189,12 @@ def annotate_buffer_access(p: Any) -> None:
     p.sch.annotate_buffer_access(p.handle(realize), position, side, ranges)
 
 
-def unsafe_hide_buffer_access(p: Any) -> None:
-    p.sch.unsafe_hide_buffer_access(p.block(), p.pick(["read", "write"]), [p.number(3)])
-
-
 LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "reorder_block_iter_var": (3, reorder_block_iter_var),
     "reindex": (5, reindex),
     "reindex_cache": (6, reindex_cache),
     "cache_inplace": (3, cache_inplace),
-    "cache_index": (2, cache_index),
+    "cache_index": (3, cache_index),
     "transform_layout": (8, transform_layout),
     "transform_block_layout": (4, transform_block_layout),
     "pad_einsum": (5, pad_einsum),
@@ -197,5 +202,4 @@ LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "storage_align": (2, storage_align),
     "unsafe_set_dtype": (1, unsafe_set_dtype),
     "annotate_buffer_access": (3, annotate_buffer_access),
-    "unsafe_hide_buffer_access": (1, unsafe_hide_buffer_access),
 }

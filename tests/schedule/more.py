@@ -28,17 +28,6 @@ def loop_partition(p: Player) -> None:
     p.sch.loop_partition(p.loop(), p.pick(factors))
 
 
-def fuse_reduction_epilogue(p: Player) -> None:
-    realize = p.pick(p.realizes())
-    users = p.sch.state.scope(realize).consumers(realize.block.token)
-    other = p.pick(users).realize if users else p.pick(p.realizes())
-    p.sch.fuse_reduction_epilogue(p.handle(realize), p.handle(other))
-
-
-def rolling_buffer(p: Player) -> None:
-    p.sch.rolling_buffer(p.block(), 0)
-
-
 def copy_at(p: Player) -> None:
     """read_at, write_at below a loop above the block."""
     realize = p.pick(p.realizes())
@@ -54,7 +43,5 @@ MORE = {
     "blockize": (8, blockize),
     "merge": (5, merge),
     "loop_partition": (5, loop_partition),
-    "fuse_reduction_epilogue": (4, fuse_reduction_epilogue),
-    "rolling_buffer": (3, rolling_buffer),
     "read_at write_at": (6, copy_at),
 }

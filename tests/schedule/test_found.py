@@ -16,6 +16,7 @@ from schedule.programs import (
 )
 from schedule.test_blocks import start
 
+from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 
@@ -239,3 +240,47 @@ def test_an_init_apart_declares_what_it_reads() -> None:
         made = sch.blockize(i) if apart == "blockize" else sch.decompose_reduction(c, k)
         assert sch.get(made).name in ("C_o", "C_init")
         check_transform(matmul, sch)
+
+
+def test_an_inlined_buffer_is_no_longer_declared_either() -> None:
+    """C declares to read B and does not; inlining B once left the declaration behind."""
+
+    @T.prim_func
+    def idle(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+        B = T.alloc_buffer((4,), "int32")
+        for i in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                B[vi] = A[vi]
+        for i in range(4):
+            with T.block("C"):
+                vi = T.axis.spatial(4, i)
+                T.reads(A[vi], B[vi])
+                T.writes(C[vi])
+                C[vi] = A[vi] + 1
+
+    sch, (b,), _ = start(idle, "B")
+    sch.compute_inline(b)
+    check_transform(idle, sch)
+
+
+@T.prim_func
+def double(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
+    with T.block("root"):
+        T.reads(A[0:4])
+        T.writes(B[0:4])
+        for i in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                B[vi] = A[vi] * T.float32(2)
+
+
+def test_views_follow_the_iterators() -> None:
+    """Of a tensorized block the views once kept the iterators that transform_block_layout took."""
+    TensorIntrin.register("test.double", double, double, override=True)
+    sch, (b,), ((i, j),) = start(elementwise, "B")
+    inner = sch.split(j, [None, 4])[1]
+    outer = sch.blockize(inner)
+    sch.tensorize(outer, "test.double")
+    sch.transform_block_layout(outer, lambda i, j: (i * 3 + j,))
+    check_transform(elementwise, sch)

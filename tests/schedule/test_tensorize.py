@@ -378,6 +378,36 @@ def test_one_buffer_in_two_roles_is_refused():
     check_refused(sch, lambda: sch.tensorize(i, "test.mma"), "mismatch", "C stands for both")
 
 
+@T.prim_func
+def guarded(A: T.Buffer((4,), "int32"), B: T.Buffer((4,), "int32")):
+    with T.block("root"):
+        T.reads(A[0:4])
+        T.writes(B[0:4])
+        for i in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                B[vi] = T.if_then_else(vi < 3, A[vi], 0)
+
+
+def test_a_part_beyond_its_buffer_is_refused():
+    """The block reads A[3] under a condition that is never true; the implementation may not care.
+
+    Found by the random machine."""
+    TensorIntrin.register("test.guarded", guarded, guarded, override=True)
+
+    @T.prim_func
+    def short(A: T.Buffer((3,), "int32"), B: T.Buffer((4,), "int32")):
+        for i in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                B[vi] = T.if_then_else(vi < 3, A[vi], 0)
+
+    sch = Schedule(short, seed=0)
+    (loop,) = sch.get_loops("B")
+    step = lambda: sch.tensorize(loop, "test.guarded")  # noqa: E731
+    check_refused(sch, step, "beyond-buffer", r"A\[0:4\] is not proved to lie within A")
+
+
 def test_memory_is_laid_out_as_the_implementation_takes_it():
     sch, _, inner = tiled()
     check_refused(

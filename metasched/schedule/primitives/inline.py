@@ -61,7 +61,7 @@ def compute_inline(state: State, block: BlockLike) -> None:
 
     edits = edit.merge(
         *(
-            edit.replace(c.realize, _with_loads(c.realize, on_expr))
+            edit.replace(c.realize, _with_loads(c.realize, store.buffer, on_expr))
             for c in scope.realizes
             if c.realize is not realize and _reads(c.block, store.buffer)
         ),
@@ -311,8 +311,9 @@ def _rewritten(block: Block, body: Stmt) -> Block:
     return evolve(changed, reads=reads, writes=writes)
 
 
-def _with_loads(realize: BlockRealize, on_expr: object) -> Stmt:
-    """A consumer with loads replaced; the regions of the blocks that changed are inferred again."""
+def _with_loads(realize: BlockRealize, buffer: Buffer, on_expr: object) -> Stmt:
+    """A consumer with loads of `buffer` replaced; the regions of the blocks that changed, or that
+    only declare to read it, are inferred again."""
 
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, Block) and node.token in stale:
@@ -323,7 +324,9 @@ def _with_loads(realize: BlockRealize, on_expr: object) -> Stmt:
     changed = transform(realize, None, on_expr)  # type: ignore[arg-type]
     before = {n.token: n for n in walk_stmts(realize) if isinstance(n, Block)}
     stale = {
-        n.token for n in walk_stmts(changed) if isinstance(n, Block) and before[n.token] is not n
+        n.token
+        for n in walk_stmts(changed)
+        if isinstance(n, Block) and (before[n.token] is not n or _reads(n, buffer))
     }
     return transform(changed, on_stmt)
 

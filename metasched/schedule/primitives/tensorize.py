@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import RegistryError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Ramp
@@ -53,8 +54,9 @@ def tensorize(
     requires  a registered intrinsic; the body equals its description statement for statement:
               loops and iterators in order, kind and extent, and accesses relative to where the
               block's regions begin; buffers of the described type and scope (dimensions may come
-              before); no written buffer that stands for two; memory as the implementation lays it
-              out; everything that blockize requires, for a loop
+              before), all of the part within the buffer; no written buffer that stands for two;
+              memory as the implementation lays it out; everything that blockize requires, for a
+              loop
     rewrite   C_o(for i: C(C[io * 4 + i] = ...)) -> C_o(Cv = match(C[io * 4:io * 4 + 4]); call(Cv))
     """
     assert not isinstance(block_or_loop, str)
@@ -79,10 +81,24 @@ def tensorize(
             "mismatch", f"{block.name} does not match {tensor_intrin}: {error}", node
         ) from None
     parts = [found.parts[b] for b in intrin.desc.buffers]
+    for part in parts:
+        _require_inside(state, block, part, node)
     for mine, theirs in zip(parts, intrin.impl.buffers, strict=True):
         _require_layout(state, mine, theirs, intrin.impl, node)
     made = _with_impl(state, block, intrin.impl, parts)
     state.commit(edit.replace(node, evolve(realize, block=made)))
+
+
+def _require_inside(state: State, block: Block, part: BufferRegion, node: Stmt) -> None:
+    """The implementation may touch all of the part, also where conditions keep the block out."""
+    known = Analyzer({v.var: v.dom for v in block.iter_vars})
+    for r, extent in zip(part.region, part.buffer.shape, strict=True):
+        if not (known.prove(r.min >= 0) and known.prove(r.min + r.extent <= extent)):
+            raise state.error(
+                "beyond-buffer", f"{show_region(part)} is not proved to lie within "
+                f"{part.buffer.name}", node,
+                hint="pad the buffer first (pad_einsum), or split by factors that divide",
+            )  # fmt: skip
 
 
 def _require_layout(

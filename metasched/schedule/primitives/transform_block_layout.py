@@ -153,7 +153,7 @@ def _in_order(mapping: IndexMap, shape: Sequence[Expr]) -> bool:
 
 
 def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer) -> Block:
-    """The block with its iterators replaced in body, init and regions, indices simplified.
+    """The block with its iterators replaced in body, init, regions and views, indices simplified.
 
     The iterators themselves are still the old ones.
     """
@@ -193,4 +193,7 @@ def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer)
         init=None if block.init is None else part(block.init),
         reads=regions(block.reads),
         writes=regions(block.writes),
+        match_buffers=tuple(
+            evolve(m, source=regions((m.source,))[0]) for m in block.match_buffers
+        ),
     )
