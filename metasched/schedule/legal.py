@@ -120,6 +120,7 @@ OF_BLOCKS: dict[str, Ways] = {
     "reindex": _both_sides, "set_scope": _buffers("write", "local"),
     "storage_align": _buffers("write", -1, 32, 8), "rolling_buffer": _buffers("write"),
     "decompose_reduction": _loops, "decompose_padding": _loops, "pad_einsum": _padding,
+    "overcompute": _padding,
     "reorder_block_iter_var": _reversed_iters, "blockize": _run_of_one, "tensorize": _intrinsics,
     "add_unit_loop": _plain(),
 }  # fmt: skip

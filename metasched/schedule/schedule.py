@@ -341,5 +341,6 @@ class Schedule:
     unsafe_hide_buffer_access = recorded(p.unsafe_hide_buffer_access)
     transform_block_layout = recorded(p.transform_block_layout)
     pad_einsum = recorded(p.pad_einsum)
+    overcompute = recorded(p.overcompute)
     decompose_padding = recorded(p.decompose_padding)
     transform_layout = recorded(p.transform_layout)

@@ -146,6 +146,12 @@ def pad_einsum(p: Any) -> None:
     p.sch.pad_einsum(p.handle(realize), factors)
 
 
+def overcompute(p: Any) -> None:
+    realize = p.pick(p.realizes())
+    factors = [p.pick([1, 2, 3, 4]) if v.is_spatial else 1 for v in realize.block.iter_vars]
+    p.sch.overcompute(p.handle(realize), factors)
+
+
 def decompose_padding(p: Any) -> None:
     wanted = [r for r in p.realizes() if "if_then_else" in p.text(r)] or p.realizes()
     block = p.handle(p.pick(wanted))
@@ -198,6 +204,7 @@ LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "transform_layout": (8, transform_layout),
     "transform_block_layout": (4, transform_block_layout),
     "pad_einsum": (5, pad_einsum),
+    "overcompute": (5, overcompute),
     "decompose_padding": (4, decompose_padding),
     "storage_align": (2, storage_align),
     "unsafe_set_dtype": (1, unsafe_set_dtype),

@@ -20,6 +20,7 @@ from metasched.schedule.primitives.inline import compute_inline, reverse_compute
 from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from metasched.schedule.primitives.loop_partition import loop_partition
 from metasched.schedule.primitives.merge import merge
+from metasched.schedule.primitives.overcompute import overcompute
 from metasched.schedule.primitives.pad_einsum import pad_einsum
 from metasched.schedule.primitives.query import (
     get_block,
@@ -56,7 +57,8 @@ __all__ = [
     "cache_inplace", "cache_read", "cache_write", "compute_at", "compute_inline",
     "decompose_padding", "decompose_reduction", "enter_postproc", "fuse",
     "fuse_reduction_epilogue", "get_block", "get_child_blocks", "get_consumers", "get_loops",
-    "get_output_blocks", "get_producers", "loop_partition", "merge", "pad_einsum", "parallel",
+    "get_output_blocks", "get_producers", "loop_partition", "merge", "overcompute", "pad_einsum",
+    "parallel",
     "read_at", "reindex", "reindex_cache_read", "reindex_cache_write", "reorder",
     "reorder_block_iter_var", "require", "reverse_compute_at", "reverse_compute_inline", "rfactor",
     "rolling_buffer", "sample_categorical", "sample_compute_location", "sample_partitioned_tile",

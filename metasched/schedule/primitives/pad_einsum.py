@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metasched.analysis import block as block_facts
 from metasched.analysis.reducer import identity_holds, match_reducer
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, Range
@@ -32,13 +31,11 @@ from metasched.ir.expr import (
     logical_and,
 )
 from metasched.ir.op import call
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import substitute_buffers, transform_expr, walk, walk_exprs
 from metasched.schedule import edit
 from metasched.schedule.checks import (
-    refuse_on,
     require_complete_or_reduction,
-    require_from_zero,
     require_root_free,
     require_stage_pipeline,
 )
@@ -47,8 +44,8 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.staging import (
     Indices,
     beside,
-    chain_above,
     one_pattern,
+    own_loops,
     plain_int,
     refuse_partial,
     require_free_of_init,
@@ -83,7 +80,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     scope = require_stage_pipeline(state, realize)
     require_complete_or_reduction(state, scope, realize)
     grown = _grown(state, realize, padding)
-    loops = _loops(state, realize)
+    loops = own_loops(state, realize)
     accesses = {buffer: _plain_indices(state, realize, buffer) for buffer in _buffers(old)}
     _require_neutral(state, realize, grown, accesses)
     written = {r.buffer for r in old.writes}
@@ -147,23 +144,6 @@ def _grown(state: State, realize: BlockRealize, padding: Sequence[int]) -> dict[
             realize,
         )
     return out
-
-
-def _loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
-    loops = chain_above(state, realize)
-    refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
-    if realize.predicate is not TRUE:
-        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
-    an = Analyzer()
-    for loop, v in zip(loops, realize.block.iter_vars, strict=True):
-        require_from_zero(state, loop)
-        if as_int(v.dom.min) != 0 or not an.equal(v.dom.extent, loop.extent):
-            raise state.error(
-                "other-domain",
-                f"the loop {loop.var.name} does not run over the domain of {v.var.name}",
-                loop,
-            )
-    return loops
 
 
 def _buffers(block: Block) -> list[Buffer]:

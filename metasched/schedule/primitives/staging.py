@@ -30,7 +30,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, substitute, walk, walk_exprs, walk_stmts
 from metasched.schedule import edit
-from metasched.schedule.checks import refuse_on
+from metasched.schedule.checks import refuse_on, require_from_zero
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
@@ -252,6 +252,24 @@ def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
                 hint="the block must be alone below the loops of its block",
             )
         top = loop
+    return loops
+
+
+def own_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    """The loops that are a block's iterators, one each, with nothing else below them."""
+    loops = chain_above(state, realize)
+    refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
+    if realize.predicate is not TRUE:
+        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
+    an = Analyzer()
+    for loop, v in zip(loops, realize.block.iter_vars, strict=True):
+        require_from_zero(state, loop)
+        if as_int(v.dom.min) != 0 or not an.equal(v.dom.extent, loop.extent):
+            raise state.error(
+                "other-domain",
+                f"the loop {loop.var.name} does not run over the domain of {v.var.name}",
+                loop,
+            )
     return loops
 
 

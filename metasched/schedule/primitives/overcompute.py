@@ -1,0 +1,208 @@
+"""overcompute: spatial iterators run on to a multiple; what is computed beyond is never used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.describe import show_expr
+from metasched.ir.expr import (
+    LE,
+    LT,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Mod,
+    Var,
+    as_expr,
+    as_int,
+    compare,
+    minimum,
+)
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, IterVar, Stmt, evolve
+from metasched.ir.visit import (
+    free_vars,
+    substitute,
+    substitute_buffers,
+    transform,
+    walk,
+    walk_exprs,
+)
+from metasched.schedule import edit
+from metasched.schedule.checks import require_complete_or_reduction, require_stage_pipeline
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.staging import own_loops, plain_int, refuse_partial, with_extent
+from metasched.schedule.primitives.storage import allocating_block
+from metasched.schedule.state import State
+
+
+@primitive()
+def overcompute(state: State, block: BlockLike, multiples: Sequence[int]) -> None:
+    """Let each iterator of `block` run on to a multiple of its number in `multiples`.
+
+    Tiles then divide evenly and need no conditions. The buffer that the block writes grows by what
+    is computed beyond; nothing else reads it there. Where an access would leave its buffer, the
+    iterator stays at its last value instead. Loops and block keep their handles; a multiple that an
+    iterator has already changes nothing.
+
+    requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
+              iterators; one allocated buffer written, at those iterators that run on; one positive
+              integer for each iterator, 1 for those that are reduced; no integer division by what
+              is loaded
+    rewrite   B[i] = A[i] over 7, up to (4,) -> B[i] = A[min(i, 6)] over 8, B of 8 elements
+    """
+    assert isinstance(block, BlockRV)
+    realize = state.block(block)
+    scope = require_stage_pipeline(state, realize)
+    require_complete_or_reduction(state, scope, realize)
+    loops = own_loops(state, realize)
+    grown = _grown(state, realize, multiples)
+    if not grown:
+        return
+    old = realize.block
+    buffer = old.writes[0].buffer
+    if len(old.writes) != 1:
+        raise state.error("several-results", f"{old.name} writes several buffers", realize)
+    site = allocating_block(state, realize, buffer)
+    place = _place(state, realize, buffer, grown)
+    larger = _larger(state, realize, place, grown)
+    _require_safe(state, realize)
+    changed = _rewritten(old, place, grown)
+    edits = [edit.wrap(old, lambda node: changed)]
+    for loop, v in zip(loops, old.iter_vars, strict=True):
+        if v.var in grown:
+            edits.append(edit.wrap(loop, with_extent(as_expr(grown[v.var], loop.var.dtype))))
+    edits.append(edit.wrap(site, lambda node: substitute_buffers(node, {buffer: larger})))
+    state.commit(*edits)
+
+
+def _grown(state: State, realize: BlockRealize, multiples: Sequence[int]) -> dict[Expr, int]:
+    """The iterators that run on and their new extents."""
+    iters = realize.block.iter_vars
+    factors = [plain_int(state, n, "a multiple") for n in multiples]
+    if len(factors) != len(iters) or any(n < 1 for n in factors):
+        raise state.error(
+            "bad-multiples",
+            f"{realize.block.name} has {len(iters)} iterators; {factors} is not one positive "
+            "integer for each",
+            realize,
+        )
+    out: dict[Expr, int] = {}
+    for v, factor in zip(iters, factors, strict=True):
+        extent = as_int(v.dom.extent)
+        if factor == 1 or (extent is not None and extent % factor == 0):
+            continue
+        if not v.is_spatial or extent is None:
+            raise state.error(
+                "cannot-run-on",
+                f"{v.var.name} is no spatial iterator of constant extent",
+                realize,
+                hint="pad_einsum pads reductions with zeros",
+            )
+        out[v.var] = -(-extent // factor) * factor
+    return out
+
+
+def _place(
+    state: State, realize: BlockRealize, buffer: Buffer, grown: Mapping[Expr, int]
+) -> BufferStore:
+    """Where the block stores: always, at one place, each iterator that runs on for one index."""
+    refuse_partial(state, realize, buffer)
+    stores = [s for s in walk(realize.block) if isinstance(s, BufferStore)]
+    loads = [e for e in walk(realize.block) if isinstance(e, BufferLoad) and e.buffer is buffer]
+    indices = stores[0].indices
+    lone = [i for i in indices if i in grown]
+    mixed = [i for i in indices if i not in grown and not grown.keys().isdisjoint(free_vars(i))]
+    same = all(s.indices == indices for s in stores) and all(e.indices == indices for e in loads)
+    if not same or mixed or len(lone) != len(grown) or set(lone) != set(grown) or buffer.strides:
+        raise state.error(
+            "not-plain-index",
+            f"{buffer.name} is not written at one place, with each iterator that runs on for one "
+            "index",
+            realize,
+            hint="cache_write gives a block a buffer by its own iterators",
+        )
+    return stores[0]
+
+
+def _larger(
+    state: State, realize: BlockRealize, place: BufferStore, grown: Mapping[Expr, int]
+) -> Buffer:
+    """The buffer with room for what is computed beyond."""
+    old = place.buffer
+    extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in realize.block.iter_vars}
+    shape = []
+    for index, size in zip(place.indices, old.shape, strict=True):
+        if index in grown and as_int(size) != as_int(extents[index]):
+            raise state.error(
+                "shared-result",
+                f"{realize.block.name} writes only a part of {old.name} along {show_expr(index)}",
+                realize,
+            )
+        shape.append(as_expr(grown[index], size.dtype) if index in grown else size)
+    return Buffer(
+        old.name, tuple(shape), old.dtype, old.scope, (), None, old.align, old.offset_factor
+    )
+
+
+def _require_safe(state: State, realize: BlockRealize) -> None:
+    """What is computed beyond cannot stop the program."""
+    for node in walk(realize.block):
+        if not isinstance(node, (Div, Mod, FloorDiv, FloorMod)) or not node.dtype.is_int:
+            continue
+        if any(isinstance(e, BufferLoad) for e in walk_exprs(node.b)):
+            raise state.error(
+                "divides",
+                f"{realize.block.name} divides by a value that may be anything beyond",
+                realize,
+            )
+
+
+def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Block:
+    """The block over its new domain; `place` is where it stores."""
+    iters = tuple(
+        IterVar(v.var, Range(v.dom.min, as_expr(grown[v.var], v.var.dtype)), v.kind)
+        if v.var in grown else v
+        for v in old.iter_vars
+    )  # fmt: skip
+    held: dict[Var, Expr] = {
+        v.var: minimum(v.var, IntImm(v.var.dtype, (as_int(v.dom.extent) or 1) - 1))
+        for v in old.iter_vars if v.var in grown
+    }  # fmt: skip
+    an = Analyzer({v.var: v.dom for v in iters})
+
+    def index(value: Expr, size: Expr) -> Expr:
+        inside = an.prove(compare(LE, as_expr(0, value.dtype), value))
+        return value if inside and an.prove(compare(LT, value, size)) else substitute(value, held)
+
+    def bounded(node: Expr) -> Expr | None:
+        if not isinstance(node, BufferLoad) or node.buffer is place.buffer:
+            return None
+        point = [index(i, n) for i, n in zip(node.indices, node.buffer.shape, strict=True)]
+        return BufferLoad(node.buffer, tuple(point), node.predicate)
+
+    def here(node: Expr) -> Expr | None:
+        own = isinstance(node, BufferLoad) and node.buffer is place.buffer
+        return BufferLoad(place.buffer, place.indices) if own else None
+
+    def stored(node: Stmt) -> Stmt | None:
+        return evolve(node, indices=place.indices) if isinstance(node, BufferStore) else None
+
+    # conditions that guard a load must speak of the same place as it does
+    tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old))
+
+    def change(stmt: Stmt) -> Stmt:
+        if tested:
+            return transform(substitute(stmt, held), stored, here)
+        return transform(stmt, None, bounded)
+
+    init = None if old.init is None else change(old.init)
+    new = evolve(old, iter_vars=iters, body=change(old.body), init=init)
+    reads, writes = block_access_regions(new)
+    return evolve(new, reads=reads, writes=writes)

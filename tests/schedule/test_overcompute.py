@@ -1,0 +1,179 @@
+"""overcompute: iterators run on to a multiple, and what is computed beyond is never used."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+from schedule.expected import becomes
+
+from metasched.ir.expr import TRUE
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def matmul(
+    A: T.Buffer((7, 5), "float32"), B: T.Buffer((5, 6), "float32"), D: T.Buffer((7, 6), "float32")
+):
+    C = T.alloc_buffer((7, 6), "float32")
+    for i, j, k in T.grid(7, 6, 5):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+    for i, j in T.grid(7, 6):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = T.max(C[vi, vj], T.float32(0))
+
+
+@T.prim_func
+def matmul_rows(
+    A: T.Buffer((7, 5), "float32"), B: T.Buffer((5, 6), "float32"), D: T.Buffer((7, 6), "float32")
+):
+    C = T.alloc_buffer((8, 6), "float32")
+    for i, j, k in T.grid(8, 6, 5):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            T.reads(A[T.min(vi, 6), vk], B[vk, vj])
+            T.writes(C[vi, vj])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[T.min(vi, 6), vk] * B[vk, vj]
+    for i, j in T.grid(7, 6):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = T.max(C[vi, vj], T.float32(0))
+
+
+@T.prim_func
+def window(A: T.Buffer((12,), "float32"), D: T.Buffer((7,), "float32")):
+    """Sums over windows: the first reads stay inside A for one more result, the others do not."""
+    C = T.alloc_buffer((7,), "float32")
+    for i, k in T.grid(7, 5):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] = C[vi] + A[vi + vk] * A[vi]
+    for i in range(7):
+        with T.block("D"):
+            vi = T.axis.spatial(7, i)
+            D[vi] = C[vi]
+
+
+@T.prim_func
+def padded(A: T.Buffer((7,), "float32"), D: T.Buffer((7,), "float32")):
+    """A load under a condition, which keeps to the load's place."""
+    C = T.alloc_buffer((7,), "float32")
+    for i, k in T.grid(7, 3):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] = C[vi] + T.if_then_else(
+                1 <= vi + vk and vi + vk < 8, A[vi + vk - 1], T.float32(0)
+            )
+    for i in range(7):
+        with T.block("D"):
+            vi = T.axis.spatial(7, i)
+            D[vi] = C[vi]
+
+
+@T.prim_func
+def odd(A: T.Buffer((7,), "int32"), D: T.Buffer((7,), "int32"), E: T.Buffer((7,), "int32")):
+    B = T.alloc_buffer((7,), "int32")
+    C = T.alloc_buffer((9,), "int32")
+    H = T.alloc_buffer((7,), "int32")
+    G = T.alloc_buffer((7,), "int32")
+    F = T.alloc_buffer((7, 7), "int32")
+    for i in range(7):
+        with T.block("divides"):
+            vi = T.axis.spatial(7, i)
+            B[vi] = 12 // T.max(A[vi], 1)
+    for i in range(7):
+        with T.block("part"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = A[vi]
+    for i in range(7):
+        with T.block("diagonal"):
+            vi = T.axis.spatial(7, i)
+            F[vi, vi] = A[vi]
+    for i in range(7):
+        with T.block("two"):
+            vi = T.axis.spatial(7, i)
+            G[vi] = A[vi]
+            H[vi] = A[vi]
+    for i in range(7):
+        with T.block("D"):
+            vi = T.axis.spatial(7, i)
+            D[vi] = B[vi] + C[vi] + G[vi] + H[vi]
+    for i in range(7):
+        with T.block("E"):
+            vi = T.axis.spatial(7, i)
+            E[vi] = D[vi]
+
+
+def test_rows_run_on_and_keep_to_the_last_one():
+    sch = Schedule(matmul)
+    loops = sch.get_loops("C")
+    sch.overcompute("C", [4, 3, 1])
+    becomes(matmul, sch, matmul_rows)
+    assert [sch.get(loop).extent.value for loop in loops] == [8, 6, 5]
+
+
+def test_tiles_divide_evenly_afterwards():
+    sch = Schedule(matmul)
+    block = sch.get_block("C")
+    sch.overcompute(block, [4, 4, 1])
+    i, j, k = sch.get_loops(block)
+    i0, i1 = sch.split(i, [2, 4])
+    j0, j1 = sch.split(j, [2, 4])
+    sch.reorder(i0, j0, k, i1, j1)
+    sch.reverse_compute_at("D", j0)
+    assert sch.state.block(block).predicate is TRUE
+    check_transform(matmul, sch)
+
+
+@pytest.mark.parametrize("func", [window, padded])
+def test_only_accesses_that_would_leave_their_buffer_are_held(func):
+    sch = Schedule(func)
+    sch.overcompute("C", [8, 1])
+    if func is window:
+        assert "A[vi + vk] * A[vi]" in sch.script()
+    check_transform(func, sch)
+    again = Schedule(func)
+    again.overcompute("C", [5, 1])
+    check_transform(func, again)
+
+
+def test_what_is_a_multiple_stays():
+    sch = Schedule(matmul)
+    before = sch.mod
+    sch.overcompute("C", [7, 2, 1])
+    assert sch.mod is before
+
+
+@pytest.mark.parametrize(
+    ("block", "multiples", "reason", "message"),
+    [
+        ("divides", [4], "divides", "divides by a value that may be anything beyond"),
+        ("part", [4], "shared-result", "part writes only a part of C along vi"),
+        ("diagonal", [4], "not-plain-index", "F is not written at one place, with each iterator"),
+        ("two", [4], "several-results", "two writes several buffers"),
+        ("E", [4], "not-allocated", "the buffer E is a parameter or view"),
+        ("part", [0], "bad-multiples", "not one positive integer for each"),
+        ("part", [4, 4], "bad-multiples", "not one positive integer for each"),
+    ],
+)
+def test_refusals(block, multiples, reason, message):
+    sch = Schedule(odd)
+    check_refused(sch, lambda: sch.overcompute(block, multiples), reason, message)
+
+
+def test_reductions_do_not_run_on():
+    sch = Schedule(matmul)
+    check_refused(
+        sch, lambda: sch.overcompute("C", [1, 1, 4]), "cannot-run-on", "vk is no spatial iterator"
+    )
