@@ -79,6 +79,10 @@ def consistent(trace: Trace) -> bool:
     return True
 
 
+TILES = ("perfect_tile", "partitioned_tile", "padded_tile")
+"""The domain kinds whose decisions are the factors of a size."""
+
+
 def choices(trace: Trace, kinds: Sequence[str]) -> list[tuple[int, Entry]]:
     """The sampling steps of these domain kinds, with their positions."""
     return [(i, e) for i, e in trace.sampling() if e.domain["kind"] in kinds]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from metasched.mutate.base import consistent
-from metasched.schedule.domain import factorize
+from metasched.mutate.base import TILES, consistent
+from metasched.schedule.domain import factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.trace import Trace
 
@@ -14,7 +15,8 @@ from metasched.schedule.trace import Trace
 def neighbours(trace: Trace) -> list[Trace]:
     """All traces in which one decision differs by its smallest step, constraints kept.
 
-    A tiling gives one prime factor of one part to another part; a categorical step takes any other
+    A tiling gives one prime factor of one part to another part, or
+    changes the size it is of; a categorical step takes any other
     of its candidates; a location any other place. The order is that of the trace.
     """
     found = []
@@ -28,7 +30,11 @@ def neighbours(trace: Trace) -> list[Trace]:
 
 def _steps(entry: Entry) -> Iterator[Any]:
     kind = entry.domain["kind"]
-    if kind in ("perfect_tile", "partitioned_tile"):
+    if kind == "padded_tile":
+        for size in entry.domain["sizes"]:
+            if size != math.prod(entry.decision):
+                yield repair({**entry.domain, "sizes": [size]}, entry.decision)
+    if kind in TILES:
         for source, part in enumerate(entry.decision):
             for prime, _ in factorize(part):
                 for goal in range(len(entry.decision)):

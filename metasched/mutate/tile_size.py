@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.mutate.base import choices, redrawn
-from metasched.schedule.domain import divisors, factorize
+from metasched.mutate.base import TILES, choices, redrawn
+from metasched.schedule.domain import divisors, factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
@@ -18,10 +19,12 @@ class MutateTileSize:
     """Take a divisor of one part and give it to another part of the same loop.
 
     Half of the moves are small steps, a single prime factor to the part beside it (a tile doubled
-    and its neighbour halved); the others move any divisor anywhere.
+    and its neighbour halved); the others move any divisor anywhere. A tile that may
+    be of several sizes goes to another one for a share `resizes` of the moves.
     """
 
     small_steps: float = 0.5
+    resizes: float = 0.2
 
     @property
     def name(self) -> str:
@@ -30,13 +33,16 @@ class MutateTileSize:
     def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
         steps = [
             (i, e)
-            for i, e in choices(trace, ("perfect_tile", "partitioned_tile"))
-            if e.domain["extent"] > 1 and e.domain["n"] > 1
+            for i, e in choices(trace, TILES)
+            if math.prod(e.decision) > 1 and e.domain["n"] > 1
         ]
         return redrawn(trace, steps, rng, lambda entry: self._moved(entry, rng))
 
     def _moved(self, entry: Entry, rng: Rng) -> Any:
         tile = list(entry.decision)
+        others = [n for n in entry.domain.get("sizes", ()) if n != math.prod(tile)]
+        if others and rng.random() < self.resizes:
+            return repair({**entry.domain, "sizes": [rng.choice(others)]}, tile)
         source = rng.choice([i for i, f in enumerate(tile) if f > 1])
         small = rng.random() < self.small_steps
         if small:

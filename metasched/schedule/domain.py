@@ -204,6 +204,24 @@ def _all_partitioned(d: Domain) -> Iterator[Decision]:
     return (t for t in _all_products(d["extent"], d["n"]) if _allows_partitioned(d, t))
 
 
+# -- padded tile: {"kind", "sizes", "probs", "n", "max_innermost"} ---------------------------------
+# A perfect tile of one of `sizes`, an extent and numbers a little above it.
+
+
+def _of_size(d: Domain, size: int) -> Domain:
+    return {"extent": size, "n": d["n"], "max_innermost": d["max_innermost"]}
+
+
+def _size_of(d: Domain, tile: Any) -> int:
+    """The size that a tile is of; the first one for what is a tile of none."""
+    plain = isinstance(tile, (list, tuple)) and all(isinstance(f, int) for f in tile)
+    return math.prod(tile) if plain and math.prod(tile) in d["sizes"] else d["sizes"][0]
+
+
+def _draw_padded(d: Domain, rng: Rng) -> Decision:
+    return _draw_tile(_of_size(d, d["sizes"][rng.weighted(d["probs"])]), rng)
+
+
 # -- categorical: {"kind", "candidates", "probs"}; the decision is an index ------------------------
 
 
@@ -232,6 +250,13 @@ DOMAINS: dict[str, DomainKind] = {
     ),
     "partitioned_tile": DomainKind(
         _draw_partitioned, _allows_partitioned, _repair_partitioned, _all_partitioned,
+        lambda d, t: list(t),
+    ),
+    "padded_tile": DomainKind(
+        _draw_padded,
+        lambda d, t: _allows_tile(_of_size(d, _size_of(d, t)), t),
+        lambda d, t: _repair_tile(_of_size(d, _size_of(d, t)), t),
+        lambda d: (t for size in d["sizes"] for t in _all_tiles(_of_size(d, size))),
         lambda d, t: list(t),
     ),
     "categorical": DomainKind(

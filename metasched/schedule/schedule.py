@@ -297,6 +297,7 @@ class Schedule:
     sample_categorical = recorded(p.sample_categorical)
     sample_perfect_tile = recorded(p.sample_perfect_tile)
     sample_partitioned_tile = recorded(p.sample_partitioned_tile)
+    sample_padded_tile = recorded(p.sample_padded_tile)
     sample_compute_location = recorded(p.sample_compute_location)
     require = recorded(p.require)
     enter_postproc = recorded(p.enter_postproc)

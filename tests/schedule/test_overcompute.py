@@ -7,6 +7,7 @@ from oracle import check_refused, check_transform
 from schedule.expected import becomes
 
 from metasched.ir.expr import TRUE
+from metasched.schedule import domain as domains
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 
@@ -170,6 +171,43 @@ def test_what_is_a_multiple_stays():
 def test_refusals(block, multiples, reason, message):
     sch = Schedule(odd)
     check_refused(sch, lambda: sch.overcompute(block, multiples), reason, message)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tile_of_a_larger_size_is_drawn_and_run_on_to(seed):
+    sch = Schedule(matmul, seed=seed)
+    block = sch.get_block("C")
+    i, _, _ = sch.get_loops(block)
+    a, b = sch.sample_padded_tile(i, 2, 4, [8, 9], [0.5, 0.5])
+    sch.overcompute(block, [a * b, 1, 1])
+    sch.split(i, [a, b])
+    sizes = [sch.get(loop).extent.value for loop in sch.get_loops(block)][:2]
+    assert sizes[0] * sizes[1] in (8, 9) and sizes[1] <= 4
+    check_transform(matmul, sch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "message"),
+    [
+        ((2, 4, [6, 8], [0.5, 0.5]), "bad-size", "are not all at least the extent 7"),
+        ((2, 4, [8], [0.0]), "bad-probabilities", "with probabilities"),
+        ((0, 4, [8], [1.0]), "bad-tile", "n=0, max_innermost_factor=4"),
+    ],
+)
+def test_tiles_that_cannot_be_drawn(arguments, reason, message):
+    sch = Schedule(matmul)
+    i, _, _ = sch.get_loops("C")
+    check_refused(sch, lambda: sch.sample_padded_tile(i, *arguments), reason, message)
+
+
+def test_padded_tiles_are_repaired_and_listed():
+    domain = {
+        "kind": "padded_tile", "sizes": [8, 9], "probs": [0.5, 0.5], "n": 2, "max_innermost": 4
+    }  # fmt: skip
+    assert domains.enumerated(domain, 20) == [[8, 1], [4, 2], [2, 4], [9, 1], [3, 3]]
+    assert domains.allows(domain, [3, 3]) and not domains.allows(domain, [1, 9])
+    assert domains.repair(domain, [1, 9]) == [3, 3]
+    assert domains.repair(domain, [5, 5]) == [2, 4]
 
 
 def test_reductions_do_not_run_on():

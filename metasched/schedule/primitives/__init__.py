@@ -40,6 +40,7 @@ from metasched.schedule.primitives.sample import (
     enter_postproc,
     require,
     sample_categorical,
+    sample_padded_tile,
     sample_partitioned_tile,
     sample_perfect_tile,
 )
@@ -61,7 +62,8 @@ __all__ = [
     "parallel",
     "read_at", "reindex", "reindex_cache_read", "reindex_cache_write", "reorder",
     "reorder_block_iter_var", "require", "reverse_compute_at", "reverse_compute_inline", "rfactor",
-    "rolling_buffer", "sample_categorical", "sample_compute_location", "sample_partitioned_tile",
+    "rolling_buffer", "sample_categorical", "sample_compute_location", "sample_padded_tile",
+    "sample_partitioned_tile",
     "sample_perfect_tile", "set_scope", "split", "storage_align", "tensorize",
     "transform_block_layout", "transform_layout", "unannotate", "unroll",
     "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize", "write_at",

@@ -43,7 +43,7 @@ from metasched.schedule.state import State
 
 
 @primitive()
-def overcompute(state: State, block: BlockLike, multiples: Sequence[int]) -> None:
+def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr]) -> None:
     """Let each iterator of `block` run on to a multiple of its number in `multiples`.
 
     Tiles then divide evenly and need no conditions. The buffer that the block writes grows by what
@@ -82,7 +82,7 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int]) -> Non
     state.commit(*edits)
 
 
-def _grown(state: State, realize: BlockRealize, multiples: Sequence[int]) -> dict[Expr, int]:
+def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr]) -> dict[Expr, int]:
     """The iterators that run on and their new extents."""
     iters = realize.block.iter_vars
     factors = [plain_int(state, n, "a multiple") for n in multiples]

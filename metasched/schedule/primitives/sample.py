@@ -85,6 +85,37 @@ def sample_perfect_tile(
 
 
 @primitive()
+def sample_padded_tile(
+    state: State,
+    loop: LoopRV,
+    n: int,
+    max_innermost_factor: int,
+    sizes: Sequence[int],
+    probs: Sequence[float],
+    decision: list[int] | None = None,
+) -> list[ExprRV]:
+    """Draw `n` factors of one of `sizes`, the loop's extent or numbers above it to which it may run
+    on (see `overcompute`): a prime extent gets tiles that are not degenerate.
+
+    requires  n >= 1; a limit that is positive or -1; as many probabilities as sizes, none negative,
+              a positive sum; no size below the extent, which is constant
+    """
+    extent = as_int(state.loop(loop).extent)
+    given, weights = [int(s) for s in sizes], [float(p) for p in probs]
+    if n < 1 or (max_innermost_factor < 1 and max_innermost_factor != -1):
+        raise state.error("bad-tile", f"n={n}, max_innermost_factor={max_innermost_factor}")
+    if not given or len(given) != len(weights) or min(weights) < 0 or sum(weights) <= 0:
+        raise state.error("bad-probabilities", f"sizes {given} with probabilities {weights}")
+    if extent is None or min(given) < extent:
+        raise state.error("bad-size", f"{given} are not all at least the extent {extent}")
+    limit = max(0, max_innermost_factor)
+    domain = {
+        "kind": "padded_tile", "sizes": given, "probs": weights, "n": n, "max_innermost": limit
+    }  # fmt: skip
+    return [state.new_value(f) for f in decide(state, domain, decision)]
+
+
+@primitive()
 def sample_partitioned_tile(
     state: State,
     loop: LoopRV,

@@ -37,6 +37,8 @@ SMALL_PANEL = 1 << 12
 """Operands of fewer bytes stay in the nearest cache as they are."""
 SHORT = 4
 """A reduction loop of so few iterations is unrolled together with the one around it."""
+WASTE = 0.15
+"""The share of work that may be done beyond an extent for better tiles."""
 PACKING = 160
 """Rows that a packed panel is worth: moving an element costs as much as some ten vector
 operations take, one of which serves one row of sixteen elements."""
@@ -96,10 +98,6 @@ class RegisterTiling:
         extent = as_int(vector.dom.extent) or 1
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
-        if not widths:
-            widths = [max(d for d in divisors(extent) if d <= lanes)]
-        if widths[0] < 2:
-            return None
         position = node.iter_vars.index(vector)
         packable: list[Operand | None] = [None]
         if self.pack:
@@ -107,7 +105,41 @@ class RegisterTiling:
             if any(not o.contiguous for o in operands):
                 packable = []
             packable += [o for o in operands if not o.contiguous or o.bytes > SMALL_PANEL]
+            if not widths and len(operands) == 1 and extent > lanes // 2 > 0:
+                steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
+                return _Plan(position, (lanes,), tuple(operands), (steps or [1])[0] * lanes)
+        if not widths:
+            widths = [max(d for d in divisors(extent) if d <= lanes)]
+        if widths[0] < 2:
+            return None
         return _Plan(position, tuple(widths), tuple(packable))
+
+    def _rows(self, sch: Schedule, axis: Axis, levels: int) -> list[ExprRV]:
+        """The sampled tile of an axis that is not the vectors'."""
+        sizes, chances = self._row_sizes(axis.extent or 1)
+        most = max(1, self.registers - 2)
+        if len(sizes) == 1 and sizes[0] == axis.extent:
+            tile_of_extent: list[ExprRV] = sch.sample_perfect_tile(axis.loop, levels, most)
+            return tile_of_extent
+        taken: list[ExprRV] = sch.sample_padded_tile(axis.loop, levels, most, sizes, chances)
+        return taken
+
+    def _row_sizes(self, extent: int) -> tuple[list[int], list[float]]:
+        """The extent itself unless it has no divisor that makes a register block, and the sizes
+        a little above it that offer blocks of rows it lacks; with chances."""
+        most = max(2, (self.registers - 1) // 2 - 1)
+        own = [d for d in divisors(extent) if most // 2 < d <= most]
+        best: dict[int, float] = {}
+        for rows in range(max(3, most // 2), most + 1):
+            size = -(-extent // rows) * rows
+            if extent % rows and _waste(extent, size) <= WASTE:
+                best[size] = max(best.get(size, 0.0), rows * extent / size)
+        more = sorted(best, key=lambda s: -best[s])[:3]
+        keep = [extent] if own or not more or extent <= most else []
+        own_share = 1.0 if not more else 0.6 if own else 0.3
+        chances = [own_share] * len(keep)
+        left = 1.0 - sum(chances)
+        return [*keep, *more], chances + [left / len(more) for _ in more]
 
     # -- the steps ---------------------------------------------------------------------------------
 
@@ -120,9 +152,16 @@ class RegisterTiling:
             finish = sch.cache_write(block, 0, "local")
         else:
             sch.set_scope(block, 0, "local")
-        panel = None if pack is None else _panel(sch, block, pack, plan.vector)
+        panel = None if pack is None else _panel(sch, block, pack, plan)
+        iters = range(len(sch.get(block).iter_vars))
+        if plan.step > 1:
+            sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
         every = axes(sch, block)
         width, tiles = self._sample(sch, sch.get(block), every, plan, pack, strict)
+        rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
+        if any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
+            sizes = {a.position: product(tiles[a][1]) for a in rows}
+            sch.overcompute(block, [sizes.get(n, 1) for n in iters])
         parts = [(a, *tiles[a]) for a in every]
         vector = next(p for p in parts if p[0].position == plan.vector)
         parts.remove(vector)
@@ -148,9 +187,8 @@ class RegisterTiling:
     ) -> None:
         """Compute a panel at a loop, with vectors along its lanes."""
         node = sch.get(panel)
-        lane = node.iter_vars.index(
-            next(v for v in node.iter_vars if v.var is node.writes[0].region[-1].min)
-        )
+        last = free_vars(node.writes[0].region[-1].min)
+        lane = next(n for n, v in enumerate(node.iter_vars) if v.var in last)
         across = self._across(node, max(plan.widths))
         sch.compute_at(panel, place, preserve_unit_loops=True)
         loops = _inner_loops(sch, panel, 1)
@@ -205,7 +243,7 @@ class RegisterTiling:
                 tiles[axis] = ((_PARALLEL,), ())
             elif axis is not vector:
                 levels = places if outside else places[1:]
-                taken = sch.sample_perfect_tile(axis.loop, len(levels), max(1, self.registers - 2))
+                taken = self._rows(sch, axis, len(levels))
                 tiles[axis] = (levels, taken)
                 rows.append(taken[-1])
         vectors = columns[-1] // width
@@ -219,6 +257,8 @@ class RegisterTiling:
             sch.require(as_expr(body) * results <= self.body)
         if strict:
             self._balance(sch, spatial, tiles)
+        if pack is not None:
+            sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
         if strict and pack is not None:
             self._bound_panel(sch, node, every, columns, plan, pack)
             if outside:
@@ -226,17 +266,28 @@ class RegisterTiling:
                 sch.require(as_expr(packed) <= self._repacked(spatial, vector, pack))
         return width, tiles
 
-    def _least(self, spatial: Sequence[Axis], vector: Axis, plan: _Plan) -> int:
-        """How many accumulators can be asked for: `chains`, or as many as there may be at all."""
+    def _least(
+        self,
+        spatial: Sequence[Axis],
+        vector: Axis,
+        plan: _Plan,
+    ) -> int:
+        """How many accumulators can be asked for: `chains`, or as many as there may be at all,
+        whichever sizes the rows have."""
         width = plan.widths[0]
         wide = {d // width for d in divisors(vector.extent or 1) if d % width == 0}
         counts = {w for w in wide if w <= 4} or {1}
         for axis in spatial:
             if axis is not vector:
-                sizes = [d for d in divisors(axis.extent or 1) if d <= self.registers]
-                counts = {c * d for c in counts for d in sizes if c * d <= self.registers}
+                each = [self._blocks(n) for n in self._row_sizes(axis.extent or 1)[0]]
+                blocks = min(each, key=max)
+                counts = {c * d for c in counts for d in blocks if c * d <= self.registers}
         fits = [c for c in counts if c + min(c, 4) + 1 <= self.registers]
         return min(self.chains, max(fits, default=1))
+
+    def _blocks(self, extent: int) -> list[int]:
+        """The divisors of an extent that are no more than the registers."""
+        return [d for d in divisors(extent) if d <= self.registers]
 
     def _reduction(
         self,
@@ -301,11 +352,18 @@ class RegisterTiling:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is fixed for a block: its vector iterator, widths to draw from, variants of packing."""
+    """What is fixed for a block: its vector iterator, widths to draw from, variants of packing;
+    the columns run on to a multiple of `step`."""
 
     vector: int
     widths: tuple[int, ...]
     packable: tuple[Operand | None, ...]
+    step: int = 1
+
+
+def _waste(extent: int, multiple: int) -> float:
+    """The share of work beyond an extent when it runs on to a multiple."""
+    return -(-extent // multiple) * multiple / extent - 1
 
 
 def _outer(
@@ -354,16 +412,22 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
     return found
 
 
-def _panel(sch: Schedule, block: BlockRV, operand: Operand, vector: int) -> BlockRV:
-    """A copy of an operand by the block's iterators, the lanes last."""
+def _panel(sch: Schedule, block: BlockRV, operand: Operand, plan: _Plan) -> BlockRV:
+    """A copy of an operand by the block's iterators in strips of a vector's lanes, which pass
+    through memory one after the other."""
     panel = sch.reindex(block, ("read", operand.index))
     node = sch.get(block)
     region = node.reads[operand.index].region
-    lane = next(n for n, r in enumerate(region) if r.min is node.iter_vars[vector].var)
-    if lane != len(region) - 1:
-        inputs = [Var(f"i{n}") for n in range(len(region))]
-        order = IndexMap(tuple(inputs), (*inputs[:lane], *inputs[lane + 1 :], inputs[lane]))
-        sch.transform_layout(block, ("read", operand.index), order)
+    lane = next(n for n, r in enumerate(region) if r.min is node.iter_vars[plan.vector].var)
+    if plan.step > 1:
+        copied = sch.get(panel)
+        sch.overcompute(panel, [plan.step if n == lane else 1 for n in range(len(region))])
+        assert len(copied.iter_vars) == len(region)
+    strip = max(plan.widths)
+    inputs = [Var(f"i{n}") for n in range(len(region))]
+    at = inputs[lane]
+    order = (*inputs[:lane], at // strip, *inputs[lane + 1 :], at % strip)
+    sch.transform_layout(block, ("read", operand.index), IndexMap(tuple(inputs), order))
     return panel
 
 

@@ -1,0 +1,67 @@
+"""register_tiling on sizes that divide badly: every candidate computes the same, at full width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from space.candidates import TARGET, draw
+
+from metasched.ir.interp import run
+from metasched.schedule.schedule import Schedule
+from metasched.space.defaults import default_modules
+from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.register_tiling import RegisterTiling
+from metasched.workloads import get
+
+ODD = [
+    ("gmm", (1, 13, 37, 5)),
+    ("gmm", (1, 19, 32, 4)),
+    ("c2d", (1, 5, 5, 3, 17, 3, 1, 1)),
+    ("dil", (1, 13, 9, 2, 16, 3, 1, 1, 2)),
+    ("cbr", (1, 7, 7, 3, 19, 3, 2, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "shape"), ODD)
+def test_candidates_of_odd_sizes_compute_the_same(name, shape):
+    workload = get(name)
+    func = workload.func(shape)
+    inputs, wanted = list(workload.inputs(shape)), workload.output(shape)
+    run(func, *inputs, wanted)
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = generator.generate(func, TARGET)
+    assert not generator.failures
+    survived = 0
+    for space in found:
+        for seed in range(2):
+            sch = draw(func, space, seed)
+            if sch is not None:
+                survived += 1
+                output = np.full_like(wanted, 7)
+                run(sch.mod, *inputs, output)
+                np.testing.assert_array_equal(output, wanted)
+    assert survived >= 0.9 * 2 * len(found)
+
+
+def rows_of(after):
+    return next(e.domain for _, e in after.trace.sampling() if e.domain["kind"] == "padded_tile")
+
+
+def test_prime_sizes_get_register_blocks():
+    """Rows run on to a size that blocks divide; columns to whole vectors, from a padded panel."""
+    sch = Schedule(get("gmm").func((1, 127, 131, 64)), seed=0)
+    (after,) = RegisterTiling(512, 32, 2)(sch, sch.get_block("Z"))
+    sizes = rows_of(after)["sizes"]
+    assert all(127 < n <= 127 * 1.15 for n in sizes)
+    assert all(any(n % r == 0 for r in range(8, 15)) for n in sizes)
+    block = after.get(after.get_block("Z"))
+    assert block.iter_vars[2].dom.extent.value == 144
+    assert f"T.axis.spatial({block.iter_vars[1].dom.extent.value}, " in after.script()
+
+
+def test_good_sizes_may_stay_as_they_are():
+    sch = Schedule(get("gmm").func((1, 64, 64, 64)), seed=0)
+    for after in RegisterTiling(512, 32, 2)(sch, sch.get_block("Z")):
+        rows = rows_of(after)
+        assert rows["sizes"][0] == 64
+        assert rows["probs"][0] >= 0.5
