@@ -24,7 +24,7 @@ def requests(workshop: Workshop, count: int) -> list[Request]:
     found = []
     for space in range(len(workshop.spaces)):
         draft = Draft(workshop.fresh(space, 1).trace, 0)
-        rows = draft.draw(200, np.random.default_rng(0))
+        rows = draft.draw(2000, np.random.default_rng(0))
         found += [Request(draft.decoded(rows, n), space, n) for n in range(count)]
     bad = found[0].trace.with_decision(found[0].trace.sampling()[0][0], [7, 7, 7])
     return [*found, Request(bad, 0, 5)]
