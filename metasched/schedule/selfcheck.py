@@ -5,6 +5,8 @@ For those who write primitives (`Schedule(check=True)`, METASCHED_CHECK=1); too 
 
 from __future__ import annotations
 
+from typing import Any
+
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.block import complete, reduction, stage_pipeline
 from metasched.analysis.cover import region_cover
@@ -40,6 +42,13 @@ def check_module(mod: IRModule) -> None:
                     f"{theirs[2]!r}",
                     rule="stale-fact",
                 )
+
+
+def check_index(kept: Any, fresh: Any) -> None:
+    """Raise VerifyError unless an index that edits have carried on is what a walk finds."""
+    for table in ("parent", "loops", "blocks", "func_of"):
+        if getattr(kept, table) != getattr(fresh, table):
+            raise VerifyError(f"the index of {table} differs from a new one", rule="stale-index")
 
 
 def _facts(root: Block) -> list[tuple[str, str, str]]:

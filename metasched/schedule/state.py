@@ -1,13 +1,13 @@
 """The state of a schedule: a module, an index into it, the table of handles, the random stream.
 
 Everything reachable is immutable, so a snapshot is a handful of references and undo is restoring
-them. The index (node -> parent, variable -> loop, token -> block) is rebuilt by one walk when it
-is first asked for after an edit.
+them. The index (node -> parent, variable -> loop, token -> block) is made by one walk when it is
+first asked for; an edit gives the next one from the paths that it copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
 from metasched.schedule.rng import Rng
-from metasched.schedule.selfcheck import check_module
+from metasched.schedule.selfcheck import check_index, check_module
 from metasched.script.printer import script_with_marks
 
 _POOL: dict[tuple[str, str, int], Var] = {}
@@ -41,32 +41,70 @@ def pooled_var(name: str, dtype: DType | str, serial: int) -> Var:
 class Index:
     """Where everything is in one module."""
 
-    __slots__ = ("blocks", "by_name", "func_of", "loops", "parent")
+    __slots__ = ("_by_name", "blocks", "func_of", "loops", "parent")
 
     def __init__(self, mod: IRModule) -> None:
         self.parent: dict[Stmt, Stmt | None] = {}
         self.loops: dict[Var, For] = {}
         self.blocks: dict[BlockToken, BlockRealize] = {}
-        self.by_name: dict[str, list[BlockRealize]] = {}
         self.func_of: dict[Stmt, str] = {}
+        self._by_name: dict[str, list[BlockRealize]] | None = None
         for name, func in mod.functions.items():
-            self.parent[func.body] = None
             self.func_of[func.body] = name
-            self._add(func.body)
+            self._add(func.body, ())
 
-    def _add(self, body: Stmt) -> None:
-        parent, stack = self.parent, [body]
+    @property
+    def by_name(self) -> dict[str, list[BlockRealize]]:
+        """The blocks by their names."""
+        if self._by_name is None:
+            self._by_name = {}
+            for node in self.blocks.values():
+                self._by_name.setdefault(node.block.name, []).append(node)
+        return self._by_name
+
+    def after(self, name: str, old: Stmt, new: Stmt) -> Index:
+        """The index once the body `old` of a function has become `new`: what both share is taken
+        over, so the cost is that of the paths that an edit copied."""
+        other = Index.__new__(Index)
+        other.parent, other.loops = self.parent.copy(), self.loops.copy()
+        other.blocks, other.func_of = self.blocks.copy(), self.func_of.copy()
+        other._by_name = None
+        del other.func_of[old]
+        other.func_of[new] = name
+        kept = other._add(new, self.parent)
+        stack = [old]
         while stack:
             node = stack.pop()
+            if node in kept:
+                continue
+            other.parent.pop(node, None)
+            if type(node) is For:
+                if other.loops[node.var] is node:
+                    del other.loops[node.var]
+            elif type(node) is BlockRealize and other.blocks[node.block.token] is node:
+                del other.blocks[node.block.token]
+            stack.extend(node.stmts)
+        return other
+
+    def _add(self, body: Stmt, known: Container[Stmt]) -> set[Stmt]:
+        """Enter a body; returns the topmost statements in it that are `known` with all below."""
+        parent, stack = self.parent, [body]
+        kept: set[Stmt] = set()
+        parent[body] = None
+        while stack:
+            node = stack.pop()
+            if node in known:
+                kept.add(node)
+                continue
             if type(node) is For:
                 self.loops[node.var] = node
             elif type(node) is BlockRealize:
                 self.blocks[node.block.token] = node
-                self.by_name.setdefault(node.block.name, []).append(node)
             children = node.stmts
             for child in children:
                 parent[child] = node
             stack.extend(reversed(children))
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +346,12 @@ class State:
 
     def set_func(self, name: str, func: PrimFunc) -> None:
         """Put another function in the place of `name`."""
+        index, old = self._index, self.mod[name].body
         self.mod = self.mod.with_func(name, func)
-        self._index = None
+        self._index = None if index is None else index.after(name, old, func.body)
         if self.check:
             check_module(self.mod)
+            check_index(self.index, Index(self.mod))
 
     # -- refusal ---------------------------------------------------------------------------------
 
