@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import mmap
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
 from metasched.measure.arena import Arena
 from metasched.measure.candidate import Status
-from metasched.measure.data import TOLERANCE, Array, Task, compare, fill
+from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task
 from metasched.measure.priority import waited
 from metasched.runtime.native import Native
 from metasched.runtime.timing import Repeat, take
@@ -175,6 +176,33 @@ def _bench(task: Task, fd: int) -> _Bench:
             _BENCHES.pop(next(iter(_BENCHES)))
         _BENCHES[task.key] = _Bench(task, fd, write=False)
     return _BENCHES[task.key]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the unscheduled program gave: the task, the program and its times."""
+
+    task: Task
+    program: Compiled
+    build_seconds: float
+    seconds: float
+
+
+def baseline(
+    func: PrimFunc, target: Target, name: str, fd: int, settings: Mapping[str, Any]
+) -> Baseline:
+    """Build the unscheduled program serially, decide the test data, compute the expected results.
+
+    One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
+    the moment the program is built.
+    """
+    start = time.perf_counter()
+    compiled = build(func, target, name, parallel=False)
+    built = time.perf_counter() - start
+    task = make_task(func, compiled.signature, **settings)
+    os.ftruncate(fd, shared_size(task))
+    task, seconds = expect(task, fd, compiled)
+    return Baseline(task, compiled, built, seconds)
 
 
 def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:

@@ -16,8 +16,8 @@ from metasched.errors import MeasureError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
-from metasched.measure.data import Task, make_task
-from metasched.measure.jobs import TimingPlan, Trial, shared_size
+from metasched.measure.data import Task
+from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
 from metasched.measure.priority import FIRST, LAST
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
@@ -51,7 +51,7 @@ class LocalRunner:
         target: Target | str | None = None,
         options: MeasureOptions | None = None,
     ) -> None:
-        """Start the workers and the build of the unscheduled program; returns at once.
+        """Start the workers and the unscheduled program; returns at once.
 
         Args:
             func: the workload, unscheduled.
@@ -205,33 +205,29 @@ class LocalRunner:
     # -- the baseline ------------------------------------------------------------------------------
 
     def _start_baseline(self) -> None:
-        name = str(self.func.attrs.get("global_symbol", "main"))
+        """Set the runner to work on the unscheduled program; it needs no attention until it ends,
+        so the search goes on meanwhile."""
+        o, name = self.options, str(self.func.attrs.get("global_symbol", "main"))
+        settings = {
+            "key": structural_hash(self.func), "seed": o.seed, "extents": dict(o.extents),
+            "scalars": dict(o.scalars),
+        }  # fmt: skip
         self._submit(
-            self._builders[0], self._baseline_built, self.options.baseline_timeout,
-            "build", self.func, self.target, name, False,
+            self._runner, self._baseline_ready, o.baseline_timeout, "baseline", self.func,
+            self.target, name, self._memory[False], settings,
         )  # fmt: skip
 
-    def _baseline_built(self, reply: Reply) -> None:
+    def _baseline_ready(self, reply: Reply) -> None:
         if reply.kind != "value":
-            self._fail(f"the unscheduled program cannot be built: {_reason(reply)}")
-        self._baseline_program = reply.value
-        o = self.options
-        task = make_task(
-            self.func, reply.value.signature, key=structural_hash(self.func), seed=o.seed,
-            extents=o.extents, scalars=o.scalars,
+            built = os.fstat(self._memory[False]).st_size > 0
+            what = "run" if built else "built"
+            self._fail(f"the unscheduled program cannot be {what}: {_reason(reply)}")
+        found: Baseline = reply.value
+        self._tasks[False], self._baseline_program = found.task, found.program
+        self._baseline = Outcome(
+            Status.OK, (found.seconds,), build_seconds=found.build_seconds,
+            run_seconds=found.seconds,
         )  # fmt: skip
-        os.ftruncate(self._memory[False], shared_size(task))
-
-        def ready(answer: Reply) -> None:
-            if answer.kind != "value":
-                self._fail(f"the unscheduled program cannot be run: {_reason(answer)}")
-            self._tasks[False], seconds = answer.value
-            self._baseline = Outcome(
-                Status.OK, (seconds,), build_seconds=reply.seconds, run_seconds=seconds
-            )
-
-        arguments = (task, self._memory[False], reply.value)
-        self._submit(self._runner, ready, o.baseline_timeout, "expect", *arguments)
 
     def _fail(self, reason: str) -> NoReturn:
         self._failure = reason

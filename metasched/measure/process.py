@@ -59,6 +59,7 @@ class _Job:
     number: int
     data: bytes
     limit: float
+    sent: int = 0
     started: float = 0.0
     attempts: int = 0
 
@@ -196,7 +197,7 @@ class Worker:
             if kind == "ready":
                 self._ready = True
                 if self._job is not None:
-                    self._send()
+                    self._send(patient=True)
             elif self._job is not None and message[1] == self._job.number:
                 if kind == "start":
                     self._job.started = time.monotonic()
@@ -225,21 +226,28 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def _deliver(self) -> None:
+        """Start the process if need be and give it the job, as much of it as the pipe takes while
+        the process is not ready: it can begin though nobody waits for it."""
         self.start()
-        if self._ready:
-            self._send()
+        assert self._job is not None
+        self._job.sent = 0
+        self._send(patient=self._ready)
 
-    def _send(self) -> None:
-        """Write the job; a worker that does not read in time counts as not ready."""
+    def _send(self, *, patient: bool) -> None:
+        """Write what is left of the job; a worker that does not read in time counts as not ready.
+
+        Unless `patient`, only what fits into the pipe.
+        """
         assert self._job is not None and self._process is not None
         assert self._process.stdin is not None
-        self._deadline = time.monotonic() + self._start_limit
+        if patient:
+            self._deadline = time.monotonic() + self._start_limit
         pipe, data = self._process.stdin.fileno(), memoryview(self._job.data)
-        while data:
+        while self._job.sent < len(data):
             try:
-                data = data[os.write(pipe, data) :]
+                self._job.sent += os.write(pipe, data[self._job.sent :])
             except BlockingIOError:
-                left = self._deadline - time.monotonic()
+                left = self._deadline - time.monotonic() if patient else 0.0
                 if left <= 0 or not select.select([], [pipe], [], left)[1]:
                     return  # `wait` finds the deadline passed
             except BrokenPipeError:
