@@ -115,7 +115,7 @@ class IndexMap:
     def inverse(self, shape: Sequence[ExprLike]) -> IndexMap:
         """The map back, for inputs within `shape`.
 
-        Raises MetaschedError when the map is not bijective onto a box.
+        Raises MetaschedError when the map is not bijective onto a box that begins at zero.
         """
         self._check_count(len(shape))
         if self.inverse_map is not None:
@@ -124,6 +124,11 @@ class IndexMap:
         found = detect_iter_map(self.outputs, ranges, level="bijective")
         if found.error is not None:
             raise MetaschedError(f"the index map has no inverse: {found.error}")
+        box = self.map_ranges([Range.of(0, s) for s in shape])
+        if any(as_int(r.min) != 0 for r in box) or not _equally_many(shape, box):
+            raise MetaschedError(
+                "the index map has no inverse: some of its new indices stand for no old ones"
+            )
         axes = tuple(Var(f"axis{k}") for k in range(len(self.outputs)))
         values = inverse_iter_map(found.sums, axes)
         back = [values.get(v, IntImm(v.dtype, 0)) for v in self.inputs]
@@ -179,6 +184,17 @@ class IndexMap:
 
     def __hash__(self) -> int:
         return hash((len(self.inputs), len(self.outputs)))
+
+
+def _equally_many(shape: Sequence[ExprLike], box: Sequence[Range]) -> bool:
+    """Whether the two have equally many points; for an injective map none is then left out."""
+    before: Expr = IntImm("int64", 1)
+    after: Expr = IntImm("int64", 1)
+    for size in shape:
+        before = before * as_expr(size).astype("int64")
+    for r in box:
+        after = after * r.extent.astype("int64")
+    return Analyzer().equal(before, after)
 
 
 def _parameter_names(source: Callable[..., Any], ndim: int | None) -> list[str]:

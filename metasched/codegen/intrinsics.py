@@ -32,6 +32,11 @@ for _bits, _feature in ((128, "avx512vl"), (256, "avx512vl"), (512, "avx512f")):
         _entry(f"llvm.x86.avx512.vpdpbusd{_sat}.{_bits}", _i32, f"{_i32} {_bytes}", "avx512vnni")
         _words = f"int16x{_bits // 16} int16x{_bits // 16}"
         _entry(f"llvm.x86.avx512.vpdpwssd{_sat}.{_bits}", _i32, f"{_i32} {_words}", "avx512vnni")
+    _pairs = f"bfloat16x{_bits // 16}"
+    _entry(
+        f"llvm.x86.avx512bf16.dpbf16ps.{_bits}", f"float32x{_bits // 32}",
+        f"float32x{_bits // 32} {_pairs} {_pairs}", "avx512bf16",
+    )  # fmt: skip
 _entry("llvm.x86.avx2.pmadd.ub.sw", "int16x16", "uint8x32 int8x32", "avx2")
 _entry("llvm.x86.avx2.pmadd.wd", "int32x8", "int16x16 int16x16", "avx2")
 _entry("llvm.x86.avx512.pmaddubs.w.512", "int16x32", "uint8x64 int8x64", "avx512bw")

@@ -244,14 +244,15 @@ def _call_extern(e: Emitter, node: Call) -> Val:
     if e.mask is not None or any(a.lanes > 1 for a in arguments):
         raise BuildError(f"{name} is called on vectors; foreign functions take scalars")
     e.module.externs.add(name)
-    return _foreign(e, node, name, arguments)
+    return _foreign(e, node, name, [(a.type, a.text) for a in arguments])
 
 
-def _foreign(e: Emitter, node: Call, name: str, arguments: list[Val]) -> Val:
+def _foreign(e: Emitter, node: Call, name: str, operands: list[tuple[str, str]]) -> Val:
+    """The call with operands as (type, text)."""
     dtype = node.dtype
     result = "void" if dtype.kind == "void" else register_type(dtype.scalar, dtype.lanes)
-    e.module.declare(name, f"{result} @{name}({', '.join(a.type for a in arguments)})")
-    text = f"call {result} @{name}({', '.join(a.typed for a in arguments)})"
+    e.module.declare(name, f"{result} @{name}({', '.join(kind for kind, _ in operands)})")
+    text = f"call {result} @{name}({', '.join(f'{kind} {text}' for kind, text in operands)})"
     if not name.startswith("llvm."):
         e.recent.clear()
     if result == "void":
@@ -266,7 +267,17 @@ def _call_llvm(e: Emitter, node: Call) -> Val:
     shapes = [(str(a.dtype), a.lanes) for a in arguments]
     dtype = node.dtype
     require_intrinsic(name, (str(dtype.scalar), dtype.lanes), shapes, e.module.features)
-    return _foreign(e, node, name, arguments)
+    return _foreign(e, node, name, [_operand(e, a) for a in arguments])
+
+
+def _operand(e: Emitter, value: Val) -> tuple[str, str]:
+    """Type and text of a value as an intrinsic takes it: bfloat16 as such, not as a float."""
+    if value.dtype.kind != "bfloat":
+        return value.type, value.text
+    n = value.lanes
+    kind = f"<{n} x bfloat>" if n > 1 else "bfloat"
+    held = to_memory(e, value)
+    return kind, e.inline(f"bitcast {held} to {kind}", value.dtype, n).text
 
 
 def _prefetch(e: Emitter, node: Call) -> Val:

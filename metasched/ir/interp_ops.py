@@ -278,6 +278,12 @@ def _products(group: int, low: int, high: int) -> Rule:
     return apply
 
 
+def _bfloat_products(acc: Value, a: Value, b: Value) -> Value:
+    """acc + the products of two neighbours, the upper one first: each sum rounded to float32."""
+    pairs = (np.asarray(a, np.float32) * np.asarray(b, np.float32)).reshape(-1, 2)
+    return (np.asarray(acc, np.float32) + pairs[:, 1]) + pairs[:, 0]
+
+
 _INT16, _INT32, _INT64 = ((-(1 << n - 1), (1 << n - 1) - 1) for n in (16, 32, 64))
 
 # What the LLVM intrinsics of the table in `codegen.intrinsics` compute: rule(operands).
@@ -286,6 +292,7 @@ for _bits in (128, 256, 512):
     for _suffix, _range in (("", _INT64), ("s", _INT32)):
         LLVM_RULES[f"llvm.x86.avx512.vpdpbusd{_suffix}.{_bits}"] = _products(4, *_range)
         LLVM_RULES[f"llvm.x86.avx512.vpdpwssd{_suffix}.{_bits}"] = _products(2, *_range)
+    LLVM_RULES[f"llvm.x86.avx512bf16.dpbf16ps.{_bits}"] = _bfloat_products
 for _name in ("avx2.pmadd.ub.sw", "avx512.pmaddubs.w.512"):
     LLVM_RULES[f"llvm.x86.{_name}"] = functools.partial(_products(2, *_INT16), 0)
 for _name in ("avx2.pmadd.wd", "avx512.pmaddw.d.512"):

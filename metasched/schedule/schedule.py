@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from metasched import config
+from metasched.analysis.block import is_output
 from metasched.errors import ScheduleError, TraceError
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
@@ -51,6 +52,8 @@ class Schedule:
         mod: a PrimFunc (kept under the name "main") or an IRModule.
         seed: of the random stream of sampling steps; None takes one from the system.
         check: verify the module after every step (default: the setting `check`).
+        debug_mask: the same in the words of TVM: "none", "all" or bits; anything but "none" and 0
+            turns `check` on.
 
     Attributes:
         trace: the steps so far, a value that can be kept, edited and replayed.
@@ -65,12 +68,18 @@ class Schedule:
         *,
         seed: int | None = None,
         check: bool | None = None,
+        debug_mask: str | int = "none",
     ) -> None:
         module = IRModule.of(mod)
         verify(module)
         self.seed = secrets.randbits(62) if seed is None else seed
-        wanted = config.load().check if check is None else check
-        self.state = State(module, self.seed, check=bool(wanted))
+        if debug_mask not in ("none", "all") and not isinstance(debug_mask, int):
+            raise ScheduleError(
+                "Schedule", "bad-mask", f'debug_mask is {debug_mask!r}, not "none", "all" or bits'
+            )
+        if check is None:
+            check = debug_mask not in ("none", 0) or bool(config.load().check)
+        self.state = State(module, self.seed, check=check)
         self.trace = Trace()
         self._history: list[Snapshot] = []
 
@@ -144,6 +153,20 @@ class Schedule:
     def footprint(self, loop: LoopRV) -> dict[str, int | None]:
         """Bytes of each buffer touched below `loop` while it runs once; None: no constant bound."""
         return footprint(self.state, loop)
+
+    def has_block(self, name: str, func_name: str | None = None) -> bool:
+        """Whether the function worked on (or `func_name`) has a block of that name."""
+        func = func_name or self.state.working_func()
+        found = self.state.index.by_name.get(name, [])
+        return any(self.state.func_of(r)[0] == func for r in found)
+
+    def is_output_block(self, block: BlockRV | str) -> bool:
+        """Whether the block writes a buffer that the block around it does not allocate."""
+        state = self.state.copy_for_trial()
+        state.primitive = "is_output_block"
+        realize = state.block(p.get_block(state, block) if isinstance(block, str) else block)
+        around = state.scope_block(realize)
+        return around is not None and is_output(around, realize.block)
 
     # -- copies --------------------------------------------------------------------------------
 

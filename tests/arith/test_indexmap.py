@@ -126,6 +126,9 @@ def test_a_given_inverse_is_used() -> None:
         (lambda: IndexMap.of(IndexMap.identity(1), 2), "an index map of 1 indices for 2"),
         (lambda: IndexMap.identity(2).apply([1]), "takes 2 indices, not 1"),
         (lambda: IndexMap.of(lambda i: i * 2 // 3).inverse([7]), "has no inverse"),
+        (lambda: IndexMap.of(lambda i: i * 2).inverse([4]), "indices stand for no old ones"),
+        (lambda: IndexMap.of(lambda i: i + 3).inverse([4]), "indices stand for no old ones"),
+        (lambda: IndexMap.of(lambda i: i * 2 - 3).inverse([4]), "indices stand for no old ones"),
         (lambda: IndexMap.of(lambda i, j: i + j).non_surjective_inverse([3, 4]), "no inverse"),
         (
             lambda: IndexMap.of(lambda i: i // 4).non_surjective_inverse([Var("n")]),

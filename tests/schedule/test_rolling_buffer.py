@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from oracle import check_refused, check_transform
 
+from metasched.errors import ScheduleError
 from metasched.ir.equal import assert_structural_equal
 from metasched.schedule.schedule import Schedule
-from metasched.script import parse
+from metasched.script import parse, script
 from metasched.script import tir as T
 
 
@@ -172,10 +174,28 @@ def test_elements_that_change_are_not_kept():
     refused(sch, "unfinished", "S reduces over a loop that it shares")
 
 
-def test_a_predicate_is_refused():
-    body = "T.where(i + x < 8)\n                B[v] = A[v]"
-    sch = Schedule(parse(ROWS.format(before="", body=body)), seed=0)
-    refused(sch, "has-predicate", "B has a predicate")
+def test_a_predicate_on_the_element_alone_is_kept():
+    """The last tile is cut: B runs where its element exists, in whichever iteration."""
+    for factors in ((3, 3), (3, 8), (5, 3)):
+        sch, _, j0 = tiled(factors=factors)
+        sch.compute_at("B", j0)
+        assert "T.where" in script(sch.get(sch.get_loops("B")[0]))
+        sch.rolling_buffer("B", 0)
+        check_transform(pools, sch)
+
+
+def test_a_predicate_on_the_iteration_is_refused():
+    for where in ("x < 2 or i < 1", "x < 7 - i - x", "i < 5 and x < 3"):
+        body = f"T.where({where})\n                B[v] = A[v]"
+        func = parse(ROWS.format(before="", body=body).replace("(vi + vr)", "(vi)"))
+        sch = Schedule(func, seed=0)
+        with pytest.raises(ScheduleError) as caught:
+            sch.rolling_buffer("B", 0)
+        assert caught.value.reason in ("moving-predicate", "region-cover")
+    body = "T.where(x < 2)\n                B[v] = A[v]"
+    text = ROWS.format(before="", body=body).replace("for r in range(3)", "for r in range(2)")
+    sch = Schedule(parse(text), seed=0)
+    refused(sch, "moving-predicate", r"\(x < 2\) may leave an element out in one iteration of i")
 
 
 def test_other_uses_of_the_buffer_are_refused():

@@ -15,7 +15,7 @@ from metasched.schedule.state import State
 @primitive()
 def annotate(
     state: State,
-    block_or_loop: BlockRV | LoopRV,
+    block_or_loop: BlockRV | LoopRV | str,
     ann_key: str,
     ann_val: str | int | float | bool | Expr | list[Any] | dict[str, Any] | None,
     replace: bool = False,
@@ -36,7 +36,7 @@ def annotate(
 
 
 @primitive()
-def unannotate(state: State, block_or_loop: BlockRV | LoopRV, ann_key: str) -> None:
+def unannotate(state: State, block_or_loop: BlockRV | LoopRV | str, ann_key: str) -> None:
     """Remove the annotation `ann_key`.
 
     requires  it is there
@@ -47,16 +47,19 @@ def unannotate(state: State, block_or_loop: BlockRV | LoopRV, ann_key: str) -> N
     _put(state, block_or_loop, FrozenMap({k: v for k, v in notes.items() if k != ann_key}))
 
 
-def _target(state: State, rv: BlockRV | LoopRV) -> tuple[BlockRealize | For, FrozenMap]:
+def _target(state: State, rv: BlockRV | LoopRV | str) -> tuple[BlockRealize | For, FrozenMap]:
     if isinstance(rv, BlockRV):
         realize = state.block(rv)
         return realize, realize.block.annotations
+    assert isinstance(rv, LoopRV)
     loop = state.loop(rv)
     return loop, loop.annotations
 
 
-def _put(state: State, rv: BlockRV | LoopRV, notes: FrozenMap) -> None:
-    node: Stmt = state.block(rv).block if isinstance(rv, BlockRV) else state.loop(rv)
+def _put(state: State, rv: BlockRV | LoopRV | str, notes: FrozenMap) -> None:
+    node: Stmt
+    node, _ = _target(state, rv)
+    node = node.block if isinstance(node, BlockRealize) else node
     state.commit(edit.wrap(node, lambda s: evolve(s, annotations=notes)))
 
 

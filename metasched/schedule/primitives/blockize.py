@@ -31,7 +31,7 @@ from metasched.schedule.state import State
 @primitive()
 def blockize(
     state: State,
-    target: LoopRV | BlockRV | list[BlockRV | str],
+    target: LoopRV | BlockRV | str | list[BlockRV | str],
     preserve_unit_iters: bool = True,
 ) -> BlockRV:
     """Make one block of what stands below a loop, or of several blocks that follow each other.
@@ -54,7 +54,7 @@ def blockize(
         made = blockized(state, loop, preserve_unit_iters)
         state.commit(edit.replace(loop, made))
     else:
-        blocks = [target] if isinstance(target, BlockRV) else target
+        blocks = target if isinstance(target, (list, tuple)) else [target]
         made = _blockize_run(state, blocks, preserve_unit_iters)
     return state.new_block(made.block.token)
 

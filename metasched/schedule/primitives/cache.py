@@ -44,7 +44,7 @@ from metasched.schedule.state import State
 def cache_read(
     state: State,
     block: BlockLike,
-    read_buffer_index: int | str,
+    read_buffer_index: int | str | Buffer,
     storage_scope: str,
     consumer_blocks: Sequence[BlockRV | str] = (),
 ) -> BlockRV:
@@ -97,7 +97,7 @@ def cache_read(
 def cache_write(
     state: State,
     block: BlockLike,
-    write_buffer_index: int | str,
+    write_buffer_index: int | str | Buffer,
     storage_scope: str,
     consumer_blocks: Sequence[BlockRV | str] = (),
 ) -> BlockRV:

@@ -166,13 +166,6 @@ def _insertion(state: State, scope: Scope, child: Child, loop: For, index: int) 
     consumers = {c.token for c in scope.consumers(child.token)}
     first = max((n + 1 for n, h in enumerate(holds) if h & producers), default=0)
     last = min((n for n, h in enumerate(holds) if h & consumers), default=len(items))
-    if first > last:
-        raise state.error(
-            "no-place",
-            f"under {loop.var.name} there is no place after the producers and before the "
-            f"consumers of {child.block.name}",
-            loop,
-        )
     at = last if index == LATEST else first if index == EARLIEST else index
     if not first <= at <= last:
         raise state.error(

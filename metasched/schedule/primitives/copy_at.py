@@ -46,7 +46,11 @@ from metasched.schedule.state import State
 
 @primitive()
 def read_at(
-    state: State, loop: LoopRV, block: BlockLike, read_buffer_index: int | str, storage_scope: str
+    state: State,
+    loop: LoopRV,
+    block: BlockLike,
+    read_buffer_index: int | str | Buffer,
+    storage_scope: str,
 ) -> BlockRV:
     """Copy what one iteration of `loop` reads of a buffer before its first reader there.
 
@@ -75,7 +79,11 @@ def read_at(
 
 @primitive()
 def write_at(
-    state: State, loop: LoopRV, block: BlockLike, write_buffer_index: int | str, storage_scope: str
+    state: State,
+    loop: LoopRV,
+    block: BlockLike,
+    write_buffer_index: int | str | Buffer,
+    storage_scope: str,
 ) -> BlockRV:
     """Write what one iteration of `loop` makes of a buffer to a copy, copied back after the last.
 
@@ -116,7 +124,7 @@ class _Site:
     """A loop, and a buffer that a block below it uses."""
 
     def __init__(
-        self, state: State, loop: LoopRV, block: BlockRV, scope: str, side: str, which: int | str
+        self, state: State, loop: LoopRV, block: BlockRV, scope: str, side: str, which: object
     ) -> None:
         require_scope_name(state, scope)
         self.state, self.loop = state, state.loop(loop)
@@ -152,13 +160,6 @@ class _Site:
             ranges = list(relax(where, ranges_of(inner)).region)
             box = ranges if box is None else union_regions(box, ranges, self._known())
         assert box is not None
-        inside = {n.var for c in users for n in c.loops} - {n.var for n in self._above()}
-        for r in box:
-            if not (free_vars(r.min) | free_vars(r.extent)).isdisjoint(inside):
-                raise self.state.error(
-                    "unknown-region", f"what is touched of {self.buffer.name} has no bound outside "
-                    "of the loops inside", self.loop,
-                )  # fmt: skip
         return box
 
     def _boxes(self, users: Sequence[Child], side: str) -> list[tuple[BufferRegion, list[For]]]:

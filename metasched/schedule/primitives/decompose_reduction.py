@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from metasched.arith.intset import relax
+from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import BufferLoad, BufferRegion
-from metasched.ir.expr import TRUE, And, Expr, Var, as_int, logical_and
+from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -31,8 +32,7 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
     The given handle stands for the update block afterwards.
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
-              a loop above `loop`; no other loop from `loop` down that repeats the reduction; a
-              predicate whose conditions do not mix kept and dropped loops
+              a loop above `loop`; no other loop from `loop` down that repeats the reduction
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
               ->
               for i in range(4):
@@ -60,7 +60,7 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
                 hint="choose the outermost reduction loop, or reorder",
             )
     _require_no_repetition(state, realize, loops[position:])
-    init = _init_nest(state, realize, loops[position:], outer)
+    init = _init_nest(state, realize, loops[position:])
     update = evolve(without_init(old), name=state.fresh_block_name(f"{old.name}_update"))
     state.commit(
         edit.wrap(old, lambda s: evolve(update, body=s.stmts[-1])),
@@ -86,7 +86,7 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
 
 
 def _init_nest(
-    state: State, realize: BlockRealize, loops: tuple[For, ...], outer: set[Var]
+    state: State, realize: BlockRealize, loops: tuple[For, ...]
 ) -> Stmt:
     """The init block under copies of the loops that spatial iterators use."""
     old = realize.block
@@ -109,7 +109,11 @@ def _init_nest(
     reads = tuple(_region(r, iters) for r in init_reads(old))
     writes = tuple(_region(r, iters) for r in old.writes)
     init = evolve(init, body=block, reads=reads, writes=writes, annotations=old.annotations)
-    predicate = _kept_conditions(state, realize, set(renamed) | outer, kept)
+    dropped = {n.var for n in loops} - set(renamed)
+    predicate: Expr = TRUE
+    for condition in conjuncts(realize.predicate):
+        if free_vars(condition).isdisjoint(dropped):  # affine bindings: none is about both
+            predicate = logical_and(predicate, condition)
     body: Stmt = BlockRealize(
         tuple(substitute(e, renamed) for _, e in spatial), substitute(predicate, renamed), init
     )
@@ -117,30 +121,6 @@ def _init_nest(
         low, extent = (substitute(e, renamed) for e in (loop.min, loop.extent))
         body = For(_var(renamed[loop.var]), low, extent, ForKind.SERIAL, body)
     return body
-
-
-def _kept_conditions(state: State, realize: BlockRealize, known: set[Var], kept: list[For]) -> Expr:
-    """The conditions of the predicate that speak of kept loops only."""
-    out: Expr = TRUE
-    stack = [realize.predicate]
-    dropped = {n.var for n in state.loops_above(realize)} - known
-    inside = {n.var for n in kept}
-    while stack:
-        condition = stack.pop()
-        if isinstance(condition, And):
-            stack.extend((condition.b, condition.a))
-            continue
-        variables = free_vars(condition)
-        if variables.isdisjoint(dropped):
-            out = logical_and(out, condition)
-        elif not variables.isdisjoint(inside):
-            raise state.error(
-                "mixed-predicate",
-                "a condition of the predicate mixes loops of the init with reduction loops",
-                realize,
-                hint="decompose before splitting by factors that do not divide the extent",
-            )
-    return out
 
 
 def init_reads(block: Block) -> tuple[BufferRegion, ...]:

@@ -44,7 +44,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import blocks_of, substitute
 from metasched.schedule import edit
-from metasched.schedule.primitives.staging import beside, fills, stage, top_of, with_buffers
+from metasched.schedule.primitives.staging import beside, stage, top_of, with_buffers
 from metasched.schedule.primitives.transform_block_layout import replaced_iters
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
@@ -81,8 +81,7 @@ def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) ->
     reason = "its inverse cannot be found"
     try:
         inverse = mapping.inverse(shape)
-        if fills(shape, new):
-            return Padding(inverse.inputs, FALSE, inverse.outputs)
+        return Padding(inverse.inputs, FALSE, inverse.outputs)
     except MetaschedError as error:
         reason = str(error)
     try:

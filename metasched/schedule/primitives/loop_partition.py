@@ -56,8 +56,6 @@ def loop_partition(
     node = state.loop(loop)
     low, lengths = _parts(state, node, factors)
     children = state.scope(node).under(node)
-    if not children:
-        raise state.error("no-block", f"there is no block below {node.var.name}", node)
     first = children[0].block.name
     used = stmt_vars(node)
     outer = [n for n in state.loops_above(node) if n.var in used]

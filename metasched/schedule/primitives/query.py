@@ -42,12 +42,13 @@ def get_loops(state: State, block: BlockLike) -> list[LoopRV]:
 
 
 @primitive(pure=True)
-def get_child_blocks(state: State, block_or_loop: BlockRV | LoopRV) -> list[BlockRV]:
+def get_child_blocks(state: State, block_or_loop: BlockRV | LoopRV | str) -> list[BlockRV]:
     """The blocks directly under a block or loop, in program order."""
     if isinstance(block_or_loop, BlockRV):
         body = state.block(block_or_loop).block
         top = [body.init, body.body] if body.init is not None else [body.body]
     else:
+        assert isinstance(block_or_loop, LoopRV)
         top = [state.loop(block_or_loop).body]
     found: list[BlockRealize] = []
     stack = list(reversed(top))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from metasched.analysis.reducer import Reduction, match_reducer
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import TRUE, And, Expr, IntImm, Var, as_int, logical_and
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_and
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -207,7 +208,7 @@ class _Plan:
             if self.kinds.get(n.var) is IterKind.REDUCE and n is not self.node
         }
         analyzer = Analyzer(ranges_of(self.loops))
-        for condition in _conjuncts(self.realize.predicate):
+        for condition in conjuncts(self.realize.predicate):
             reduces = any(self.kinds.get(v) is IterKind.REDUCE for v in free_vars(condition))
             if reduces and not analyzer.prove(substitute(condition, first)):
                 raise self.state.error(
@@ -276,18 +277,7 @@ class _Plan:
             (), (), old.annotations, old.token,
         )  # fmt: skip
         predicate: Expr = TRUE
-        for condition in _conjuncts(self.realize.predicate):
-            kinds = {self.kinds.get(v) for v in free_vars(condition)}
-            if kinds == {IterKind.SPATIAL}:
+        for condition in conjuncts(self.realize.predicate):  # affine: each is of one kind
+            if {self.kinds.get(v) for v in free_vars(condition)} == {IterKind.SPATIAL}:
                 predicate = logical_and(predicate, condition)
-            elif IterKind.SPATIAL in kinds:
-                raise state.error(
-                    "mixed-predicate", "a condition mixes spatial and reduction loops", self.realize
-                )
         return BlockRealize(tuple(values), predicate, block)
-
-
-def _conjuncts(predicate: Expr) -> list[Expr]:
-    if isinstance(predicate, And):
-        return _conjuncts(predicate.a) + _conjuncts(predicate.b)
-    return [] if predicate is TRUE else [predicate]

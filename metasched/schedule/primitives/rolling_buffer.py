@@ -11,10 +11,12 @@ from metasched.analysis.cover import bound_regions, shared_loops
 from metasched.analysis.scope import Child, EdgeKind, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax
+from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import (
     LT,
-    TRUE,
+    Compare,
     Expr,
     FloorMod,
     IntImm,
@@ -42,17 +44,18 @@ from metasched.schedule.state import State
 
 
 @primitive()
-def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str) -> None:
+def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str | Buffer) -> None:
     """Keep what an iteration computes of a buffer for the next ones that need it again.
 
     Of each dimension in which neighbouring iterations of a loop overlap only the new part is
     computed; the dimension of the outermost such loop becomes a ring as long as one iteration's
     part.
 
-    requires  a complete or reduction block without predicate in a stage pipeline, no output, that
-              writes one element of an allocated buffer at its spatial iterators; serial loops that
-              it shares with all readers, none of which a producer below reduces over; a dimension
-              of constant extent in which the parts of neighbouring iterations overlap
+    requires  a complete or reduction block in a stage pipeline, no output, that writes one element
+              of an allocated buffer at its spatial iterators; serial loops that it shares with all
+              readers, none of which a producer below reduces over; a dimension of constant extent
+              in which the parts of neighbouring iterations overlap; a predicate that says the same
+              of an element in every iteration
     rewrite   for i: for x in 6: B(B[i * 4 + x]); C(B[i * 4:i * 4 + 6])
               ->
               for i: for x in 6: where(i < 1 or 2 <= x) B(B[(i * 4 + x) % 6]); C(B[... % 6])
@@ -77,8 +80,10 @@ def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str
             hint="compute_at the block below the loop whose iterations read overlapping parts",
         )  # fmt: skip
     _require_stable(state, scope, child, shared, rolls)
-    guard = realize.predicate
     (_, write), *_ = [b for b in bound_regions(child, writes=True) if b[0] is buffer]
+    for roll in rolls:
+        _require_steady(state, realize, roll, write[roll.axis][0])
+    guard = realize.predicate
     known = Analyzer(ranges_of(child.loops))
     for roll in rolls:
         offset = known.simplify(write[roll.axis][0] - box[roll.axis].min)
@@ -111,8 +116,6 @@ class _Roll:
 def _shared(state: State, scope: Scope, child: Child, buffer: Buffer) -> tuple[For, ...]:
     """The loops above the block and all readers of the buffer."""
     block = child.block
-    if child.realize.predicate is not TRUE:
-        raise state.error("has-predicate", f"{block.name} has a predicate", child.realize)
     for edge in scope.outgoing(child.token):
         if edge.kind is not EdgeKind.RAW and edge.buffer is buffer:
             what = f"{buffer.name} is written again"
@@ -207,6 +210,31 @@ def _require_stable(
     for roll in rolls:
         if roll.loop.step is not None:
             raise state.error("not-from-zero", f"{roll.loop.var.name} has a step", roll.loop)
+
+
+def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Expr) -> None:
+    """The predicate depends on the iteration of the loop by way of the element alone: what one
+    iteration left out, a later one does not take as made."""
+    place = linear(index)
+    moving = free_vars(index)
+    for condition in conjuncts(realize.predicate):
+        if roll.loop.var not in (used := free_vars(condition)) and used.isdisjoint(moving):
+            continue
+        steady = isinstance(condition, Compare)
+        if isinstance(condition, Compare):
+            left = linear(condition.a - condition.b.astype(condition.a.dtype))
+            times = left.terms.get(roll.loop.var, 0) // place.terms[roll.loop.var]
+            rest = linear(condition.a - condition.b - index.astype(condition.a.dtype) * times)
+            steady = all(free_vars(t).isdisjoint(moving) for t in rest.terms)
+        if not steady:
+            raise state.error(
+                "moving-predicate",
+                lambda condition=condition: (
+                    f"{show_expr(condition)} may leave an element out in one iteration of "
+                    f"{roll.loop.var.name} and not in the next"
+                ),
+                realize,
+            )
 
 
 class _Ring:

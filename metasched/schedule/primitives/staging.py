@@ -82,17 +82,6 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
     return mapping
 
 
-def fills(old: Sequence[Expr], new: Sequence[Expr]) -> bool:
-    """Whether boxes of these extents have equally many points, so that no point is left out."""
-    sizes = []
-    for shape in (old, new):
-        size: Expr = IntImm("int64", 1)
-        for extent in shape:
-            size = size * extent.astype("int64")
-        sizes.append(size)
-    return Analyzer().equal(sizes[0], sizes[1])
-
-
 def foreign_vars(mapping: IndexMap) -> list[Var]:
     """The variables in a map that are not its inputs."""
     used = frozenset().union(*(free_vars(e) for e in mapping.outputs))

@@ -13,8 +13,10 @@ from metasched.schedule.state import State
 
 
 @primitive()
-def set_scope(state: State, block: BlockLike, buffer_index: int | str, storage_scope: str) -> None:
-    """Put a buffer that `block` writes (by position or name) into another storage scope.
+def set_scope(
+    state: State, block: BlockLike, buffer_index: int | str | Buffer, storage_scope: str
+) -> None:
+    """Put a buffer that `block` writes (by position, name or itself) into another storage scope.
 
     requires  the buffer is allocated by a block; the scope is known
     rewrite   B = T.alloc_buffer((4,)) -> B = T.alloc_buffer((4,), scope="local")
@@ -35,7 +37,7 @@ def _in_scope(buffer: Buffer, scope: str) -> Buffer:
     )  # fmt: skip
 
 
-def written_buffer(state: State, realize: BlockRealize, which: int | str) -> Buffer:
+def written_buffer(state: State, realize: BlockRealize, which: int | str | Buffer) -> Buffer:
     """The buffer a block writes at a position of its write regions, or of a name."""
     return pick_buffer(state, realize, "write", which)
 
@@ -46,8 +48,11 @@ def pick_buffer(state: State, realize: BlockRealize, side: str, which: object) -
     regions = block.reads if side == "read" else block.writes
     if isinstance(which, int) and 0 <= which < len(regions):
         return regions[which].buffer
-    for region in regions:
-        if region.buffer is which or region.buffer.name == which:
+    for position, region in enumerate(regions):
+        if region.buffer is which:  # a trace holds positions and names
+            state.canonical = {f"{side}_buffer_index": position, "buffer_index": position}
+            return region.buffer
+        if region.buffer.name == which:
             return region.buffer
     names = ", ".join(r.buffer.name for r in regions) or "none"
     raise state.error(

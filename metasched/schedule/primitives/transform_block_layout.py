@@ -12,13 +12,23 @@ from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IterKind,
+    IterVar,
+    MatchBufferRegion,
+    Stmt,
+    evolve,
+)
 from metasched.ir.visit import free_vars, substitute, transform
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import as_index_map, chain_above, fills
+from metasched.schedule.primitives.staging import as_index_map, chain_above
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
 
@@ -50,10 +60,6 @@ def transform_block_layout(
         back = mapping.inverse(shape)
     except MetaschedError as error:
         raise state.error("not-bijective", str(error), realize) from None
-    if not fills(shape, sizes):
-        raise state.error(
-            "not-bijective", "some new iterations would stand for no old ones", realize
-        )
     _require_order(state, realize, loops, mapping)
     iters = tuple(
         IterVar(state.fresh_var(f"v{n}", size.dtype), Range(IntImm(size.dtype, 0), size), kind)
@@ -194,6 +200,6 @@ def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer)
         reads=regions(block.reads),
         writes=regions(block.writes),
         match_buffers=tuple(
-            evolve(m, source=regions((m.source,))[0]) for m in block.match_buffers
+            MatchBufferRegion(m.buffer, *regions((m.source,))) for m in block.match_buffers
         ),
     )

@@ -11,7 +11,7 @@ from metasched.schedule.state import State
 
 
 @primitive()
-def add_unit_loop(state: State, block_or_loop: LoopRV | BlockRV) -> LoopRV:
+def add_unit_loop(state: State, block_or_loop: LoopRV | BlockRV | str) -> LoopRV:
     """Wrap a block or loop in a loop that runs once.
 
     requires  not the root block
@@ -24,6 +24,7 @@ def add_unit_loop(state: State, block_or_loop: LoopRV | BlockRV) -> LoopRV:
         var = state.fresh_var("u", node.var.dtype)
         state.commit(edit.wrap(node, lambda s: For.serial(var, 1, s)))
     else:
+        assert isinstance(block_or_loop, BlockRV)
         realize = require_root_free(state, block_or_loop)
         var = state.fresh_var("u")
         state.commit(edit.wrap(realize, lambda s: For.serial(var, 1, s)))

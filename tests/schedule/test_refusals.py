@@ -1,0 +1,180 @@
+"""Refusals of rare situations: each with its reason, its message, and nothing changed."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from oracle import check_refused, check_trace
+from schedule.programs import argmax, elementwise, matmul, strided
+from schedule.test_blocks import start
+
+from metasched.errors import ScheduleError
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def with_init(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    B = T.alloc_buffer((4,), "int32")
+    for i in range(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            with T.init():
+                B[vi] = 0
+            B[vi] = A[vi] + 1
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = B[vi] * 2
+
+
+@T.prim_func
+def with_buffer(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    B = T.alloc_buffer((4,), "int32")
+    for i in range(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            X = T.alloc_buffer((1,), "int32")
+            B[vi] = A[vi] + 1
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = B[vi] * 2
+
+
+def test_only_plain_blocks_are_inlined() -> None:
+    for func, reason, message in (
+        (with_init, "has-init", "B is a reduction"),
+        (with_buffer, "has-buffers", "B allocates or matches buffers"),
+    ):
+        sch, (b,), _ = start(func, "B")
+        check_refused(sch, functools.partial(sch.compute_inline, b), reason, message)
+
+
+def test_a_partial_result_starts_with_its_first_update() -> None:
+    sch, (c,), ((i, j, k),) = start(matmul, "C")
+    outer, _ = sch.split(k, [4, 4])
+    message = "may leave a partial result without its first update"
+    check_refused(sch, lambda: sch.rfactor(outer, 0), "hidden-init", message)
+
+
+@T.prim_func
+def repeated(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
+    for i, u, k in T.grid(4, 3, 6):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            vk = T.axis.reduce(6, k)
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+def test_a_loop_that_drives_nothing_is_no_place_for_rfactor() -> None:
+    sch, (c,), ((i, u, k),) = start(repeated, "C")
+    check_refused(sch, lambda: sch.rfactor(k, 0), "idle-loop", "u drives no iterator")
+
+
+def test_a_stored_trace_holds_its_decisions() -> None:
+    sch = Schedule(matmul, seed=0)
+    sch.sample_categorical([1, 2], [0.5, 0.5])
+    trace = sch.trace.with_decision(0, None)
+    again = Schedule(matmul, seed=0)
+    message = "holds no decision for this step"
+    check_refused(again, lambda: trace.apply(again), "no-decision", message)
+
+
+@T.prim_func
+def overwritten(A: T.Buffer((8,), "int32"), C: T.Buffer((6,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in range(6):
+        for x in range(3):
+            with T.block("B"):
+                v = T.axis.spatial(8, i + x)
+                B[v] = A[v]
+        for x in range(3):
+            with T.block("W"):
+                v = T.axis.spatial(8, i + x)
+                B[v] = A[v] * 2
+        for r in range(3):
+            with T.block("C"):
+                vi, vr = T.axis.remap("SR", [i, r])
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + B[vi + vr]
+
+
+def test_a_buffer_of_two_writers_is_not_rolled() -> None:
+    sch, (b,), _ = start(overwritten, "B")
+    step = lambda: sch.rolling_buffer(b, 0)  # noqa: E731
+    check_refused(sch, step, "not-read-after-write", "B is written again")
+
+
+@T.prim_func
+def later(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = A[vi]
+    for i in range(4):
+        with T.block("W"):
+            vi = T.axis.spatial(4, i)
+            A[vi] = 3
+
+
+def test_a_cache_is_filled_by_what_was_written_before() -> None:
+    sch, (c,), _ = start(later, "C")
+    step = lambda: sch.cache_read(c, 0, "local")  # noqa: E731
+    check_refused(sch, step, "reads-before-written", "C reads A before or while it is written")
+
+
+def test_two_results_at_once_are_not_padded() -> None:
+    sch, (m,), _ = start(argmax, "M")
+    step = lambda: sch.pad_einsum(m, [1, 2])  # noqa: E731
+    check_refused(sch, step, "unknown-reduction", "M is no single reduction")
+
+
+@T.prim_func
+def vectors(A: T.Buffer((4, 4), "int32"), C: T.Buffer((4, 4), "int32")):
+    B = T.alloc_buffer((4, 4), "int32")
+    for i in range(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            B[vi, T.ramp(0, 1, 4)] = A[vi, T.ramp(0, 1, 4)]
+    for i, j in T.grid(4, 4):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj]
+
+
+def test_vector_accesses_keep_their_layout() -> None:
+    sch, (b,), _ = start(vectors, "B")
+    step = lambda: sch.transform_layout(b, "B", lambda i, j: (j, i))  # noqa: E731
+    check_refused(sch, step, "vector-index", "B is accessed by vectors")
+    again = lambda: sch.reindex_cache_read(b, 0, "local", lambda i: (i,))  # noqa: E731
+    check_refused(sch, again, "vector-index", "B accesses A by vectors")
+
+
+def test_a_debug_mask_says_whether_to_verify() -> None:
+    assert Schedule(strided, debug_mask="all").state.check
+    assert not Schedule(strided, debug_mask="none", check=False).state.check
+    with pytest.raises(ScheduleError, match='debug_mask is \'some\', not "none", "all"') as caught:
+        Schedule(strided, debug_mask="some")
+    assert caught.value.reason == "bad-mask"
+
+
+def test_names_and_buffers_stand_for_themselves() -> None:
+    """Where a block is taken its name will do, and where a buffer is, its position, name or self;
+    the trace holds what can be stored."""
+    sch = Schedule(elementwise, seed=0)
+    assert sch.has_block("B") and not sch.has_block("X")
+    assert sch.is_output_block("C") and not sch.is_output_block(sch.get_block("B"))
+    sch.annotate("B", "note", 1)
+    sch.unannotate("B", "note")
+    assert len(sch.get_child_blocks("root")) == 2
+    sch.add_unit_loop("B")
+    sch.blockize("B")
+    buffer = sch.get(sch.get_block("C")).reads[0].buffer
+    sch.cache_read("C", buffer, "local")
+    sch.set_scope("B", buffer, "shared")
+    check_trace(elementwise, sch)
