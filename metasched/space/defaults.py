@@ -7,6 +7,7 @@ from metasched.space.module import Module, user_modules
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
+from metasched.space.modules.depth_blocking import DepthBlocking
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
@@ -32,14 +33,16 @@ def default_modules(target: Target) -> tuple[Module, ...]:
 def _cpu(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache."""
     bits = target.vector_bits
+    blocks = RegisterTiling(
+        bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)
+    )
     return (
         ApplyCustomRule(target),
         InlineConstantScalars(),
         AutoInline(),
         MatrixForm(bits),
-        RegisterTiling(
-            bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)
-        ),
+        DepthBlocking(blocks),
+        blocks,
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         AddRFactor(target.num_cores),
         VectorReduction(bits),

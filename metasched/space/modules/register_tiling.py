@@ -73,7 +73,7 @@ class RegisterTiling:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        plan = self._plan(sch, block)
+        plan = self.plan(sch, block)
         if plan is None:
             return [sch]
         found = []
@@ -90,7 +90,7 @@ class RegisterTiling:
 
     # -- what the block allows ---------------------------------------------------------------------
 
-    def _plan(self, sch: Schedule, block: BlockRV) -> _Plan | None:
+    def plan(self, sch: Schedule, block: BlockRV) -> Plan | None:
         node = sch.get(block)
         vector = vector_iter(node)
         if vector is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
@@ -107,12 +107,12 @@ class RegisterTiling:
             packable += [o for o in operands if not o.contiguous or o.bytes > SMALL_PANEL]
             if not widths and len(operands) == 1 and extent > lanes // 2 > 0:
                 steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
-                return _Plan(position, (lanes,), tuple(operands), (steps or [1])[0] * lanes)
+                return Plan(position, (lanes,), tuple(operands), (steps or [1])[0] * lanes)
         if not widths:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths[0] < 2:
             return None
-        return _Plan(position, tuple(widths), tuple(packable))
+        return Plan(position, tuple(widths), tuple(packable))
 
     def _rows(self, sch: Schedule, axis: Axis, levels: int) -> list[ExprRV]:
         """The sampled tile of an axis that is not the vectors'."""
@@ -144,7 +144,7 @@ class RegisterTiling:
     # -- the steps ---------------------------------------------------------------------------------
 
     def _apply(
-        self, sch: Schedule, block: BlockRV, plan: _Plan, pack: Operand | None, strict: bool
+        self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand | None, strict: bool
     ) -> None:
         """All steps; `strict` adds the constraints that a small block may be unable to meet."""
         finish = epilogue(sch, block)
@@ -152,7 +152,7 @@ class RegisterTiling:
             finish = sch.cache_write(block, 0, "local")
         else:
             sch.set_scope(block, 0, "local")
-        panel = None if pack is None else _panel(sch, block, pack, plan)
+        panel = None if pack is None else packed_panel(sch, block, pack, plan)
         iters = range(len(sch.get(block).iter_vars))
         if plan.step > 1:
             sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
@@ -173,25 +173,31 @@ class RegisterTiling:
         lane = _last_dim(sch, finish)
         most = _together(sch, finish, lane, max(plan.widths))
         wide = width if most >= max(plan.widths) else most
-        _vectors(sch, _inner_loops(sch, finish, depth), lane, wide)
+        vectors(sch, inner_loops(sch, finish, depth), lane, wide)
         if panel is not None:
-            self._fill(sch, panel, outer, plan, width)
+            self.fill(sch, panel, outer, plan, width)
         for loop in levels[_UNROLLED]:
             sch.unroll(loop)
-        _vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
+        vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         sch.parallel(outer)
         sch.annotate(block, TILED, STRUCTURE)
 
-    def _fill(
-        self, sch: Schedule, panel: BlockRV, place: LoopRV, plan: _Plan, width: ExprRV | int
+    def fill(
+        self,
+        sch: Schedule,
+        panel: BlockRV,
+        place: LoopRV,
+        plan: Plan,
+        width: ExprRV | int,
+        depth: int = 1,
     ) -> None:
-        """Compute a panel at a loop, with vectors along its lanes."""
+        """Compute a panel at the loop that is `depth` loops deep, with vectors along its lanes."""
         node = sch.get(panel)
         last = free_vars(node.writes[0].region[-1].min)
         lane = next(n for n, v in enumerate(node.iter_vars) if v.var in last)
         across = self._across(node, max(plan.widths))
         sch.compute_at(panel, place, preserve_unit_loops=True)
-        loops = _inner_loops(sch, panel, 1)
+        loops = inner_loops(sch, panel, depth)
         most = _together(sch, panel, lane, max(plan.widths))
         if most < 4 and across is not None:
             rows, lanes = (sch.split(loops[n], [None, width]) for n in (across, lane))
@@ -220,7 +226,7 @@ class RegisterTiling:
         sch: Schedule,
         node: Block,
         every: Sequence[Axis],
-        plan: _Plan,
+        plan: Plan,
         pack: Operand | None,
         strict: bool,
     ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
@@ -237,7 +243,7 @@ class RegisterTiling:
         sch.require(compare(EQ, columns[-1] % width, 0))
         tiles[vector] = (places, columns)
         rows: list[ExprRV] = []
-        outside = pack is None or self._repacked(spatial, vector, pack) > 1
+        outside = pack is None or self.repacked(spatial, vector, pack) > 1
         for axis in spatial:
             if axis.extent == 1 or (pack is not None and axis.position in pack.batch):
                 tiles[axis] = ((_PARALLEL,), ())
@@ -249,37 +255,34 @@ class RegisterTiling:
         vectors = columns[-1] // width
         results = as_expr(product([*rows, vectors]))
         sch.require(results + vectors + 1 <= self.registers)
-        least = self._least([a for a in spatial if tiles[a][1]], vector, plan)
+        least = self.least([a for a in spatial if tiles[a][1]], plan)
         if strict and least > 1:
             sch.require(results >= least)
         body = self._reduction(sch, every, tiles)
         if body is not None:
             sch.require(as_expr(body) * results <= self.body)
         if strict:
-            self._balance(sch, spatial, tiles)
+            self.balance(sch, spatial, tiles)
         if pack is not None:
             sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
         if strict and pack is not None:
             self._bound_panel(sch, node, every, columns, plan, pack)
             if outside:
                 packed = product(_outer([a for a in spatial if a is not vector], tiles))
-                sch.require(as_expr(packed) <= self._repacked(spatial, vector, pack))
+                sch.require(as_expr(packed) <= self.repacked(spatial, vector, pack))
         return width, tiles
 
-    def _least(
-        self,
-        spatial: Sequence[Axis],
-        vector: Axis,
-        plan: _Plan,
-    ) -> int:
+    def least(self, spatial: Sequence[Axis], plan: Plan, *, padded: bool = True) -> int:
         """How many accumulators can be asked for: `chains`, or as many as there may be at all,
         whichever sizes the rows have."""
         width = plan.widths[0]
+        vector = next(a for a in spatial if a.position == plan.vector)
         wide = {d // width for d in divisors(vector.extent or 1) if d % width == 0}
         counts = {w for w in wide if w <= 4} or {1}
         for axis in spatial:
             if axis is not vector:
-                each = [self._blocks(n) for n in self._row_sizes(axis.extent or 1)[0]]
+                sizes = self._row_sizes(axis.extent or 1)[0] if padded else [axis.extent or 1]
+                each = [self._blocks(n) for n in sizes]
                 blocks = min(each, key=max)
                 counts = {c * d for c in counts for d in blocks if c * d <= self.registers}
         fits = [c for c in counts if c + min(c, 4) + 1 <= self.registers]
@@ -311,7 +314,7 @@ class RegisterTiling:
             steps.append(taken[-1])
         return product(steps) if steps else None
 
-    def _balance(
+    def balance(
         self,
         sch: Schedule,
         spatial: Sequence[Axis],
@@ -334,7 +337,7 @@ class RegisterTiling:
         node: Block,
         every: Sequence[Axis],
         columns: Sequence[ExprRV],
-        plan: _Plan,
+        plan: Plan,
         pack: Operand,
     ) -> None:
         """A panel that stays in the cache while all rows pass over it."""
@@ -343,7 +346,7 @@ class RegisterTiling:
         if room >= 2 * max(plan.widths):
             sch.require(columns[1] * columns[2] <= room)
 
-    def _repacked(self, spatial: Sequence[Axis], vector: Axis, pack: Operand) -> int:
+    def repacked(self, spatial: Sequence[Axis], vector: Axis, pack: Operand) -> int:
         """How often a panel may be packed anew, for other rows: few enough for these to pay."""
         rows = [a.extent or 1 for a in spatial if a is not vector and a.position not in pack.batch]
         short = (vector.extent or 1) < self.cores * self.vector_bits // 32
@@ -351,7 +354,7 @@ class RegisterTiling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """What is fixed for a block: its vector iterator, widths to draw from, variants of packing;
     the columns run on to a multiple of `step`."""
 
@@ -412,7 +415,7 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
     return found
 
 
-def _panel(sch: Schedule, block: BlockRV, operand: Operand, plan: _Plan) -> BlockRV:
+def packed_panel(sch: Schedule, block: BlockRV, operand: Operand, plan: Plan) -> BlockRV:
     """A copy of an operand by the block's iterators in strips of a vector's lanes, which pass
     through memory one after the other."""
     panel = sch.reindex(block, ("read", operand.index))
@@ -437,7 +440,7 @@ def _together(sch: Schedule, block: BlockRV, position: int, most: int) -> int:
     return lanes_together(node, node.iter_vars[position].var, most)
 
 
-def _inner_loops(sch: Schedule, block: BlockRV, depth: int) -> list[LoopRV]:
+def inner_loops(sch: Schedule, block: BlockRV, depth: int) -> list[LoopRV]:
     """The loops over a block below the outermost `depth`."""
     return sch.get_loops(block)[depth:]
 
@@ -449,7 +452,7 @@ def _last_dim(sch: Schedule, block: BlockRV) -> int:
     return node.iter_vars.index(vector) if vector is not None else len(node.iter_vars) - 1
 
 
-def _vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:
+def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:
     """Unroll loops around vectors of `width` cut from the loop at position `lane`."""
     outer, inner = sch.split(loops[lane], [None, width])
     rows = [loop for position, loop in enumerate(loops) if position != lane]

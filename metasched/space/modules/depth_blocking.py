@@ -1,0 +1,211 @@
+"""depth_blocking: a long reduction in slices, so that panels of both operands stay in the caches.
+
+    for io, jo in parallel:
+        for ko:                           # slices of the reduction
+            [pack a slice of the columns of B]    # smaller than the second-level cache
+            for i1, j1:
+                registers = sum over the slice     # as in register_tiling
+                results += registers
+        [the elementwise consumer]
+
+The loops of Goto and van de Geijn (2008) around the register block of `register_tiling`, which
+holds a whole reduction in registers at once and so needs panels as deep as the reduction. The
+results pass through memory once for each slice; slices are sampled, deep enough for that to pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metasched.analysis.block import TILED
+from metasched.errors import ScheduleError
+from metasched.ir.expr import EQ, Expr, as_expr, compare
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.modules.register_tiling import (
+    Operand,
+    Plan,
+    RegisterTiling,
+    inner_loops,
+    packed_panel,
+    vectors,
+)
+from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
+
+STRUCTURE = "SRSS"
+_PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
+
+@dataclass(frozen=True, slots=True)
+class DepthBlocking:
+    """See the file's docstring; offered beside what the modules after it make of the block.
+
+    Attributes:
+        blocks: how results are held in registers, and the limits of that.
+        shallow: a reduction of fewer steps stays whole: its panels are small as they are.
+        slices: the fewest and the most steps of a slice.
+    """
+
+    blocks: RegisterTiling
+    shallow: int = 512
+    slices: tuple[int, int] = (64, 1024)
+
+    @property
+    def name(self) -> str:
+        return "depth_blocking"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        if not tileable(sch, block):
+            return [sch]
+        plan = self.blocks.plan(sch, block)
+        if plan is None or plan.step > 1:
+            return [sch]
+        depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
+        found = [sch]
+        for pack in plan.packable:
+            if pack is None or depth < self.shallow:
+                continue
+            variant = sch.copy()
+            try:
+                self._apply(variant, block, plan, pack)
+            except ScheduleError:
+                continue
+            found.append(variant)
+        return found
+
+    def _apply(self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand) -> None:
+        finish = epilogue(sch, block)
+        item = sch.get(block).reads[pack.index].buffer.dtype.bits // 8
+        panel = packed_panel(sch, block, pack, plan)
+        reduced = [a for a in axes(sch, block) if not a.spatial]
+        slices, steps = self._slices(sch, reduced)
+        partial = sch.rfactor(slices, 0)
+        sch.set_scope(partial, 0, "local")
+        # the slices are the first iterator of both parts, before those that the plan speaks of
+        every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
+        width, tiles = self._tiles(sch, every, plan, pack)
+        columns = tiles[next(a for a in every if a.position == plan.vector)][1]
+        sch.require(as_expr(product([*steps, columns[1], columns[2], item]))
+                    <= self.blocks.panel_bytes)  # fmt: skip
+        parts = [(a, *tiles[a]) for a in every]
+        lane = next(p for p in parts if p[0].position == plan.vector)
+        parts.remove(lane)
+        levels = tile(sch, STRUCTURE, [*parts, lane])
+        outer = sch.fuse(*levels[_PARALLEL])
+        place = levels[_MIDDLE][-1]
+        sch.compute_at(partial, place, preserve_unit_loops=True)
+        results = _register_results(tiles, every, plan, width)
+        self._inner(sch, partial, 2 + len(levels[_MIDDLE]), plan, width, results)
+        self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
+        vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
+        if finish is not None:
+            sch.reverse_compute_at(finish, outer, preserve_unit_loops=True)
+            last = inner_loops(sch, finish, 1)[-1]
+            sch.vectorize(sch.split(last, [None, width])[1])
+            sch.annotate(finish, TILED, STRUCTURE)
+        sch.parallel(outer)
+        for tiled in (block, partial):
+            sch.annotate(tiled, TILED, STRUCTURE)
+
+    def _slices(self, sch: Schedule, reduced: Sequence[Axis]) -> tuple[LoopRV, list[ExprRV]]:
+        """One loop over the slices, outside of the reduction loops, and the steps of a slice."""
+        outer: list[LoopRV] = []
+        inner: list[LoopRV] = []
+        counts: list[ExprRV] = []
+        steps: list[ExprRV] = []
+        for axis in reduced:
+            taken = sch.sample_perfect_tile(axis.loop, 2, self.slices[1])
+            loops = sch.split(axis.loop, list(taken))
+            outer.append(loops[0])
+            inner.append(loops[1])
+            counts.append(taken[0])
+            steps.append(taken[1])
+        sch.require(as_expr(product(counts)) >= 2)
+        sch.require(as_expr(product(steps)) >= self.slices[0])
+        sch.require(as_expr(product(steps)) <= self.slices[1])
+        sch.reorder(*outer, *inner)
+        return sch.fuse(*outer), steps
+
+    def _tiles(
+        self, sch: Schedule, every: Sequence[Axis], plan: Plan, pack: Operand
+    ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
+        """The width of a vector and, for each axis of the results, its levels and factors."""
+        width: ExprRV | int = plan.widths[0]
+        if len(plan.widths) > 1:
+            width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
+        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
+        spatial = [a for a in every if a.spatial]
+        levels = (_PARALLEL, _MIDDLE, _REGISTER)
+        lane = next(a for a in spatial if a.position == plan.vector)
+        again = self.blocks.repacked(spatial, lane, pack)
+        outside: list[ExprRV] = []
+        for axis in every:
+            if not axis.spatial:
+                tiles[axis] = ((_SLICE,), ())
+            elif axis.position == plan.vector:
+                columns = sch.sample_perfect_tile(axis.loop, 3, max(plan.widths) * 4)
+                sch.require(compare(EQ, columns[2] % width, 0))
+                sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
+                tiles[axis] = (levels, columns)
+            elif axis.extent == 1 or axis.position in pack.batch:
+                tiles[axis] = ((_PARALLEL,), ())
+            else:
+                most = max(1, self.blocks.registers - 2)
+                places = levels if again > 1 else levels[1:]
+                taken = sch.sample_perfect_tile(axis.loop, len(places), most)
+                tiles[axis] = (places, taken)
+                outside += taken[: len(places) - 2]
+        results = _register_results(tiles, every, plan, width)
+        if outside:
+            sch.require(as_expr(product(outside)) <= again)
+        across = tiles[lane][1][2] // width
+        sch.require(results + across + 1 <= self.blocks.registers)
+        least = self.blocks.least([a for a in spatial if tiles[a][1]], plan, padded=False)
+        if least > 1:
+            sch.require(results >= least)
+        self.blocks.balance(sch, spatial, tiles)
+        return width, tiles
+
+    def _inner(
+        self,
+        sch: Schedule,
+        partial: BlockRV,
+        depth: int,
+        plan: Plan,
+        width: ExprRV | int,
+        results: Expr,
+    ) -> None:
+        """The loops of a slice: its steps, the last ones unrolled, around the register block."""
+        node = sch.get(partial)
+        loops = inner_loops(sch, partial, depth)
+        rows, steps, columns = [], [], None
+        for v, loop in zip(node.iter_vars[1:], loops[1:], strict=True):
+            if not v.is_spatial:
+                steps.append(loop)
+            elif v is node.iter_vars[1 + plan.vector]:
+                columns = loop
+            else:
+                rows.append(loop)
+        assert columns is not None
+        taken = sch.sample_perfect_tile(steps[-1], 2, 8)
+        sch.require(taken[1] * results <= self.blocks.body)
+        rolled, unrolled = sch.split(steps[-1], list(taken))
+        sch.reorder(*steps[:-1], rolled, unrolled, *rows, columns)
+        sch.unroll(unrolled)
+        vectors(sch, [*rows, columns], len(rows), width)
+
+
+def _register_results(
+    tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
+    every: Sequence[Axis],
+    plan: Plan,
+    width: ExprRV | int,
+) -> Expr:
+    """How many registers the results of a block fill."""
+    parts: list[Expr] = []
+    for axis in every:
+        taken = tiles[axis][1]
+        if taken:
+            parts.append(taken[-1] // width if axis.position == plan.vector else taken[-1])
+    return as_expr(product(parts))
