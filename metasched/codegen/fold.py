@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metasched.analysis.block import FOLD
 from metasched.codegen.arithmetic import binary
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.memory import store
 from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import Add, BinaryOp, Expr, Max, Min, Mul, Var, as_int
-from metasched.ir.stmt import AttrStmt, BufferStore, For, ForKind, Stmt
-from metasched.ir.visit import free_vars, walk_exprs
+from metasched.ir.expr import BinaryOp, Expr, as_int
+from metasched.ir.stmt import For, ForKind
+from metasched.lower.passes.fold import noted, operand
 
-_MAX_LANES = 64
-_KINDS = (Add, Mul, Max, Min)
+_MAX_LANES = 128
 
 
 def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
@@ -36,54 +34,25 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
         return False
     if lanes < 2 or lanes > _MAX_LANES or lanes & (lanes - 1) or e.mask is not None:
         return False
-    units: list[Var] = []
-    target = _noted(node.body, units)
-    operand = None if target is None else _operand(target, node.var)
-    if target is None or operand is None or not plain(operand):
+    found = noted(node)
+    if found is None:
+        return False
+    target, units, _ = found
+    added = operand(target, node.var)
+    if added is None or not plain(added):
         return False
     kind = type(target.value)
     assert issubclass(kind, BinaryOp)
     outer = dict(e.env)
     e.env.update({unit: literal(0, unit.dtype) for unit in units})
     e.lane = Lane(node.var, literal(0, node.var.dtype), lanes)
-    vector = e.widen(e.value(operand), lanes)
+    vector = e.widen(e.value(added), lanes)
     e.lane = None
     before = e.value(BufferLoad(target.buffer, target.indices))
     value = binary(e, kind, before, _tree(e, kind, vector))
     store(e, target.buffer, target.indices[0], value, None)
     e.env = outer
     return True
-
-
-def _noted(stmt: Stmt, units: list[Var]) -> BufferStore | None:
-    """The only statement of a loop whose block has the note; `units` gets the unit loops on it."""
-    noted = False
-    while isinstance(stmt, (For, AttrStmt)):
-        if isinstance(stmt, For):
-            if as_int(stmt.extent) != 1:
-                return None
-            units.append(stmt.var)
-        else:
-            noted = noted or stmt.key == FOLD
-        stmt = stmt.body
-    plain = isinstance(stmt, BufferStore) and stmt.predicate is None and len(stmt.indices) == 1
-    return stmt if noted and plain and isinstance(stmt, BufferStore) else None
-
-
-def _operand(target: BufferStore, var: Var) -> Expr | None:
-    """What is added to the element that the statement updates, the same one all along the loop."""
-    value, dtype = target.value, target.buffer.dtype
-    if not isinstance(value, _KINDS) or not (dtype.is_int or dtype in ("float32", "float64")):
-        return None
-    if var in free_vars(target.indices[0]):
-        return None
-    own = BufferLoad(target.buffer, target.indices)
-    for before, operand in ((value.a, value.b), (value.b, value.a)):
-        if before is own and target.buffer not in {
-            x.buffer for x in walk_exprs(operand) if isinstance(x, BufferLoad)
-        }:
-            return operand
-    return None
 
 
 def _tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:

@@ -12,6 +12,7 @@ from metasched.lower.passes.allocation import place_allocations
 from metasched.lower.passes.blocks import convert_blocks
 from metasched.lower.passes.canonicalize import canonicalize_loops
 from metasched.lower.passes.flatten import flatten
+from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.match_buffers import lower_match_buffers
@@ -34,6 +35,7 @@ STRUCTURED: tuple[tuple[Pass, str], ...] = (
 )
 FLAT: tuple[tuple[Pass, str], ...] = (
     (simplify, "indices and conditions are in their final form"),
+    (fold_lanes, "needs constant extents; what it leaves to mask and unroll comes after"),
     (hoist_guards, "needs simplified conditions"),
     (unroll_register_tiles, "needs the final loop structure"),
 )

@@ -12,7 +12,6 @@ from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind
 from metasched.ir.visit import free_vars
-from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous
@@ -36,6 +35,7 @@ def take_back(sch: Schedule, steps: int) -> None:
 def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
     """Cut vectors of at most `width` lanes from the innermost own loop that allows it.
 
+    Where they do not divide the loop, the last vector is masked.
     Returns whether it was done.
     """
     loops = list(child.loops)
@@ -65,13 +65,13 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
 
 
 def _lanes(child: Child, loop: For, width: int) -> int:
-    """How many lanes a loop can be cut into: the largest divisor of its extent up to `width`."""
+    """How many lanes to cut a loop into: `width`, or all of a shorter loop."""
     extent = as_int(loop.extent)
     if extent is None or extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
         return 1
     if loop_iter_kind(loop, (child,)) is not IterKind.SPATIAL or not contiguous(child, loop):
         return 1
-    return max(d for d in divisors(extent) if d <= width)
+    return min(extent, width)
 
 
 def spread_nest(sch: Schedule, child: Child, jobs: int, func: str | None = None) -> bool:

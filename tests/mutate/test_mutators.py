@@ -24,6 +24,7 @@ from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
+from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.target import Target
 
 
@@ -32,6 +33,16 @@ def parent(name, space=0, seed=0):
     """A drawn candidate's trace, without postprocs."""
     sch = Schedule(tiny(name), seed=seed, check=False)
     spaces(name)[space].apply(sch, decisions="fresh")
+    return sch.trace
+
+
+@functools.cache
+def limited():
+    """A trace with sampled limits of all kinds: parallel, unrolled, vectors."""
+    sch = Schedule(tiny("sfm"), seed=0)
+    module = ParallelVectorizeUnroll(2)
+    for name in ("exp", "normalize", "root"):
+        (sch,) = module(sch, sch.get_block(name))
     return sch.trace
 
 
@@ -79,13 +90,13 @@ def test_mutation_is_deterministic_and_without_postprocs():
     "mutator", [MutateCategorical(), mutate_parallel(), mutate_unroll()], ids=lambda m: m.name
 )
 def test_categories_are_redrawn(mutator):
-    trace = parent("sfm")
+    trace = limited()
     found = [mutator(trace, Rng(s), TARGET) for s in range(8)]
     assert all(m is not None and len(changed(trace, m)) == 1 for m in found)
 
 
 def test_categories_leave_the_noted_limits_alone():
-    trace = parent("sfm")
+    trace = limited()
     limits = {
         i
         for m in (mutate_parallel(), mutate_unroll())

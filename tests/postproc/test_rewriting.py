@@ -56,9 +56,10 @@ def test_what_a_limit_forbids_is_not_done():
     }
 
 
-def test_vectors_take_the_largest_divisor():
+def test_vectors_take_their_width_or_all_of_a_short_loop():
     sch = noted(get("gmm").func((1, 8, 24, 8)), width=16)
-    assert (ForKind.VECTORIZED, 12) in kinds(sch)
+    assert (ForKind.VECTORIZED, 16) in kinds(sch) and "T.where" in sch.script()
+    assert (ForKind.VECTORIZED, 12) in kinds(noted(get("gmm").func((1, 8, 12, 8)), width=16))
 
 
 def test_a_loop_carried_dependence_stays_serial():

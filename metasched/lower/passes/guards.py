@@ -3,7 +3,11 @@
 A test that does not mention the loop's variable moves in front of the loop. One that does, and is
 linear in it, splits the loop in two versions: where it holds for every iteration the plain loop,
 else the loop with the test (masked, when the loop is vectorized). Long serial loops get a shorter
-extent instead.
+extent instead. A serial loop around two such versions is cut where the first ones end:
+
+    for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
+
+so that what S accumulates stays in registers.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from metasched.ir.expr import (
     Compare,
     Expr,
     IntImm,
+    Var,
     as_expr,
     as_int,
     compare,
@@ -29,7 +34,15 @@ from metasched.ir.expr import (
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, IfThenElse, SeqStmt, Stmt, evolve, seq
-from metasched.ir.visit import free_vars, fresh_copy, map_body, transform, walk_exprs, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    fresh_copy,
+    map_body,
+    substitute,
+    transform,
+    walk_exprs,
+    walk_stmts,
+)
 from metasched.lower.affine import affine
 
 # A loop body of more statements than this is not written twice.
@@ -101,7 +114,7 @@ def _loop(loop: For, test: IfThenElse) -> Stmt | None:
         return None
     if test.orelse is not None:
         if loop.var in free_vars(test.condition):
-            return None
+            return _cut(loop, parts, test.then, test.orelse)
         branches = [evolve(loop, body=test.then), _fresh(evolve(loop, body=test.orelse))]
         return IfThenElse(test.condition, branches[0], branches[1])
     outside = [p for p in parts if loop.var not in free_vars(p)]
@@ -140,6 +153,29 @@ def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
         return plain
     tested = _fresh(evolve(loop, body=IfThenElse(_all(inside), body)))
     return IfThenElse(condition, plain, tested)
+
+
+def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
+    """The iterations for which all of `parts` hold, where these come first, and then the others."""
+    extent = as_int(loop.extent)
+    if loop.kind is not ForKind.SERIAL or extent is None:
+        return None
+    first = extent
+    for part in parts:
+        found = _difference(part, loop)
+        rest = None if found is None else as_int(found[0])
+        if found is None or rest is None or found[1] < 0:
+            return None
+        first = min(first, max(0, -(rest // found[1])))
+    pieces: list[Stmt] = []
+    if first > 0:
+        pieces.append(evolve(loop, extent=as_expr(first, INT64), body=then))
+    if first < extent:
+        var = Var(loop.var.name, INT64)
+        later = substitute(orelse, {loop.var: var + first})
+        left = as_expr(extent - first, INT64)
+        pieces.append(_fresh(evolve(loop, var=var, extent=left, body=later)))
+    return seq(pieces)
 
 
 def _fresh(stmt: Stmt) -> Stmt:

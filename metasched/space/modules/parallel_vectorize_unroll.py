@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.block import TILED, is_leaf
+from metasched.analysis.block import FOLD, TILED, is_leaf
 from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
@@ -63,7 +63,8 @@ class ParallelVectorizeUnroll:
         notes = realize.block.annotations
         if open_ones and self.jobs_per_core and PARALLEL not in notes:
             sch.annotate(root, PARALLEL, _choice(sch, [self.cores * j for j in self.jobs_per_core]))
-        reductions = [r for r in open_ones if any(v.is_reduce for v in r.block.iter_vars)]
+        plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
+        reductions = [block for block in plain if any(v.is_reduce for v in block.iter_vars)]
         if reductions and self.unroll and UNROLL not in notes:
             sch.annotate(root, UNROLL, _choice(sch, list(self.unroll)))
 

@@ -2,7 +2,8 @@
 
 add_rfactor gives the cores something to do where the results are few; vector_reduction keeps one
 partial result in each lane of several vector registers, so that a row is reduced at the speed of
-vector operations.
+vector operations. It notes how many on the block, and the lowering writes the loops: no extent has
+to divide anything.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.parallel_vectorize_unroll import VECTORIZE
 from metasched.space.strides import iter_stride
 from metasched.space.tiling import Axis, axes, untouched
 
@@ -117,22 +117,18 @@ class VectorReduction:
         if axis is None or axis.extent is None:
             return False
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
-        widths = [lanes * v for v in self.vectors if axis.extent % (lanes * v) == 0]
+        widths = [lanes * v for v in self.vectors if lanes * v <= axis.extent]
         if lanes < 2 or not widths:
             return False
+        reduced = [a for a in axes(sch, block) if not a.spatial]
+        others = [a.loop for a in reduced if a.position != axis.position]
+        if others and axis.position != reduced[-1].position:
+            sch.reorder(*others, axis.loop)
         width: ExprRV | int = widths[0]
         if len(widths) > 1:
             width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
-        parts = sch.split(axis.loop, [None, width])
-        partial = sch.rfactor(parts[1], len(node.writes[0].region))
-        sch.annotate(partial, VECTORIZE, width)
-        if len(widths) > 1:
-            left = next(a.loop for a in axes(sch, block) if not a.spatial)
-            folded = sch.rfactor(sch.split(left, [None, lanes])[1], len(node.writes[0].region))
-            sch.annotate(folded, VECTORIZE, lanes)
-            sch.annotate(folded, PARTIAL, 1)
+        sch.annotate(block, FOLD, width)
         sch.annotate(block, PARTIAL, 1)
-        sch.annotate(block, FOLD, 1)
         return True
 
     def _axis(self, sch: Schedule, block: BlockRV, node: Block) -> Axis | None:

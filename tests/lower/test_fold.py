@@ -1,0 +1,64 @@
+"""Noted reductions of any length become lanes of partial results; whatever else is noted, stays."""
+
+from __future__ import annotations
+
+import pytest
+from codegen.kernels import NATIVE, agree, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.ir.stmt import Allocate, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.lower.pipeline import lower
+from metasched.script import parse
+
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer(({m}, {n}), "{dtype}"), C: T.Buffer(({m},), "{dtype}")):
+    for i, u, j in T.grid({m}, 1, {n}):
+        with T.block("c"):
+            vi, vu, vj = T.axis.remap("SRR", [i, u, j])
+            T.block_attr({{"pragma_fold_lanes": {width}}})
+            C[vi] = {update}
+"""
+
+
+def _rows(update: str, n: int, width: int, dtype: str = "float32", m: int = 3) -> str:
+    return ROWS.format(update=update, n=n, width=width, dtype=dtype, m=m)
+
+
+def _partial(text: str) -> bool:
+    func = lower(parse(text), NATIVE)
+    return any(isinstance(s, Allocate) for s in walk_stmts(func.body))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 75),
+    power=st.integers(0, 5),
+    dtype=st.sampled_from(["float32", "int32"]),
+    update=st.sampled_from(
+        ["C[vi] + A[vi, vj]", "T.max(A[vi, vj], C[vi])", "C[vi] + A[vi, vj] * A[vi, 0]",
+         "T.min(C[vi], A[vi, vj] + 1)"]
+    ),
+)  # fmt: skip
+def test_every_length_and_width_gives_the_same(n, power, dtype, update):
+    text = _rows(update, n, 1 << power, dtype)
+    agree(text, integers((3, n), dtype), integers((3,), dtype, seed=1))
+
+
+@pytest.mark.parametrize(("n", "width"), [(203, 64), (64, 16), (37, 128), (5, 4)])
+def test_compiled_the_rest_is_a_narrower_vector(n, width):
+    text = _rows("C[vi] + A[vi, vj]", n, width)
+    agree(text, integers((3, n)), integers((3,), seed=1))
+    loops = [s for s in walk_stmts(lower(parse(text), NATIVE).body) if hasattr(s, "kind")]
+    assert any(s.kind is ForKind.VECTORIZED for s in loops)
+
+
+def test_what_is_no_such_reduction_stays():
+    assert _partial(_rows("C[vi] + A[vi, vj]", 40, 16))
+    assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 1))
+    assert not _partial(_rows("C[vi] - A[vi, vj]", 40, 16))
+    assert not _partial(_rows("C[vi] + C[vi] * A[vi, vj]", 40, 16))
+    assert not _partial(_rows("C[vi] + A[vi, vj]", 1, 16))
+    assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 24))

@@ -1,0 +1,60 @@
+"""Row reductions and elementwise stages of odd lengths run in vectors, and compute the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from space.candidates import TARGET, draw
+
+from metasched.ir.interp import run
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.space.defaults import default_modules
+from metasched.space.finish import child_of, vectorize_leaf
+from metasched.space.generate import SpaceGenerator
+from metasched.workloads import get
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("sfm", (3, 37)), ("sfm", (5, 71)), ("nrm", (1, 7, 53)), ("nrm", (2, 3, 40))],
+)
+def test_candidates_of_odd_rows_compute_the_same(name, shape):
+    work = get(name)
+    func = work.func(shape)
+    inputs = work.inputs(shape)
+    wanted = work.reference(shape, *inputs)
+    drawn = 0
+    for space in SpaceGenerator(default_modules(TARGET)).generate(func, TARGET):
+        assert "pragma_fold_lanes" in space.as_python()
+        for seed in range(3):
+            sch = draw(func, space, seed, check=seed == 0)
+            assert sch is not None
+            output = np.zeros_like(wanted)
+            run(sch.mod, *inputs, output)
+            np.testing.assert_allclose(output, wanted, rtol=1e-5)
+            compiled = np.zeros_like(wanted)
+            build(sch, target="native")(*inputs, compiled)
+            np.testing.assert_allclose(compiled, wanted, rtol=1e-5)
+            drawn += 1
+    assert drawn >= 3
+
+
+@pytest.mark.parametrize(
+    ("extent", "width", "lanes"),
+    [(37, 16, 16), (48, 16, 16), (48, 64, 48), (1003, 32, 32), (7, 16, 7)],
+)
+def test_lanes_of_a_loop_that_they_do_not_divide(extent, width, lanes):
+    func = get("sfm").func((2, extent))
+    sch = Schedule(func, check=True)
+    block = sch.get_block("exp")
+    assert vectorize_leaf(sch, block, child_of(sch, sch.get(block).token), width)
+    loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+    (vector,) = [s for s in loops if s.kind is ForKind.VECTORIZED]
+    assert int(vector.extent.value) == lanes
+    inputs = get("sfm").inputs((2, extent))
+    output = np.zeros((2, extent), "float32")
+    run(sch.mod, *inputs, output)
+    np.testing.assert_allclose(output, get("sfm").reference((2, extent), *inputs), rtol=1e-5)
