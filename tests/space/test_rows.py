@@ -58,3 +58,24 @@ def test_lanes_of_a_loop_that_they_do_not_divide(extent, width, lanes):
     output = np.zeros((2, extent), "float32")
     run(sch.mod, *inputs, output)
     np.testing.assert_allclose(output, get("sfm").reference((2, extent), *inputs), rtol=1e-5)
+
+
+def _limits(shape):
+    func = get("sfm").func(shape)
+    for space in SpaceGenerator(default_modules(TARGET)).generate(func, TARGET):
+        text = space.as_python()
+        step = next(line for line in text.splitlines() if '"meta_schedule.parallel"' in line)
+        name = step.split("ann_val=")[1].split(",")[0]
+        drawn = next(line for line in text.splitlines() if line.strip().startswith(f"{name} = "))
+        yield func, space, drawn
+
+
+def test_small_programs_may_stay_on_one_core():
+    parallel = set()
+    for func, space, drawn in _limits((96, 64)):
+        assert "candidates=[1, 2, 8, 32]" in drawn
+        for seed in range(8):
+            sch = draw(func, space, seed, check=False)
+            parallel.add("T.parallel" in sch.script())
+    assert parallel == {True, False}
+    assert all("candidates=[2, 8, 32]" in drawn for _, _, drawn in _limits((512, 512)))

@@ -6,10 +6,12 @@ final loops, which may differ from candidate to candidate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import FOLD, TILED, is_leaf
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
@@ -34,6 +36,7 @@ class ParallelVectorizeUnroll:
         vector_bits: of a vector register.
         vectors: choices of how many registers one vector operation spans.
         unroll: choices of the most copies.
+        serial: blocks of no more iterations may stay on one core: a team costs some microseconds.
     """
 
     cores: int = 1
@@ -41,6 +44,7 @@ class ParallelVectorizeUnroll:
     vector_bits: int = 256
     vectors: Sequence[int] = (1, 2, 4)
     unroll: Sequence[int] = (0, 16, 64)
+    serial: int = 1 << 17
 
     @property
     def name(self) -> str:
@@ -62,11 +66,18 @@ class ParallelVectorizeUnroll:
         open_ones = [r for r in blocks_of(realize.block.body) if not settled(sch, r)]
         notes = realize.block.annotations
         if open_ones and self.jobs_per_core and PARALLEL not in notes:
-            sch.annotate(root, PARALLEL, _choice(sch, [self.cores * j for j in self.jobs_per_core]))
+            jobs = [self.cores * j for j in self.jobs_per_core]
+            if max(_iterations(r.block) for r in open_ones) <= self.serial:
+                jobs.insert(0, 1)  # one job is no parallel loop
+            sch.annotate(root, PARALLEL, _choice(sch, jobs))
         plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
         reductions = [block for block in plain if any(v.is_reduce for v in block.iter_vars)]
         if reductions and self.unroll and UNROLL not in notes:
             sch.annotate(root, UNROLL, _choice(sch, list(self.unroll)))
+
+
+def _iterations(block: Block) -> int:
+    return math.prod(as_int(v.dom.extent) or 1 for v in block.iter_vars)
 
 
 def _can_vectorize(block: Block) -> bool:
