@@ -25,6 +25,7 @@ from metasched.ir.expr import (
     Mul,
     Select,
     Var,
+    as_int,
     compare,
 )
 from metasched.ir.op import Call
@@ -307,7 +308,7 @@ def lower_region(
     first = {v: r.min for v, r in ranges.items()}
     for condition in conjuncts(predicate):  # where it limits no index it may leave out everything
         idle = free_vars(condition).isdisjoint(used)
-        if idle and not an.prove(substitute(condition, first)):
+        if idle and not _running(an, ranges, condition).prove(substitute(condition, first)):
             return None
     result: list[Range] = []
     for r, total in zip(region, found.sums, strict=True):
@@ -321,6 +322,19 @@ def lower_region(
         length = an.simplify((extent - 1) * scale + r.extent)
         result.append(Range(an.simplify(total.base), length))
     return result
+
+
+def _running(an: Analyzer, ranges: Mapping[Var, Range], condition: Expr) -> Analyzer:
+    """What is known where the loops of a condition run at all, as far as the extents of buffers
+    tell: a reduction over nothing leaves its result unwritten, its loop split or not."""
+    for var in sorted(free_vars(condition) & ranges.keys(), key=lambda v: v.name):
+        extent, least = ranges[var].extent, 1
+        while isinstance(extent, FloorDiv) and (by := as_int(extent.b) or 0) > 0:
+            extent, least = extent.a, least * by
+        symbols = free_vars(extent)
+        if symbols and symbols.isdisjoint(ranges) and symbols.isdisjoint(an.ranges):
+            an = an.assume(extent >= least)
+    return an
 
 
 def union_regions(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Range]:

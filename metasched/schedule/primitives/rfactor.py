@@ -277,7 +277,7 @@ class _Plan:
             (), (), old.annotations, old.token,
         )  # fmt: skip
         predicate: Expr = TRUE
-        for condition in conjuncts(self.realize.predicate):  # affine: each is of one kind
-            if {self.kinds.get(v) for v in free_vars(condition)} == {IterKind.SPATIAL}:
+        for condition in conjuncts(self.realize.predicate):  # affine: each is about one kind
+            if all(self.kinds.get(v) is not IterKind.REDUCE for v in free_vars(condition)):
                 predicate = logical_and(predicate, condition)
         return BlockRealize(tuple(values), predicate, block)
