@@ -33,6 +33,7 @@ from strategies import random_func
 
 from metasched.analysis.scope import Scope
 from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import BlockRealize
 from metasched.ir.verify import verify
@@ -123,8 +124,12 @@ class Player:
     def split_sampled(self) -> None:
         loop = self.loop()
         n = 1 + self.number(4)
-        how = self.number(4)
-        if how == 0:
+        how = self.number(5)
+        extent = as_int(self.sch.get(loop).extent)
+        if how == 4 and extent is not None:
+            sizes = [extent + self.number(3), extent + 1]
+            tile = self.sch.sample_padded_tile(loop, n, 1 + self.number(8), sizes, [0.5, 0.5])
+        elif how == 0:
             tile = self.sch.sample_partitioned_tile(loop, n, self.number(n + 1), 1 + self.number(3))
         else:
             tile = self.sch.sample_perfect_tile(loop, n=n, max_innermost_factor=1 + self.number(8))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from metasched.ir.func import PrimFunc
 from metasched.script.parser import parse
 
 Family = Callable[[random.Random], str]
+Axes = Mapping[str, tuple[int | str, str]]  # of each loop the extent, and whether it reduces
 
 
 def _header(params: list[str], temps: list[str]) -> str:
@@ -29,7 +30,7 @@ def _temp(name: str, shape: list[int], dtype: str) -> str:
     return f'{name} = T.alloc_buffer(({sizes}), "{dtype}")'
 
 
-def _stage(name: str, axes: dict[str, tuple[int, str]], body: list[str]) -> str:
+def _stage(name: str, axes: Axes, body: list[str]) -> str:
     """Loops over `axes` (name: extent and kind) around one block with trivial bindings."""
     loops, kinds = ", ".join(axes), "".join(k for _, k in axes.values())
     sizes = ", ".join(str(e) for e, _ in axes.values())
@@ -42,9 +43,7 @@ def _stage(name: str, axes: dict[str, tuple[int, str]], body: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reduction(
-    name: str, axes: dict[str, tuple[int, str]], out: str, start: str, value: str
-) -> str:
+def _reduction(name: str, axes: Axes, out: str, start: str, value: str) -> str:
     body = ["with T.init():", f"    {out} = {start}", f"{out} = {value}"]
     return _stage(name, axes, body)
 
@@ -211,9 +210,35 @@ def twins(rng: random.Random) -> str:
     return _header(params, temps) + "".join(parts)
 
 
+def symbols(rng: random.Random) -> str:
+    """A product of matrices of unknown sizes between element-wise stages."""
+    dtype, n = rng.choice(["float32", "int32"]), rng.choice(["n", "n", "5"])
+    shapes = {"A": (n, "k"), "B": ("k", "m"), "D": (n, "m"), "C": (n, "m"), "P": (n, "k")}
+    head = "@T.prim_func\ndef f(a: T.handle, b: T.handle, d: T.handle):\n"
+    head += "".join(f"    {v} = T.int32()\n" for v in {n, "m", "k"} - {"5"})
+    for name in "ABD":
+        shape = ", ".join(shapes[name])
+        head += f'    {name} = T.match_buffer({name.lower()}, ({shape}), "{dtype}")\n'
+    staged = rng.random() < 0.5
+    for name in "CP" if staged else "C":
+        head += f'    {name} = T.alloc_buffer(({", ".join(shapes[name])}), "{dtype}")\n'
+    i, j, k = (n, "S"), ("m", "S"), ("k", "R")
+    parts, left = [], "A"
+    if staged:
+        left, body = "P", [f"P[vi, vk] = A[vi, vk] + {_number(rng, dtype)}"]
+        parts.append(_stage("P", {"i": i, "k": ("k", "S")}, body))
+    value = f"C[vi, vj] + {left}[vi, vk] * B[vk, vj]"
+    axes = {"i": i, "j": j, "k": k}
+    parts.append(_reduction("C", axes, "C[vi, vj]", f"T.{dtype}(0)", value))
+    body = [f"D[vi, vj] = T.max(C[vi, vj], {_number(rng, dtype)})"]
+    parts.append(_stage("D", {"i": i, "j": j}, body))
+    return head + "".join(parts)
+
+
 FAMILIES: dict[Family, tuple[str, ...]] = {
     windows: ("rolling_buffer", "rolling_buffer", "compute_at"),
     epilogues: ("fuse_reduction_epilogue", "decompose_reduction", "rfactor"),
+    symbols: ("tile", "tile", "cache_write", "reverse_compute_at", "rfactor"),
     twins: ("merge", "cache_index", "reverse_compute_inline", "unsafe_set_dtype"),
     declared: ("unsafe_hide_buffer_access",),
     kernels: ("tensorize", "tensorize", "pad_einsum", "transform_layout_of_parameter"),

@@ -8,6 +8,7 @@ from schedule.programs import (
     elementwise,
     fan_out,
     matmul,
+    matmul_relu,
     padded,
     softmax,
     strided,
@@ -284,3 +285,39 @@ def test_views_follow_the_iterators() -> None:
     sch.tensorize(outer, "test.double")
     sch.transform_block_layout(outer, lambda i, j: (i * 3 + j,))
     check_transform(elementwise, sch)
+
+
+@T.prim_func
+def spread(A: T.Buffer((6, 8), "int32"), X: T.Buffer((8,), "int32"), C: T.Buffer((8, 6), "int32")):
+    S = T.alloc_buffer((6,), "int32")
+    for i, k in T.grid(6, 8):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = 0
+            S[vi] = S[vi] + A[vi, vk]
+    for i, j in T.grid(8, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = X[vi] + S[vj]
+
+
+def test_a_reduction_repeated_by_part_of_a_loop_keeps_its_init_inside() -> None:
+    """Below the fused loop S is computed at `f % 6`, eight times each."""
+    sch, (s,), _ = start(spread, "S")
+    sch.compute_at(s, sch.get_loops("C")[1])
+    sch.fuse(*sch.get_loops(s)[:2])
+    outer, inner = sch.get_loops(s)
+    check_refused(
+        sch, lambda: sch.decompose_reduction(s, outer), "repeated-reduction", "may compute S anew"
+    )
+    sch.decompose_reduction(s, inner)
+    check_transform(spread, sch)
+
+
+def test_a_result_that_a_block_around_declares_does_not_grow() -> None:
+    sch, (c,), _ = start(matmul_relu, "C")
+    sch.blockize([c, "D"])
+    check_refused(
+        sch, lambda: sch.overcompute(c, [1, 4, 1]), "not-allocated", "C is allocated further out"
+    )

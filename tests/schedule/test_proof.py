@@ -85,6 +85,13 @@ def tiled(s: Schedule) -> None:
     s.split(s.get_loops("C")[0], s.sample_perfect_tile(s.get_loops("C")[0], n=3))
 
 
+def run_on(s: Schedule) -> None:
+    i = s.get_loops("C")[1]
+    tile = s.sample_padded_tile(i, 2, 4, [6, 8], [0.1, 0.9])
+    s.overcompute("C", [1, tile[0] * tile[1], 1])
+    s.split(i, tile)
+
+
 def partitioned(s: Schedule) -> None:
     i = s.get_loops("C")[0]
     s.split(i, s.sample_partitioned_tile(i, 2, partition_pos=1, innerpart_factor=2))
@@ -178,6 +185,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "get_producers": (elementwise, queried),
     "loop_partition": (elementwise, of("B", 0, lambda s, i: s.loop_partition(i, [2, None]))),
     "merge": (elementwise, merged),
+    "overcompute": (matmul_relu, lambda s: s.overcompute("C", [3, 4, 1])),
     "pad_einsum": (matmul, lambda s: s.pad_einsum("C", [5, 4, 5])),
     "parallel": (matmul, of("C", 0, lambda s, i: s.parallel(i))),
     "read_at": (matmul, read_at),
@@ -199,6 +207,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "rolling_buffer": (convolution, rolled),
     "sample_categorical": (matmul, sampled),
     "sample_compute_location": (elementwise, at_drawn),
+    "sample_padded_tile": (matmul_relu, run_on),
     "sample_partitioned_tile": (matmul, partitioned),
     "sample_perfect_tile": (matmul, tiled),
     "set_scope": (elementwise, lambda s: s.set_scope("B", "B", "local")),

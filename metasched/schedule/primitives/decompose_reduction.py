@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metasched.arith.intset import relax
-from metasched.arith.itermap import conjuncts
+from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.ir.buffer import BufferLoad, BufferRegion
 from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import (
@@ -22,6 +22,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import require_reduction
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
@@ -72,7 +73,10 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
 
 
 def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
-    """No loop below the init runs the whole reduction again: each time starts with its init."""
+    """No loop below the init runs the whole reduction again: each time starts with its init.
+
+    A loop may do so in part as well: of `f % 6` alone, the iterations of `f // 6` are repetitions.
+    """
     used = frozenset().union(*map(free_vars, realize.iter_values))
     for loop in loops:
         if loop.var not in used and as_int(loop.extent) != 1:
@@ -83,11 +87,21 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
                 loop,
                 hint="choose a loop below it",
             )
+    values, guard = realize.iter_values, realize.predicate
+    for above in (loops, state.loops_above(realize)):
+        known = ranges_of(above)
+        if detect_iter_map(values, known, guard, "bijective").error is None:
+            return
+    raise state.error(
+        "repeated-reduction",
+        f"part of the iterations of {loops[0].var.name} and below may compute "
+        f"{realize.block.name} anew, so its init must stay inside",
+        loops[0],
+        hint="choose a loop below it",
+    )
 
 
-def _init_nest(
-    state: State, realize: BlockRealize, loops: tuple[For, ...]
-) -> Stmt:
+def _init_nest(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> Stmt:
     """The init block under copies of the loops that spatial iterators use."""
     old = realize.block
     assert old.init is not None

@@ -52,9 +52,9 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     iterator has already changes nothing.
 
     requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
-              iterators; one allocated buffer written, at those iterators that run on; one positive
-              integer for each iterator, 1 for those that are reduced; no integer division by what
-              is loaded
+              iterators; one buffer written, allocated by the block around, at those iterators that
+              run on; one positive integer for each iterator, 1 for those that are reduced; no
+              integer division by what is loaded
     rewrite   B[i] = A[i] over 7, up to (4,) -> B[i] = A[min(i, 6)] over 8, B of 8 elements
     """
     assert isinstance(block, BlockRV)
@@ -70,6 +70,11 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     if len(old.writes) != 1:
         raise state.error("several-results", f"{old.name} writes several buffers", realize)
     site = allocating_block(state, realize, buffer)
+    if site is not state.scope_block(realize):
+        raise state.error(
+            "not-allocated", f"{buffer.name} is allocated further out, and the block around "
+            f"{old.name} declares what it writes of it", realize,
+        )  # fmt: skip
     place = _place(state, realize, buffer, grown)
     larger = _larger(state, realize, place, grown)
     _require_safe(state, realize)
