@@ -57,6 +57,7 @@ class Config:
         0.0, "end a task when its last rounds gained less than this share; 0 never does", low=0.0
     )
     model: str = _setting("lightgbm", "cost model that ranks candidates")
+    prior: bool = _setting(True, "start the cost model from the prior that ships with the package")
     strategy: str = _setting("evolutionary", "search strategy")
     plugins: tuple[str, ...] = _setting((), "Python files loaded before tuning")
     opt_level: int = _setting(2, "LLVM's optimisation level, 0 to 3", low=0)

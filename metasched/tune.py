@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from metasched import config
 from metasched.codegen.peak import measured_peak
-from metasched.cost.model import COST_MODELS, CostModel
+from metasched.cost.model import COST_MODELS, CostModel, StartsFromPrior
+from metasched.cost.prior import Prior, shipped
 from metasched.database.lookup import Miss, explain
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
@@ -83,6 +84,8 @@ class TuneResult:
         flops: floating-point operations of one call, counted in the program.
         survival: how many replays gave a program.
         ended: budget, time, exhausted or interrupted.
+        history: the best seconds after each trial of this run.
+        notes: what the cost model said of itself: that it started from a prior, or dropped it.
     """
 
     workload: str
@@ -101,6 +104,7 @@ class TuneResult:
     survival: Survival
     ended: str
     history: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def speedup_over_default(self) -> float | None:
@@ -128,6 +132,7 @@ def tune(
     seed: int | None = None,
     strategy: str | None = None,
     model: str | CostModel | None = None,
+    prior: bool | None = None,
     space: SpaceGenerator | None = None,
     plugins: Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
@@ -148,6 +153,8 @@ def tune(
         work_dir: folder of the store, the event log and the trace file.
         seed: of every random choice.
         strategy, model: names in their registries; a model may be given itself.
+        prior: start from what earlier records on other tasks taught (default yes); it is dropped
+            when the first measurements do not bear it out. A model that is given starts as it is.
         space: modules, postprocs and mutators; None takes the target's defaults.
         plugins: Python files that register schedule modules.
         runner: makes what measures; None measures on this machine.
@@ -161,8 +168,8 @@ def tune(
     label = name or str(only.attrs.get("global_symbol", "main"))
     results = tune_tasks(
         {label: only}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
-        seed=seed, strategy=strategy, model=model, space=space, plugins=plugins, runner=runner,
-        observer=observer,
+        seed=seed, strategy=strategy, model=model, prior=prior, space=space, plugins=plugins,
+        runner=runner, observer=observer,
     )  # fmt: skip
     return results[label]
 
@@ -179,6 +186,7 @@ def tune_tasks(
     seed: int | None = None,
     strategy: str | None = None,
     model: str | CostModel | None = None,
+    prior: bool | None = None,
     space: SpaceGenerator | None = None,
     plugins: Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
@@ -193,14 +201,26 @@ def tune_tasks(
     """
     c = config.load(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
-        strategy=strategy, model=model if isinstance(model, str) else None,
+        strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
     )  # fmt: skip
     for plugin in plugins if plugins is not None else c.plugins:
         load_plugin(plugin)
     machine = Target.of(target if target is not None else c.target)
     shared = model if model is not None and not isinstance(model, str) else None
-    session = _Session(c, machine, shared or COST_MODELS.get(c.model)(c.seed), space, runner)
+    session = _Session(c, machine, shared or _model(c), space, runner)
     return session.run(tasks, weights or {}, total_trials, time_limit, observer)
+
+
+def _model(settings: config.Config) -> CostModel:
+    """The model that the settings name, with the prior that ships with the package."""
+    model = COST_MODELS.get(settings.model)(settings.seed)
+    path = shipped() if settings.prior else None
+    if path is not None and isinstance(model, StartsFromPrior):
+        try:
+            model.start_from(Prior.load(path))
+        except DatabaseError as error:
+            warnings.warn(f"{error}; the model starts without it", stacklevel=4)
+    return model
 
 
 @dataclass
@@ -337,6 +357,7 @@ def _conclude(
         run.progress.trials, run.progress.failed, run.progress.failures,
         time.perf_counter() - start, run.phases.seconds, run.flops, threads,
         run.workshop.survival, run.finished or reason, tuple(run.progress.history),
+        tuple(run.notes),
     )  # fmt: skip
 
 

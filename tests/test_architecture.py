@@ -64,11 +64,12 @@ FLOORS: list[tuple[str, str]] = [
     ("postproc", "*"),
     ("mutate", "*"),
     ("measure", "candidate priority worker process data arena jobs settings local replay cluster"),
-    ("cost", "motion summary features model lightgbm"),
+    ("cost", "motion summary machine features quality prior model lightgbm"),
     ("database", "record store lookup"),
     (
         "search",
-        "replaying pool population strategy draft evolution annealing baselines observe run tasks",
+        "replaying pool population strategy draft evolution "
+        "annealing baselines learning observe run tasks",
     ),
     ("", "tune"),
     ("frontend", "te einsum torch"),

@@ -30,6 +30,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--seed", type=int, help="of every random choice")
     parser.add_argument("--strategy", help="search strategy (default evolutionary)")
     parser.add_argument("--model", help="cost model (default lightgbm)")
+    parser.add_argument("--no-prior", action="store_true", help="let the cost model start empty")
     parser.add_argument("--plugin", action="append", help="Python file with schedule modules")
     parser.add_argument("--no-peer", action="store_true", help="do not time NumPy beside it")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             program.func, target=target, trials=arguments.trials, seed=arguments.seed,
             time_limit=arguments.time_limit, work_dir=arguments.work_dir,
             strategy=arguments.strategy, model=arguments.model, plugins=arguments.plugin,
+            prior=False if arguments.no_prior else None,
             observer=observer, name=program.name,
         )  # fmt: skip
     peer = Side()

@@ -10,7 +10,7 @@ program without lowering it, with what is degenerate there put right:
 - a buffer that a schedule keeps local has the strides and the size of its compacted form.
 
 A program's vector holds, for each feature, the sum and the maximum over its stores of
-log2(|x| + 1), and log2 of one more than the sum of |x|.
+log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `machine`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metasched.cost.machine import MACHINE_FEATURES, Nest, Reach, machine_features
 from metasched.cost.motion import LANES
 from metasched.cost.summary import KINDS, REDUCE, SPATIAL, Access, Loop, Store, Summary, summarize
 from metasched.ir.buffer import Buffer
@@ -26,7 +27,7 @@ from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.target import Target
 
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 
 BUFFERS = 5
 CURVE = 10
@@ -57,8 +58,9 @@ STORE_FEATURES: tuple[str, ...] = (
     "iterations", "loops", "unroll_step",
 )  # fmt: skip
 
-FEATURE_NAMES: tuple[str, ...] = tuple(
-    f"{how}.{name}" for how in ("sum", "max", "total") for name in STORE_FEATURES
+FEATURE_NAMES: tuple[str, ...] = (
+    *(f"{how}.{name}" for how in ("sum", "max", "total") for name in STORE_FEATURES),
+    *(f"machine.{name}" for name in MACHINE_FEATURES),
 )
 
 
@@ -69,16 +71,22 @@ def features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
         mod: the program after postprocs, not lowered.
         target: gives the length of a cache line, and whether it is a GPU.
     """
-    rows = store_features(mod, target)
+    rows, nests = _rows(mod, target)
     if not len(rows):
         return np.zeros(len(FEATURE_NAMES), np.float32)
     logs = np.log2(rows + 1.0)
     total = np.log2(rows.sum(axis=0) + 1.0)
-    return np.concatenate((logs.sum(axis=0), logs.max(axis=0), total)).astype(np.float32)
+    machine = machine_features(nests, target)
+    parts = (logs.sum(axis=0), logs.max(axis=0), total, machine)
+    return np.concatenate(parts).astype(np.float32)
 
 
 def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
     """One row of raw numbers for each store, columns as STORE_FEATURES."""
+    return _rows(mod, target)[0]
+
+
+def _rows(mod: IRModule | PrimFunc, target: Target) -> tuple[np.ndarray, list[Nest]]:
     summary = summarize(IRModule.of(mod))
     memory = _memory(summary)
     line, gpu = target.cache_line or 64, float(target.kind != "cpu")
@@ -86,8 +94,9 @@ def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
     for store in summary.stores:
         for access in store.accesses:
             uses[access.buffer] = uses.get(access.buffer, 0) + 1
-    rows = [_row(store, summary, memory, uses, line, gpu) for store in summary.stores]
-    return np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES))
+    nests: list[Nest] = []
+    rows = [_row(store, summary, memory, uses, line, gpu, nests) for store in summary.stores]
+    return np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES)), nests
 
 
 @dataclass(slots=True)
@@ -140,13 +149,17 @@ def _row(
     uses: dict[Buffer, int],
     line: int,
     gpu: float,
+    nests: list[Nest],
 ) -> list[float]:
+    """The numbers of one store; its loops and accesses are entered in `nests`."""
     order = store.loops[::-1]
     products = [1]
     for loop in order:
         products.append(products[-1] * max(loop.extent, 1))
     total = products[-1]
     moves = [_Moves(access, memory[access.buffer], order) for access in store.accesses]
+    reaches = [Reach(m.bytes, m.touched, m.row, m.steps) for m in moves]
+    nests.append(Nest(store, order, products, reaches))
     row: list[float] = [float(total * count) for count in store.counts]
     for _, kind in ANNOTATIONS:
         row += _annotated(store, order, kind)
@@ -177,7 +190,7 @@ class _Moves:
     """How one access moves: the flat element step of each loop, inner first (None: not at all),
     and the elements touched under the k innermost loops."""
 
-    __slots__ = ("access", "bytes", "run", "steps", "touched")
+    __slots__ = ("access", "bytes", "row", "run", "steps", "touched")
 
     def __init__(self, access: Access, memory: _Memory, order: list[Loop]) -> None:
         by_loop: dict[int, list[tuple[int, int, int]]] = {}
@@ -193,6 +206,7 @@ class _Moves:
         self.bytes = access.buffer.dtype.bytes
         self.steps: list[int | None] = []
         self.touched = [elements]
+        self.row = [_last(reach, limits)]
         for loop in order:
             moved = by_loop.get(loop.index)
             if moved is None:
@@ -205,11 +219,16 @@ class _Moves:
                 self.steps.append(abs(step))
                 elements = _box(reach, limits)
             self.touched.append(elements)
+            self.row.append(_last(reach, limits))
         self.run = 1
         for have, limit in zip(reversed(reach), reversed(limits), strict=True):
             self.run *= min(have, limit)
             if have < limit:
                 break
+
+
+def _last(reach: list[int], limits: list[int]) -> int:
+    return min(reach[-1], limits[-1]) if reach else 1
 
 
 def _box(reach: list[int], limits: list[int]) -> int:

@@ -4,6 +4,10 @@ Times are ranked within one task (one query), so that the scales of different ta
 (One query for each round as well, against noise between rounds, ranked worse: after 64 trials the
 best of its top 16 reached 0.70 of the optimum against 0.79.) One thread: at these sizes a second
 gains little, and an OpenMP team that spins between fits would disturb the kernels being timed.
+
+A model may start from a prior: its scores are where boosting begins. As soon as the programs of a
+task were measured it is judged by them, and when it orders them hardly better than chance it is
+dropped, at once and for the rest of the run.
 """
 
 from __future__ import annotations
@@ -18,13 +22,18 @@ import numpy as np
 
 from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
 from metasched.cost.model import Vectors
+from metasched.cost.prior import Prior
+from metasched.cost.quality import Sample, Scores, agreement
 from metasched.errors import DatabaseError
 
 LEVELS = 31
 """Distinct labels of a query: the fastest of them have the highest."""
 
 WARM_UP = 8
-"""Measured candidates below which scores are random."""
+"""Measured candidates below which scores are random, unless there is a prior."""
+
+POOR = 0.55
+"""Share of rightly ordered pairs of a task below which a prior is dropped (chance is 0.5)."""
 
 
 class LightGBMModel:
@@ -44,6 +53,27 @@ class LightGBMModel:
         self._tasks: list[str] = []
         self._boosters: list[Any] = []
         self._fitted = 0
+        self._prior: list[Any] = []
+        self._news = ""
+
+    def start_from(self, prior: Prior) -> None:
+        """Let a prior speak until data of this run say that it is wrong."""
+        self._prior = [lightgbm.Booster(model_str=text) for text in prior.members]
+        origin = ", ".join(
+            f"{prior.about[k]} {k}" for k in ("records", "tasks") if k in prior.about
+        )
+        self._news = f"started from a prior{f' ({origin})' if origin else ''}"
+        self._judge()
+
+    @property
+    def ready(self) -> bool:
+        """Whether scores mean something: there is a prior, or enough was measured."""
+        return bool(self._prior or self._boosters)
+
+    def news(self) -> str:
+        """What became of the prior, told once; empty when there is nothing to tell."""
+        told, self._news = self._news, ""
+        return told
 
     @property
     def size(self) -> int:
@@ -59,6 +89,7 @@ class LightGBMModel:
         self._rows.append(np.asarray(vectors, np.float32))
         self._seconds.append(np.asarray(seconds, np.float64))
         self._tasks.append(task)
+        self._judge()
         if self.size - self._fitted >= self._fitted / 16:
             self._fit()
 
@@ -74,11 +105,14 @@ class LightGBMModel:
         """Mean score and standard deviation over the members, for each candidate."""
         if not len(vectors):
             return np.zeros(0), np.zeros(0)
-        if not self._boosters:
+        if not self.ready:
             return self._rng.random(len(vectors)), np.ones(len(vectors))
         rows = np.asarray(vectors, np.float32)
+        start = self._from_prior(rows)
+        if not self._boosters:
+            return start.mean(axis=0), start.std(axis=0)
         scores = np.stack([b.predict(rows, num_threads=1) for b in self._boosters])
-        return scores.mean(axis=0), scores.std(axis=0)
+        return scores.mean(axis=0) + start.mean(axis=0), scores.std(axis=0)
 
     def save(self, path: Path) -> None:
         """Write the data and the members; loading executes nothing."""
@@ -116,30 +150,96 @@ class LightGBMModel:
         self._rows = np.split(rows, cuts) if len(rows) else []
         self._seconds = np.split(seconds, cuts) if len(rows) else []
         self._tasks = tasks
+        self._judge()
         self._fit()
+
+    def _from_prior(self, rows: np.ndarray) -> np.ndarray:
+        """The scores of the prior's members; zeros when there is none."""
+        if not self._prior:
+            return np.zeros((1, len(rows)))
+        return np.stack([b.predict(rows, num_threads=1) for b in self._prior])
+
+    def _judge(self) -> None:
+        """Drop the prior when it does not order what was measured.
+
+        Each task counts once, from its first WARM_UP programs on; all of them are new to the prior.
+        """
+        if not self._prior:
+            return
+        shares = []
+        for query in self._queries():
+            rows = np.concatenate([self._rows[n] for n in query])
+            seconds = np.concatenate([self._seconds[n] for n in query])
+            if len(rows) >= WARM_UP:
+                shares.append(agreement(self._from_prior(rows).mean(axis=0), seconds))
+        told = [share for share in shares if not np.isnan(share)]
+        if told and np.mean(told) < POOR:
+            self._prior, self._boosters = [], []
+            self._news = (
+                f"dropped its prior, which put {100 * np.mean(told):.0f} % of the pairs of "
+                f"measured programs in the right order (below {100 * POOR:.0f} %)"
+            )
+
+    def _queries(self) -> list[list[int]]:
+        """The rounds of each task, in the order the tasks were met."""
+        return [
+            [n for n, other in enumerate(self._tasks) if other == task]
+            for task in dict.fromkeys(self._tasks)
+        ]
 
     def _fit(self) -> None:
         """Train every member on all data, where there is something to tell apart."""
         if self.size < WARM_UP or not any(_distinct(s) for s in self._seconds):
             return
-        queries = [
-            [n for n, other in enumerate(self._tasks) if other == task]
-            for task in dict.fromkeys(self._tasks)
-        ]
+        queries = self._queries()
         rows = np.concatenate([self._rows[n] for query in queries for n in query])
         times = [np.concatenate([self._seconds[n] for n in query]) for query in queries]
-        labels = np.concatenate([quantile_labels(s) for s in times])
-        lengths = [len(s) for s in times]
-        data = lightgbm.Dataset(
-            rows, labels, group=lengths, free_raw_data=False, params=dict(_DATA)
-        )
-        self._boosters = [
-            lightgbm.train(
-                {**_DATA, **_TRAIN, "seed": self.seed * 1009 + member + 1}, data, self.iterations
-            )
-            for member in range(self.members)
-        ]
+        start = self._from_prior(rows).mean(axis=0) if self._prior else None
+        seeds = [self.seed * 1009 + member + 1 for member in range(self.members)]
+        self._boosters = boosted(rows, times, _TRAIN, self.iterations, seeds, start)
         self._fitted = self.size
+
+
+def boosted(
+    rows: np.ndarray,
+    times: Sequence[np.ndarray],
+    settings: dict[str, Any],
+    iterations: int,
+    seeds: Sequence[int],
+    start: np.ndarray | None = None,
+) -> list[Any]:
+    """An ensemble of rankers, one for each seed.
+
+    Args:
+        rows: vectors of all tasks, one task after another.
+        times: the seconds of each task.
+        settings: LightGBM's, over those that the data need.
+        iterations: boosting rounds.
+        start: scores to begin from.
+    """
+    labels = np.concatenate([quantile_labels(s) for s in times])
+    lengths = [len(s) for s in times]
+    data = lightgbm.Dataset(
+        rows, labels, group=lengths, init_score=start, free_raw_data=False, params=dict(_DATA)
+    )
+    return [lightgbm.train({**_DATA, **settings, "seed": seed}, data, iterations) for seed in seeds]
+
+
+def train_prior(samples: Sequence[Sample], members: int = 2) -> Prior:
+    """A prior from the records of many tasks: smaller trees than within a run, for other tasks."""
+    rows = np.concatenate([s.vectors for s in samples])
+    trained = boosted(
+        rows, [s.seconds for s in samples], {**_TRAIN, **_GENERAL}, _GENERAL_ITERATIONS,
+        range(1, members + 1),
+    )  # fmt: skip
+    return Prior(tuple(b.model_to_string() for b in trained))
+
+
+def prior_scores(samples: Sequence[Sample]) -> Scores:
+    """What a prior trained on these tasks would say: for `quality.held_out`."""
+    model = LightGBMModel()
+    model.start_from(train_prior(samples))
+    return model.predict
 
 
 _DATA: dict[str, Any] = {
@@ -164,6 +264,11 @@ _TRAIN: dict[str, Any] = {
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
+_GENERAL: dict[str, Any] = {
+    "learning_rate": 0.1, "num_leaves": 8, "min_data_in_leaf": 10,
+}  # fmt: skip
+_GENERAL_ITERATIONS = 100
+"""What differs for a prior, by held-out rank quality: trees too small to know one task by heart."""
 
 
 def _distinct(seconds: np.ndarray) -> bool:

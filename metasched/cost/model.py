@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from metasched.cost.prior import Prior
 from metasched.registry import Registry
 
 Vectors = Sequence[np.ndarray] | np.ndarray
@@ -31,6 +32,9 @@ class CostModel(Protocol):
     def predict(self, vectors: Vectors) -> np.ndarray:
         """A score for each candidate, higher is faster; only the order has a meaning."""
 
+    def news(self) -> str:
+        """Something that the user should know of the model, told once; mostly empty."""
+
     def save(self, path: Path) -> None:
         """Write what was learnt."""
 
@@ -40,6 +44,18 @@ class CostModel(Protocol):
 
 COST_MODELS: Registry[Callable[[int], CostModel]] = Registry("cost model")
 """Name -> factory that takes a seed."""
+
+
+@runtime_checkable
+class StartsFromPrior(Protocol):
+    """A model that can begin with what earlier records on other tasks taught."""
+
+    def start_from(self, prior: Prior) -> None:
+        """Let a prior speak until data of this run say that it is wrong."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether scores mean something already."""
 
 
 class RandomModel:
@@ -58,6 +74,10 @@ class RandomModel:
     def predict(self, vectors: Vectors) -> np.ndarray:
         """Independent uniform scores."""
         return self._rng.random(len(vectors))
+
+    def news(self) -> str:
+        """Nothing."""
+        return ""
 
     def save(self, path: Path) -> None:
         """There is nothing to write."""

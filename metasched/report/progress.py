@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metasched.search.observe import (
     Event,
+    ModelNews,
     PeerTimed,
     RoundDone,
     TaskFinished,
@@ -70,7 +71,7 @@ class LiveProgress:
     def __call__(self, event: Event) -> None:
         if isinstance(event, TaskStarted):
             self.rows[event.task] = _Row(event)
-        if isinstance(event, PeerTimed):
+        if isinstance(event, (PeerTimed, ModelNews)):
             return
         row = self.rows[event.task]
         if isinstance(event, TrialDone):
@@ -117,6 +118,8 @@ class PlainProgress:
                 f"{event.task}: round {event.round}, {event.trials} trials, {event.failed} failed, "
                 f"best {duration(event.best)}, {rate:.1f} GFLOP/s{share}, {event.elapsed:.1f} s"
             )
+        elif isinstance(event, ModelNews):
+            self._say(f"{event.task}: the cost model {event.text}")
         elif isinstance(event, TaskFinished):
             self._say(f"{event.task}: ended ({event.reason}) after {event.elapsed:.1f} s")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metasched.database.record import Record
@@ -82,6 +82,7 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
     where = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.phases.items())
     lines.append(f"  took      {result.wall_seconds:.1f} s: {where} (builds run beside the rest)")
     lines.append(f"  trials    {result.trials}, {result.failed} failed; ended by {result.ended}")
+    lines += [f"  model     {note}" for note in result.notes]
     for status, (count, message) in result.failures.items():
         first = message.strip().splitlines()[0] if message.strip() else ""
         lines.append(f"    {count} {status}: {first[:160]}")
@@ -112,3 +113,14 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def quality_text(rows: Sequence[Mapping[str, Any]], records: int, tasks: int, lost: int) -> str:
+    """Rank quality on what was held out, a line each."""
+    lines = [f"{records} records of {tasks} tasks, {lost} that do not replay any more"]
+    lines.append(f"{'held out':12} {'pairs':>8} {'best of 1':>10} {'best of 5':>10}")
+    for row in rows:
+        lines.append(
+            f"{row['held_out']:12} {row['pairs']:8.3f} {row['top1']:10.3f} {row['top5']:10.3f}"
+        )
+    return "\n".join(lines)

@@ -70,9 +70,12 @@ class EvolutionarySearch:
         """The programs of the next round, the most promising first."""
         rng, options = Rng(derive_seed(self.task.seed, "round", self.round)), self.options
         pool: dict[str, Individual] = {}
-        if not self.task.population.measured:
+        informed = self.task.population.measured or getattr(self.task.model, "ready", False)
+        if not informed:
             self._enter(pool, self._drafted(options.first, best=False))
         else:
+            if not self._known:  # a surrogate of the model needs programs to be fitted to
+                self._enter(pool, self._drafted(options.first // 2, best=False))
             best = int(options.replays * options.drafted)
             unbiased = int(options.replays * options.unbiased)
             self._enter(pool, self._drafted(best, best=True))
@@ -209,7 +212,7 @@ class EvolutionarySearch:
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
         """The best of the pool by the model, the doubtful ones favoured, a share at random."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
-        if self.task.population.measured:  # before, the model has seen nothing
+        if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
                 one.score = score
         ranked = [one for one, _ in scored]

@@ -76,7 +76,15 @@ class PeerTimed:
     seconds: float
 
 
-Event: TypeAlias = "TaskStarted | TrialDone | RoundDone | TaskFinished | PeerTimed"
+@dataclass(frozen=True, slots=True)
+class ModelNews:
+    """The cost model says something of itself: that it started from a prior, or dropped it."""
+
+    task: str
+    text: str
+
+
+Event: TypeAlias = "TaskStarted | TrialDone | RoundDone | TaskFinished | PeerTimed | ModelNews"
 Observer: TypeAlias = "Callable[[Event], None]"
 
 

@@ -23,7 +23,14 @@ from metasched.measure.candidate import Candidate, Outcome, Runner
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
 from metasched.script.printer import script
-from metasched.search.observe import Observer, RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.observe import (
+    ModelNews,
+    Observer,
+    RoundDone,
+    TaskFinished,
+    TaskStarted,
+    TrialDone,
+)
 from metasched.search.population import Individual, Population, Workshop
 from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
@@ -101,8 +108,16 @@ class TimedModel:
         self.phases.seconds["search"] -= self.phases.seconds["model"] - before
         return found
 
+    @property
+    def ready(self) -> bool:
+        """Whether scores mean something before anything was measured."""
+        return bool(getattr(self.model, "ready", False))
+
     def knows(self, task: str) -> bool:
         return self.model.knows(task)
+
+    def news(self) -> str:
+        return self.model.news()
 
     def save(self, path: Any) -> None:
         self.model.save(path)
@@ -133,6 +148,7 @@ class TaskRun:
 
     Attributes:
         best: the fastest individual measured and right, with its median seconds, or None.
+        notes: what the model had to say (of its prior, say).
         default: the default schedule as an individual; it is candidate 0.
     """
 
@@ -172,8 +188,11 @@ class TaskRun:
         self._unlearnt: list[tuple[Individual, float]] = []  # of a round that has not ended
         self._bests: list[float] = []
         self.finished = ""
+        self._model = timed
+        self.notes: list[str] = []
         known = self.progress.trials
         observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload))
+        self._tell_news()
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -226,6 +245,7 @@ class TaskRun:
         with self.phases.of("search"):
             self.strategy.learn(chosen, [o.median for o in outcomes])
         self._unlearnt.clear()
+        self._tell_news()
         self.phases.seconds["search"] = max(0.0, self.phases.seconds["search"])
         self._bests.append(self.best_seconds)
         p = self.progress
@@ -235,6 +255,13 @@ class TaskRun:
                 time.perf_counter() - self.started, dict(self.phases.seconds),
             )
         )  # fmt: skip
+
+    def _tell_news(self) -> None:
+        """Pass on what the model has to say."""
+        text = self._model.news()
+        if text:
+            self.notes.append(text)
+            self.observer(ModelNews(self.name, text))
 
     def finish(self, reason: str = "") -> None:
         """Tell the observer that the task has ended; what an interrupted round measured counts."""

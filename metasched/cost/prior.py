@@ -1,0 +1,80 @@
+"""The prior: what records of other tasks taught, as a text file that ships with the package.
+
+The first line is a JSON object that says what it is (version of the features, records, quality on
+held-out tasks); then come LightGBM's text models, each after a line of its own. Reading it executes
+nothing and needs no LightGBM; scoring does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
+from metasched.errors import DatabaseError
+from metasched.files import atomic_write
+
+FORMAT, VERSION = "metasched-prior", 1
+_CUT = "=== member\n"
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Text models of an ensemble, and where they come from.
+
+    Attributes:
+        members: LightGBM's text of each model; the score is their mean.
+        about: plain data for people: records, tasks, targets, quality on held-out tasks.
+    """
+
+    members: tuple[str, ...]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all."""
+        head = {
+            "format": FORMAT, "version": VERSION, "feature_version": FEATURE_VERSION,
+            "features": len(FEATURE_NAMES), **self.about,
+        }  # fmt: skip
+        text = json.dumps(head) + "\n" + "".join(f"{_CUT}{m.strip()}\n" for m in self.members)
+        atomic_write(path, text)
+
+    @staticmethod
+    def load(path: Path) -> Prior:
+        """Read a file.
+
+        Raises:
+            DatabaseError: it cannot be read, is no prior, or is for other features.
+        """
+        try:
+            head, _, body = path.read_text(encoding="utf-8").partition("\n")
+            about = json.loads(head)
+        except (OSError, ValueError) as error:
+            raise DatabaseError(f"prior {path} cannot be read: {error}") from None
+        if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
+            raise DatabaseError(f"{path} is no prior: its first line does not say {FORMAT!r}")
+        version = about.pop("version", None)
+        if version != VERSION:
+            raise DatabaseError(f"prior {path} has version {version!r}, this reads {VERSION}")
+        features = about.pop("feature_version", None), about.pop("features", None)
+        if features != (FEATURE_VERSION, len(FEATURE_NAMES)):
+            raise DatabaseError(
+                f"prior {path} was trained on features of version {features[0]}, not "
+                f"{FEATURE_VERSION}: train it anew with `metasched db --write-prior`"
+            )
+        members: Sequence[str] = body.split(_CUT)[1:]
+        if not members:
+            raise DatabaseError(f"prior {path} holds no model")
+        return Prior(tuple(members), about)
+
+
+def shipped() -> Path | None:
+    """The file that came with this installation (a wheel, or a checkout), None without one."""
+    for folder in (_PACKAGE / "traces", _PACKAGE.parent / "traces"):
+        if (folder / "prior.txt").is_file():
+            return folder / "prior.txt"
+    return None

@@ -1,0 +1,114 @@
+"""How well scores rank programs: against measured times, and on tasks that were held out.
+
+Three numbers, as the papers on learnt cost models give them (Ansor, TenSet, TLP): the share of
+pairs of programs of one task that are put in the right order, and the best time of a task over the
+best among the first one and the first five that the scores name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+NOISE = 0.03
+"""Relative difference of two times below which they say nothing of the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The measured programs of one task.
+
+    Attributes:
+        task: key of the workload.
+        group: what is held out together (the operator, say).
+        vectors: their features, a row each.
+        seconds: their times, infinity for failures.
+    """
+
+    task: str
+    group: str
+    vectors: np.ndarray
+    seconds: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Rank quality: 1 is perfect; pairs at random are 0.5.
+
+    Attributes:
+        pairs: share of the pairs in the right order, those within NOISE left out.
+        top1, top5: the best time over that of the best among the first (five) by score.
+    """
+
+    pairs: float
+    top1: float
+    top5: float
+
+    @staticmethod
+    def mean(of: Sequence[Quality]) -> Quality:
+        """Over tasks, each counted once."""
+        table = np.array([(q.pairs, q.top1, q.top5) for q in of])
+        return Quality(*(float(v) for v in table.mean(axis=0)))
+
+
+def agreement(scores: np.ndarray, seconds: np.ndarray, noise: float = NOISE) -> float:
+    """Share of the pairs that scores (higher is faster) order as the times do; equal scores count
+    half. NaN when no two times differ by more than `noise`. Failures are slower than all."""
+    times = np.where(np.isfinite(seconds), seconds, 1e9)
+    first, second = np.triu_indices(len(times), 1)
+    slower = np.log(times[first] / times[second])
+    told = np.abs(slower) > np.log1p(noise)
+    if not told.any():
+        return float("nan")
+    gap = (scores[first] - scores[second])[told]
+    right = np.where(gap == 0, 0.5, gap * slower[told] < 0)
+    return float(right.mean())
+
+
+def rank_quality(scores: np.ndarray, seconds: np.ndarray, noise: float = NOISE) -> Quality:
+    """The quality of the scores of one task's programs."""
+    order = np.argsort(-scores, kind="stable")
+    best = seconds.min()
+    pairs = agreement(scores, seconds, noise)
+    return Quality(pairs, float(best / seconds[order[0]]), float(best / seconds[order[:5]].min()))
+
+
+Scores = Callable[[np.ndarray], np.ndarray]
+
+
+def held_out(
+    samples: Sequence[Sample],
+    train: Callable[[Sequence[Sample]], Scores],
+    *,
+    by_group: bool = False,
+    folds: int = 8,
+) -> list[Quality]:
+    """The quality on each task of what was trained without it, in the order of `samples`.
+
+    Args:
+        samples: all tasks; those with no two times that differ are left out.
+        train: learns from tasks and returns what scores vectors.
+        by_group: hold out whole groups (no other shape of the operator is learnt from) instead of
+            one fold of the tasks after another.
+        folds: how many, when not by group; the division is always the same.
+    """
+    useful = [s for s in samples if not np.isnan(agreement(np.zeros(len(s.seconds)), s.seconds))]
+    found: dict[str, Quality] = {}
+    for out in _folds(useful, by_group, folds):
+        names = {s.task for s in out}
+        scores = train([s for s in useful if s.task not in names])
+        for sample in out:
+            found[sample.task] = rank_quality(scores(sample.vectors), sample.seconds)
+    return [found[s.task] for s in useful]
+
+
+def _folds(samples: Sequence[Sample], by_group: bool, folds: int) -> Iterator[list[Sample]]:
+    if by_group:
+        for group in sorted({s.group for s in samples}):
+            yield [s for s in samples if s.group == group]
+        return
+    order = np.random.default_rng(0).permutation(len(samples))
+    for start in range(min(folds, len(samples))):
+        yield [samples[int(n)] for n in order[start::folds]]

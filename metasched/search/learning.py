@@ -1,0 +1,63 @@
+"""Learning from a store: its records as vectors and times, task by task.
+
+What a prior is trained on, and what the rank quality of a model is measured on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import numpy as np
+
+from metasched.cost.features import features
+from metasched.cost.quality import Sample
+from metasched.database.record import Record
+from metasched.database.store import Store
+from metasched.errors import MetaschedError
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.script.parser import parse
+from metasched.target import Target
+
+LEAST = 8  # programs below which a task teaches nothing
+
+
+def samples_of(store: Store) -> tuple[list[Sample], int]:
+    """The tasks of a store, and how many records this version cannot replay any more.
+
+    A task is a workload on a target; each program counts once, with its latest time.
+    """
+    samples: list[Sample] = []
+    lost = 0
+    for workload, text in store.workloads().items():
+        by_target: dict[str, list[Record]] = {}
+        for record in store.all(workload):
+            by_target.setdefault(record.target_value.key, []).append(record)
+        for key, records in by_target.items():
+            func = parse(text)
+            base = Schedule(func, seed=0, check=False)
+            found = _vectors(base, {r.candidate_key: r for r in records}.values())
+            lost += sum(vector is None for vector, _ in found)
+            kept = [(vector, seconds) for vector, seconds in found if vector is not None]
+            if len(kept) >= LEAST:
+                vectors = np.stack([vector for vector, _ in kept])
+                seconds = np.array([seconds for _, seconds in kept])
+                group = records[0].workload_name
+                samples.append(Sample(f"{workload}@{key}", group, vectors, seconds))
+    return samples, lost
+
+
+def _vectors(base: Schedule, records: Iterable[Record]) -> list[tuple[np.ndarray | None, float]]:
+    """What the model sees of each record, None where its trace does not replay, and its time."""
+    found: list[tuple[np.ndarray | None, float]] = []
+    for record in records:
+        target: Target = record.target_value
+        sch = base.copy()
+        try:
+            Trace.from_json(json.dumps(record.trace)).apply(sch)
+        except MetaschedError:
+            found.append((None, record.seconds))
+            continue
+        found.append((features(sch.mod, target), record.seconds))
+    return found
