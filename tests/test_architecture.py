@@ -256,7 +256,7 @@ def test_every_folder_of_the_package_is_installed():
     found = {
         ".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("metasched/**/__init__.py")
     }
-    assert listed == found | {"metasched.intrinsics", "metasched.workloads"}
+    assert listed == found | {"metasched.intrinsics", "metasched.traces", "metasched.workloads"}
 
 
 def sizes() -> dict[str, int]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from metasched import config
-from metasched.cost.prior import Prior
 from metasched.cost.quality import Quality, held_out
 from metasched.database.record import Record
 from metasched.database.store import Store
@@ -82,8 +81,8 @@ def _learn(path: Path, arguments: argparse.Namespace) -> int:
             "targets": sorted({sample.task.partition("@")[2] for sample in samples}),
             "quality": rows,
         }  # fmt: skip
-        prior = train_prior(samples)
-        Prior(prior.members, about).save(Path(arguments.write_prior))
+        prior = dataclasses.replace(train_prior(samples), about=about)
+        prior.save(Path(arguments.write_prior))
     if arguments.json:
         print(
             json.dumps({"records": records, "tasks": len(samples), "lost": lost, "quality": rows})

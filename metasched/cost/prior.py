@@ -27,18 +27,20 @@ class Prior:
     """Text models of an ensemble, and where they come from.
 
     Attributes:
-        members: LightGBM's text of each model; the score is their mean.
+        members: LightGBM's text of each model; the score is their mean, each times its scale.
+        scales: what brings the members' scores to one size.
         about: plain data for people: records, tasks, targets, quality on held-out tasks.
     """
 
     members: tuple[str, ...]
+    scales: tuple[float, ...]
     about: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
         head = {
             "format": FORMAT, "version": VERSION, "feature_version": FEATURE_VERSION,
-            "features": len(FEATURE_NAMES), **self.about,
+            "features": len(FEATURE_NAMES), "scales": self.scales, **self.about,
         }  # fmt: skip
         text = json.dumps(head) + "\n" + "".join(f"{_CUT}{m.strip()}\n" for m in self.members)
         atomic_write(path, text)
@@ -67,9 +69,10 @@ class Prior:
                 f"{FEATURE_VERSION}: train it anew with `metasched db --write-prior`"
             )
         members: Sequence[str] = body.split(_CUT)[1:]
-        if not members:
-            raise DatabaseError(f"prior {path} holds no model")
-        return Prior(tuple(members), about)
+        scales = about.pop("scales", ())
+        if not members or len(members) != len(scales):
+            raise DatabaseError(f"prior {path} holds {len(members)} models, {len(scales)} scales")
+        return Prior(tuple(members), tuple(scales), about)
 
 
 def shipped() -> Path | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from metasched.cli import COMMANDS, main
+from metasched.cost.prior import Prior
 from metasched.report import compare
 
 SHAPE = "1,16,16,16"
@@ -153,6 +154,20 @@ def test_db(cli, tuned):
     assert sorted(r["index"] for r in records) == [0, 1, 2, 3]
     assert len(cli("db", tuned.folder, "--limit", 1, "--json").json()) == 1
     assert cli("db", tuned.folder, "--workload", "sfm", "--json").json() == []
+
+
+def test_db_learns_from_its_records(cli, made_up, tmp_path):
+    folder = tmp_path / "w"
+    random = ("--strategy", "random", "--trials", 12, "--work-dir", folder, "--no-peer")
+    cli("tune", "gmm", "--shape", SHAPE, *random)
+    told = cli("db", folder, "--quality")
+    assert told.code == 2 and "two operators at least" in told.err
+    cli("tune", "tbg", "--shape", "1,16,2,8", *random)
+    found = cli("db", folder, "--quality", "--write-prior", tmp_path / "prior.txt", "--json").json()
+    assert (found["records"], found["tasks"], found["lost"]) == (24, 2, 0)
+    assert [row["held_out"] for row in found["quality"]] == ["tasks", "operators"]
+    assert Prior.load(tmp_path / "prior.txt").about["records"] == 24
+    assert "held out        pairs  best of 1  best of 5" in cli("db", folder, "--quality").out
 
 
 def test_doctor(cli):

@@ -10,6 +10,7 @@ from cost.tiled import Matmul, block, nest, sample
 
 from metasched.cost import features as module
 from metasched.cost.features import FEATURE_NAMES, STORE_FEATURES, features, store_features
+from metasched.cost.machine import MACHINE_FEATURES
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import LT, TRUE, Select, Var, as_expr, compare, logical_and, maximum
 from metasched.ir.func import IRModule, PrimFunc
@@ -44,7 +45,7 @@ def tiled(unroll=0):
 
 def test_names():
     assert len(STORE_FEATURES) == len(set(STORE_FEATURES)) == 164
-    assert len(FEATURE_NAMES) == len(set(FEATURE_NAMES)) == 3 * 164
+    assert len(FEATURE_NAMES) == len(set(FEATURE_NAMES)) == 3 * 164 + len(MACHINE_FEATURES)
 
 
 def test_one_row_a_store_also_of_constants_and_of_the_same_buffer():
@@ -282,4 +283,4 @@ def test_facts_of_a_store_are_found_once(monkeypatch):
     features(matmul.program(*tiles), TARGET)
     monkeypatch.setattr("metasched.cost.summary._facts_of", None)
     features(matmul.program(*tiles), TARGET)
-    assert module.FEATURE_VERSION == 1
+    assert module.FEATURE_VERSION == 2

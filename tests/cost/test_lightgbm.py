@@ -8,7 +8,7 @@ from cost.tiled import sample
 
 from metasched.cost import COST_MODELS
 from metasched.cost import lightgbm as module
-from metasched.cost.features import FEATURE_NAMES, features
+from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
 from metasched.cost.lightgbm import LEVELS, LightGBMModel, quantile_labels
 from metasched.cost.model import RandomModel
 from metasched.errors import DatabaseError
@@ -144,7 +144,7 @@ def test_load_refuses_what_does_not_fit(data, tmp_path, monkeypatch):
         LightGBMModel().load(path)
     trained(data, 1).save(path)
     monkeypatch.setattr(module, "FEATURE_VERSION", 99)
-    with pytest.raises(DatabaseError, match="features of version 1, not 99"):
+    with pytest.raises(DatabaseError, match="features of version 2, not 99"):
         LightGBMModel().load(path)
 
 
@@ -152,7 +152,7 @@ def test_load_refuses_inconsistent_data(tmp_path):
     path = tmp_path / "model.npz"
     rows = np.zeros((3, len(FEATURE_NAMES)), np.float32)
     parts = {"rows": rows, "seconds": np.zeros(2), "lengths": np.array([3])}
-    np.savez(path, version=1, tasks=np.array(["t"]), **parts)
+    np.savez(path, version=FEATURE_VERSION, tasks=np.array(["t"]), **parts)
     with pytest.raises(DatabaseError, match="is inconsistent"):
         LightGBMModel().load(path)
 

@@ -1,0 +1,124 @@
+"""The prior: its file, what a model does with it, and when it is dropped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from cost.tiled import sample
+
+from metasched.cost import prior as module
+from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
+from metasched.cost.lightgbm import WARM_UP, LightGBMModel, train_prior
+from metasched.cost.prior import Prior, shipped
+from metasched.cost.quality import Sample, agreement
+from metasched.errors import DatabaseError
+from metasched.target import Target
+
+TARGET = Target.of("llvm -mcpu=haswell -num-cores=2")
+
+
+def task(name, n, seed, count=96):
+    programs, seconds = sample(count, seed=seed, n=n)
+    return Sample(name, name, np.stack([features(p, TARGET) for p in programs]), seconds)
+
+
+@pytest.fixture(scope="module")
+def other():
+    """A product of another size than those the prior was trained on."""
+    return task("held out", 256, 5)
+
+
+@pytest.fixture(scope="module")
+def prior():
+    return train_prior([task("a", 128, 1), task("b", 512, 2)])
+
+
+def started(prior):
+    model = LightGBMModel(0)
+    model.start_from(prior)
+    return model
+
+
+def test_a_prior_ranks_a_task_it_has_not_seen(prior, other):
+    model = started(prior)
+    assert model.ready and not LightGBMModel(0).ready
+    assert agreement(model.predict(other.vectors), other.seconds) > 0.75
+
+
+def test_the_first_rounds_go_on_from_the_prior(prior, other):
+    X, y = other.vectors, other.seconds
+    with_prior, without = started(prior), LightGBMModel(0)
+    for model in (with_prior, without):
+        model.update("t", X[:16], y[:16])
+    rest = [agreement(m.predict(X[16:]), y[16:]) for m in (with_prior, without)]
+    assert rest[0] > rest[1]
+    assert with_prior.predict_with_spread(X)[1].shape == (len(X),)
+
+
+def test_a_prior_that_orders_no_better_than_chance_is_dropped(prior, other):
+    X, y = other.vectors, other.seconds
+    model = started(prior)
+    assert model.news().startswith("started from a prior") and model.news() == ""
+    model.update("t", X[: WARM_UP - 1], 1 / y[: WARM_UP - 1])
+    assert model.news() == ""  # too few to judge by
+    model.update("t", X[WARM_UP:16], 1 / y[WARM_UP:16])
+    assert "dropped its prior, which put" in model.news()
+    plain = LightGBMModel(0)
+    plain.update("t", X[: WARM_UP - 1], 1 / y[: WARM_UP - 1])
+    plain.update("t", X[WARM_UP:16], 1 / y[WARM_UP:16])
+    np.testing.assert_array_equal(model.predict(X), plain.predict(X))
+
+
+def test_data_of_earlier_runs_judge_too(prior, other, tmp_path):
+    wrong = LightGBMModel(0)
+    wrong.update("t", other.vectors[:32], 1 / other.seconds[:32])
+    wrong.save(tmp_path / "model.npz")
+    model = started(prior)
+    model.load(tmp_path / "model.npz")
+    assert "dropped" in model.news()
+
+
+def test_save_and_load(prior, other, tmp_path):
+    path = tmp_path / "prior.txt"
+    dataclasses.replace(prior, about={"records": 192, "tasks": 2}).save(path)
+    again = Prior.load(path)
+    assert again.about == {"records": 192, "tasks": 2}
+    model = started(again)
+    assert model.news() == "started from a prior (192 records, 2 tasks)"
+    np.testing.assert_array_equal(
+        model.predict(other.vectors), started(prior).predict(other.vectors)
+    )
+
+
+def test_what_does_not_fit_is_named(prior, tmp_path, monkeypatch):
+    path = tmp_path / "prior.txt"
+    with pytest.raises(DatabaseError, match=r"prior .*prior.txt cannot be read"):
+        Prior.load(path)
+    path.write_text("tree\nversion=v4\n")
+    with pytest.raises(DatabaseError, match="cannot be read"):
+        Prior.load(path)
+    path.write_text(json.dumps({"format": "else"}) + "\n")
+    with pytest.raises(DatabaseError, match="is no prior"):
+        Prior.load(path)
+    path.write_text(json.dumps({"format": module.FORMAT, "version": 9}) + "\n")
+    with pytest.raises(DatabaseError, match="has version 9, this reads 1"):
+        Prior.load(path)
+    prior.save(path)
+    head = path.read_text().partition("\n")[0] + "\n"
+    monkeypatch.setattr(module, "FEATURE_VERSION", FEATURE_VERSION + 1)
+    with pytest.raises(DatabaseError, match=r"features of version \d+, not .*--write-prior"):
+        Prior.load(path)
+    monkeypatch.undo()
+    path.write_text(head)
+    with pytest.raises(DatabaseError, match="holds 0 models, 2 scales"):
+        Prior.load(path)
+
+
+def test_the_prior_that_ships_fits_the_features():
+    path = shipped()
+    assert path is not None and path.stat().st_size < 1 << 20
+    model = started(Prior.load(path))
+    assert len(model.predict(np.zeros((3, len(FEATURE_NAMES)), np.float32))) == 3
