@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from space.candidates import assert_same, draw, spaces, tiny
 
+from metasched.ir.interp import run
 from metasched.ir.stmt import ForKind
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.modules.matrix_form import MatrixForm
-from metasched.space.modules.register_tiling import lane_operands
+from metasched.space.modules.register_tiling import RegisterTiling, lane_operands
 from metasched.space.strides import lanes_together, vector_iter
+from metasched.workloads import get
 
 
 def rewritten(name: str, block: str) -> Schedule:
@@ -89,3 +92,28 @@ def test_the_keys_are_packed_for_each_outer_tile():
     assert sch is not None
     panel = sch.state.index.blocks[sch.get(sch.get_block("K_reindex")).token]
     assert sch.state.loops_above(panel)[0].kind is ForKind.PARALLEL
+
+
+def test_lanes_lie_along_rows_where_columns_are_few():
+    """Three output channels fill no vector: a variant has w as lanes, over an image kept c by w."""
+    shape = (1, 2, 16, 2, 3, 4, 2, 1)
+    workload = get("t2d")
+    func = workload.func(shape)
+    sch = Schedule(func, seed=0)
+    _, turned = MatrixForm(512)(sch, sch.get_block("conv"))
+    block = turned.get(turned.get_block("conv"))
+    assert vector_iter(block).dom.extent.value == 16
+    assert "P = T.alloc_buffer((1, 4, 2, 18)" in turned.script()
+    inputs, wanted = list(workload.inputs(shape)), workload.output(shape)
+    run(func, *inputs, wanted)
+    (tiled, *_) = RegisterTiling(512, 32, 2)(turned, turned.get_block("conv"))
+    for source in (turned.mod, tiled.mod):
+        output = np.full_like(wanted, 7)
+        run(source, *inputs, output)
+        np.testing.assert_array_equal(output, wanted)
+    assert "T.vectorized(16)" in tiled.script() or "T.vectorized(8)" in tiled.script()
+
+
+def test_lanes_stay_along_columns_that_fill_half_a_vector():
+    sch = Schedule(get("t2d").func((1, 2, 16, 2, 16, 4, 2, 1)), seed=0)
+    assert len(MatrixForm(512)(sch, sch.get_block("conv"))) == 1

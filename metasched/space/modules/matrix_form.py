@@ -6,6 +6,9 @@ Three rewritings of the iterators, which the tiling modules after it then see as
     c in 256, index c // 64          ->  groups c // 64 and channels c % 64 (convolution in groups)
     o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
 
+Where the lanes stay few (three colours), a variant has them along the rows instead (w in 32), and
+keeps the image so that they lie side by side.
+
 Before that, producers that only move elements (transpositions) are read through.
 
 The results go to a local buffer laid out by the new iterators; the block that writes them back, or
@@ -54,14 +57,43 @@ class MatrixForm:
             return [sch]
         plan = self._plan(node)
         plain = [v.is_spatial for v in node.iter_vars]
-        if not (plan.cuts or plan.lanes) or plain != sorted(plain, reverse=True):
-            return [sch]
-        changed = sch.copy()
-        try:
-            _apply(changed, block, plan)
-        except ScheduleError:
-            return [sch]
-        return [changed]
+        if (plan.cuts or plan.lanes) and plain == sorted(plain, reverse=True):
+            changed = sch.copy()
+            try:
+                _apply(changed, block, plan)
+                sch = changed
+            except ScheduleError:
+                return [sch]
+        return [sch, *self._turned(sch, block)]
+
+    def _turned(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        """With lanes along rows, where those along columns are few: the operand that varies with
+        the rows, a temporary, is stored by columns."""
+        node = sch.get(block)
+        inner = vector_iter(node)
+        lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
+        if inner is None or 2 * (as_int(inner.dom.extent) or 1) > lanes:
+            return []
+        scope = sch.state.scope(sch.state.block(block)).block
+        for v in reversed(node.iter_vars):
+            if not v.is_spatial or (as_int(v.dom.extent) or 1) < lanes:
+                continue
+            found = _row_operand(node, v.var)
+            if found is None or found[1].buffer not in scope.alloc_buffers:
+                continue
+            changed = sch.copy()
+            try:
+                if epilogue(changed, block) is None and node.writes[0].buffer.scope != "local":
+                    changed.cache_write(block, 0, "local")
+                result = changed.get(block).writes[0]
+                at = next(n for n, r in enumerate(result.region) if r.min is v.var)
+                read, load, dim = found
+                changed.transform_layout(block, ("write", 0), _last(at, len(result.region)))
+                changed.transform_layout(block, ("read", read), _last(dim, len(load.indices)))
+            except (ScheduleError, StopIteration):
+                continue
+            return [changed]
+        return []
 
     def _plan(self, node: Block) -> _Plan:
         """What to cut; and two iterators that together fill a vector, where one does not."""
@@ -95,6 +127,30 @@ class _Plan:
     cuts: dict[Expr, _Cut]
     lanes: tuple[Expr, ...]
     inner: int = 1
+
+
+def _row_operand(node: Block, row: Var) -> tuple[int, Access, int] | None:
+    """The one operand that varies with `row`: its position among the reads, its access, and the
+    dimension that moves on by one, which is not the last."""
+    loads = [a for a in accesses(node) if not a.is_write and a.buffer is not node.writes[0].buffer]
+    used = [a for a in loads if any(row in free_vars(i) for i in a.indices)]
+    if len(used) != 1 or sum(a.buffer is used[0].buffer for a in loads) != 1:
+        return None
+    (load,) = used
+    dims = [n for n, i in enumerate(load.indices) if row in free_vars(i)]
+    if len(dims) != 1 or dims[0] == len(load.indices) - 1:
+        return None
+    form = linear(load.indices[dims[0]])
+    if form.terms.get(row) != 1 or any(row in free_vars(a) for a in form.terms if a is not row):
+        return None
+    read = next(n for n, r in enumerate(node.reads) if r.buffer is load.buffer)
+    return read, load, dims[0]
+
+
+def _last(dim: int, count: int) -> IndexMap:
+    """The map of `count` indices that puts one of them last."""
+    inputs = tuple(Var(f"i{n}") for n in range(count))
+    return IndexMap(inputs, (*inputs[:dim], *inputs[dim + 1 :], inputs[dim]))
 
 
 def _read_through(sch: Schedule, block: BlockRV) -> Schedule:
