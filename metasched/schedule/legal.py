@@ -13,7 +13,9 @@ from metasched.analysis.access import touched_bytes
 from metasched.analysis.scope import Scope
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import BlockRealize, For
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import PRIMITIVES
 from metasched.schedule.intrinsics import TensorIntrin
@@ -102,6 +104,47 @@ def _reversed_iters(state: State, rv: BlockRV) -> Iterator[tuple[Any, ...]]:
     yield (rv, list(reversed(range(len(state.block(rv).block.iter_vars)))))
 
 
+def _multiples(state: State, rv: BlockRV) -> Iterator[tuple[Any, ...]]:
+    iters = state.block(rv).block.iter_vars
+    yield (rv, [1 if v.is_reduce or (as_int(v.dom.extent) or 1) < 2 else 2 for v in iters])
+
+
+def _backwards(*indices: Any) -> tuple[Any, ...]:
+    return tuple(reversed(indices))
+
+
+def _backwards_of(state: State, rv: BlockRV) -> Iterator[tuple[Any, ...]]:
+    """The block with each buffer it accesses, its dimensions in reverse."""
+    for choice in (*_both_sides(state, rv),):
+        yield (*choice, _backwards)
+
+
+def _by_iterators(side: str) -> Ways:
+    """The block with each buffer, laid out by the iterators that index it, in reverse."""
+
+    def ways(state: State, rv: BlockRV) -> Iterator[tuple[Any, ...]]:
+        block = state.block(rv).block
+        for n, region in enumerate(block.reads if side == "read" else block.writes):
+            used = frozenset().union(*(free_vars(r.min) for r in region.region))
+            kept = [k for k, v in enumerate(block.iter_vars) if v.var in used]
+            yield (rv, n, "local", lambda *i, kept=kept: [i[k] for k in reversed(kept)])
+
+    return ways
+
+
+def _below(side: str) -> Ways:
+    """The loop with each block below it and each buffer that the block reads or writes."""
+
+    def ways(state: State, rv: LoopRV) -> Iterator[tuple[Any, ...]]:
+        loop = state.loop(rv)
+        for child in state.scope(loop).under(loop):
+            block = state.new_block(child.token)
+            for n in range(len(child.block.reads if side == "read" else child.block.writes)):
+                yield (rv, block, n, "local")
+
+    return ways
+
+
 def _run_of_one(state: State, rv: BlockRV) -> Iterator[tuple[Any, ...]]:
     yield ([rv],)
 
@@ -111,6 +154,7 @@ OF_LOOPS: dict[str, Ways] = {
     "loop_partition": _plain([1]), "reorder": _exchanged, "add_unit_loop": _plain(),
     "parallel": _plain(), "vectorize": _plain(), "unroll": _plain(), "bind": _plain("threadIdx.x"),
     "rfactor": _axes, "blockize": _plain(), "tensorize": _intrinsics,
+    "read_at": _below("read"), "write_at": _below("write"),
 }  # fmt: skip
 OF_BLOCKS: dict[str, Ways] = {
     "compute_at": _elsewhere, "reverse_compute_at": _elsewhere, "compute_inline": _plain(),
@@ -120,9 +164,10 @@ OF_BLOCKS: dict[str, Ways] = {
     "reindex": _both_sides, "set_scope": _buffers("write", "local"),
     "storage_align": _buffers("write", -1, 32, 8), "rolling_buffer": _buffers("write"),
     "decompose_reduction": _loops, "decompose_padding": _loops, "pad_einsum": _padding,
-    "overcompute": _padding,
     "reorder_block_iter_var": _reversed_iters, "blockize": _run_of_one, "tensorize": _intrinsics,
-    "add_unit_loop": _plain(),
+    "add_unit_loop": _plain(), "overcompute": _multiples,
+    "transform_layout": _backwards_of, "transform_block_layout": _plain(_backwards),
+    "reindex_cache_read": _by_iterators("read"), "reindex_cache_write": _by_iterators("write"),
 }  # fmt: skip
 
 

@@ -41,6 +41,7 @@ def test_what_applies_to_a_loop():
     of_k, of_i = sch.legal(k), sch.legal(i)
     assert picture(sch) == before
     assert of_i["parallel"] is None and of_i["split"] is None and of_i["blockize"] is None
+    assert of_i["read_at"] is None and of_i["write_at"] is None
     assert of_k["rfactor"] is None and of_i["fuse"] is None and of_i["reorder"] is None
     assert "may touch the same element" in (of_k["parallel"] or "")
     assert "drives no reduce iterator" in (of_i["rfactor"] or "")
@@ -53,6 +54,9 @@ def test_what_applies_to_a_block():
     assert of_b["compute_inline"] is None and of_b["compute_at"] is None
     assert of_c["decompose_reduction"] is None and of_c["cache_write"] is None
     assert of_d["reverse_compute_at"] is None and of_d["fuse_reduction_epilogue"] is None
+    for step in ("transform_layout", "transform_block_layout", "reindex_cache_read", "overcompute"):
+        assert of_b[step] is None and of_c[step] is None
+    assert of_c["reindex_cache_write"] is None
     assert (
         "is a reduction" in (of_c["compute_inline"] or "")
         or "not spatial" in of_c["compute_inline"]

@@ -39,7 +39,7 @@ def annotate_buffer_access(
 
     requires  one integer index or pair for each dimension; the region holds what the block
               certainly touches; a write region lies within the one declared before
-    rewrite   T.reads(A[vi]) -> T.reads(A[vi - 1:vi + 2])
+    rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)

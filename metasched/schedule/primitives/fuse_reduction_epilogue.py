@@ -47,7 +47,7 @@ def fuse_reduction_epilogue(
               its spatial iterators; a complete epilogue without predicate, the only reader, that
               is one store of the reduction's result combined once with something else by the
               reduction's own operation; the same iterators; its other operands ready before
-    rewrite   C[i] += A[i, k]; D[i] = C[i] + E[i] -> (init: D[i] = E[i]) D[i] += A[i, k]
+    rewrite   C[i] += A[i, k]; D[i] = C[i] + E[i] -> (init: D[i] = E[i]); D[i] += A[i, k]
     """
     assert isinstance(reduction_block, BlockRV) and isinstance(epilogue_block, BlockRV)
     realize = require_root_free(state, reduction_block)
