@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from metasched.ir.expr import Add, Expr, IntImm, Mul, Sub
+from metasched.ir.expr import Add, Expr, FloorMod, IntImm, Mul, Sub, floordiv
 
 Affine = tuple[dict[Expr, int], int]
 _KNOWN: WeakKeyDictionary[Expr, Affine] = WeakKeyDictionary()
@@ -42,6 +42,28 @@ def affine(expr: Expr) -> Affine:
                 terms[node] = total
             else:
                 del terms[node]
+    constant += _joined(terms)
     result = (terms, constant)
     _KNOWN[expr] = result
     return result
+
+
+def _joined(terms: dict[Expr, int]) -> int:
+    """x // c * c + x % c  ->  x, in place, for the two halves of a fused loop; what to add to the
+    constant."""
+    constant = 0
+    for rest in [t for t in terms if isinstance(t, FloorMod)]:
+        assert isinstance(rest, FloorMod)
+        whole, by, factor = floordiv(rest.a, rest.b), rest.b, terms.get(rest, 0)
+        if not isinstance(by, IntImm) or terms.get(whole) != factor * by.value:
+            continue
+        del terms[rest], terms[whole]
+        parts, more = affine(rest.a)
+        constant += more * factor
+        for atom, times in parts.items():
+            total = terms.get(atom, 0) + times * factor
+            if total:
+                terms[atom] = total
+            else:
+                terms.pop(atom, None)
+    return constant

@@ -6,12 +6,16 @@ dependence forbids it. Postprocs and the default schedule are made of these.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from metasched.analysis.access import strides
 from metasched.analysis.block import loop_iter_kind
 from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
-from metasched.ir.expr import as_int
+from metasched.ir.expr import TRUE, Select, as_int
+from metasched.ir.op import Call
 from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, walk
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous
@@ -35,7 +39,8 @@ def take_back(sch: Schedule, steps: int) -> None:
 def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
     """Cut vectors of at most `width` lanes from the innermost own loop that allows it.
 
-    Where they do not divide the loop, the last vector is masked.
+    Where they do not divide the loop, the last vector is masked. Short loops that together run
+    along memory are fused first.
     Returns whether it was done.
     """
     loops = list(child.loops)
@@ -45,6 +50,8 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
     below = [*loops[1:], child.realize]
     while own and loops[own - 1].body is below[own - 1]:
         own -= 1
+    if _vectorize_run(sch, block, child, loops[own:], width):
+        return True
     for position in range(len(loops) - 1, own - 1, -1):
         lanes = _lanes(child, loops[position], width)
         if lanes < 2:
@@ -62,6 +69,51 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
         except ScheduleError:
             take_back(sch, steps)
     return False
+
+
+def _vectorize_run(
+    sch: Schedule, block: BlockRV, child: Child, loops: Sequence[For], width: int
+) -> bool:
+    """Fuse the innermost loops that are one run of memory, where the last alone is short."""
+    count, extent = _run(child, loops, width)
+    if count < 2:
+        return False
+    steps = len(sch.trace)
+    try:
+        cut = sch.fuse(*sch.get_loops(block)[-count:])
+        if extent > width:
+            _, cut = sch.split(cut, [None, width])
+        sch.vectorize(cut)
+        return True
+    except ScheduleError:
+        take_back(sch, steps)
+        return False
+
+
+def _run(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
+    """How many of the innermost loops make up a run, until it has `width` elements; its length."""
+    if not loops or _lanes(child, loops[-1], width) < 2 or _tests(child):
+        return 0, 1
+    extent, moves = as_int(loops[-1].extent) or 1, strides(child, loops[-1])
+    count = 1
+    for outer in reversed(loops[:-1]):
+        size = as_int(outer.extent)
+        if extent >= width or size is None or outer.kind is not ForKind.SERIAL:
+            break
+        if outer.annotations or loop_iter_kind(outer, (child,)) is not IterKind.SPATIAL:
+            break
+        further = strides(child, outer)
+        if any(a is None or b != a * extent for (_, a), (_, b) in zip(moves, further, strict=True)):
+            break
+        count, extent = count + 1, extent * size
+    return count, extent
+
+
+def _tests(child: Child) -> bool:
+    """Whether a condition would have to be computed in each lane."""
+    found = (x for x in walk(child.block.body) if isinstance(x, (Call, Select)))
+    choices = any(isinstance(x, Select) or x.op.name == "if_then_else" for x in found)
+    return choices or child.realize.predicate is not TRUE
 
 
 def _lanes(child: Child, loop: For, width: int) -> int:

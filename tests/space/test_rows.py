@@ -11,6 +11,7 @@ from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.space.defaults import default_modules
 from metasched.space.finish import child_of, vectorize_leaf
 from metasched.space.generate import SpaceGenerator
@@ -58,6 +59,44 @@ def test_lanes_of_a_loop_that_they_do_not_divide(extent, width, lanes):
     output = np.zeros((2, extent), "float32")
     run(sch.mod, *inputs, output)
     np.testing.assert_allclose(output, get("sfm").reference((2, extent), *inputs), rtol=1e-5)
+
+
+GRID = """
+@T.prim_func
+def main(X: T.Buffer((5, 7, 3), "float32"), B: T.Buffer(({bias},), "float32"),
+         Y: T.Buffer((5, 7, 3), "float32")):
+    for i, j, k in T.grid(5, 7, 3):
+        with T.block("y"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            Y[vi, vj, vk] = {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "lanes"),
+    [
+        ("X[vi, vj, vk] * B[0]", 16, 16),
+        ("X[vi, vj, vk] + B[0]", 64, 64),
+        ("X[vi, vj, vk] + B[vk]", 16, 3),
+        ("X[vi, vj, vk] + B[vj * 3 + vk]", 16, 16),
+        ("X[vi, vj, vk] + B[vj * 3 + vk]", 64, 21),
+        ("T.if_then_else(vj < 2, X[vi, vj, vk], B[0])", 16, 3),
+    ],
+)
+def test_short_loops_that_run_along_memory_are_one(value, width, lanes):
+    func = parse(GRID.format(value=value, bias=21))
+    sch = Schedule(func, check=True)
+    block = sch.get_block("y")
+    assert vectorize_leaf(sch, block, child_of(sch, sch.get(block).token), width)
+    loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+    (vector,) = [s for s in loops if s.kind is ForKind.VECTORIZED]
+    assert int(vector.extent.value) == lanes
+    rng = np.random.default_rng(0)
+    x, b = (rng.integers(-4, 5, n).astype("float32") for n in ((5, 7, 3), (21,)))
+    wanted, found = np.zeros_like(x), np.zeros_like(x)
+    run(func, x, b, wanted)
+    build(sch, target="native")(x, b, found)
+    np.testing.assert_array_equal(found, wanted)
 
 
 def _limits(shape):
