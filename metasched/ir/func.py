@@ -13,6 +13,9 @@ from metasched.ir.stmt import EMPTY, Block, BlockRealize, FrozenMap, Stmt, froze
 
 Param: TypeAlias = "Buffer | Var"
 
+LAYOUT_FREE = "layout_free_buffers"
+"""The attribute that lists the positions of constant weights among the parameters."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrimFunc:
@@ -22,7 +25,8 @@ class PrimFunc:
         params: buffers (passed by pointer) and scalar variables, in calling order. Variables that
             occur only in buffer shapes or strides are bound by the arguments' shapes.
         body: for a schedulable function the realisation of its root block; anything once lowered.
-        attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers`, ...
+        attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
+            weights, which a schedule may have stored in another layout ahead of time), ...
         ret_type: type of the returned value, void for none.
     """
 
@@ -35,6 +39,12 @@ class PrimFunc:
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffer parameters in order."""
         return tuple(p for p in self.params if isinstance(p, Buffer))
+
+    @property
+    def constants(self) -> tuple[Buffer, ...]:
+        """The parameters marked as constant weights, in the order of the mark."""
+        marked = (self.params[i] for i in self.attrs.get(LAYOUT_FREE, ()))
+        return tuple(p for p in marked if isinstance(p, Buffer))
 
     @property
     def root(self) -> Block:

@@ -14,7 +14,7 @@ from metasched.ir.canonical import Leaf, expr_code
 from metasched.ir.describe import describe, show_expr
 from metasched.ir.dtype import VOID
 from metasched.ir.expr import Add, Expr, Let, Mul, Select, Sub, Var, as_expr, as_int
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import LAYOUT_FREE, PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Allocate,
@@ -36,7 +36,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.visit import walk_exprs
+from metasched.ir.visit import walk_exprs, walk_stmts
 
 THREAD_TAGS = ("blockIdx", "threadIdx", "vthread", "clusterCtaIdx", "clusterIdx")
 SCOPES = (
@@ -133,6 +133,35 @@ def _parameters(scope: Scope, func: PrimFunc) -> Iterator[str]:
             yield f"parameter {param.name} occurs twice"
         if isinstance(param, Var) and (param.dtype.is_handle or param.dtype.lanes > 1):
             yield f"parameter {param.name} is {param.dtype}; pass a buffer"
+
+
+@rule(
+    "layout-free",
+    f"{LAYOUT_FREE} lists the positions of different buffer parameters that are only read",
+    PrimFunc,
+)
+def _layout_free(scope: Scope, func: PrimFunc) -> Iterator[str]:
+    yield from wrong_marks(func)
+
+
+def wrong_marks(func: PrimFunc) -> Iterator[str]:
+    """What is wrong with the marks of constant weights."""
+    marked = func.attrs.get(LAYOUT_FREE, ())
+    if not isinstance(marked, (list, tuple)) or not all(type(i) is int for i in marked):
+        yield f"{LAYOUT_FREE} is {marked!r}, not a list of integers"
+        return
+    for position in marked:
+        if not 0 <= position < len(func.params):
+            yield f"there is no parameter {position}, the function has {len(func.params)}"
+        elif not isinstance(func.params[position], Buffer):
+            yield f"parameter {func.params[position].name} is no buffer"
+        elif marked.count(position) > 1:
+            yield f"parameter {func.params[position].name} is listed twice"
+    if marked:
+        stored = {s.buffer for s in walk_stmts(func.body) if isinstance(s, BufferStore)}
+        for buffer in func.constants:
+            if buffer in stored:
+                yield f"{buffer.name} is marked as constant and written"
 
 
 @rule(

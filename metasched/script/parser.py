@@ -19,7 +19,7 @@ from metasched.errors import ParseError
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, VOID, DType
 from metasched.ir.expr import Var
-from metasched.ir.func import IRModule, Param, PrimFunc
+from metasched.ir.func import LAYOUT_FREE, IRModule, Param, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, frozen
 from metasched.script.body import BodyReader
 from metasched.script.buffers import renamed
@@ -48,6 +48,11 @@ class FunctionReader(BodyReader):
         if not private and "global_symbol" not in attrs:
             attrs = {"global_symbol": node.name, **attrs}
         matched = [self.handles.get(p) or p if isinstance(p, Var) else p for p in params]
+        for buffer in self.layout_free:
+            if buffer not in matched:
+                self.fail(node, f"{buffer.name} in layout_free_placeholders is no parameter")
+            marked = attrs.get(LAYOUT_FREE, [])
+            attrs[LAYOUT_FREE] = sorted({*marked, matched.index(buffer)})
         return PrimFunc(tuple(matched), body, frozen(attrs), self.ret_type)
 
     def _plain_args(self, node: ast.FunctionDef) -> list[ast.arg]:

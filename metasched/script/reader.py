@@ -86,6 +86,7 @@ class Reader(Evaluator):
     ) -> None:
         super().__init__(source, captured, namespaces)
         self.attrs: dict[str, Any] = {}
+        self.layout_free: list[Buffer] = []
         self.drafts: list[BlockDraft] = []
         self.implicit: BlockDraft | None = None
         self.loops: dict[Expr, Range] = {}

@@ -214,9 +214,13 @@ def _region(p: Reader, node: ast.AST, item: Any) -> BufferRegion:
 
 @word("block_attr")
 def block_attr(p: Reader, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
-    """Annotations of the block."""
-    draft = p.draft(node)
-    draft.annotations = frozen({**draft.annotations, **p.mapping(node, attrs)})
+    """Annotations of the block; `layout_free_placeholders` marks parameters of the function."""
+    draft, notes = p.draft(node), p.mapping(node, attrs)
+    free = notes.pop("layout_free_placeholders", [])
+    if not isinstance(free, (list, tuple)) or not all(isinstance(b, Buffer) for b in free):
+        p.fail(node, "layout_free_placeholders is a list of buffers")
+    p.layout_free.extend(free)
+    draft.annotations = frozen({**draft.annotations, **notes})
     return Bound()
 
 

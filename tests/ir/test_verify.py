@@ -87,6 +87,7 @@ BROKEN = {
     "unique-variable": lambda: root(For.serial(i, 8, For.serial(i, 8, NOTHING))),
     "unique-token": two_blocks_one_token,
     "parameters": lambda: root(NOTHING, A, A),
+    "layout-free": lambda: root(NOTHING, A, B).with_attr("layout_free_buffers", [2]),
     "root-block": lambda: PrimFunc((A, B), BlockRealize((ZERO,), TRUE, copy_block())),
     "undefined-variable": lambda: root(store(index=j)),
     "undefined-buffer": lambda: root(store(Buffer.of("X", (8,)))),
@@ -174,6 +175,26 @@ def test_well_formed_programs():
     verify(root(For.serial(i, n, store(shape, index=i)), shape))
     whole = copy_block(reads=(A.whole(),), body=BufferStore(B, A[7 - v], (v,)))
     verify(root(over(whole)))
+
+
+@pytest.mark.parametrize(
+    ("marked", "message"),
+    [
+        ([0, 5], "there is no parameter 5, the function has 3"),
+        ([-1], "there is no parameter -1"),
+        (["A"], "layout_free_buffers is ['A'], not a list of integers"),
+        (1, "layout_free_buffers is 1, not a list"),
+        ([2], "parameter n is no buffer"),
+        ([0, 0], "parameter A is listed twice"),
+        ([1], "B is marked as constant and written"),
+    ],
+)
+def test_constant_weights_are_buffers_that_are_only_read(marked, message):
+    func = root(over(copy_block()), A, B, n)
+    verify(func.with_attr("layout_free_buffers", [0]))
+    with pytest.raises(VerifyError, match=re.escape(message)) as caught:
+        verify(func.with_attr("layout_free_buffers", marked))
+    assert caught.value.rule == "layout-free"
 
 
 def test_matches_define_their_layout():
