@@ -52,14 +52,14 @@ FLOORS: list[tuple[str, str]] = [
         "instruction constraint codec trace intrinsics primitives.* legal schedule "
         "tensorize_mapping",
     ),
-    ("lower", "affine passes.* pipeline"),
+    ("lower", "affine passes.* packing pipeline"),
     (
         "codegen",
         "types signature values recent emit arithmetic memory intrinsics vectormath branch ops "
         "fold division expressions parallel transpose loops statements module elf compile load "
         "peak",
     ),
-    ("runtime", "arguments parallel native timing export kernel build exported peak"),
+    ("runtime", "arguments parallel native packing timing export kernel build exported peak"),
     ("space", "module strides combinators tiling finish modules.* zero_search defaults generate"),
     ("postproc", "*"),
     ("mutate", "*"),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from metasched.codegen.elf import undefined_symbols
-from metasched.codegen.module import emit_module, shape_symbols
+from metasched.codegen.module import ModuleEmitter, emit_function, shape_symbols
 from metasched.codegen.signature import Signature
 from metasched.errors import BuildError
 from metasched.ir.func import PrimFunc
+from metasched.lower.packing import split_packing
 from metasched.lower.pipeline import lower_with_symbols
 from metasched.target import Target
 
@@ -63,7 +64,7 @@ def compile_func(
     opt_level: int | None = None,
     parallel: bool = True,
 ) -> Compiled:
-    """Compile a function (schedulable or lowered) for a CPU target.
+    """Compile a function (schedulable or lowered) for a CPU target, and what packs its weights.
 
     Args:
         name: C name of the kernel; its `global_symbol` or "main" when None.
@@ -75,8 +76,13 @@ def compile_func(
     symbol = name or str(func.attrs.get("global_symbol", "main"))
     if not _C_NAME.fullmatch(symbol):
         raise BuildError(f"{symbol!r} is not a C function name")
-    lowered, symbols = lower_with_symbols(func, target, shape_symbols(func))
-    module, signature = emit_module(func, lowered, symbols, target, symbol, parallel)
+    module = ModuleEmitter(target, symbol)
+    packing = split_packing(func)
+    signature = _emit(module, packing.main if packing else func, target, symbol, parallel)
+    if packing is not None:
+        pack = _emit(module, packing.pack, target, f"{symbol}_pack", parallel)
+        weights = tuple(func.params.index(w) for w in func.constants)
+        signature = replace(signature, weights=weights, pack=pack)
     text = module.text()
     opt_level = _LEVEL if opt_level is None else opt_level
     options = (target.triple, target.mcpu, target.llvm_features, opt_level)
@@ -84,6 +90,13 @@ def compile_func(
     obj = machine.emit_object(_optimised(text, machine, opt_level))
     externs = undefined_symbols(obj)
     return Compiled(obj, symbol, signature, text, externs, "GOMP_parallel" in externs, options)
+
+
+def _emit(
+    module: ModuleEmitter, func: PrimFunc, target: Target, name: str, parallel: bool
+) -> Signature:
+    lowered, symbols = lower_with_symbols(func, target, shape_symbols(func))
+    return emit_function(module, func, lowered, symbols, name, parallel)
 
 
 def compile_text(text: str, target: Target, opt_level: int = 2) -> bytes:

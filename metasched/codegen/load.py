@@ -19,10 +19,12 @@ _SERIAL_NUMBER = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel in memory: addresses of the C functions; `keepalive` holds the code."""
+    """A kernel in memory: addresses of the C functions (of `pack` 0 when there is none);
+    `keepalive` holds the code."""
 
     address: int
     repeat_address: int
+    pack_address: int
     keepalive: Any
 
 
@@ -66,9 +68,11 @@ def load(compiled: Compiled) -> Loaded:
 
     Raises BuildError when a foreign symbol is missing.
     """
-    symbol = compiled.symbol
-    tracker = link(compiled.object, (symbol, f"{symbol}_repeat"), compiled.externs)
-    return Loaded(tracker[symbol], tracker[f"{symbol}_repeat"], tracker)
+    symbol, pack = compiled.symbol, compiled.signature.pack
+    names = [symbol, f"{symbol}_repeat", *([pack.symbol] if pack else [])]
+    tracker = link(compiled.object, tuple(names), compiled.externs)
+    addresses = [tracker[name] for name in names]
+    return Loaded(addresses[0], addresses[1], addresses[2] if pack else 0, tracker)
 
 
 @functools.lru_cache(maxsize=1)

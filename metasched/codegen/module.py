@@ -1,4 +1,4 @@
-"""A lowered function as the text of an LLVM module: the kernel, its repeat entry, its helpers."""
+"""Lowered functions as the text of an LLVM module: each with its repeat entry and helpers."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class ModuleEmitter:
     """
 
     def __init__(self, target: Target, name: str) -> None:
+        if target.is_gpu:
+            raise BuildError(f"no code generation for {target.kind} targets yet")
         self.kind = target.kind
         self.features = frozenset(target.features)
         self.has_fma = "fma" in self.features or target.arch == "aarch64"
@@ -113,17 +115,14 @@ class ModuleEmitter:
         return "\n".join([*self.constants, *defined, *self.definitions.values(), ""])
 
 
-def emit_module(
-    func: PrimFunc, lowered: PrimFunc, symbols: tuple[Var, ...], target: Target, name: str,
+def emit_function(
+    module: ModuleEmitter, func: PrimFunc, lowered: PrimFunc, symbols: tuple[Var, ...], name: str,
     parallel: bool = True,
-) -> tuple[ModuleEmitter, Signature]:  # fmt: skip
-    """The text of `lowered` under the C name `name`, and the signature of `func`.
+) -> Signature:  # fmt: skip
+    """Add `lowered` to a module under the C name `name`; returns the signature of `func`.
 
     `symbols` are the 64-bit extents that lowering put for the ones bound by the buffers' shapes.
     """
-    if target.is_gpu:
-        raise BuildError(f"no code generation for {target.kind} targets yet")
-    module = ModuleEmitter(target, name)
     e = Emitter(module, name, serial=not parallel)
     parameters = []
     for i, param in enumerate(func.params):
@@ -141,7 +140,7 @@ def emit_module(
     e.statement(lowered.body)
     module.add_function(f"i32 @{name}({', '.join(parameters)})", e)
     module.definitions[f"{name}_repeat"] = _repeat(module, name, parameters)
-    return module, signature_of(func, lowered, name, tuple(module.messages))
+    return signature_of(func, lowered, name, tuple(module.messages))
 
 
 def _scalar_parameter(e: Emitter, param: Var, position: int) -> str:

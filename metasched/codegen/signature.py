@@ -62,12 +62,24 @@ class Signature:
         params: buffers (pointers) and scalars in calling order.
         symbols: extents that the shapes of the arguments bind, passed as int64 behind them.
         messages: text of return code `i + FIRST_ASSERT`.
+        weights: positions of the constant weights, which the kernel takes packed.
+        pack: the function in the same object that packs them: it takes the weights as they are,
+            then as many arrays that it fills; None without constant weights.
     """
 
     symbol: str
     params: tuple[BufferArg | ScalarArg, ...]
     symbols: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
+    pack: Signature | None = None
+
+    @property
+    def packed(self) -> tuple[tuple[int, BufferArg, BufferArg], ...]:
+        """(position, as it is, packed) of each constant weight."""
+        parts = self.pack.buffers if self.pack is not None else ()
+        half = len(parts) // 2
+        return tuple(zip(self.weights, parts[:half], parts[half:], strict=True))
 
     @property
     def buffers(self) -> tuple[BufferArg, ...]:

@@ -31,6 +31,13 @@ class Checker:
             _Buffer(p, n) if isinstance(p, BufferArg) else _Scalar(p, n)
             for n, p in enumerate(signature.params)
         ]
+        for position, plain, packed in signature.packed:
+            if plain.shape != packed.shape:
+                self._specs[position].hint = (
+                    f"; {plain.name} is a constant weight, which the kernel takes packed: call its "
+                    f"pack({', '.join(w.name for _, w, _ in signature.packed)}) once and pass what "
+                    "that returns"
+                )
         scalars = {p.name for p in signature.params if isinstance(p, ScalarArg)}
         self._named = bool(signature.symbols or scalars)
         self._pairs = _may_clash(signature)
@@ -102,7 +109,9 @@ def _address(value: Any) -> int:
 
 
 class _Buffer:
-    """One buffer parameter."""
+    """One buffer parameter; `hint` follows what is said of a wrong shape."""
+
+    hint = ""
 
     def __init__(self, param: BufferArg, position: int) -> None:
         self.param, self.position = param, position
@@ -180,9 +189,9 @@ class _Buffer:
         if value.dtype != self.dtype:
             return f"has dtype {value.dtype}, {wanted}"
         if not self._rank(value):
-            return f"has {value.ndim} dimensions, {wanted}"
+            return f"has {value.ndim} dimensions, {wanted}{self.hint}"
         if self.fixed and value.shape != self.shape:
-            return f"has shape {value.shape}, {wanted}"
+            return f"has shape {value.shape}, {wanted}{self.hint}"
         if self.compact and not value.flags.c_contiguous:
             return (
                 f"has strides {value.strides} bytes, expected a compact row-major array; "
@@ -200,6 +209,7 @@ class _Scalar:
     """One parameter passed by value."""
 
     compact = True
+    hint = ""
 
     def __init__(self, param: ScalarArg, position: int) -> None:
         self.param, self.position = param, position

@@ -161,6 +161,10 @@ def manifest(
         "tool_version": __version__,
         "name": stem,
         "signature": signature_data(compiled.signature),
+        "packed": [
+            {"argument": a.name, "position": n, "shape": a.shape, "packed_shape": b.shape}
+            for n, a, b in compiled.signature.packed
+        ],
         "target": target.to_json(),
         "workload_hash": workload_hash,
         "parallel": compiled.parallel,
@@ -182,6 +186,8 @@ def signature_data(signature: Signature) -> dict[str, Any]:
         "params": params,
         "symbols": list(signature.symbols),
         "messages": list(signature.messages),
+        "weights": list(signature.weights),
+        "pack": signature_data(signature.pack) if signature.pack else None,
     }
 
 
@@ -196,7 +202,9 @@ def signature_of(data: Any) -> Signature:
         flags = (bool(item[key]) for key in ("compact", "read", "written"))
         params.append(BufferArg(str(item["name"]), str(item["dtype"]), shape, strides, *flags))
     symbols, messages = (tuple(map(str, data[key])) for key in ("symbols", "messages"))
-    return Signature(str(data["symbol"]), tuple(params), symbols, messages)
+    weights = tuple(map(int, data.get("weights", ())))  # absent in the first manifests
+    pack = signature_of(data["pack"]) if weights else None
+    return Signature(str(data["symbol"]), tuple(params), symbols, messages, weights, pack)
 
 
 def _extent(data: Any) -> Extent:
@@ -212,6 +220,8 @@ def header(signature: Signature, stem: str) -> str:
     """The C header: one function on plain pointers, with what the caller must keep to."""
     guard = f"METASCHED_{''.join(c if c.isalnum() else '_' for c in stem).upper()}_H"
     lines = [_describe(p) for p in signature.params]
+    for position, _, _ in signature.packed:
+        lines[position] += f", packed by {signature.symbol}_pack"
     lines += [f" *   {name}: the extent of that name" for name in signature.symbols]
     codes = [
         f" *   {FIRST_ASSERT + n}: {message.replace('*/', '* /')}"
@@ -239,12 +249,28 @@ def header(signature: Signature, stem: str) -> str:
         "",
         "/* Calls it `times` times and stops at the first failure, whose code it returns. */",
         f"int32_t {signature.symbol}_repeat({_parameters(signature, ['int64_t times'])});",
+        *_pack_lines(signature.pack),
         "#ifdef __cplusplus",
         "}",
         "#endif",
         "#endif",
         "",
     ])  # fmt: skip
+
+
+def _pack_lines(pack: Signature | None) -> list[str]:
+    """The declaration of the function that packs constant weights; nothing without any."""
+    if pack is None:
+        return []
+    return [
+        "",
+        f"/* {pack.symbol}: packs the constant weights for this very kernel, once and ahead of",
+        " * time; it returns 0 or a failure code as above. Parameters, in order:",
+        *[_describe(p) for p in pack.params],
+        *[f" *   {name}: the extent of that name" for name in pack.symbols],
+        " */",
+        f"int32_t {pack.symbol}({_parameters(pack)});",
+    ]
 
 
 def _describe(param: BufferArg | ScalarArg) -> str:

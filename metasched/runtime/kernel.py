@@ -12,6 +12,7 @@ from metasched.errors import BuildError, KernelError
 from metasched.runtime.arguments import Checker
 from metasched.runtime.export import Exported, export
 from metasched.runtime.native import Native
+from metasched.runtime.packing import Packer
 from metasched.runtime.timing import Timing, measure
 from metasched.target import Target
 
@@ -48,6 +49,7 @@ class Kernel:
         self._native = native
         self._call = native.call
         self._check = Checker(signature, self.name)
+        self._packer = Packer(signature, native) if signature.pack is not None else None
 
     def __call__(self, *arguments: Any) -> None:
         """Run on arrays and scalars in the order of the program's parameters.
@@ -58,6 +60,23 @@ class Kernel:
         code = self._call(*self._check(arguments))
         if code:
             raise KernelError(f"{self.name}: {self.signature.failure(code)}")
+
+    def pack(self, *weights: Any) -> Any:
+        """The constant weights as the kernel takes them: new arrays, made once, ahead of the calls.
+
+        The weights are the parameters that the function marks by `layout_free_buffers`, in the
+        order of the mark; the result is one array for one weight, a tuple for several. Another
+        kernel, even of the same function, may take them in another layout.
+
+        Raises KernelError when there is no such parameter, or naming the weight that does not fit.
+        """
+        if self._packer is None:
+            raise KernelError(
+                f"{self.name} has no constant weights to pack; mark them in the function by "
+                'T.func_attr({"layout_free_buffers": [positions]})'
+            )
+        packed = self._packer(weights)
+        return packed[0] if len(packed) == 1 else packed
 
     def time(
         self,

@@ -21,41 +21,52 @@ _C_TYPES: dict[str, Any] = {
 
 
 class Native:
-    """`call(*values)` and `repeat(*values, n)` as ctypes functions; both return the failure code.
+    """`call(*values)`, `repeat(*values, n)` and, where there are constant weights, `pack(*values)`
+    as ctypes functions; all return the failure code.
 
     The values are addresses, scalars and symbolic extents in the order of the C parameters.
     Python's lock is released while they run, and they may run in several threads at once.
     """
 
-    __slots__ = ("call", "repeat", "_keepalive")
+    __slots__ = ("call", "repeat", "pack", "_keepalive")
 
-    def __init__(self, signature: Signature, call: int, repeat: int, keepalive: Any) -> None:
-        types = [
-            ctypes.c_void_p if isinstance(p, BufferArg) else _c_type(p.dtype)
-            for p in signature.params
-        ]
-        types += [ctypes.c_int64] * len(signature.symbols)
+    def __init__(
+        self, signature: Signature, call: int, repeat: int, pack: int, keepalive: Any
+    ) -> None:
+        types = _types(signature)
         self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(call)
         self.repeat = ctypes.CFUNCTYPE(ctypes.c_int32, *types, ctypes.c_int64)(repeat)
+        packing = _types(signature.pack) if signature.pack else []
+        self.pack = ctypes.CFUNCTYPE(ctypes.c_int32, *packing)(pack)
         self._keepalive = keepalive
 
     @staticmethod
     def of(compiled: Compiled) -> Native:
         """Link an object into this process; BuildError when a foreign symbol is missing."""
         loaded = load(compiled)
-        keep = loaded.keepalive
-        return Native(compiled.signature, loaded.address, loaded.repeat_address, keep)
+        places = (loaded.address, loaded.repeat_address, loaded.pack_address)
+        return Native(compiled.signature, *places, loaded.keepalive)
 
     @staticmethod
     def of_library(path: Path, signature: Signature) -> Native:
         """Open a shared library; OSError when it cannot be loaded."""
         library = ctypes.CDLL(str(path))
+        names = [signature.symbol, f"{signature.symbol}_repeat"]
+        names += [signature.pack.symbol] if signature.pack else []
         try:
-            found = [getattr(library, f"{signature.symbol}{tail}") for tail in ("", "_repeat")]
+            found = [getattr(library, name) for name in names]
         except AttributeError as error:
             raise OSError(str(error)) from None
         addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found]
-        return Native(signature, addresses[0], addresses[1], library)
+        pack = addresses[2] if signature.pack else 0
+        return Native(signature, addresses[0], addresses[1], pack, library)
+
+
+def _types(signature: Signature) -> list[Any]:
+    """The C types of a function's parameters."""
+    params = signature.params
+    types = [ctypes.c_void_p if isinstance(p, BufferArg) else _c_type(p.dtype) for p in params]
+    return [*types, *[ctypes.c_int64] * len(signature.symbols)]
 
 
 def _c_type(dtype: str) -> Any:

@@ -1,0 +1,56 @@
+"""Packing constant weights: run once, ahead of the calls of the kernel that takes them packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from metasched.codegen.signature import Signature, extent_value
+from metasched.errors import KernelError
+from metasched.ir.dtype import DType
+from metasched.runtime.arguments import Checker
+from metasched.runtime.native import Native
+
+ALIGNMENT = 64
+"""Of packed arrays in bytes: a cache line, and the widest vector."""
+
+
+class Packer:
+    """The pack function of a kernel on NumPy arrays."""
+
+    def __init__(self, signature: Signature, native: Native) -> None:
+        assert signature.pack is not None
+        self._signature, self._native = signature.pack, native
+        self._count = len(signature.weights)
+        weights = replace(signature.pack, params=signature.pack.params[: self._count])
+        self._check = Checker(weights, f"{signature.symbol}.pack")
+
+    def __call__(self, weights: Sequence[Any]) -> tuple[np.ndarray[Any, Any], ...]:
+        """New arrays with the weights as the kernel takes them.
+
+        Raises KernelError naming the weight that does not fit.
+        """
+        pack, values = self._signature, self._check(weights)
+        given, symbols = values[: self._count], values[self._count :]
+        extents = dict(zip(pack.symbols, symbols, strict=True))
+        made = [
+            aligned_empty([extent_value(e, extents) for e in p.shape], DType(p.dtype).numpy)
+            for p in pack.buffers[self._count :]
+        ]
+        places = [array.__array_interface__["data"][0] for array in made]
+        code = self._native.pack(*given, *places, *symbols)
+        if code:
+            raise KernelError(f"{pack.symbol}: {pack.failure(code)}")
+        return tuple(made)
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array, not initialised, whose first element stands at a multiple of ALIGNMENT."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    found: np.ndarray[Any, Any] = raw[start : start + size].view(dtype).reshape(shape)
+    return found
