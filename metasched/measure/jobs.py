@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metasched.codegen.compile import Compiled, compile_func
-from metasched.codegen.signature import Signature
+from metasched.codegen.signature import BufferArg, Signature, extent_value
 from metasched.errors import MetaschedError
 from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
@@ -95,6 +95,14 @@ def shared_size(task: Task) -> int:
     return _Layout(task.arrays).size
 
 
+def _packed_array(param: BufferArg, extents: Mapping[str, int]) -> Array:
+    """A packed weight as an array between red zones."""
+    shape, strides = (
+        tuple(extent_value(e, extents) for e in which) for which in (param.shape, param.strides)
+    )
+    return Array(param.name, param.dtype, shape, strides, False, False, 0, 0, 0.0)
+
+
 def _compact_bytes(array: Array) -> int:
     count = int(np.prod(array.shape, dtype=np.int64))
     return count * DType(array.dtype).numpy.itemsize
@@ -111,6 +119,7 @@ class _Bench:
         self.initial = [self._map(a, p) for a, p in zip(task.arrays, layout.initial, strict=True)]
         self.expected = [self._map(a, p) for a, p in zip(task.arrays, layout.expected, strict=True)]
         self.arena = Arena(task.arrays)
+        self.packed: list[Arena] = []
         self.clean = False
 
     def _map(self, array: Array, place: int) -> NDArray[np.generic]:
@@ -129,8 +138,11 @@ class _Bench:
             self.arena.reset_zones()
         self.clean = True
 
-    def values(self, signature: Signature) -> list[Any]:
-        """The arguments of the C call."""
+    def values(self, native: Native, signature: Signature) -> list[Any]:
+        """The arguments of the C call; constant weights are packed now, into memory of their own.
+
+        Raises MetaschedError when packing fails.
+        """
         addresses = dict(zip((a.name for a in self.task.arrays), self.arena.addresses, strict=True))
         known = dict(self.task.values)
         buffers = iter(self.arena.addresses)
@@ -143,11 +155,34 @@ class _Bench:
             else:
                 number = known[param.name]
                 out.append(number if DType(param.dtype).is_float else int(number))
-        return [*out, *(int(known[s]) for s in signature.symbols)]
+        symbols = [int(known[s]) for s in signature.symbols]
+        if signature.pack is not None:
+            self._pack(native, signature, out)
+        return [*out, *symbols]
+
+    def _pack(self, native: Native, signature: Signature, values: list[Any]) -> None:
+        """Replace the constant weights among `values` by what the candidate packs them to."""
+        pack, extents = signature.pack, {n: int(v) for n, v in self.task.values}
+        assert pack is not None
+        arrays = [_packed_array(b, extents) for _, _, b in signature.packed]
+        room = Arena(arrays)
+        for number in range(len(arrays)):
+            room.poison(number)
+        given = [values[position] for position in signature.weights]
+        code = native.pack(*given, *room.addresses, *(extents[s] for s in pack.symbols))
+        if code:
+            raise MetaschedError(f"packing the constant weights failed: {pack.failure(code)}")
+        self.packed.append(room)
+        for position, address in zip(signature.weights, room.addresses, strict=True):
+            values[position] = address
+
+    def breach(self) -> str:
+        """Which red zone was written, that of a packed weight included; empty when none was."""
+        return next(filter(None, (room.breach() for room in (self.arena, *self.packed))), "")
 
     def fault(self) -> tuple[Status, str, float]:
         """What the last run did wrong (OK when nothing), and the largest difference."""
-        breach = self.arena.breach()
+        breach = self.breach()
         if breach:
             self.clean = False
             return Status.OUT_OF_BOUNDS, breach, 0.0
@@ -175,6 +210,7 @@ def _bench(task: Task, fd: int) -> _Bench:
         while len(_BENCHES) >= 2:
             _BENCHES.pop(next(iter(_BENCHES)))
         _BENCHES[task.key] = _Bench(task, fd, write=False)
+    _BENCHES[task.key].packed.clear()
     return _BENCHES[task.key]
 
 
@@ -230,13 +266,13 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
 
 def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:
     bench.restore()
-    values = bench.values(compiled.signature)
+    values = bench.values(native, compiled.signature)
     start = time.perf_counter()
     code = native.call(*values)
     seconds = time.perf_counter() - start
     if code:
         raise MetaschedError(f"the unscheduled program failed: {compiled.signature.failure(code)}")
-    breach = bench.arena.breach()
+    breach = bench.breach()
     if breach:
         raise MetaschedError(f"the unscheduled program {breach}")
     for number, array in enumerate(bench.task.arrays):
@@ -263,7 +299,7 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
     bench = _bench(task, fd)
     native = Native.of(compiled)
     bench.restore()
-    values = bench.values(compiled.signature)
+    values = bench.values(native, compiled.signature)
     begin = time.perf_counter()
     code = native.call(*values)
     first = time.perf_counter() - begin
@@ -279,7 +315,7 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
     begin = time.perf_counter()
     samples = _samples(native, values, first, plan)
     spent = time.perf_counter() - begin + first
-    breach = bench.arena.breach()
+    breach = bench.breach()
     if breach:
         bench.clean = False
         return Trial(Status.OUT_OF_BOUNDS, (), f"{breach} when called again", spent, checked, how)
@@ -337,7 +373,8 @@ def interleave(
     bench.restore()
     runs = []
     for compiled in (a, b):
-        native, values = Native.of(compiled), bench.values(compiled.signature)
+        native = Native.of(compiled)
+        values = bench.values(native, compiled.signature)
 
         def repeat(count: int, native: Native = native, values: list[Any] = values) -> None:
             native.repeat(*values, count)
