@@ -37,6 +37,7 @@ from metasched.ir.expr import (
 from metasched.ir.func import IRModule
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt
+from metasched.lower.packing import PREPROC
 
 UNKNOWN_EXTENT = 64
 """What a symbolic extent is taken for."""
@@ -175,6 +176,8 @@ class _Walker:
     ) -> None:
         block = realize.block
         if block.annotations:
+            if block.annotations.get(PREPROC):
+                return  # it runs ahead of time and is not part of what is timed
             unroll = _unroll_step(block.annotations, unroll)
         if block.iter_vars:
             roles = dict(roles)

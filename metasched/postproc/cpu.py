@@ -6,6 +6,7 @@ from metasched.postproc.base import POSTPROCS, Postproc
 from metasched.postproc.dynamic_loop import DisallowDynamicLoop
 from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectorizeUnroll
 from metasched.postproc.reduction_block import RewriteReductionBlock
+from metasched.postproc.rewrite_layout import RewriteLayout
 from metasched.postproc.size_limits import LimitCode, LimitStack, LimitVector
 from metasched.target import Target
 
@@ -18,6 +19,7 @@ def cpu_postprocs(target: Target) -> tuple[Postproc, ...]:
         LimitVector(),
         LimitCode(),
         RewriteReductionBlock(),
+        RewriteLayout(),
         LimitStack(),
     )
 

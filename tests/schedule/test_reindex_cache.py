@@ -121,6 +121,20 @@ def test_layouts_with_gaps_and_offsets():
     check_transform(elementwise, sch)
 
 
+@T.prim_func
+def unit(A: T.Buffer((1, 8), "float32"), B: T.Buffer((1, 8), "float32")):
+    for i, j in T.grid(1, 8):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + T.float32(1)
+
+
+def test_an_iterator_of_one_value_may_be_left_out():
+    sch = Schedule(unit, check=True)
+    sch.reindex_cache_read("B", 0, "global", lambda i, j: (j // 4, j % 4))
+    check_transform(unit, sch)
+
+
 def test_refusals():
     sch = Schedule(elementwise)
 

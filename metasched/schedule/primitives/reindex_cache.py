@@ -10,7 +10,7 @@ from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import Expr
+from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, Stmt
 from metasched.schedule import edit
 from metasched.schedule.checks import require_root_free, require_scope_name
@@ -46,7 +46,8 @@ def reindex_cache_read(
 
     requires  a known storage scope; a leaf block that reads the buffer at one place and does not
               write it; at most one writer of the buffer in the scope, before the block; the map
-              uses the iterators that the buffer's indices use, and tells them
+              uses the iterators that the buffer's indices use, and tells them (one of a single
+              value may be left out)
     rewrite   B[i, j] = A[i, j] -> A_local[j, i] = A[i, j]; B[i, j] = A_local[j, i]
     """
     realize, buffer = _subject(state, block, "read", read_buffer_index, storage_scope)
@@ -155,10 +156,11 @@ def _laid_out(
 def _require_same_iters(
     state: State, block: Block, buffer: Buffer, old: Any, new: Any, realize: BlockRealize
 ) -> None:
-    """The map uses exactly the iterators of the old indices, and each can be told from the new."""
+    """The map uses exactly the iterators of the old indices, but for those of a single value."""
     before = {v.var for v in covered_iters(block, old)}
     after = {v.var for v in covered_iters(block, new)}
-    odd = sorted(v.name for v in before ^ after)
+    single = {v.var for v in block.iter_vars if as_int(v.dom.extent) == 1}
+    odd = sorted(v.name for v in (before ^ after) - single)
     if odd:
         raise state.error(
             "other-iterators",

@@ -63,7 +63,7 @@ class DepthBlocking:
             return [sch]
         depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
         found = [sch]
-        for pack in plan.packable:
+        for pack in (*plan.packable, *plan.ahead):
             if pack is None or depth < self.shallow:
                 continue
             variant = sch.copy()
@@ -97,7 +97,8 @@ class DepthBlocking:
         sch.compute_at(partial, place, preserve_unit_loops=True)
         results = _register_results(tiles, every, plan, width)
         self._inner(sch, partial, 2 + len(levels[_MIDDLE]), plan, width, results)
-        self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
+        if pack not in plan.ahead:
+            self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
         vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         if finish is not None:
             sch.reverse_compute_at(finish, outer, preserve_unit_loops=True)

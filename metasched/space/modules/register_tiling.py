@@ -100,19 +100,24 @@ class RegisterTiling:
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
         position = node.iter_vars.index(vector)
         packable: list[Operand | None] = [None]
+        ahead: tuple[Operand, ...] = ()
         if self.pack:
             operands = lane_operands(node, vector.var)
-            if any(not o.contiguous for o in operands):
+            free = sch.state.func_of(sch.state.block(block))[1].constants
+            ahead = tuple(o for o in operands if node.reads[o.index].buffer in free)
+            now = [o for o in operands if o not in ahead]
+            if any(not o.contiguous for o in now):
                 packable = []
-            packable += [o for o in operands if not o.contiguous or o.bytes > SMALL_PANEL]
+            packable += [o for o in now if not o.contiguous or o.bytes > SMALL_PANEL]
             if not widths and len(operands) == 1 and extent > lanes // 2 > 0:
                 steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
-                return Plan(position, (lanes,), tuple(operands), (steps or [1])[0] * lanes)
+                step = (steps or [1])[0] * lanes
+                return Plan(position, (lanes,), tuple(operands), step, ahead)
         if not widths:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths[0] < 2:
             return None
-        return Plan(position, tuple(widths), tuple(packable))
+        return Plan(position, tuple(widths), tuple(packable), ahead=ahead)
 
     def _rows(self, sch: Schedule, axis: Axis, levels: int) -> list[ExprRV]:
         """The sampled tile of an axis that is not the vectors'."""
@@ -174,7 +179,7 @@ class RegisterTiling:
         most = _together(sch, finish, lane, max(plan.widths))
         wide = width if most >= max(plan.widths) else most
         vectors(sch, inner_loops(sch, finish, depth), lane, wide)
-        if panel is not None:
+        if panel is not None and pack not in plan.ahead:
             self.fill(sch, panel, outer, plan, width)
         for loop in levels[_UNROLLED]:
             sch.unroll(loop)
@@ -356,12 +361,14 @@ class RegisterTiling:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is fixed for a block: its vector iterator, widths to draw from, variants of packing;
-    the columns run on to a multiple of `step`."""
+    the columns run on to a multiple of `step`. Constant operands, which are packed ahead of time,
+    are in `ahead`: a panel of theirs stays where nothing else is."""
 
     vector: int
     widths: tuple[int, ...]
     packable: tuple[Operand | None, ...]
     step: int = 1
+    ahead: tuple[Operand, ...] = ()
 
 
 def _waste(extent: int, multiple: int) -> float:

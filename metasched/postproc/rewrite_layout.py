@@ -1,0 +1,175 @@
+"""rewrite_layout: constant weights are packed ahead of time, in the order in which they are read.
+
+For each parameter that `layout_free_buffers` marks: the one block that reads it does so through a
+copy, indexed by the digits of the block's iterators that its loops run over, outermost loop first.
+
+    for j0, k, j1 in T.grid(4, 16, 8):               for ...:  # layout_rewrite_preproc
+        C[.., j0*8 + j1] += .. * B[k, j0*8 + j1]  ->     P[j // 8, k, j % 8] = B[k, j]
+                                                     for j0, k, j1 in T.grid(4, 16, 8):
+                                                         C[.., j0*8 + j1] += .. * P[j0, k, j1]
+
+The kernel then reads the weight from its first to its last element. What the copy costs is paid
+once (see `lower.packing`). After TVM's RewriteLayout, which inverts the accesses; a copy by the
+block's iterators needs no inverse, so that any indices will do (phases of a transposed
+convolution, groups), as long as no element is stored twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from metasched.analysis.access import accesses
+from metasched.analysis.scope import Child, Scope
+from metasched.arith.indexmap import IndexMap
+from metasched.arith.iterform import NotAffine, Reader
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.visit import free_vars, substitute
+from metasched.lower.packing import PREPROC
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.rebind import ranges_of
+from metasched.schedule.schedule import Schedule
+from metasched.space.finish import take_back
+from metasched.space.strides import iter_stride
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteLayout:
+    """See the file's docstring. A weight that several blocks read, at several places or in windows
+    that overlap, stays as it is; a stage that only prepares it runs ahead of time with it."""
+
+    @property
+    def name(self) -> str:
+        return "rewrite_layout"
+
+    def __call__(self, sch: Schedule, target: Target) -> None:
+        several = len(sch.mod.functions) > 1
+        for name, func in sch.mod.functions.items():
+            for weight in func.constants if func.is_schedulable else ():
+                self._rewrite(sch, name, weight, name if several else None)
+
+    def _rewrite(self, sch: Schedule, name: str, weight: Buffer, func: str | None) -> None:
+        while True:
+            scope = Scope.of(sch.mod[name].root)
+            readers = scope.readers(weight)
+            if len(readers) != 1:
+                return
+            (reader,) = readers
+            made = _prepared(scope, reader, weight)
+            if made is None:
+                break
+            sch.annotate(sch.get_block(reader.block.name, func), PREPROC, True)
+            weight = made
+        layout = _layout(reader, weight)
+        if layout is None:
+            return
+        steps = len(sch.trace)
+        try:
+            _pack(sch, sch.get_block(reader.block.name, func), weight, layout)
+        except ScheduleError:
+            take_back(sch, steps)
+
+
+def _pack(sch: Schedule, block: BlockRV, weight: Buffer, layout: IndexMap) -> None:
+    """Let the block read a copy in a layout, and the copy go through the weight in its order."""
+    reads = [r.buffer for r in sch.get(block).reads]
+    copy = sch.reindex_cache_read(block, reads.index(weight), "global", layout)
+    (source,) = [a for a in accesses(sch.get(copy)) if not a.is_write]
+    moves = [iter_stride(source, v.var) or 0 for v in sch.get(copy).iter_vars]
+    order = sorted(range(len(moves)), key=lambda n: -moves[n])
+    if order != sorted(order):
+        loops = sch.get_loops(copy)
+        sch.reorder(*(loops[n] for n in order))
+    sch.annotate(copy, PREPROC, True)
+
+
+def _prepared(scope: Scope, reader: Child, weight: Buffer) -> Buffer | None:
+    """What a stage alone in its nest makes of the weight and of nothing else."""
+    block = reader.block
+    (*others, output) = {r.buffer for r in block.writes}
+    alone = not reader.loops or len(scope.under(reader.loops[0])) == 1
+    inside = output in scope.block.alloc_buffers and scope.writers(output) == [reader]
+    if others or not alone or not inside or {r.buffer for r in block.reads} - {output} != {weight}:
+        return None
+    return output
+
+
+def _layout(child: Child, weight: Buffer) -> IndexMap | None:
+    """The layout in which the block reads the weight front to back; None where it stays."""
+    block = child.block
+    places = {a.indices for a in accesses(block) if a.buffer is weight}
+    if len(places) != 1:
+        return None
+    (indices,) = places
+    used = set().union(*(free_vars(i) for i in indices))
+    covered = [n for n, v in enumerate(block.iter_vars) if v.var in used]
+    sizes = {n: as_int(block.iter_vars[n].dom.extent) or 0 for n in covered}
+    whole = math.prod(as_int(n) or 0 for n in weight.shape)
+    if not 0 < math.prod(sizes.values()) <= whole:
+        return None
+    point = [Var(f"i{n}", v.var.dtype) for n, v in enumerate(block.iter_vars)]
+    digits = _merged(sorted(d for n in covered for d in _digits(child, n, sizes[n])))
+    outputs = [d.of(point[d.iterator], sizes[d.iterator]) for d in digits]
+    own = {p: v.var for p, v in zip(point, block.iter_vars, strict=True)}
+    plain = [i for i, n in zip(indices, weight.shape, strict=True) if as_int(n) != 1]
+    if [substitute(o, own) for o in outputs] == plain:
+        return None
+    return IndexMap(tuple(point), tuple(outputs))
+
+
+class _Digit(NamedTuple):
+    """(iterator // scale) % extent, and where the loops run over it, the outermost first."""
+
+    place: tuple[int, int]
+    iterator: int
+    scale: int
+    extent: int
+
+    def of(self, value: Expr, size: int) -> Expr:
+        """The digit of an iterator of `size` values."""
+        digit = value // self.scale if self.scale > 1 else value
+        return digit if self.scale * self.extent >= size else digit % self.extent
+
+
+def _digits(child: Child, position: int, size: int) -> list[_Digit]:
+    """The digits of an iterator that the loops run over; one where they make no number of them."""
+    loops = {loop.var: n for n, loop in enumerate(child.loops)}
+    value = child.realize.iter_values[position]
+    first = min((n for var, n in loops.items() if var in free_vars(value)), default=0)
+    whole = [_Digit((first, 0), position, 1, size)]
+    try:
+        splits, base = Reader(ranges_of(child.loops), keep_units=False).read(value)
+    except NotAffine:
+        return whole
+    found: list[_Digit] = []
+    for split in splits:
+        numbers = (split.lower, split.extent, split.scale)
+        if not isinstance(split.mark.source, Var) or not all(isinstance(n, int) for n in numbers):
+            return whole
+        lower, extent, scale = (int(n) for n in numbers)  # type: ignore[arg-type]
+        if extent > 1:
+            found.append(_Digit((loops[split.mark.source], -lower), position, scale, extent))
+    reach = 1
+    for digit in sorted(found, key=lambda d: d.scale):
+        if digit.scale != reach:
+            return whole
+        reach *= digit.extent
+    exact = base.const == 0 and not base.terms and reach >= size
+    return found if exact else whole
+
+
+def _merged(digits: Sequence[_Digit]) -> list[_Digit]:
+    """Neighbours that together are one digit joined."""
+    out: list[_Digit] = []
+    for digit in digits:
+        last = out[-1] if out else None
+        if last and last.iterator == digit.iterator and last.scale == digit.scale * digit.extent:
+            digit = digit._replace(place=last.place, extent=digit.extent * last.extent)
+            out.pop()
+        out.append(digit)
+    return out
