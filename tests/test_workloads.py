@@ -159,3 +159,15 @@ def test_taps_count_only_what_lies_inside():
     assert taps((5,), 3, 1, 1) == 13
     assert taps((5, 5), 3, 1, 1) == 169
     assert taps((4,), 3, 1, 2, dilation=2) == 8
+
+
+def test_constant_weights_are_a_mark():
+    for name in workloads.names():
+        work = workloads.get(name)
+        if name in ("tbg", "nrm", "sfm"):
+            with pytest.raises(ValueError, match=f"{name} has no weights that could be constant"):
+                work.func(constant_weights=True)
+            continue
+        (weight,) = work.func(constant_weights=True).constants
+        assert weight.name == ("Y" if name.startswith("gmm") else "W")
+        assert not work.func().constants

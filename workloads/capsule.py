@@ -72,6 +72,6 @@ WORKLOADS = (
         "cap", "N H W CI CO kernel stride pad", cap, cap_reference,
         ((1, 8, 8, 32, 32, 3, 1, 1), (1, 16, 16, 32, 32, 3, 2, 1),
          (1, 16, 16, 8, 16, 3, 2, 1), (1, 8, 8, 16, 16, 3, 1, 1)),
-        cap_flops,
+        cap_flops, weights=(1,),
     ),
 )  # fmt: skip

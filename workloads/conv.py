@@ -158,7 +158,14 @@ def c2d_flops(shape: Shape) -> float:
 
 def _low_precision(name: str, x: str, w: str, y: str) -> Workload:
     return Workload(
-        name, C2D_PARAMETERS, lambda s: c2d(s, x, w, y), conv_reference, C2D_SHAPES, c2d_flops, x
+        name,
+        C2D_PARAMETERS,
+        lambda s: c2d(s, x, w, y),
+        conv_reference,
+        C2D_SHAPES,
+        c2d_flops,
+        x,
+        weights=(1,),
     )
 
 
@@ -167,18 +174,20 @@ WORKLOADS = (
         "c1d", "N L CI CO kernel stride pad", c1d, conv_reference,
         ((1, 256, 64, 128, 3, 2, 1), (1, 128, 128, 256, 1, 2, 0),
          (1, 64, 256, 256, 5, 1, 2), (1, 32, 512, 512, 3, 1, 1)),
-        lambda shape: conv_flops(1, shape),
+        lambda shape: conv_flops(1, shape), weights=(1,),
     ),
-    Workload("c2d", C2D_PARAMETERS, c2d, conv_reference, C2D_SHAPES, c2d_flops),
+    Workload(
+        "c2d", C2D_PARAMETERS, c2d, conv_reference, C2D_SHAPES, c2d_flops, weights=(1,),
+    ),
     Workload(
         "c3d", "N D H W CI CO kernel stride pad", c3d, conv_reference,
         ((1, 16, 14, 14, 256, 256, 3, 1, 1), (1, 16, 224, 224, 3, 64, 7, 2, 3),
          (1, 16, 56, 56, 64, 64, 1, 1, 0), (1, 16, 7, 7, 512, 512, 3, 1, 1)),
-        lambda shape: conv_flops(3, shape),
+        lambda shape: conv_flops(3, shape), weights=(1,),
     ),
     Workload(
         "dil", C2D_PARAMETERS + " dilation", c2d, conv_reference,
-        tuple((*shape, 2) for shape in C2D_SHAPES), c2d_flops,
+        tuple((*shape, 2) for shape in C2D_SHAPES), c2d_flops, weights=(1,),
     ),
     _low_precision("c2d_u8s8s32", "uint8", "int8", "int32"),
     _low_precision("c2d_s8s8s32", "int8", "int8", "int32"),

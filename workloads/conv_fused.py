@@ -79,6 +79,6 @@ WORKLOADS = (
         "cbr", C2D_PARAMETERS, cbr, cbr_reference,
         ((1, 28, 28, 128, 256, 1, 2, 0), (1, 224, 224, 3, 64, 7, 2, 3),
          (1, 56, 56, 64, 128, 3, 2, 1), (1, 7, 7, 512, 512, 3, 1, 1)),
-        c2d_flops,
+        c2d_flops, weights=(1,),
     ),
 )  # fmt: skip

@@ -117,12 +117,12 @@ WORKLOADS = (
         "grp", "N H W CI CO kernel stride pad dilation groups", grp, grp_reference,
         ((1, 14, 14, 256, 256, 3, 1, 1, 1, 4), (1, 56, 56, 64, 128, 3, 2, 1, 1, 4),
          (1, 56, 56, 64, 64, 1, 1, 0, 1, 4), (1, 7, 7, 512, 512, 3, 1, 1, 1, 4)),
-        grp_flops,
+        grp_flops, weights=(1,),
     ),
     Workload(
         "dep", "N H W C kernel stride pad", dep, dep_reference,
         ((1, 112, 112, 32, 3, 1, 1), (1, 112, 112, 64, 3, 2, 1),
          (1, 14, 14, 512, 3, 2, 1), (1, 7, 7, 1024, 3, 1, 1)),
-        dep_flops,
+        dep_flops, weights=(1,),
     ),
 )  # fmt: skip

@@ -128,6 +128,6 @@ WORKLOADS = (
         "t2d", "N H W CI CO kernel stride pad", t2d, t2d_reference,
         ((1, 8, 8, 256, 128, 4, 2, 1), (1, 4, 4, 512, 256, 4, 2, 1),
          (1, 16, 16, 128, 64, 4, 2, 1), (1, 32, 32, 64, 3, 4, 2, 1)),
-        t2d_flops,
+        t2d_flops, weights=(1,),
     ),
 )  # fmt: skip

@@ -88,12 +88,19 @@ TBG_SHAPES = ((1, 128, 16, 64), (1, 128, 12, 64), (1, 64, 12, 128), (1, 128, 12,
 
 def _low_precision(name: str, x: str, y: str, z: str) -> Workload:
     return Workload(
-        name, "B N M K", lambda s: gmm(s, x, y, z), gmm_reference, GMM_SHAPES, gmm_flops, x
+        name,
+        "B N M K",
+        lambda s: gmm(s, x, y, z),
+        gmm_reference,
+        GMM_SHAPES,
+        gmm_flops,
+        x,
+        weights=(1,),
     )
 
 
 WORKLOADS = (
-    Workload("gmm", "B N M K", gmm, gmm_reference, GMM_SHAPES, gmm_flops),
+    Workload("gmm", "B N M K", gmm, gmm_reference, GMM_SHAPES, gmm_flops, weights=(1,)),
     Workload("tbg", "batch sequence heads dim", tbg, tbg_reference, TBG_SHAPES, tbg_flops),
     _low_precision("gmm_u8s8s32", "uint8", "int8", "int32"),
     _low_precision("gmm_s8s8s32", "int8", "int8", "int32"),

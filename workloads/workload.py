@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from metasched.ir.buffer import Buffer
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import LAYOUT_FREE, PrimFunc
 
 Shape = tuple[int, ...]
 
@@ -27,6 +27,7 @@ class Workload:
         flops: shape -> floating-point (or integer) operations; a multiply-add counts as 2, and
             only taps inside the input count.
         dtype: type of the inputs (of the first, where they differ).
+        weights: positions of the inputs that are the same in every call of a trained network.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Workload:
     shapes: tuple[Shape, ...]
     flops: Callable[[Shape], float]
     dtype: str = "float32"
+    weights: tuple[int, ...] = ()
 
     def shape_of(self, values: Shape | None = None) -> Shape:
         """`values` checked against the parameters; None gives the first usual shape.
@@ -53,9 +55,21 @@ class Workload:
                 raise ValueError(f"{self.name}: {name} cannot be {value}")
         return tuple(int(v) for v in values)
 
-    def func(self, shape: Shape | None = None) -> PrimFunc:
-        """The program for a shape (default: the first usual one)."""
-        return self.build(self.shape_of(shape))
+    def func(self, shape: Shape | None = None, constant_weights: bool = False) -> PrimFunc:
+        """The program for a shape (default: the first usual one).
+
+        Args:
+            constant_weights: mark the weights as constant, so that a schedule may have them packed
+                ahead of time.
+
+        Raises ValueError for a wrong shape, and for constant weights where there are none.
+        """
+        func = self.build(self.shape_of(shape))
+        if not constant_weights:
+            return func
+        if not self.weights:
+            raise ValueError(f"{self.name} has no weights that could be constant")
+        return func.with_attr(LAYOUT_FREE, list(self.weights))
 
     def inputs(self, shape: Shape | None = None, seed: int = 0, integers: bool = True) -> list[Any]:
         """Arrays for the inputs: small integers (sums are exact) or normally distributed values."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from metasched import workloads
 from metasched.codegen.peak import measured_peak
-from metasched.commands.source import add_target, shape_of
+from metasched.commands.source import CONSTANT, add_target, shape_of
 from metasched.errors import MetaschedError
 from metasched.report.compare import (
     KNOWN,
@@ -41,6 +41,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--all-shapes", action="store_true", help="every usual shape, not the first"
     )
+    parser.add_argument("--constant-weights", action="store_true", help=CONSTANT)
     parser.add_argument("--against", default="numpy", help=f"peers: {','.join(KNOWN)}")
     parser.add_argument("--tvm-record", metavar="FILE", help="JSON list of {op, shape, seconds}")
     parser.add_argument("--trials", type=int, help="of each tuning run (default 64)")
@@ -103,10 +104,11 @@ def _one(
     """The rows of one operator and shape; None when Ctrl-C ended its tuning."""  # fmt: skip
     op, shape = case
     work = workloads.get(op)
+    constant = arguments.constant_weights and bool(work.weights)
     with progress(peak) as observer:
         result = tune(
-            work.func(shape), trials=arguments.trials, work_dir=folder, name=op, target=target,
-            seed=arguments.seed, observer=observer,
+            work.func(shape, constant), trials=arguments.trials, work_dir=folder, name=op,
+            target=target, seed=arguments.seed, observer=observer,
         )  # fmt: skip
     if result.ended == "interrupted":
         return None

@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
 def run_replay(arguments: argparse.Namespace) -> int:
     """Show the scheduled program; a trace for something else is explained, and with --strict
     also an error. A broken file is always one."""
-    program = load(arguments.program, arguments.shape)
+    program = load(arguments.program, arguments.shape, arguments.constant_weights)
     try:
         sch = replay(arguments.trace, program.func, target=arguments.target)
     except TraceMiss as error:

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(stored.workload)
         print(steps)
         return 0
-    program = load(arguments.program, arguments.shape)
+    program = load(arguments.program, arguments.shape, arguments.constant_weights)
     if arguments.what == "script":
         text = script(program.func, program.name)
     else:

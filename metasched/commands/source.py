@@ -12,6 +12,8 @@ from metasched import workloads
 from metasched.errors import MetaschedError
 from metasched.ir.func import IRModule, PrimFunc
 
+CONSTANT = "the weights are the same in every call: they are packed ahead of time"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -32,6 +34,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     """The arguments that name a program."""
     parser.add_argument("program", help="a workload (gmm, c2d, ...) or FILE.py:FUNCTION")
     parser.add_argument("--shape", help="numbers separated by commas, for a workload")
+    parser.add_argument("--constant-weights", action="store_true", help=CONSTANT)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +42,21 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="native (default), a tag, or features")
 
 
-def load(text: str, shape: str | None) -> Program:
+def load(text: str, shape: str | None, constant_weights: bool = False) -> Program:
     """The program that the arguments name; MetaschedError says what is wrong with them."""
     if ":" in text or text.endswith(".py"):
+        if constant_weights:
+            raise MetaschedError(
+                "--constant-weights is for workloads; a function of a file marks its own by "
+                'T.func_attr({"layout_free_buffers": [positions]})'
+            )
         return _from_file(text, shape)
     dims = shape_of(text, shape)
-    return Program(text, workloads.get(text).func(dims), text, dims)
+    try:
+        func = workloads.get(text).func(dims, constant_weights)
+    except ValueError as error:
+        raise MetaschedError(f"--constant-weights: {error}") from None
+    return Program(text, func, text, dims)
 
 
 def shape_of(workload: str, text: str | None) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, report, and return 0 when a right candidate was found and its trace written."""
-    program = load(arguments.program, arguments.shape)
+    program = load(arguments.program, arguments.shape, arguments.constant_weights)
     target = Target.of(arguments.target)
     peak = measured_peak(target, "float32", target.num_cores)
     with progress(peak, arguments.time_limit) as observer:

@@ -69,6 +69,11 @@ def test_a_file_without_the_function_says_which_it_has(cli, program):
     refused(cli("show", f"{program}:scail"), "no function 'scail'", "scale, shift")
     refused(cli("show", program), "no function ''", "scale, shift")
     refused(cli("show", f"{program}:scale", "--shape", "1"), "--shape is for workloads")
+    refused(
+        cli("show", f"{program}:scale", "--constant-weights"),
+        "--constant-weights is for workloads; a function of a file marks its own by T.func_attr",
+    )
+    refused(cli("show", "sfm", "--constant-weights"), "sfm has no weights that could be constant")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,23 @@ def test_a_second_run_measures_nothing_again_and_its_text_says_everything(cli, t
     assert events.count("TrialDone") == 4
 
 
+def test_constant_weights_from_tuning_to_the_exported_files(cli, made_up, tmp_path):
+    argument = ("gmm", "--shape", "1,16,64,16", "--constant-weights")
+    ran = cli("tune", *argument, "--trials", 4, "--no-peer", "--json")
+    assert ran.code == 0, ran.err
+    trace = ran.json()["best"]["trace"]
+    replayed = cli("replay", trace, *argument)
+    assert replayed.code == 0 and '"layout_free_buffers": [1]' in replayed.out
+    assert (
+        cli("replay", trace, *argument[:3], "--strict").code == 3
+    )  # without them: another program
+    assert cli("build", trace, "-o", tmp_path / "out").code == 0
+    assert (
+        "int32_t gmm_pack(const float *Y, float *Y_packed);"
+        in (tmp_path / "out" / "gmm.h").read_text()
+    )
+
+
 # -- using what was tuned --------------------------------------------------------------------------
 
 

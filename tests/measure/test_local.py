@@ -29,9 +29,14 @@ from metasched.ir.expr import EQ, Var, as_expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import call
 from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
+from metasched.lower.packing import PREPROC
 from metasched.measure.candidate import Status
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
+from metasched.schedule.schedule import Schedule
+from metasched.script.parser import parse
+from metasched.script.printer import script
+from metasched.workloads import get
 
 OPTIONS = MeasureOptions(
     build_timeout=1.0, run_timeout=0.7, build_workers=1, sample_ms=0.1, samples=3
@@ -252,3 +257,26 @@ def test_closed_runner_and_foreign_target():
             os.kill(pid, 0)
     with pytest.raises(MeasureError, match="cannot run here: it was made for kind 'cuda'"):
         LocalRunner(scale(), target="nvidia/nvidia-v100")
+
+
+def test_constant_weights_are_packed_before_a_candidate_runs():
+    """The check is against the program on the weights as they are."""
+    func = get("gmm").func((1, 8, 16, 8), constant_weights=True)
+    sch = Schedule(func)
+    copy = sch.reindex_cache_read("Z", 1, "global", lambda b, n, m, k: (m // 8, k, m % 8))
+    sch.annotate(copy, PREPROC, True)
+    good, store = script(sch.func), "Y_global[v1 // 8, v2, v1 % 8] = Y[v0, v2, v1]"
+    assert store in good
+    wrong = parse(good.replace(store, store.replace("Y[v0, v2, v1]", "Y[v0, 7 - v2, v1]")))
+    outside = parse(good.replace(store, store.replace("v1 // 8", "v1 // 8 + 1")))
+    with LocalRunner(func, options=OPTIONS) as made:
+        outcome = one(made, sch.func)
+        assert outcome.ok and outcome.check == "exact"
+        assert made.verify(candidate(sch.func)).ok
+        a, b = made.interleave(candidate(sch.func), candidate(func), rounds=2)
+        assert min(*a, *b) > 0
+        assert one(made, wrong).status is Status.WRONG_RESULT
+        found = one(made, outside)
+        assert found.status is Status.OUT_OF_BOUNDS
+        assert "elements past the end of Y_packed" in found.message
+        assert one(made, sch.func).ok
