@@ -64,9 +64,8 @@ def operand(target: BufferStore, var: Var) -> Expr | None:
         return None
     own = BufferLoad(target.buffer, target.indices)
     for before, added in ((value.a, value.b), (value.b, value.a)):
-        if before is own and target.buffer not in {
-            x.buffer for x in walk_exprs(added) if isinstance(x, BufferLoad)
-        }:
+        read = {x.buffer.data for x in walk_exprs(added) if isinstance(x, BufferLoad)}
+        if before is own and target.buffer.data not in read:
             return added
     return None
 
