@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import INF
-from metasched.arith.itermap import conjuncts, detect_iter_map
+from metasched.arith.itermap import conjuncts, detect_iter_map, narrowed_ranges
 from metasched.arith.linear import Linear, emit, factors, multiply, without
 from metasched.ir.buffer import BufferRegion, Range
 from metasched.ir.dtype import DType
@@ -304,12 +304,8 @@ def lower_region(
     if found.error is not None:
         return None
     an = analyzer or Analyzer()
-    used = frozenset().union(*(free_vars(r.min) for r in region)) & ranges.keys()
-    first = {v: r.min for v, r in ranges.items()}
-    for condition in conjuncts(predicate):  # where it limits no index it may leave out everything
-        idle = free_vars(condition).isdisjoint(used)
-        if idle and not _running(an, ranges, condition).prove(substitute(condition, first)):
-            return None
+    if predicate is not TRUE and not _runs(region, ranges, predicate, an):
+        return None
     result: list[Range] = []
     for r, total in zip(region, found.sums, strict=True):
         if not total.splits:
@@ -335,6 +331,30 @@ def _running(an: Analyzer, ranges: Mapping[Var, Range], condition: Expr) -> Anal
         if symbols and symbols.isdisjoint(ranges) and symbols.isdisjoint(an.ranges):
             an = an.assume(extent >= least)
     return an
+
+
+def _runs(
+    region: Sequence[Range], ranges: Mapping[Var, Range], predicate: Expr, analyzer: Analyzer
+) -> bool:
+    """Whether the predicate does no more than narrow what the indices run over.
+
+    A condition on what no index runs over may leave out everything, and so may one that leaves an
+    iterator no value.
+    """
+    narrowed = narrowed_ranges(ranges, predicate)
+    running: set[Var] = set()
+    for var in frozenset().union(*(free_vars(r.min) for r in region)) & ranges.keys():
+        left = as_int(narrowed[var].extent)
+        if left is not None and left < 1:
+            return False
+        if as_int(ranges[var].extent) != 1:
+            running.add(var)
+    first = {v: r.min for v, r in ranges.items()}
+    return all(
+        _running(analyzer, ranges, condition).prove(substitute(condition, first))
+        for condition in conjuncts(predicate)
+        if free_vars(condition).isdisjoint(running)
+    )
 
 
 def union_regions(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Range]:

@@ -20,7 +20,7 @@ from metasched.arith.intset import (
 )
 from metasched.arith.text import text
 from metasched.ir.buffer import Buffer, BufferRegion, Range
-from metasched.ir.expr import Expr, Var, as_expr, floordiv
+from metasched.ir.expr import Expr, Var, as_expr, floordiv, logical_and
 
 from .enumeration import X, Y, Z, assignments, bounds_for, boxes, evaluate, integers
 
@@ -73,21 +73,30 @@ def test_affine_intervals_are_exact(coefficients: list[int], const: int, ranges:
         min_size=2,
         max_size=2,
     ),
-    st.integers(1, 6),
-    st.integers(1, 6),
+    st.tuples(st.integers(0, 7), st.integers(1, 6)),
+    st.tuples(st.integers(0, 7), st.integers(1, 6)),
+    st.lists(
+        st.tuples(st.integers(-4, 4), st.sampled_from([-4, -1, 0, 1, 2]), st.integers(-3, 12)),
+        max_size=2,
+    ),
 )
-def test_lower_regions_are_reached(axes: list, a: int, b: int) -> None:
-    ranges = {X: R(0, a), Y: R(0, b)}
+def test_lower_regions_are_reached(axes: list, a: tuple, b: tuple, conditions: list) -> None:
+    """Each condition is (c, d, bound): c * x + d * y < bound."""
+    ranges = {X: R(*a), Y: R(*b)}
     region = [Range.of(v * s, e) for v, s, e in axes]
-    found = lower_region(region, ranges)
+    predicate = as_expr(True)
+    for c, d, bound in conditions:
+        predicate = logical_and(predicate, X * c + Y * d < as_expr(bound))
+    found = lower_region(region, ranges, predicate)
     if found is None:
         return
     touched = set()
-    for x in range(a):
-        for y in range(b):
-            at = {X: x, Y: y}
-            (u, s, m), (v, t, n) = axes
-            touched |= {(at[u] * s + p, at[v] * t + q) for p in range(m) for q in range(n)}
+    for x in range(a[0], sum(a)):
+        for y in range(b[0], sum(b)):
+            if all(c * x + d * y < bound for c, d, bound in conditions):
+                at = {X: x, Y: y}
+                (u, s, m), (v, t, n) = axes
+                touched |= {(at[u] * s + p, at[v] * t + q) for p in range(m) for q in range(n)}
     (p, m), (q, n) = [(int(r.min), int(r.extent)) for r in found]
     assert {(x, y) for x in range(p, p + m) for y in range(q, q + n)} <= touched
 
@@ -176,3 +185,12 @@ def test_a_condition_on_fixed_variables_must_be_proved() -> None:
     idle = {J: R(0, 4), N: R(1, 1)}
     assert lower_region(point, idle, N < as_expr(1), known) is None
     assert lower_region(point, idle, N < as_expr(2), known) is not None
+
+
+def test_a_condition_may_leave_an_index_no_value() -> None:
+    point = [R(I, 1)]
+    assert lower_region(point, {I: R(6, 4)}, I < as_expr(5)) is None
+    assert lower_region(point, {I: R(6, 1)}, I < as_expr(5)) is None
+    assert lower_region(point, {I: R(6, 1)}, I < N) is None
+    assert lower_region(point, {I: R(0, 1), J: R(2, 3)}, I + J * 4 < as_expr(3)) is None
+    assert shown(lower_region(point, {I: R(6, 4)}, I < as_expr(8))) == [("6", "2")]

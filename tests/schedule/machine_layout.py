@@ -129,7 +129,7 @@ def choose_layout(p: Any, *, parameters: bool) -> None:
     buffer = sides[side][position].buffer
     shape = [as_int(s) for s in buffer.shape]
     fn = fusing_map(p, shape) if p.number(4) == 0 else index_map(p, len(shape))
-    pad = p.pick([None, 0, 3, 1, lambda *i: i[0]])
+    pad = p.pick([None, 0, 3, 1, lambda *i: i[0] if i else 2])
     p.sch.transform_layout(p.handle(realize), (side, position), fn, pad)
 
 

@@ -148,6 +148,8 @@ def test_hide_refusals():
     sch = Schedule(elementwise)
     try_("touches-more", "loads A without declaring it", "read", [0], sch, "B")
     try_("touches-more", "stores B without declaring it", "write", [0], sch, "B")
+    sch.blockize(sch.get_loops("B")[1])
+    try_("declared-inside", "B within B_o declares A too", "read", [0], sch, "B_o")
 
 
 def test_another_type():

@@ -243,6 +243,17 @@ def test_an_init_apart_declares_what_it_reads() -> None:
         check_transform(matmul, sch)
 
 
+def test_a_block_that_never_runs_fills_no_copy() -> None:
+    """The last part of the copy of X runs where 1 <= i < 8 and 8 <= i < 9."""
+    sch, (p,), _ = start(convolution, "P")
+    copy = sch.reindex(p, ("read", 0))
+    sch.loop_partition(sch.get_loops(copy)[1], [None, 1])
+    last = sch.get_block("X_reindex_ax11")
+    refused = check_refused(sch, lambda: sch.reindex(last, ("write", 0)), "partial-domain", "X_rei")
+    assert refused.primitive == "reindex"
+    check_transform(convolution, sch)
+
+
 def test_an_inlined_buffer_is_no_longer_declared_either() -> None:
     """C declares to read B and does not; inlining B once left the declaration behind."""
 

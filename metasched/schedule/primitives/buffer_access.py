@@ -15,6 +15,7 @@ from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, as_expr
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, evolve
 from metasched.ir.verify import verify
+from metasched.ir.visit import blocks_of
 from metasched.schedule import edit
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -92,7 +93,8 @@ def unsafe_hide_buffer_access(
     Later steps then know nothing of these accesses: that is what the name warns of.
 
     requires  distinct positions of declared regions; the block does not load (store) the hidden
-              buffers itself: they are touched by foreign code, or not at all
+              buffers itself, nor does a block inside declare to: they are touched by foreign code,
+              or not at all
     rewrite   T.reads(A[vi], B[vi]) -> T.reads(A[vi])
     """
     assert isinstance(block, BlockRV)
@@ -110,8 +112,18 @@ def unsafe_hide_buffer_access(
             realize,
         )
     left = tuple(r for n, r in enumerate(regions) if n not in hidden)
+    buffers = [regions[n].buffer for n in hidden]
+    for inner in (r.block for s in realize.block.stmts for r in blocks_of(s)):
+        for region in inner.reads if buf_type == "read" else inner.writes:
+            if region.buffer in buffers:
+                raise state.error(
+                    "declared-inside",
+                    f"{inner.name} within {realize.block.name} declares {region.buffer.name} too",
+                    realize,
+                    hint="hide it there first",
+                )
     state.commit(edit.wrap(realize.block, lambda s: evolve(s, **{f"{buf_type}s": left})))
-    _require_honest(state, realize, buf_type, [regions[n].buffer for n in hidden])
+    _require_honest(state, realize, buf_type, buffers)
 
 
 def _require_side(state: State, buf_type: str) -> None:
