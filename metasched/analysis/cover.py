@@ -246,10 +246,38 @@ def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
     return None
 
 
+_COVERED: set[tuple[object, ...]] = set()
+_LIMIT = 1 << 14
+
+
 def covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
 ) -> Failure | None:
-    """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops."""
+    """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops.
+
+    What was proved is remembered by value: blocks, bindings, and the ends of the loops.
+    """
+    key = (buffer, shared, _bound_key(child), *map(_bound_key, producers))
+    if key in _COVERED:
+        return None
+    failure = _covered(child, producers, buffer, shared)
+    if failure is None:
+        if len(_COVERED) >= _LIMIT:
+            _COVERED.clear()
+        _COVERED.add(key)
+    return failure
+
+
+def _bound_key(child: Child) -> tuple[object, ...]:
+    """All that the iterators of a child depend on."""
+    realize = child.realize
+    loops = [(p.var, p.min, p.extent, p.step, p.thread) for p in child.loops]
+    return (realize.block, realize.iter_values, realize.predicate, *loops)
+
+
+def _covered(
+    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
+) -> Failure | None:
     producers = [p for p in producers if writes_all(p.block, buffer)]
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)

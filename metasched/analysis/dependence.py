@@ -70,25 +70,25 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Touch:
     """One access of a buffer below a loop: a region of a child block, or a load or store outside.
 
     Attributes:
-        child: the block, None outside of blocks.
         where: the region as declared (over the block's iterators).
         box: the same over loop variables.
         loops: all loops around it, from the scope block down, those inside the block included.
         inner: variables bound inside the block.
+        child: the block, None outside of blocks.
     """
 
     buffer: Buffer
     writes: bool
-    child: Child | None
     where: BufferRegion
     box: tuple[Side, ...]
     loops: tuple[For, ...]
     inner: frozenset[Var] = frozenset()
+    child: Child | None = None
 
     def show(self) -> str:
         """The access in words."""
@@ -96,20 +96,23 @@ class Touch:
         return f"{who} {'writes' if self.writes else 'reads'} {show_region(self.where)}"
 
 
-def touches(child: Child) -> tuple[Touch, ...]:
-    """Every access of a child, and the loads in its bindings (cached).
+def touches(child: Child) -> list[Touch]:
+    """Every access of a child, and the loads in its bindings.
 
-    A body that can be read is taken at its word; otherwise the declared regions count.
+    A body that can be read is taken at its word; otherwise the declared regions count. Kept with
+    the realisation, but for the child and the loops above: they would close a cycle of references.
     """
-    found: tuple[Touch, ...] | None = child.realize.facts.get("touches")
-    if found and found[0].loops == child.loops:
-        return found
-    exact = exact_accesses(child.block)
-    out = list(_declared(child) if exact is None else _in_body(child, exact))
-    for expr in child.realize.exprs:
-        out += [_point(load, False, child, child.loops) for load in loads_of(expr)]
-    child.realize.facts["touches"] = tuple(out)
-    return tuple(out)
+    facts, above = child.realize.facts, child.loops
+    found: list[Touch] | None = facts.get("touches")
+    if found is None:
+        exact = exact_accesses(child.block)
+        found = list(_declared(child) if exact is None else _in_body(child, exact))
+        for expr in child.realize.exprs:
+            found += [_point(load, False, ()) for load in loads_of(expr)]
+        facts["touches"] = found
+    return [
+        Touch(t.buffer, t.writes, t.where, t.box, (*above, *t.loops), t.inner, child) for t in found
+    ]
 
 
 def _declared(child: Child) -> Iterator[Touch]:
@@ -118,7 +121,7 @@ def _declared(child: Child) -> Iterator[Touch]:
         bound = bound_regions(child, writes=writes)
         for where, (buffer, region) in zip(declared, bound, strict=True):
             box = tuple((linear(low), interval(extent, {})[1]) for low, extent in region)
-            yield Touch(buffer, writes, child, where, box, child.loops)
+            yield Touch(buffer, writes, where, box, ())
 
 
 def _in_body(child: Child, exact: Sequence[Access]) -> Iterator[Touch]:
@@ -133,16 +136,13 @@ def _in_body(child: Child, exact: Sequence[Access]) -> Iterator[Touch]:
         seen.add(key)
         box = bound_access(access, child)
         where = BufferRegion.point(access.buffer, access.indices)
-        loops = (*child.loops, *access.loops)
-        yield Touch(access.buffer, access.is_write, child, where, box, loops, access.inner)
+        yield Touch(access.buffer, access.is_write, where, box, access.loops, access.inner)
 
 
-def _point(
-    access: BufferLoad | BufferStore, writes: bool, child: Child | None, loops: tuple[For, ...]
-) -> Touch:
+def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...]) -> Touch:
     region = BufferRegion.point(access.buffer, access.indices)
     box = tuple(index_side(i) for i in access.indices)
-    return Touch(access.buffer, writes, child, region, box, loops)
+    return Touch(access.buffer, writes, region, box, loops)
 
 
 def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
@@ -154,12 +154,12 @@ def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
         if any(above.var is loop.var for above in loops):
             headers.update(loops)
             if isinstance(stmt, BufferStore):
-                yield _point(stmt, True, None, loops)
+                yield _point(stmt, True, loops)
             for expr in stmt.exprs:
-                yield from (_point(load, False, None, loops) for load in loads_of(expr))
+                yield from (_point(load, False, loops) for load in loads_of(expr))
     for header in headers:
         for expr in header.exprs:
-            yield from (_point(load, False, None, (loop,)) for load in loads_of(expr))
+            yield from (_point(load, False, (loop,)) for load in loads_of(expr))
 
 
 def loops_below(loops: Sequence[For], top: For) -> list[For]:

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from metasched.analysis.affine import Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.collide import Outside, Side, collide
@@ -144,6 +145,23 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
     return children, loose
 
 
+_ByToken: TypeAlias = "dict[BlockToken, list[Edge]]"
+
+
+class _Parts:
+    """What a Scope knows; kept with the block, which it does not mention: a cycle of references
+    would keep every version of a program until the garbage collector comes."""
+
+    __slots__ = ("children", "edges", "incoming", "loose", "outgoing", "realizes")
+
+    def __init__(self, stmts: Sequence[Stmt]) -> None:
+        self.realizes, self.loose = collect(stmts)
+        self.children = {child.token: child for child in self.realizes}
+        self.edges: list[Edge] | None = None
+        self.incoming: _ByToken = {}
+        self.outgoing: _ByToken = {}
+
+
 class Scope:
     """The child blocks of a scope block and the edges between them; make one with `Scope.of`.
 
@@ -154,51 +172,46 @@ class Scope:
             loops above them (conditions, stores outside of any block, lets, ...).
     """
 
-    __slots__ = ("_children", "_edges", "_incoming", "_outgoing", "block", "loose", "realizes")
+    __slots__ = ("_parts", "block", "loose", "realizes")
 
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.realizes, self.loose = collect(block.stmts)
-        self._children = {child.token: child for child in self.realizes}
-        self._edges: list[Edge] | None = None
-        self._incoming: dict[BlockToken, list[Edge]] = {}
-        self._outgoing: dict[BlockToken, list[Edge]] = {}
+    def __init__(self, block: Block, parts: _Parts) -> None:
+        self.block, self._parts = block, parts
+        self.realizes, self.loose = parts.realizes, parts.loose
 
     @staticmethod
     def of(block: Block) -> Scope:
-        """The scope of `block`, made once for each Block object."""
-        found: Scope | None = block.facts.get("scope")
-        if found is None:
-            found = block.facts["scope"] = Scope(block)
-        return found
+        """The scope of `block`, analysed once for each Block object."""
+        parts: _Parts | None = block.facts.get("scope")
+        if parts is None:
+            parts = block.facts["scope"] = _Parts(block.stmts)
+        return Scope(block, parts)
 
     def child(self, token: BlockToken) -> Child:
         """The child with this token; KeyError when it is not directly in the scope."""
-        return self._children[token]
+        return self._parts.children[token]
 
     def get(self, token: BlockToken) -> Child | None:
         """The child with this token, None when it is not directly in the scope."""
-        return self._children.get(token)
+        return self._parts.children.get(token)
 
     @property
     def edges(self) -> list[Edge]:
         """All dependences between different children, by the position of `dst`."""
-        if self._edges is None:
-            self._edges = list(_edges(self.realizes))
-            for edge in self._edges:
-                self._incoming.setdefault(edge.dst, []).append(edge)
-                self._outgoing.setdefault(edge.src, []).append(edge)
-        return self._edges
+        parts = self._parts
+        if parts.edges is None:
+            blocks = tuple(child.realize.block for child in self.realizes)
+            parts.edges, parts.incoming, parts.outgoing = _dependences(blocks)
+        return parts.edges
 
     def incoming(self, token: BlockToken) -> Sequence[Edge]:
         """The edges into a child."""
         _ = self.edges
-        return self._incoming.get(token, ())
+        return self._parts.incoming.get(token, ())
 
     def outgoing(self, token: BlockToken) -> Sequence[Edge]:
         """The edges out of a child."""
         _ = self.edges
-        return self._outgoing.get(token, ())
+        return self._parts.outgoing.get(token, ())
 
     def producers(self, token: BlockToken) -> list[Child]:
         """The children that a child reads or overwrites results of, in program order."""
@@ -233,16 +246,29 @@ def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: b
     return x is not None and y is not None and _touch(x, y, reads_a, reads_b)
 
 
-def _edges(children: Sequence[Child]) -> Iterable[Edge]:
+@lru_cache(maxsize=1 << 11)
+def _dependences(blocks: tuple[Block, ...]) -> tuple[list[Edge], _ByToken, _ByToken]:
+    """The edges between blocks, and those into and out of each: loops play no part in them, so
+    they are the same after most edits."""
+    edges = list(_edges(blocks))
+    incoming: _ByToken = {}
+    outgoing: _ByToken = {}
+    for edge in edges:
+        incoming.setdefault(edge.dst, []).append(edge)
+        outgoing.setdefault(edge.src, []).append(edge)
+    return edges, incoming, outgoing
+
+
+def _edges(blocks: Sequence[Block]) -> Iterable[Edge]:
     touched: dict[Buffer, list[tuple[BlockToken, Footprint]]] = {}
-    for child in children:
-        for buffer, foot in footprints(child.block).items():
+    for block in blocks:
+        for buffer, foot in footprints(block).items():
             earlier = touched.setdefault(buffer, [])
             for token, before in earlier:
                 if before.writes and foot.reads and _touch(before, foot, False, True):
-                    yield Edge(token, child.token, EdgeKind.RAW, buffer)
+                    yield Edge(token, block.token, EdgeKind.RAW, buffer)
                 if before.writes and foot.writes and _touch(before, foot, False, False):
-                    yield Edge(token, child.token, EdgeKind.WAW, buffer)
+                    yield Edge(token, block.token, EdgeKind.WAW, buffer)
                 if before.reads and foot.writes and _touch(before, foot, True, False):
-                    yield Edge(token, child.token, EdgeKind.WAR, buffer)
-            earlier.append((child.token, foot))
+                    yield Edge(token, block.token, EdgeKind.WAR, buffer)
+            earlier.append((block.token, foot))

@@ -155,20 +155,21 @@ def transform_expr(expr: Expr, fn: ExprFn, memo: dict[Expr, Expr] | None = None)
 
 def transform(stmt: Stmt, on_stmt: StmtFn | None = None, on_expr: ExprFn | None = None) -> Stmt:
     """Rebuild bottom-up; the functions see nodes over transformed parts, None keeps a node."""
-    memo: dict[Expr, Expr] = {}
+    return _transform(stmt, on_stmt, on_expr, {})
 
-    def visit(node: Stmt) -> Stmt:
-        stmts, exprs = node.stmts, node.exprs
-        new_stmts = tuple([visit(s) for s in stmts])
-        new_exprs = exprs
-        if on_expr is not None:
-            new_exprs = tuple([transform_expr(e, on_expr, memo) for e in exprs])
-        if new_stmts != stmts or new_exprs != exprs:
-            node = node.rebuild(new_stmts, new_exprs)
-        result = on_stmt(node) if on_stmt is not None else None
-        return node if result is None else result
 
-    return visit(stmt)
+def _transform(
+    node: Stmt, on_stmt: StmtFn | None, on_expr: ExprFn | None, memo: dict[Expr, Expr]
+) -> Stmt:
+    stmts, exprs = node.stmts, node.exprs
+    new_stmts = tuple([_transform(s, on_stmt, on_expr, memo) for s in stmts])
+    new_exprs = exprs
+    if on_expr is not None:
+        new_exprs = tuple([transform_expr(e, on_expr, memo) for e in exprs])
+    if new_stmts != stmts or new_exprs != exprs:
+        node = node.rebuild(new_stmts, new_exprs)
+    result = on_stmt(node) if on_stmt is not None else None
+    return node if result is None else result
 
 
 @overload

@@ -25,6 +25,10 @@ from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs:"
 _SLOW_BASELINE = 0.2  # seconds from which its second run is started ahead of need
+_SPIN = "3000"
+"""Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
+sleeps. The default is milliseconds: where another process has taken the core of the thread that is
+waited for, the spinning one keeps its own from it, and microseconds read as milliseconds."""
 _BUILD_STATUS = {
     "error": Status.BUILD_ERROR,
     "timeout": Status.BUILD_TIMEOUT,
@@ -73,6 +77,8 @@ class LocalRunner:
         self._memory: dict[bool, int] = {}
         self._then: dict[Worker, Callable[[Reply], None]] = {}
         threads = {"OMP_NUM_THREADS": str(self.options.threads)} if self.options.threads else {}
+        if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+            threads["GOMP_SPINCOUNT"] = _SPIN
         # One descriptor for each kind of data, so that a restarted runner gets them again.
         for normal in (False, True):
             self._memory[normal] = os.memfd_create("metasched-task", os.MFD_CLOEXEC)

@@ -252,17 +252,15 @@ class Schedule:
         """Block names among the arguments looked up, which is recorded too."""
         if not any(param.block for param in kind.params):
             return values
-        get_block = PRIMITIVES.get("get_block")
-
-        def look_up(value: Any) -> Any:
-            if isinstance(value, str):
-                return self._run(get_block, (value,), {})
-            if isinstance(value, (list, tuple)):
-                return type(value)(look_up(v) for v in value)
-            return value
-
         pairs = zip(kind.params, values, strict=True)
-        return tuple(look_up(v) if param.block else v for param, v in pairs)
+        return tuple(self._looked_up(v) if param.block else v for param, v in pairs)
+
+    def _looked_up(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._run(PRIMITIVES.get("get_block"), (value,), {})
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._looked_up(v) for v in value)
+        return value
 
     # -- constraints ---------------------------------------------------------------------------
 

@@ -18,7 +18,13 @@ from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.pool import ReplayPool
-from metasched.search.replaying import Replayed, Summary, replayed, with_decisions
+from metasched.search.replaying import (
+    Replayed,
+    Replayer,
+    Summary,
+    replayed,
+    with_decisions,
+)
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 
@@ -115,6 +121,7 @@ class Workshop:
         self.func, self.target, self.generator = func, target, generator
         self.base = Schedule(func, seed=derive_seed(seed, "base"), check=False)
         self.spaces = generator.generate(func, target, derive_seed(seed, "space"))
+        self._replayer = Replayer(self.base, self.spaces, generator.postprocs, target)
         self.survival = Survival()
         self._pool = pool
         self._number: int | None = None
@@ -129,7 +136,10 @@ class Workshop:
         self, trace: Trace, space: int, seed: int = 0, decisions: Decisions = "repair"
     ) -> Individual | None:
         """The program of a trace with (repaired) decisions; None when it is refused."""
-        return self._make(trace, space, decisions, seed)
+        if decisions != "repair":
+            return self._make(trace, space, decisions, seed)
+        made = self._replayer.repaired(space, _decisions(trace), seed)
+        return self._counted(made, space)
 
     def replay_many(self, requests: Sequence[Request]) -> list[Individual | None]:
         """`replay` of each, on all cores where there is a pool; the results are the same."""
@@ -173,8 +183,10 @@ class Workshop:
         return Individual(trace, result.key, request.space, self, vector=result.vector)
 
     def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
+        return self._counted(self._replayed(trace, decisions, seed), space)
+
+    def _counted(self, made: Replayed | str, space: int) -> Individual | None:
         self.survival.tried += 1
-        made = self._replayed(trace, decisions, seed)
         if isinstance(made, str):
             self.survival.reasons[made] += 1
             return None

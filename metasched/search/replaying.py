@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from metasched.schedule.trace import Decisions, Trace
 from metasched.space.generate import Postproc
 from metasched.target import Target
 
+_KEPT = 256  # schedules of a task that are kept for their siblings
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -25,6 +28,67 @@ class Replayed:
 
     schedule: Schedule
     before: Trace
+
+
+class Replayer:
+    """Exact replays of the mutants of one task.
+
+    Everything in a schedule is immutable, so it is kept as it stood before each sampling step, by
+    the decisions that led there, and a mutant begins where it first differs from one before it.
+
+    Attributes:
+        base: the program, unscheduled.
+        spaces: the traces whose decisions are open.
+    """
+
+    def __init__(
+        self,
+        base: Schedule,
+        spaces: Sequence[Trace],
+        postprocs: Sequence[Postproc],
+        target: Target,
+    ) -> None:
+        self.base, self.spaces = base, spaces
+        self.postprocs, self.target = tuple(postprocs), target
+        self._kept: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
+
+    def repaired(self, space: int, decisions: Sequence[Any], seed: int) -> Replayed | str:
+        """Replay a member of a space, impossible decisions repaired, and run the postprocs; the
+        slug of a refusal otherwise."""
+        trace = with_decisions(self.spaces[space], decisions)
+        places = [position for position, _ in trace.sampling()]
+        keys: list[tuple[Any, ...]] = [(space,)]
+        for decision in decisions:
+            keys.append((*keys[-1], tuple(decision) if isinstance(decision, list) else decision))
+        start, sch = 0, self._resumed(self.base, seed)
+        for n in range(len(places) - 1, -1, -1):
+            kept = self._kept.get(keys[n])
+            if kept is not None:
+                self._kept.move_to_end(keys[n])
+                start, sch = places[n], self._resumed(kept, seed)
+                break
+        key_at = dict(zip(places, keys, strict=False))
+        try:
+            for position in range(start, len(trace.entries)):
+                if position in key_at and position != start and sch.state.rng.state == seed:
+                    self._keep(key_at[position], sch)
+                sch.execute(trace.entries[position], "repair")
+        except ScheduleError as error:
+            return error.reason
+        except TraceError:
+            return "trace-does-not-fit"
+        return finished(sch, self.postprocs, self.target)
+
+    def _resumed(self, kept: Schedule, seed: int) -> Schedule:
+        sch = kept.copy()
+        sch.state.rng.state, sch.state.repairs = seed, kept.state.repairs
+        return sch
+
+    def _keep(self, key: tuple[Any, ...], sch: Schedule) -> None:
+        """Keep a schedule for those that begin alike, the ones used last longest."""
+        self._kept[key] = self._resumed(sch, 0)
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
 
 
 def replayed(
@@ -40,7 +104,17 @@ def replayed(
     sch.state.rng.state = seed
     try:
         trace.apply(sch, decisions=decisions)
-        before = sch.trace
+    except ScheduleError as error:
+        return error.reason
+    except TraceError:
+        return "trace-does-not-fit"
+    return finished(sch, postprocs, target)
+
+
+def finished(sch: Schedule, postprocs: Sequence[Postproc], target: Target) -> Replayed | str:
+    """A schedule with the postprocs run on it, or the slug of a refusal."""
+    before = sch.trace
+    try:
         sch.enter_postproc()
         for postproc in postprocs:
             postproc(sch, target)
@@ -67,15 +141,7 @@ class Summary:
     repairs: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    base: Schedule
-    spaces: list[Trace]
-    postprocs: tuple[Postproc, ...]
-    target: Target
-
-
-_tasks: dict[int, _Task] = {}
+_tasks: dict[int, Replayer] = {}
 
 
 def prepare(
@@ -88,7 +154,8 @@ def prepare(
     """In a worker: get ready for the replays of one task."""
     gc.disable()
     traces = [Trace.from_json(text) for text in spaces]
-    _tasks[number] = _Task(Schedule(func, seed=0, check=False), traces, postprocs, target)
+    base = Schedule(func, seed=0, check=False)
+    _tasks[number] = Replayer(base, traces, postprocs, target)
 
 
 def replay_batch(
@@ -100,8 +167,7 @@ def replay_batch(
         raise MeasureError("the worker was restarted and does not know the task")
     out: list[Summary | str] = []
     for space, decisions, seed in requests:
-        trace = with_decisions(task.spaces[space], decisions)
-        made = replayed(task.base, trace, "repair", seed, task.postprocs, task.target)
+        made = task.repaired(space, decisions, seed)
         if isinstance(made, str):
             out.append(made)
             continue
