@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,9 @@ from metasched.schedule.trace import Trace
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ENUMERATED = 30_000
 """Decisions of one step that are listed; larger domains are represented by as many draws."""
+WHOLE = 100_000
+"""Spaces of at most so many decision vectors are listed whole, once, instead of drawn from."""
+_REDRAWS = 3  # further draws where constraints and repetitions leave too few rows
 _RIDGE = 1e-2
 _LEAST_ROWS = 24  # fitted rows below which a fit says nothing
 
@@ -85,11 +89,36 @@ class Draft:
         return total
 
     def draw(self, count: int, rng: np.random.Generator) -> Rows:
-        """Up to `count` distinct rows that keep every constraint."""
+        """Distinct rows that keep every constraint: `count` random ones at most, or every one
+        there is where a table can hold them all."""
         if not self.steps:
             return Rows(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64))
+        if self.size <= WHOLE:
+            return self._every
+        found = self._drawn(count, rng)
+        for _ in range(_REDRAWS):
+            if len(found) >= count:
+                break
+            more = np.concatenate([found.picks, self._drawn(count, rng).picks])
+            more = np.unique(more, axis=0)
+            found = Rows(more, self._numbers(more))
+        if len(found) > count:
+            found = found.take(np.sort(rng.permutation(len(found))[:count]))
+        return found
+
+    @cached_property
+    def _every(self) -> Rows:
+        """All rows that keep every constraint."""
+        lengths = [len(x) for x in self.lists]
+        picks = np.stack(np.unravel_index(np.arange(self.size), lengths), axis=1)
+        return self._kept(picks)
+
+    def _drawn(self, count: int, rng: np.random.Generator) -> Rows:
         picks = np.stack([rng.integers(0, len(x), count) for x in self.lists], axis=1)
-        picks = np.unique(picks, axis=0)
+        return self._kept(np.unique(picks, axis=0))
+
+    def _kept(self, picks: Array) -> Rows:
+        """The rows that keep every constraint."""
         rows = Rows(picks, self._numbers(picks))
         return rows.take(np.flatnonzero(self._allowed(rows.numbers)))
 

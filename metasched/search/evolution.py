@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from metasched.search.draft import Array, Draft, Rows, Surrogate
 from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
+_TRIES = 4  # further mutations where a child was replayed before
 _REMEMBERED = 512  # replayed programs of a space that its surrogate is fitted to
 
 
@@ -64,6 +66,7 @@ class EvolutionarySearch:
         self.round = 0
         self._drafts: list[Draft | None] | None = None
         self._known: dict[int, dict[str, Individual]] = {}
+        self._made: dict[tuple[int, tuple[Any, ...]], Individual | None] = {}
         self._stale = 0
 
     def propose(self, count: int) -> list[Individual]:
@@ -96,8 +99,13 @@ class EvolutionarySearch:
         self.task.model.update(self.task.name, [one.vector for one in individuals], seconds)
 
     def _enter(self, pool: dict[str, Individual], requests: Iterable[Request]) -> None:
-        """Replay, and keep what is new."""
-        for one in self.task.workshop.replay_many(list(requests)):
+        """Replay what was not replayed before, and keep what is new."""
+        asked = {(r.space, r.trace.decisions()): r for r in requests}
+        fresh = {key: r for key, r in asked.items() if key not in self._made}
+        replayed = self.task.workshop.replay_many(list(fresh.values()))
+        self._made.update(zip(fresh, replayed, strict=True))
+        for key in asked:
+            one = self._made[key]
             if one is None:
                 continue
             self._known.setdefault(one.space, {})[one.key] = one
@@ -120,8 +128,12 @@ class EvolutionarySearch:
             else:
                 np.random.default_rng(seed + 1).shuffle(order)
             share = count // len(open_spaces) + (space < count % len(open_spaces))
-            for position in order[:share]:
-                yield Request(draft.decoded(rows, int(position)), space, seed)
+            for position in order:
+                if share <= 0:
+                    break
+                trace = draft.decoded(rows, int(position))
+                share -= (space, trace.decisions()) not in self._made
+                yield Request(trace, space, seed)
 
     def _tables(self) -> list[Draft | None]:
         """The design spaces as tables; None for a space of which no sample survives."""
@@ -160,6 +172,10 @@ class EvolutionarySearch:
         for slot in range(count):
             parent = parents[rng.weighted(weights)]
             trace = self._vary(parent, parents, rng)
+            for _ in range(_TRIES):
+                if trace is None or (parent.space, trace.decisions()) not in self._made:
+                    break
+                trace = self._vary(parent, parents, rng)
             if trace is not None:
                 seed = derive_seed(self.task.seed, self.round, generation, slot)
                 yield Request(trace, parent.space, seed)
