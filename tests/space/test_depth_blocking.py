@@ -19,7 +19,7 @@ from metasched.workloads import get
 BLOCKS = RegisterTiling(512, 32, 2, 1 << 20)
 SHAPES = {
     "gmm": (1, 8, 64, 24),
-    "cbr": (1, 4, 4, 4, 32, 3, 2, 1),
+    "cbr": (1, 3, 3, 4, 32, 3, 2, 1),
     "t2d": (1, 1, 2, 4, 32, 4, 2, 1),
 }
 DEEP = DepthBlocking(BLOCKS, shallow=8, slices=(2, 64))
