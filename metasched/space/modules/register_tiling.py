@@ -11,6 +11,11 @@ This is the micro kernel of the best matrix multiplications (Goto and van de Gei
 any block with data reuse; which loop is vectorised follows from the strides of its stores. Tile
 sizes are bound by `require` to what fits the registers, to a body that is not too long, and to
 outer tiles that divide evenly over the cores, so sampling wastes no trial on the rest.
+
+Sizes that divide badly get the same full blocks: rows may run on to a size a little above theirs
+(`sample_padded_tile`, `overcompute`), columns run on to whole vectors in a padded panel, and only
+the block that stores the results has conditions. Panels are strips of one vector's lanes, so that
+the micro kernel reads memory in order, which no distance between columns can spoil.
 """
 
 from __future__ import annotations
