@@ -22,6 +22,8 @@ _PUBLIC = {
     "parse": "metasched.script",
     "structural_equal": "metasched.ir.equal",
     "structural_hash": "metasched.ir.equal",
+    "assert_structural_equal": "metasched.ir.equal",
+    "IndexMap": "metasched.arith.indexmap",
     "Schedule": "metasched.schedule.schedule",
     "Trace": "metasched.schedule.trace",
     "BlockRV": "metasched.schedule.handles",

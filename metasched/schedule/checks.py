@@ -15,10 +15,11 @@ from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
-from metasched.ir.buffer import Buffer, Range
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
+from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
 
@@ -163,6 +164,20 @@ def require_root_free(state: State, rv: BlockRV) -> BlockRealize:
     if state.parent(realize) is None:
         raise state.error("is-root", "the root block cannot be transformed", realize)
     return realize
+
+
+def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
+    """The buffer is used by plain loads and stores below `around`: no view of it, no pointer."""
+
+    def pointed_at(e: Expr) -> bool:
+        of = e.args[0] if isinstance(e, Call) and e.op.name == "address_of" else None
+        return e is buffer.data or (isinstance(of, BufferLoad) and of.buffer is buffer)
+
+    for node in walk_stmts(around):
+        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
+            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
+        if any(pointed_at(e) for root in node.exprs for e in walk_exprs(root)):
+            raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 
 
 def covers_domain(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from metasched.errors import ScheduleError
+from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.expr import Expr, Var
 from metasched.ir.visit import substitute
 from metasched.registry import Registry
@@ -103,8 +103,10 @@ class InstructionKind:
             error.primitive = error.primitive or self.name
             state.restore(saved)
             raise
-        except BaseException:
+        except BaseException as error:
             state.restore(saved)
+            if type(error) is MetaschedError:  # of an analysis: regions behind a pointer, say
+                raise state.error("not-analysable", str(error)) from error
             raise
 
 

@@ -178,3 +178,27 @@ def test_names_and_buffers_stand_for_themselves() -> None:
     sch.cache_read("C", buffer, "local")
     sch.set_scope("B", buffer, "shared")
     check_trace(elementwise, sch)
+
+
+@T.prim_func
+def foreign(A: T.Buffer((4,), "int32"), X: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    B = T.alloc_buffer((4,), "int32")
+    for i in range(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            B[vi] = A[vi]
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            T.reads(B[vi], X[0:4])
+            T.writes(C[vi])
+            C[vi] = B[vi] + T.call_extern("int32", "f", T.address_of(X[0]))
+
+
+def test_what_foreign_code_sees_stays_as_it_is() -> None:
+    """address_of(X[0]) was once taken for a load: the layout changed under the called function."""
+    sch, (b, c), _ = start(foreign, "B", "C")
+    step = lambda: sch.transform_layout(c, ("read", 1), lambda i: (i // 2, i % 2))  # noqa: E731
+    check_refused(sch, step, "opaque-use", "a pointer to X is taken")
+    message = "what is accessed through a pointer cannot be inferred"
+    check_refused(sch, lambda: sch.compute_inline(b), "not-analysable", message)

@@ -217,7 +217,7 @@ def test_other_uses_of_the_buffer_are_refused():
         )
     )
     sch = Schedule(func, seed=0)
-    refused(sch, "opaque-use", "B is viewed or its address taken")
+    refused(sch, "opaque-use", "C matches a region of B")
 
 
 def test_a_second_store_is_refused():

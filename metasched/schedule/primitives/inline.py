@@ -24,6 +24,7 @@ from metasched.schedule import edit
 from metasched.schedule.checks import (
     covers_domain,
     refuse_on,
+    refuse_opaque,
     require_complete,
     require_not_output,
     require_root_free,
@@ -49,10 +50,9 @@ def compute_inline(state: State, block: BlockLike) -> None:
     require_not_output(state, realize)
     require_complete(state, scope, realize)
     store = _single_store(state, realize)
-    _require_loads_only(state, realize, store.buffer)
+    around = scope.block
+    refuse_opaque(state, around, store.buffer)
     pattern = _Pattern(state, realize, store)
-    around = state.scope_block(realize)
-    assert around is not None
 
     def on_expr(node: Expr) -> Expr | None:
         if isinstance(node, BufferLoad) and node.buffer is store.buffer:
@@ -128,6 +128,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     require_complete(state, scope, producer)
     require_not_output(state, producer)
     inner, guard = _guarded_store(state, producer)
+    refuse_opaque(state, scope.block, inner.buffer)
     if len(scope.consumers(producer.block.token)) != 1:
         raise state.error(
             "other-consumers", f"{inner.buffer.name} is read by other blocks too", producer
@@ -149,14 +150,13 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
 
     value = substitute(transform_expr(store.value, on_load), at_store)
     indices = tuple(analyzer.simplify(substitute(i, at_store)) for i in store.indices)
-    body: Stmt = BufferStore(store.buffer, value, indices)
-    if guard is not None:
-        body = IfThenElse(guard, body)
+    stored = BufferStore(store.buffer, value, indices)
+    body: Stmt = stored if guard is None else IfThenElse(guard, stored)
     residual = _residual(analyzer, realize.block, at_store)
-    for read, stored in zip(solved.indices, inner.indices, strict=True):
+    for read, place in zip(solved.indices, inner.indices, strict=True):
         here = analyzer.simplify(substitute(read, at_store))
-        if not analyzer.equal(here, stored):  # an index of one value, stored at others too
-            residual = logical_and(residual, analyzer.simplify(compare(EQ, here, stored)))
+        if not analyzer.equal(here, place):  # an index of one value, stored at others too
+            residual = logical_and(residual, analyzer.simplify(compare(EQ, here, place)))
     at_loops = dict(
         zip((v.var for v in producer.block.iter_vars), producer.iter_values, strict=True)
     )
@@ -287,17 +287,6 @@ def _guarded_store(state: State, realize: BlockRealize) -> tuple[BufferStore, Ex
     if isinstance(body, IfThenElse) and body.orelse is None and isinstance(body.then, BufferStore):
         return body.then, body.condition
     return _single_store(state, realize), None
-
-
-def _require_loads_only(state: State, realize: BlockRealize, buffer: Buffer) -> None:
-    """The buffer is used by plain loads: no view of it, no pointer to it, no other allocation."""
-    around = state.scope_block(realize)
-    assert around is not None
-    for node in walk_stmts(around):
-        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
-            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
-        if any(buffer.data in free_vars(e) for e in node.exprs):
-            raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 
 
 def _reads(block: Block, buffer: Buffer) -> bool:

@@ -27,10 +27,11 @@ from metasched.ir.expr import (
     logical_and,
 )
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
-from metasched.ir.visit import free_vars, transform, walk_stmts
+from metasched.ir.visit import free_vars, transform
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     refuse_on,
+    refuse_opaque,
     require_not_output,
     require_root_free,
     require_serial,
@@ -70,7 +71,7 @@ def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str
     shared = _shared(state, scope, child, buffer)
     _require_kind(state, scope, child, len(shared))
     _require_point(state, child, buffer)
-    _require_loads_only(state, scope, buffer)
+    refuse_opaque(state, scope.block, buffer)
     box = _part(child, buffer, shared)
     rolls = [r for loop in shared for r in _rolls(loop, box)]
     if not rolls:
@@ -153,15 +154,6 @@ def _require_point(state: State, child: Child, buffer: Buffer) -> None:
             "not-a-point", f"{child.block.name} does not write {buffer.name} alone, at the point "
             "of its spatial iterators", child.realize,
         )  # fmt: skip
-
-
-def _require_loads_only(state: State, scope: Scope, buffer: Buffer) -> None:
-    """Nobody takes the address of the buffer or a view of it."""
-    for node in walk_stmts(scope.block):
-        matches = node.match_buffers if isinstance(node, Block) else ()
-        views = any(m.source.buffer is buffer for m in matches)
-        if views or any(buffer.data in free_vars(e) for e in node.exprs):
-            raise state.error("opaque-use", f"{buffer.name} is viewed or its address taken", node)
 
 
 def _part(child: Child, buffer: Buffer, shared: Sequence[For]) -> list[Range]:

@@ -30,7 +30,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, substitute, walk, walk_exprs, walk_stmts
 from metasched.schedule import edit
-from metasched.schedule.checks import refuse_on, require_from_zero
+from metasched.schedule.checks import refuse_on, refuse_opaque, require_from_zero
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
@@ -130,15 +130,6 @@ def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
 
 def _bound_in(block: Block, var: Var) -> bool:
     return any(getattr(n, "var", None) is var for n in walk_stmts(block))
-
-
-def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
-    """The buffer is used by plain loads and stores below `around`: no view of it, no pointer."""
-    for node in walk_stmts(around):
-        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
-            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
-        if any(buffer.data in free_vars(e) for e in node.exprs):
-            raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 
 
 def refuse_partial(state: State, realize: BlockRealize, buffer: Buffer) -> None:

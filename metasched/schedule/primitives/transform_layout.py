@@ -15,6 +15,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
 from metasched.ir.visit import free_vars, transform, walk_exprs, walk_stmts
 from metasched.schedule import edit
+from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.layout_padding import Padding, padding_edits, padding_of
@@ -22,7 +23,6 @@ from metasched.schedule.primitives.staging import (
     BufferChoice,
     as_index_map,
     choose_buffer,
-    refuse_opaque,
 )
 from metasched.schedule.primitives.storage_align import KEY as ALIGNED
 from metasched.schedule.state import State

@@ -9,9 +9,9 @@ from metasched.ir.expr import Expr, cast
 from metasched.ir.stmt import Block, BufferStore, Stmt, evolve
 from metasched.ir.visit import substitute_buffers, transform
 from metasched.schedule import edit
+from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import refuse_opaque
 from metasched.schedule.primitives.storage import allocating_block, pick_buffer
 from metasched.schedule.state import State
 
