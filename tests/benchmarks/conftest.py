@@ -15,6 +15,7 @@ LINES: list[str] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="tiny shapes and few trials")
+    parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
 STRUCTURE = "SRSS"
 _PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
 
+
 @dataclass(frozen=True, slots=True)
 class DepthBlocking:
     """See the file's docstring; offered beside what the modules after it make of the block.
