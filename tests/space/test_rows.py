@@ -15,6 +15,7 @@ from metasched.script import parse
 from metasched.space.defaults import default_modules
 from metasched.space.finish import child_of, vectorize_leaf
 from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.rfactor import VectorReduction
 from metasched.workloads import get
 
 
@@ -97,6 +98,30 @@ def test_short_loops_that_run_along_memory_are_one(value, width, lanes):
     run(func, x, b, wanted)
     build(sch, target="native")(x, b, found)
     np.testing.assert_array_equal(found, wanted)
+
+
+SUMS = """
+@T.prim_func
+def main(X: T.Buffer((3, 5, {width}), "float32"), Y: T.Buffer((3,), "float32")):
+    for i, j, k in T.grid(3, 5, 36):
+        with T.block("y"):
+            vi, vj, vk = T.axis.remap("SRR", [i, j, k])
+            with T.init():
+                Y[vi] = T.float32(0)
+            Y[vi] = Y[vi] + X[vi, vj, vk]
+"""
+
+
+@pytest.mark.parametrize(("width", "fused"), [(36, True), (40, False)])
+def test_rows_that_follow_each_other_are_reduced_as_one(width, fused):
+    func = parse(SUMS.format(width=width))
+    sch = Schedule(func, check=True)
+    (sch,) = VectorReduction(256)(sch, sch.get_block("y"))
+    assert len(sch.get_loops(sch.get_block("y"))) == (2 if fused else 3)
+    x = np.random.default_rng(0).integers(-4, 5, (3, 5, width)).astype("float32")
+    found = np.zeros(3, "float32")
+    build(sch, target="native")(x, found)
+    np.testing.assert_array_equal(found, x[:, :, :36].sum(axis=(1, 2)))
 
 
 def _limits(shape):

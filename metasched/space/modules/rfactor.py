@@ -121,9 +121,13 @@ class VectorReduction:
         if lanes < 2 or not widths:
             return False
         reduced = [a for a in axes(sch, block) if not a.spatial]
-        others = [a.loop for a in reduced if a.position != axis.position]
-        if others and axis.position != reduced[-1].position:
+        if axis.position != reduced[-1].position:
+            others = [a.loop for a in reduced if a.position != axis.position]
             sch.reorder(*others, axis.loop)
+        else:
+            run = _run(node, reduced)
+            if len(run) > 1:
+                sch.fuse(*[a.loop for a in run])
         width: ExprRV | int = widths[0]
         if len(widths) > 1:
             width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
@@ -137,6 +141,21 @@ class VectorReduction:
             if not axis.spatial and _reads_along(node, node.iter_vars[axis.position].var):
                 return axis
         return None
+
+
+def _run(block: Block, reduced: Sequence[Axis]) -> list[Axis]:
+    """The last axes that are one run of memory in every load: rows that follow each other."""
+    run, length = [reduced[-1]], reduced[-1].extent or 1
+    loads = [a for a in accesses(block) if not a.is_write and not a.in_init]
+    last = block.iter_vars[run[0].position].var
+    for axis in reversed(reduced[:-1]):
+        var = block.iter_vars[axis.position].var
+        steps = ((iter_stride(a, last), iter_stride(a, var)) for a in loads)
+        if axis.extent is None or any(m is None or n != m * length for m, n in steps):
+            break
+        run.insert(0, axis)
+        length *= axis.extent
+    return run
 
 
 def _reads_along(block: Block, var: Var) -> bool:
