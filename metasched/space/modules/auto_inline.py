@@ -27,7 +27,7 @@ class AutoInline:
         into_producer, into_consumer: which of the two may happen.
         inline_const_tensor: tables computed from nothing are always inlined.
         disallow_if_then_else: not where it holds a condition (a padding stage).
-        require_injective: not where it reads some element twice (a broadcast of its own result).
+        require_injective: not where it reads an index of its result in two places (a diagonal).
         require_ordered: not where it reads in another order than it writes (a transposition).
         disallow_op: not where it calls one of these operations.
 

@@ -1,0 +1,145 @@
+"""auto_inline with each of its options on and off; inline_constant_scalars; a sampled location."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_numbers
+
+from metasched.schedule.schedule import Schedule
+from metasched.script.parser import parse
+from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
+from metasched.space.modules.compute_location import RandomComputeLocation
+from metasched.space.modules.rfactor import AddRFactor
+from metasched.workloads import get
+
+PROGRAM = """
+@T.prim_func
+def rows(A: T.Buffer((4, 4), "float32"), B: T.Buffer((4,), "float32")):
+    S = T.alloc_buffer((4, 4), "float32")
+    for i, j in T.grid(4, 4):
+        with T.block("S"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            NOTE
+            S[vi, vj] = VALUE
+    for i, j in T.grid(4, 4):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + S[vi, vj] * A[vi, vj]
+"""
+
+
+def rows(value, note="T.block_attr({})"):
+    return parse(PROGRAM.replace("VALUE", value).replace("NOTE", note))
+
+
+def left(module, func, block="S"):
+    """The blocks that are left after a module has seen one."""
+    (sch,) = module(made := Schedule(func, check=True), made.get_block(block))
+    check_numbers(func, sch.mod)
+    return [r.block.name for r in sch.state.index.blocks.values() if r.block.name != "root"]
+
+
+@pytest.mark.parametrize(
+    ("value", "allow"),
+    [
+        ("T.exp(A[vi, vj])", {"disallow_op": ()}),
+        ("T.if_then_else(vi < 2, A[vi, vj], T.float32(0))", {"disallow_if_then_else": False}),
+        ("T.Select(vi < 2, A[vi, vj], T.float32(0))", {"disallow_if_then_else": False}),
+        ("A[vj, vi]", {"require_ordered": False}),
+        ("A[vi, vi]", {"require_injective": False}),
+    ],
+)
+def test_what_an_option_forbids(value, allow):
+    assert left(AutoInline(), rows(value)) == ["S", "B"]
+    assert left(AutoInline(**allow), rows(value)) == ["B"]
+    assert left(AutoInline(**allow, into_consumer=False), rows(value)) == ["S", "B"]
+
+
+def test_tables_computed_from_nothing_are_always_inlined():
+    table = rows("T.exp(T.cast(vi, 'float32'))")
+    assert left(AutoInline(), table) == ["B"]
+    assert left(AutoInline(inline_const_tensor=False), table) == ["S", "B"]
+
+
+def test_an_annotation_keeps_a_block():
+    assert left(AutoInline(), rows("A[vi, vj]")) == ["B"]
+    kept = rows("A[vi, vj]", 'T.block_attr({"inline_rule": "disable"})')
+    assert left(AutoInline(), kept) == ["S", "B"]
+
+
+FINISH = """
+@T.prim_func
+def finish(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4,), "float32")):
+    B = T.alloc_buffer((4,), "float32")
+    D = T.alloc_buffer((), "float32")
+    E = T.alloc_buffer((4,), "float32")
+    with T.block("D"):
+        T.writes(D[()])
+        D[()] = T.float32(3)
+    for i, j in T.grid(4, 4):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + A[vi, vj]
+    for i in range(4):
+        with T.block("E"):
+            vi = T.axis.spatial(4, i)
+            E[vi] = A[vi, 0] * D[()]
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = E[vi] + T.float32(1)
+"""
+
+
+def test_into_the_producer():
+    func = parse(FINISH)
+    assert "C" in left(AutoInline(), func, "C")
+    assert left(AutoInline(into_producer=True), func, "C") == ["D", "B", "E"]
+
+
+def test_a_constant_scalar_is_inlined():
+    func = parse(FINISH)
+    assert left(InlineConstantScalars(), func, "D") == ["B", "E", "C"]
+    assert left(InlineConstantScalars(), func, "E") == ["D", "B", "E", "C"]
+
+
+def test_a_sampled_location_moves_a_producer():
+    func = rows("T.exp(A[vi, vj])")
+    places = set()
+    for seed in range(12):
+        sch = Schedule(func, seed=seed, check=True)
+        (moved,) = RandomComputeLocation()(sch, sch.get_block("S"))
+        check_numbers(func, moved.mod)
+        there = [r for r in moved.state.index.blocks.values() if r.block.name == "S"]
+        places.add(len(moved.get_loops(moved.get_block("S"))) if there else "inlined")
+        (same,) = RandomComputeLocation()(moved, moved.get_block("B"))  # an output stays
+        assert same is moved
+    assert len(places) > 1
+
+
+def test_a_reduction_with_few_results_is_offered_in_two_ways():
+    func = parse(
+        """
+@T.prim_func
+def total(A: T.Buffer((256,), "float32"), B: T.Buffer((1,), "float32")):
+    for i, j in T.grid(1, 256):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + A[vj]
+"""
+    )
+    sch = Schedule(func, seed=0)
+    factored, plain = AddRFactor(cores=4, max_innermost_factor=32)(sch, sch.get_block("B"))
+    assert plain is sch
+    check_numbers(func, factored.mod)
+    (tile,) = [e.decision for _, e in factored.trace.sampling()]
+    assert tile[0] >= 4 and tile[1] <= 32
+    busy = get("gmm").func((1, 8, 8, 4))  # 64 results are enough for four cores
+    many = Schedule(busy)
+    assert AddRFactor(cores=4)(many, many.get_block("Z")) == [many]
