@@ -66,7 +66,7 @@ def test_what_is_no_such_reduction_stays():
 
 def test_a_second_name_for_the_result_is_no_operand():
     text = _rows("C[vi] + D[vi] * A[vi, vj]", 40, 16, "int32").replace(
-        "    for i, u", "    D = T.decl_buffer((3,), \"int32\", data=C.data)\n    for i, u", 1
+        "    for i, u", '    D = T.decl_buffer((3,), "int32", data=C.data)\n    for i, u', 1
     )
     assert not _partial(text)
     agree(text, integers((3, 40), "int32"), integers((3,), "int32", seed=1))
