@@ -91,8 +91,10 @@ def reindex_cache(p: Any) -> None:
 
 
 def cache_inplace(p: Any) -> None:
-    candidates = [r for r in p.realizes() if _updates(r.block)] or p.realizes()
-    realize = p.pick(candidates if p.number(6) else p.realizes())
+    candidates = [r for r in p.realizes() if _updates(r.block)]
+    if not candidates and p.number(3):
+        p.nothing()
+    realize = p.pick(candidates if candidates and p.number(6) else p.realizes())
     written = {w.buffer for w in realize.block.writes}
     both = [n for n, r in enumerate(realize.block.reads) if r.buffer in written] or [0]
     p.sch.cache_inplace(p.handle(realize), p.pick(both), p.scope())

@@ -181,7 +181,8 @@ def kernels(rng: random.Random) -> str:
     value = f"C[vi, vj] + {lift.format(f'{left}[vi, vk]')} * {lift.format(f'B[{b_at}]')}"
     parts.append(_reduction("C", axes, "C[vi, vj]", f"T.{c}(0)", value))
     last = {"i": (n, "S"), "j": (m, "S")}
-    parts.append(_stage("D", last, [f"D[vi, vj] = T.max(C[vi, vj], {_number(rng, c)})"]))
+    end = rng.choice(["T.max(C[vi, vj], {})", "C[vi, vj] + {}"]).format(_number(rng, c))
+    parts.append(_stage("D", last, [f"D[vi, vj] = {end}"]))
     return _header(params, temps) + "".join(parts)
 
 
@@ -237,11 +238,14 @@ def symbols(rng: random.Random) -> str:
 
 FAMILIES: dict[Family, tuple[str, ...]] = {
     windows: ("rolling_buffer", "rolling_buffer", "compute_at"),
-    epilogues: ("fuse_reduction_epilogue", "decompose_reduction", "rfactor"),
+    epilogues: (*["fuse_reduction_epilogue"] * 4, "decompose_reduction", "rfactor"),
     symbols: ("tile", "tile", "cache_write", "reverse_compute_at", "rfactor"),
     twins: ("merge", "cache_index", "reverse_compute_inline", "unsafe_set_dtype"),
     declared: ("unsafe_hide_buffer_access",),
-    kernels: ("tensorize", "tensorize", "pad_einsum", "transform_layout_of_parameter"),
+    kernels: (
+        "tensorize", "tensorize", "pad_einsum", "transform_layout_of_parameter",
+        "fuse_reduction_epilogue", "rfactor",
+    ),
 }
 SHARE = 0.35  # of all programs
 
