@@ -332,3 +332,31 @@ def test_a_result_that_a_block_around_declares_does_not_grow() -> None:
     check_refused(
         sch, lambda: sch.overcompute(c, [1, 4, 1]), "not-allocated", "C is allocated further out"
     )
+
+
+@T.prim_func
+def shifted_sums(
+    A: T.Buffer((4, 6), "int32"), E: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")
+):
+    C = T.alloc_buffer((4,), "int32")
+    for i, k in T.grid(4, 6):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+    for i in range(4):
+        with T.block("D"):
+            vi = T.axis.spatial(4, i)
+            D[vi] = C[vi] + E[vi]
+
+
+def test_an_init_comes_after_what_it_reads() -> None:
+    sch, (c,), ((i, k),) = start(shifted_sums, "C")
+    sch.fuse_reduction_epilogue(c, "D")
+    sch.compute_at(sch.cache_read(c, 0, "global"), i)
+    check_refused(
+        sch, lambda: sch.decompose_reduction(c, i), "in-between", "E_global below i makes what"
+    )
+    sch.decompose_reduction(c, k)
+    check_transform(shifted_sums, sch)

@@ -33,7 +33,8 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
     The given handle stands for the update block afterwards.
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
-              a loop above `loop`; no other loop from `loop` down that repeats the reduction
+              a loop above `loop`; no other loop from `loop` down that repeats the reduction;
+              nothing below `loop` that makes what the init reads
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
               ->
               for i in range(4):
@@ -61,6 +62,15 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
                 hint="choose the outermost reduction loop, or reorder",
             )
     _require_no_repetition(state, realize, loops[position:])
+    read = {r.buffer for r in init_reads(old)}
+    for child in scope.under(target):
+        if child.realize is not realize and any(w.buffer in read for w in child.block.writes):
+            raise state.error(
+                "in-between",
+                f"{child.block.name} below {target.var.name} makes what the init reads",
+                child.realize,
+                hint="choose a loop below it",
+            )
     init = _init_nest(state, realize, loops[position:])
     update = evolve(without_init(old), name=state.fresh_block_name(f"{old.name}_update"))
     state.commit(
