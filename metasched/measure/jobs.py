@@ -225,9 +225,15 @@ class Baseline:
 
 
 def baseline(
-    func: PrimFunc, target: Target, name: str, fd: int, settings: Mapping[str, Any]
+    func: PrimFunc,
+    target: Target,
+    name: str,
+    fd: int,
+    settings: Mapping[str, Any],
+    normal: bool = False,
 ) -> Baseline:
-    """Build the unscheduled program serially, decide the test data, compute the expected results.
+    """Build the unscheduled program serially, decide the test data (normally distributed ones, if
+    `normal`), compute the expected results.
 
     One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
     the moment the program is built.
@@ -236,6 +242,7 @@ def baseline(
     compiled = build(func, target, name, parallel=False)
     built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
+    task = task.with_normal_data() if normal else task
     os.ftruncate(fd, shared_size(task))
     task, seconds = expect(task, fd, compiled)
     return Baseline(task, compiled, built, seconds)

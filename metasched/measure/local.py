@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from metasched.analysis.flops import flops
 from metasched.codegen.compile import Compiled
 from metasched.errors import MeasureError
 from metasched.ir.equal import structural_hash
@@ -24,7 +25,8 @@ from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs:"
-_SLOW_BASELINE = 0.2  # seconds from which its second run is started ahead of need
+_LONG = 5e8  # operations of a program whose second unscheduled run starts with the first,
+_SLOW_BASELINE = 0.2  # and seconds of the first from which it is started ahead of need
 _SPIN = "3000"
 """Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 sleeps. The default is milliseconds: where another process has taken the core of the thread that is
@@ -212,16 +214,23 @@ class LocalRunner:
 
     def _start_baseline(self) -> None:
         """Set the runner to work on the unscheduled program; it needs no attention until it ends,
-        so the search goes on meanwhile."""
+        so the search goes on meanwhile. Where that takes long, its run on normal data (`verify`)
+        begins at once as well, at the lowest priority."""
         o, name = self.options, str(self.func.attrs.get("global_symbol", "main"))
         settings = {
             "key": structural_hash(self.func), "seed": o.seed, "extents": dict(o.extents),
             "scalars": dict(o.scalars),
         }  # fmt: skip
+        given = (self.func, self.target, name)
         self._submit(
-            self._runner, self._baseline_ready, o.baseline_timeout, "baseline", self.func,
-            self.target, name, self._memory[False], settings,
+            self._runner, self._baseline_ready, o.baseline_timeout,
+            "baseline", *given, self._memory[False], settings,
         )  # fmt: skip
+        if flops(self.func) > _LONG:
+            self._submit(
+                self._reference, self._verification_ready, o.baseline_timeout,
+                "baseline", *given, self._memory[True], settings, True,
+            )  # fmt: skip
 
     def _baseline_ready(self, reply: Reply) -> None:
         if reply.kind != "value":
@@ -244,7 +253,8 @@ class LocalRunner:
         if reply.kind != "value":
             self._no_verification = f"no expected results on normal data: {_reason(reply)}"
             return
-        self._tasks[True] = reply.value[0]
+        found = reply.value
+        self._tasks[True] = found.task if isinstance(found, Baseline) else found[0]
 
     # -- workers -----------------------------------------------------------------------------------
 

@@ -25,8 +25,9 @@ from metasched.schedule.trace import Trace
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ENUMERATED = 30_000
 """Decisions of one step that are listed; larger domains are represented by as many draws."""
-WHOLE = 100_000
+WHOLE = 1 << 20
 """Spaces of at most so many decision vectors are listed whole, once, instead of drawn from."""
+_CHUNK = 1 << 16
 _REDRAWS = 3  # further draws where constraints and repetitions leave too few rows
 _RIDGE = 1e-2
 _LEAST_ROWS = 24  # fitted rows below which a fit says nothing
@@ -97,21 +98,25 @@ class Draft:
             return self._every
         found = self._drawn(count, rng)
         for _ in range(_REDRAWS):
-            if len(found) >= count:
+            if len(found) >= count // 4:
                 break
-            more = np.concatenate([found.picks, self._drawn(count, rng).picks])
-            more = np.unique(more, axis=0)
-            found = Rows(more, self._numbers(more))
-        if len(found) > count:
-            found = found.take(np.sort(rng.permutation(len(found))[:count]))
+            picks = np.concatenate([found.picks, self._drawn(count, rng).picks])
+            picks = np.unique(picks, axis=0)
+            picks = picks[np.sort(rng.permutation(len(picks))[:count])]
+            found = Rows(picks, self._numbers(picks))
         return found
 
     @cached_property
     def _every(self) -> Rows:
-        """All rows that keep every constraint."""
+        """All rows that keep every constraint, in their natural order."""
         lengths = [len(x) for x in self.lists]
-        picks = np.stack(np.unravel_index(np.arange(self.size), lengths), axis=1)
-        return self._kept(picks)
+        parts: list[Rows] = []
+        for start in range(0, self.size, _CHUNK):
+            numbers = np.arange(start, min(start + _CHUNK, self.size))
+            parts.append(self._kept(np.stack(np.unravel_index(numbers, lengths), axis=1)))
+        return Rows(
+            np.concatenate([p.picks for p in parts]), np.concatenate([p.numbers for p in parts])
+        )
 
     def _drawn(self, count: int, rng: np.random.Generator) -> Rows:
         picks = np.stack([rng.integers(0, len(x), count) for x in self.lists], axis=1)

@@ -35,6 +35,7 @@ def told(data: dict[str, Any]) -> list[str]:
         f"{data['workload']} {shape}: {best['gflops']:.1f} GFLOP/s, "
         f"{100 * best['peak_fraction']:.0f} % of the FMA peak, {ratios}",
         f"    {trials} trials ({data['failed']} failed) in {data['wall_seconds']:.1f} s, "
-        f"{data['wall_seconds'] / trials:.2f} s a trial ({phases}); "
+        f"{data['wall_seconds'] / trials:.2f} s a trial, "
+        f"{trials / data['wall_seconds']:.1f} trials a second ({phases}); "
         f"{100 * data['survival']:.0f} % of the replays survived",
     ]

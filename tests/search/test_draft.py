@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,7 @@ def test_rows_are_distinct_and_keep_every_constraint(draft):
     rows = table.draw(2000, np.random.default_rng(0))
     assert len(rows) > 40
     assert len(np.unique(rows.picks, axis=0)) == len(rows)
-    for position in range(0, len(rows), 7):
+    for position in range(0, len(rows), max(7, len(rows) // 40)):
         trace = table.decoded(rows, position)
         values = {}
         for _, entry in trace.sampling():
@@ -36,6 +38,19 @@ def test_rows_are_distinct_and_keep_every_constraint(draft):
         for rv, column in table.columns.items():
             values[rv] = int(rows.numbers[position, column])
         assert all(number_of(c, values) for c in table.conditions)
+
+
+def test_a_small_space_is_listed_whole_and_a_large_one_drawn_from(draft, monkeypatch):
+    _, table = draft
+    every = table.draw(10, np.random.default_rng(0))
+    vectors = list(itertools.product(*(range(len(x)) for x in table.lists)))
+    picks = np.array(vectors)
+    good = table._allowed(table._numbers(picks)).astype(bool)
+    assert np.array_equal(every.picks, picks[good])
+    monkeypatch.setattr("metasched.search.draft.WHOLE", table.size - 1)
+    some = table.draw(200, np.random.default_rng(0))
+    assert 0 < len(some) <= 200
+    assert {*map(tuple, some.picks.tolist())} <= {*map(tuple, every.picks.tolist())}
 
 
 def test_a_decoded_row_replays_with_exactly_its_decisions(draft, workshop):
@@ -58,7 +73,9 @@ def test_a_trace_of_another_space_has_no_row(workshop):
 
 def test_the_surrogate_ranks_what_a_quadratic_can_express(draft):
     _, table = draft
-    rows = table.draw(3000, np.random.default_rng(2))
+    rng = np.random.default_rng(2)
+    rows = table.draw(3000, rng)
+    rows = rows.take(rng.permutation(len(rows))[:3000])
     logs = np.log2(1.0 + rows.numbers)
     truth = -((logs[:, 1] - 2) ** 2) - 0.5 * (logs[:, -1] - 3) ** 2
     model = Surrogate()
