@@ -36,6 +36,7 @@ from metasched.target import Target
 _DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is taken again
 _RETAKES = 6  # tries for an undisturbed sample,
 _PATIENCE = 0.1  # and seconds after which they end
+_SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the program is
 _WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
 
 
@@ -338,6 +339,8 @@ def _samples(
         native.repeat(*values, count)
 
     warm_up = first if first > _WARM else undisturbed(repeat, 1)
+    if warm_up < _SHORT:  # a single call of it is mostly the waking of threads
+        warm_up = undisturbed(repeat, int(_SHORT / warm_up) + 1)
     if plan.best and warm_up > plan.hopeless * plan.best:
         return (min(first, warm_up),)
     calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))

@@ -19,7 +19,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
 from metasched.measure.data import Task
 from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
-from metasched.measure.priority import FIRST, LAST
+from metasched.measure.priority import FIRST, beside_timing
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
@@ -87,11 +87,11 @@ class LocalRunner:
         fds = tuple(self._memory.values())
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
         self._builders = [
-            Worker(f"builder {n}", nice=LAST, **limits)
+            Worker(f"builder {n}", nice=beside_timing(), **limits)
             for n in range(max(1, self.options.build_workers))
         ]
         self._runner = Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits)
-        self._reference = Worker("reference", nice=LAST, fds=fds, **limits)
+        self._reference = Worker("reference", nice=beside_timing(), fds=fds, **limits)
         self._closed = False
         self._failure = ""  # why there is no baseline, once that is known
         self._no_verification = ""  # why there are no expected results on normal data

@@ -16,7 +16,7 @@ class MeasureOptions:
     Attributes:
         build_timeout, run_timeout: of one candidate.
         baseline_timeout: of building and running the unscheduled program.
-        build_workers: build processes, at nice 19.
+        build_workers: build processes; they step back for the kernel being timed.
         threads: threads of a kernel; 0 means every core.
         memory: address space of a worker in bytes; 0 for no limit.
         sample_ms, samples, budget_ms: see `jobs.TimingPlan`.

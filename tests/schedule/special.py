@@ -243,8 +243,12 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
     twins: ("merge", "cache_index", "reverse_compute_inline", "unsafe_set_dtype"),
     declared: ("unsafe_hide_buffer_access",),
     kernels: (
-        "tensorize", "tensorize", "pad_einsum", "transform_layout_of_parameter",
-        "fuse_reduction_epilogue", "rfactor",
+        "tensorize",
+        "tensorize",
+        "pad_einsum",
+        "transform_layout_of_parameter",
+        "fuse_reduction_epilogue",
+        "rfactor",
     ),
 }
 SHARE = 0.35  # of all programs
