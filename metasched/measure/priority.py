@@ -59,14 +59,14 @@ def beside_timing() -> int:
     return LAST
 
 
-def waited() -> float:
-    """Seconds that the living threads of this process have been ready to run without a core.
+def waited(process: int | str = "self") -> float:
+    """Seconds that the living threads of a process have been ready to run without a core.
 
     0 where the kernel does not say it. What a sample of a timing gained here is not the kernel's.
     """
     total = 0
     with contextlib.suppress(OSError, IndexError, ValueError):
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/schedstat", "rb") as file:
                 total += int(file.read().split()[1])
     return total * 1e-9

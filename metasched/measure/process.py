@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from metasched.errors import MeasureError
+from metasched.measure.priority import waited
 from metasched.measure.worker import frame, unframe
 
 # Thread pools that a worker does not use and that would only cost start-up time and memory.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+_PATIENCE = 9  # limits that a job may spend waiting for a core
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
@@ -61,6 +63,7 @@ class _Job:
     limit: float
     sent: int = 0
     started: float = 0.0
+    waited: float = 0.0
     attempts: int = 0
 
 
@@ -201,14 +204,25 @@ class Worker:
             elif self._job is not None and message[1] == self._job.number:
                 if kind == "start":
                     self._job.started = time.monotonic()
+                    self._job.waited = waited(self._process.pid)
                     self._deadline = self._job.started + self._job.limit
                 else:
                     return self._finished(message)
         return None
 
     def expire(self) -> Reply | None:
-        """The deadline has passed: kill the group; the reply when a job was running."""
+        """The deadline has passed: kill the group; the reply when a job was running.
+
+        Time in which the process got no core does not count, up to several times the limit: on a
+        busy machine a builder, which comes last, may get none for seconds.
+        """
         job = self._job
+        if job is not None and job.started and self._process is not None:
+            lost = min(waited(self._process.pid) - job.waited, _PATIENCE * job.limit)
+            deadline = job.started + job.limit + lost
+            if deadline > self._deadline + 0.1 * job.limit:
+                self._deadline = deadline
+                return None
         detail = self._tail()
         self._kill()
         if job is None or not job.started:
