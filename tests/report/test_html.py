@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("report") / "w"
     tune(
         matmul(16), target=TARGET, trials=20, seed=1, work_dir=place, name="small",
-        runner=lambda f, t: ReplayRunner(cost=cost),
+        runner=lambda f, t: ReplayRunner(cost=cost), prior=False,
     )  # fmt: skip
     log = EventLog(place / EVENTS)
     log(PeerTimed("small", "numpy", 5e-4))
