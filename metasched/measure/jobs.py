@@ -12,6 +12,7 @@ import dataclasses
 import math
 import mmap
 import os
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -244,9 +245,19 @@ def baseline(
     built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
     task = task.with_normal_data() if normal else task
-    os.ftruncate(fd, shared_size(task))
+    _resize(fd, shared_size(task))
     task, seconds = expect(task, fd, compiled)
     return Baseline(task, compiled, built, seconds)
+
+
+def _resize(fd: int, size: int) -> None:
+    """Give shared memory its size, which the worker's limit on files it writes does not concern."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        os.ftruncate(fd, size)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:

@@ -83,7 +83,9 @@ def _confine(nice: int, memory: int) -> None:
     """Ctrl-C is the parent's business; no core files; priority and limits as asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    soft = MAX_STDERR if hard == resource.RLIM_INFINITY else min(MAX_STDERR, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     if nice:
         prioritise(nice)
     if memory:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.op import call
 from metasched.ir.stmt import BufferStore, For
 from metasched.measure.data import Array, compare, fill, inexact_reason, make_task
+from metasched.measure.jobs import _resize
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -152,3 +155,17 @@ def test_a_long_serial_sum_is_compared_as_loosely_as_it_is_rounded():
     assert eps((1, 1024, 1024)) == (1 << 20, 16.0)
     assert eps((1, 64, 64)) == (4096, 1.0)
     assert eps((1, 16, 16)) == (256, 1.0)
+
+
+def test_shared_memory_may_be_larger_than_the_files_a_worker_writes():
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    memory = os.memfd_create("test")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        _resize(memory, 1 << 21)
+        assert os.fstat(memory).st_size == 1 << 21
+        with pytest.raises(OSError, match="too large"):
+            os.ftruncate(memory, 1 << 22)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        os.close(memory)
