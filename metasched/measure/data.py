@@ -38,6 +38,8 @@ from metasched.ir.stmt import Block, BufferStore
 from metasched.ir.visit import walk, walk_exprs, walk_stmts
 
 TOLERANCE = 64  # in eps of the largest magnitude
+_SUMMANDS = 1 << 16  # normally distributed terms of a sum
+_NOTHING = 2.0**-30  # for inputs that must be positive
 _EXACT_CALLS = frozenset(
     """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
     bitwise_or bitwise_xor shift_left shift_right floor ceil round nearbyint trunc copysign
@@ -105,10 +107,11 @@ class Task:
         """The same task on normally distributed inputs, compared with tolerance.
 
         The expected result is a serial sum, whose own rounding errors grow as the square root of
-        its length (Higham and Mary 2019); beyond 4096 terms the tolerance grows with them.
+        its length (Higham and Mary 2019); beyond 4096 terms the tolerance grows with them. Beyond
+        65536 the sum would begin to stagnate, so most inputs are nothing then: see `fill`.
         """
         why = self.why or "normally distributed data"
-        growth = max(1.0, math.sqrt(self.terms) / 64)
+        growth = max(1.0, math.sqrt(min(self.terms, _SUMMANDS)) / 64)
         arrays = tuple(replace(a, eps=a.eps * growth) for a in self.arrays)
         return replace(
             self, key=f"{self.key}/normal", arrays=arrays, normal=True, exact=False, why=why
@@ -290,6 +293,9 @@ def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
         drawn = rng.standard_normal(array.shape)
         if array.low > 0:
             drawn = np.abs(drawn) + 0.5
+        if task.terms > _SUMMANDS:
+            kept = rng.random(array.shape) * task.terms < _SUMMANDS
+            drawn = np.where(kept, drawn, _NOTHING if array.low > 0 else 0.0)
         return np.ascontiguousarray(drawn.astype(dtype.numpy))
     small = rng.integers(array.low, array.high + 1, array.shape, dtype=np.int8)
     return np.ascontiguousarray(small.astype(dtype.numpy))
