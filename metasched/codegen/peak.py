@@ -59,7 +59,8 @@ def _together(run: Callable[[int], float], count: int) -> float:
         run(_STEPS)
         spans.append((begin, time.perf_counter()))
 
-    workers = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    # Daemons: when Ctrl-C comes before the last has started, the others wait for it for ever.
+    workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(count)]
     for worker in workers:
         worker.start()
     for worker in workers:

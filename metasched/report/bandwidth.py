@@ -31,7 +31,7 @@ def _together(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
         barrier.wait()
         np.copyto(to, source)
 
-    workers = [threading.Thread(target=copy, args=pair) for pair in pairs]
+    workers = [threading.Thread(target=copy, args=pair, daemon=True) for pair in pairs]
     for worker in workers:
         worker.start()
     barrier.wait()
