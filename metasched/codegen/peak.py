@@ -54,17 +54,26 @@ def _together(run: Callable[[int], float], count: int) -> float:
 
     def work(number: int) -> None:
         os.sched_setaffinity(0, {cores[number % len(cores)]})  # of this thread alone
-        barrier.wait()
+        try:
+            barrier.wait()
+        except threading.BrokenBarrierError:
+            return
         begin = time.perf_counter()
         run(_STEPS)
         spans.append((begin, time.perf_counter()))
 
-    # Daemons: when Ctrl-C comes before the last has started, the others wait for it for ever.
-    workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(count)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    except BaseException:  # Ctrl-C: nobody may wait for a thread that never starts, and the
+        barrier.abort()  # machine code must not go while it runs
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join()
+        raise
     return max(end for _, end in spans) - min(begin for begin, _ in spans)
 
 

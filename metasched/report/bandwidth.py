@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -28,13 +29,18 @@ def _together(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
     barrier = threading.Barrier(len(pairs) + 1)
 
     def copy(source: np.ndarray, to: np.ndarray) -> None:
-        barrier.wait()
-        np.copyto(to, source)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait()
+            np.copyto(to, source)
 
-    workers = [threading.Thread(target=copy, args=pair, daemon=True) for pair in pairs]
-    for worker in workers:
-        worker.start()
-    barrier.wait()
+    workers = [threading.Thread(target=copy, args=pair) for pair in pairs]
+    try:
+        for worker in workers:
+            worker.start()
+        barrier.wait()
+    except BaseException:  # Ctrl-C: those that have started must not wait for ever
+        barrier.abort()
+        raise
     start = time.perf_counter()
     for worker in workers:
         worker.join()
