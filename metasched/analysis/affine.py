@@ -89,7 +89,11 @@ def _widens(node: Cast) -> bool:
 
 def interval(expr: Expr, ranges: Ranges) -> Interval:
     """The values `expr` can take while each variable stays in its range (others: any value)."""
-    form = linear(expr)
+    return form_interval(linear(expr), ranges)
+
+
+def form_interval(form: Form, ranges: Ranges) -> Interval:
+    """The values of a linear form, as `interval`."""
     low: float = form.const
     high: float = form.const
     for atom, coef in form.terms.items():

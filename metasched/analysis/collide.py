@@ -7,6 +7,9 @@ variables that are fixed (they stand outside both executions). Every `q = e // c
 adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c. Tightening the interval of every unknown
 against every equation, with a divisibility test, proves what affine schedules produce: splits,
 fuses, tiles, strides and shifted stencils. What it cannot prove counts as touching.
+
+What a predicate alone keeps in an interval (the binding of a guarded iterator) is told beside the
+boxes: a form f that both sides have, in [l, h] whenever they run, is one more atom.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from metasched.ir.visit import free_vars, walk_exprs
 
 Side: TypeAlias = tuple[Form, float]
 """One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
+
+Kept: TypeAlias = tuple[Form, Interval]
+"""A form and the interval that it is known to lie in whenever an access happens."""
 
 _ROUNDS = 16
 
@@ -136,6 +142,31 @@ class _System:
         shift = b[0].const - a[0].const
         self.equations.append(_Equation(terms, shift - (a[1] - 1), shift + b[1] - 1))
 
+    def keep(self, a: Kept, b: Kept) -> None:
+        """Two forms that differ in their constants at most stay in their intervals.
+
+        Their difference is an unknown of its own, also in the equations that hold a multiple of
+        it: the intervals of its parts add up to more than its own.
+        """
+        terms = self._changing(a[0].terms)
+        if not terms:
+            return
+        for atom, _ in terms:
+            self.difference(atom)
+        shift = b[0].const - a[0].const
+        (low_a, high_a), (low_b, high_b) = a[1], b[1]
+        whole = ("kept", *terms)
+        self.bounds[whole] = (low_a - high_b + shift, high_a - low_b + shift)
+        for equation in list(self.equations):
+            found = dict(equation.terms)
+            times = found.get(terms[0][0], 0) // terms[0][1]
+            if times and all(found.get(atom) == times * coef for atom, coef in terms):
+                inside = {atom for atom, _ in terms}
+                rest = [(key, coef) for key, coef in equation.terms if key not in inside]
+                both = [*rest, (whole, times)]
+                self.equations.append(_Equation(both, equation.low, equation.high))
+        self.equations.append(_Equation([*terms, (whole, -1)], 0, 0))
+
     def tighten(self) -> bool:
         """Shrink the intervals until nothing changes; False when there is no solution."""
         for _ in range(_ROUNDS):
@@ -225,7 +256,11 @@ def _loads(expr: Expr) -> bool:
 
 
 def collide(
-    a: Sequence[Side], b: Sequence[Side], fixed: Container[Var], ranges: Ranges
+    a: Sequence[Side],
+    b: Sequence[Side],
+    fixed: Container[Var],
+    ranges: Ranges,
+    kept: Iterable[tuple[Kept, Kept]] = (),
 ) -> dict[Var, Interval] | None:
     """When two executions access the boxes `a` and `b`: can they touch one element?
 
@@ -233,6 +268,7 @@ def collide(
         a, b: for each dimension the first element and the number of elements.
         fixed: variables with one value in both executions.
         ranges: values the other variables can take (both included); missing means any.
+        kept: facts about a and about b, in pairs whose forms have the same terms.
 
     Returns:
         None when proved that they cannot; otherwise for each variable the interval of its value
@@ -242,6 +278,8 @@ def collide(
     for side_a, side_b in zip(a, b, strict=True):
         if side_a[1] < inf and side_b[1] < inf:
             system.require(side_a, side_b)
+    for fact_a, fact_b in kept:
+        system.keep(fact_a, fact_b)
     if not system.tighten():
         return None
     return {key: span for key, span in system.bounds.items() if isinstance(key, Var)}

@@ -17,6 +17,7 @@ from metasched.analysis.dependence import carried_dependence, commutes
 from metasched.analysis.failure import Failure
 from metasched.analysis.reordering import reorder_violation
 from metasched.ir.func import PrimFunc
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -365,3 +366,27 @@ def test_a_loop_that_repeats_a_reduction_stays_outside_of_it() -> None:
     i, j, k = (loop(repeated_sum, n) for n in "ijk")
     assert reorder_violation([i, j], [j, i], scope) is None
     refused(reorder_violation([j, k], [k, j], scope), "reversed-dependence", "elements? of C")
+
+
+def guarded(domain: int) -> PrimFunc:
+    """Rows of 7 or 8 out of a row of 21, whose columns a predicate keeps below `domain`."""
+    return parse(
+        f"""
+@T.prim_func
+def f(A: T.Buffer((3, 8), "float32"), Y: T.Buffer((32,), "float32")):
+    for i, jo, ji in T.grid(3, 2, 4):
+        with T.block("Y"):
+            v = T.axis.spatial(3, i)
+            w = T.axis.spatial({domain}, jo * 4 + ji)
+            T.where(jo * 4 + ji < {domain})
+            Y[v * 7 + w] = A[v, w]
+"""
+    )
+
+
+def test_a_guarded_iterator_stays_in_its_domain() -> None:
+    """Found by tuning grp (1,9,9,6,21,3,1,1,1,3): half of its drafts were refused, as the loops
+    alone let 4 jo + ji reach 7, where the next row begins."""
+    assert carried(guarded(7), "i") is None
+    assert carried(guarded(7), "jo") is None
+    refused(carried(guarded(8), "i"), "carried-dependence", r"block Y writes Y\[")

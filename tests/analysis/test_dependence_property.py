@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metasched.analysis.access import index_side
+from metasched.analysis.affine import linear
 from metasched.analysis.collide import Outside, collide
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.reordering import reorder_violation
@@ -202,14 +203,20 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
     ranges = {v: (0, data.draw(st.integers(0, 3))) for v in names}
     fixed = names[:1]
     x, y = (data.draw(indices(names)) for _ in range(2))
+    kept, times = data.draw(sums(names)), data.draw(st.sampled_from([0, 1, 1, 2]))
+    shift, most = data.draw(st.integers(-1, 1)), data.draw(st.integers(0, 9))
+    x, y = x + kept * times, y + kept * times  # a guarded iterator, bound to `kept`
     widths = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     sides = [(index_side(e)[0], w) for e, w in zip((x, y), widths, strict=True)]
-    met = collide(sides[:1], sides[1:], Outside(names[1:]), ranges)
+    facts = [((linear(kept), (0, most)), (linear(kept + shift), (shift, most)))]
+    met = collide(sides[:1], sides[1:], Outside(names[1:]), ranges, facts)
     points = list(itertools.product(*[range(r[1] + 1) for r in ranges.values()]))
     for p, q in itertools.product(points, points):
         if p[0] != q[0]:
             continue
         at = [dict(zip(names, point, strict=True)) for point in (p, q)]
+        if not (0 <= value(kept, at[0]) <= most and 0 <= value(kept, at[1]) <= most - shift):
+            continue
         low_x, low_y = value(x, at[0]), value(y, at[1])
         if low_x < low_y + widths[1] and low_y < low_x + widths[0]:
             assert met is not None, (p, q)
