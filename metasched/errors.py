@@ -81,6 +81,10 @@ class MeasureError(MetaschedError):
     """The measurement machinery itself (not a candidate) failed."""
 
 
+class StandInError(MeasureError):
+    """The default schedule, with whose results candidates were compared, is not right itself."""
+
+
 class TuneError(MetaschedError):
     """Tuning cannot start or go on."""
 

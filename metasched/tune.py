@@ -6,7 +6,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from metasched.errors import (
     DatabaseError,
     MeasureError,
     MetaschedError,
+    StandInError,
     TraceError,
     TraceMiss,
     TuneError,
@@ -207,8 +209,13 @@ def tune_tasks(
         load_plugin(plugin)
     machine = Target.of(target if target is not None else c.target)
     shared = model if model is not None and not isinstance(model, str) else None
-    session = _Session(c, machine, shared or _model(c), space, runner)
-    return session.run(tasks, weights or {}, total_trials, time_limit, observer)
+    limits = (weights or {}, total_trials, time_limit, observer)
+    try:
+        return _Session(c, machine, shared or _model(c), space, runner).run(tasks, *limits)
+    except StandInError as error:
+        warnings.warn(f"{error}; its records are removed, tuning starts again", stacklevel=2)
+        slow = _Session(c, machine, shared or _model(c), space, runner, stand_ins=False)
+        return slow.run(tasks, *limits)
 
 
 def _model(settings: config.Config) -> CostModel:
@@ -232,6 +239,7 @@ class _Session:
     model: CostModel
     space: SpaceGenerator | None
     make: MakeRunner | None
+    stand_ins: bool = True
     start: float = field(default_factory=time.perf_counter)
     pool: ReplayPool = field(init=False)
 
@@ -256,7 +264,7 @@ class _Session:
         runners: list[Runner] = []
         self._recall(folder / MODEL)
         try:
-            with Store(folder / STORE) as store:
+            with Store(folder / STORE) as store, _trusted(store, tasks, self.machine):
                 tell = fan_out(log, observer)
                 runs = [
                     self._task(name, _single(source), store, tell, runners)
@@ -293,20 +301,22 @@ class _Session:
     ) -> TaskRun:
         """A task ready for its first round; its runner is entered in `runners`."""
         c = self.settings
-        runners.append(self._runner(func))
+        default = default_trace(func, self.machine)
+        runners.append(self._runner(func, default))
         space = self.space or default_space(self.machine)
         workshop = Workshop(func, self.machine, space, c.seed, self.pool)
         return TaskRun(
-            name, func, workshop, runners[-1], store, self.model,
-            default_trace(func, self.machine), strategy=c.strategy, seed=c.seed, budget=c.trials,
+            name, func, workshop, runners[-1], store, self.model, default,
+            strategy=c.strategy, seed=c.seed, budget=c.trials,
             stop_gain=c.stop_gain, observer=tell,
         )  # fmt: skip
 
-    def _runner(self, func: PrimFunc) -> Runner:
+    def _runner(self, func: PrimFunc, default: Trace) -> Runner:
         if self.make is not None:
             return self.make(func, self.machine)
         options = MeasureOptions.of(self.settings, cores=self.machine.num_cores)
-        return LocalRunner(func, self.machine, options)
+        quick = _scheduled(func, default) if self.stand_ins else None
+        return LocalRunner(func, self.machine, options, quick)
 
 
 def default_space(target: Target) -> SpaceGenerator:
@@ -314,6 +324,24 @@ def default_space(target: Target) -> SpaceGenerator:
     return SpaceGenerator(
         default_modules(target), default_postprocs(target), default_mutators(target)
     )
+
+
+def _scheduled(func: PrimFunc, trace: Trace) -> PrimFunc:
+    """A function with a schedule applied."""
+    sch = Schedule(func, seed=0, check=False)
+    trace.apply(sch)
+    return _single(sch.mod)
+
+
+@contextmanager
+def _trusted(store: Store, tasks: Mapping[str, Source], machine: Target) -> Iterator[None]:
+    """Nothing stays in the store that was compared with what turned out wrong."""
+    try:
+        yield
+    except StandInError:
+        for source in tasks.values():
+            store.forget(structural_hash(_single(source)), machine)
+        raise
 
 
 def _single(source: Source) -> PrimFunc:

@@ -38,6 +38,7 @@ _DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is
 _RETAKES = 6  # tries for an undisturbed sample,
 _PATIENCE = 0.1  # and seconds after which they end
 _SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the program is
+_DECIDED, _FAR = 3, 1.5  # samples after which a program so many times slower has lost
 _WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
 
 
@@ -49,14 +50,17 @@ class TimingPlan:
         sample_ms: a sample makes as many calls as fill this time.
         samples: how many at most.
         budget_ms: total time of the samples, about; at least three are taken if each fits.
-        best: seconds of the best candidate so far, 0 for none yet. One that is more than 1.5 times
-            slower gets at most two samples, one that is more than `hopeless` times slower gets one.
+        best: seconds of the best candidate so far, 0 for none yet.
+        slower: one whose fastest sample is more than that many times slower than the best gets two
+            samples, at the square of it one; one that is slower at all, three.
+        hopeless: times slower than the best from which the run that warms up is enough.
     """
 
     sample_ms: float = 5.0
     samples: int = 5
     budget_ms: float = 80.0
     best: float = 0.0
+    slower: float = 1.2
     hopeless: float = 3.0
 
 
@@ -118,16 +122,13 @@ class _Bench:
         layout = _Layout(task.arrays)
         access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
         self._shared = mmap.mmap(fd, layout.size, access=access)
-        self.initial = [self._map(a, p) for a, p in zip(task.arrays, layout.initial, strict=True)]
-        self.expected = [self._map(a, p) for a, p in zip(task.arrays, layout.expected, strict=True)]
+        self.initial, self.expected = (
+            [_mapped(self._shared, a, p) for a, p in zip(task.arrays, places, strict=True)]
+            for places in (layout.initial, layout.expected)
+        )
         self.arena = Arena(task.arrays)
         self.packed: list[Arena] = []
         self.clean = False
-
-    def _map(self, array: Array, place: int) -> NDArray[np.generic]:
-        count = int(np.prod(array.shape, dtype=np.int64))
-        flat = np.frombuffer(self._shared, DType(array.dtype).numpy, count, place)
-        return flat.reshape(array.shape)
 
     def restore(self) -> None:
         """Bring every array to its state before a run: poisoned, or its initial contents."""
@@ -203,6 +204,13 @@ class _Bench:
         return Status.OK, "", largest
 
 
+def _mapped(memory: mmap.mmap, array: Array, place: int) -> NDArray[np.generic]:
+    """An array that lies in shared memory."""
+    count = int(np.prod(array.shape, dtype=np.int64))
+    flat = np.frombuffer(memory, DType(array.dtype).numpy, count, place)
+    return flat.reshape(array.shape)
+
+
 _BENCHES: dict[str, _Bench] = {}
 
 
@@ -233,15 +241,19 @@ def baseline(
     fd: int,
     settings: Mapping[str, Any],
     normal: bool = False,
+    stand_in: PrimFunc | None = None,
 ) -> Baseline:
-    """Build the unscheduled program serially, decide the test data (normally distributed ones, if
-    `normal`), compute the expected results.
+    """Build the unscheduled program serially (or the one that stands in for it, in parallel),
+    decide the test data (normally distributed ones, if `normal`), compute the expected results.
 
     One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
     the moment the program is built.
     """
     start = time.perf_counter()
-    compiled = build(func, target, name, parallel=False)
+    if stand_in is None:
+        compiled = build(func, target, name, parallel=False)
+    else:
+        compiled = build(stand_in, target, name)
     built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
     task = task.with_normal_data() if normal else task
@@ -264,7 +276,8 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
     """Compute the expected results with the unscheduled program.
 
     Returns the task (an output that the program turned out not to overwrite wholly counts as
-    initialised from now on) and the seconds of one call.
+    initialised from now on) and the processor seconds of one call: it is serial, and what it waits
+    for a core that others hold is not its time.
     """
     bench = _Bench(task, fd, write=True)
     for number, array in enumerate(task.arrays):
@@ -286,9 +299,9 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
 def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:
     bench.restore()
     values = bench.values(native, compiled.signature)
-    start = time.perf_counter()
+    start = time.thread_time()
     code = native.call(*values)
-    seconds = time.perf_counter() - start
+    seconds = time.thread_time() - start
     if code:
         raise MetaschedError(f"the unscheduled program failed: {compiled.signature.failure(code)}")
     breach = bench.breach()
@@ -298,6 +311,19 @@ def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:
         if array.written:
             bench.expected[number][...] = bench.arena.views[number]
     return seconds
+
+
+def agree(task: Task, one: int, other: int) -> str:
+    """How the expected results in two pieces of shared memory differ; empty where they do not."""
+    layout = _Layout(task.arrays)
+    maps = [mmap.mmap(fd, layout.size, access=mmap.ACCESS_READ) for fd in (one, other)]
+    for array, place in zip(task.arrays, layout.expected, strict=True):
+        if array.written:
+            a, b = (_mapped(memory, array, place) for memory in maps)
+            text, _ = compare(array, b, a, task.exact)
+            if text:
+                return text
+    return ""
 
 
 def _has_poison(array: Array, values: NDArray[np.generic]) -> bool:
@@ -358,10 +384,13 @@ def _samples(
     estimate = warm_up * calls
     if estimate > 4 * plan.budget_ms * 1e-3:
         return (min(first, warm_up),)
-    contender = not plan.best or warm_up < 1.5 * plan.best
-    count = min(plan.samples, int(plan.budget_ms * 1e-3 / estimate))
-    count = max(3, count) if contender else max(1, min(2, count))
-    return tuple(undisturbed(repeat, calls) for _ in range(count))
+    count = max(3, min(plan.samples, int(plan.budget_ms * 1e-3 / estimate)))
+    samples: list[float] = []
+    while len(samples) < count:
+        samples.append(undisturbed(repeat, calls))
+        if plan.best and min(samples) > plan.slower ** max(0, 3 - len(samples)) * plan.best:
+            break
+    return tuple(samples)
 
 
 def undisturbed(repeat: Repeat, calls: int) -> float:
@@ -401,10 +430,12 @@ def interleave(
             native.repeat(*values, count)
 
         once = take(repeat, 1)
-        once = min(once, take(repeat, 1)) if once < 0.5 else once
+        once = min(once, take(repeat, 1)) if once < _WARM else once
         runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9)))))
     out: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for (repeat, calls), samples in zip(runs, out, strict=True):
-            samples.append(undisturbed(repeat, calls))
+    for number in range(rounds):
+        for (repeat, calls), samples, others in zip(runs, out, out[::-1], strict=True):
+            decided = number >= _DECIDED and min(samples) > _FAR * max(others)
+            if not decided:  # what is far behind need not be timed to the last digit
+                samples.append(undisturbed(repeat, calls))
     return tuple(out[0]), tuple(out[1])

@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 from metasched.analysis.flops import flops
 from metasched.codegen.compile import Compiled
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, StandInError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
-from metasched.measure.data import Task
+from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
 from metasched.measure.priority import FIRST, beside_timing
 from metasched.measure.process import Reply, Worker, wait
@@ -25,8 +25,8 @@ from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs:"
-_LONG = 5e8  # operations of a program whose second unscheduled run starts with the first,
-_SLOW_BASELINE = 0.2  # and seconds of the first from which it is started ahead of need
+_LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
+_SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _SPIN = "3000"
 """Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 sleeps. The default is milliseconds: where another process has taken the core of the thread that is
@@ -47,8 +47,11 @@ class LocalRunner:
     """Measures candidates of one workload on this machine, each in other processes.
 
     Expected results are computed once, by the unscheduled program compiled serially, while the
-    first candidates are being built already. Closing ends all workers; a runner that is forgotten
-    or whose process is killed ends them as well.
+    first candidates are being built already. Where that takes seconds and results must be equal
+    bit for bit, the default schedule stands in for it: candidates are compared with its results,
+    until those of the unscheduled program, which runs beside the search, are there and must equal
+    them. Then the stand-in, proved right, gives the results on normal data as well. Closing ends
+    all workers; a runner that is forgotten or whose process is killed ends them as well.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class LocalRunner:
         func: PrimFunc,
         target: Target | str | None = None,
         options: MeasureOptions | None = None,
+        stand_in: PrimFunc | None = None,
     ) -> None:
         """Start the workers and the unscheduled program; returns at once.
 
@@ -63,6 +67,7 @@ class LocalRunner:
             func: the workload, unscheduled.
             target: what candidates are compiled for; must be able to run here.
             options: limits and repetitions.
+            stand_in: a quick schedule of it, whose results candidates may be compared with first.
 
         Raises MeasureError when code for the target cannot run on this machine.
         """
@@ -74,17 +79,19 @@ class LocalRunner:
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
         self.best = 0.0
         self._baseline: Outcome | None = None
-        self._baseline_program: Compiled | None = None
+        self._written: Baseline | None = None  # what the unscheduled program gave,
+        self._quick: Baseline | None = None  # and what stands in for it
         self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
-        self._memory: dict[bool, int] = {}
         self._then: dict[Worker, Callable[[Reply], None]] = {}
         threads = {"OMP_NUM_THREADS": str(self.options.threads)} if self.options.threads else {}
         if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
             threads["GOMP_SPINCOUNT"] = _SPIN
-        # One descriptor for each kind of data, so that a restarted runner gets them again.
-        for normal in (False, True):
-            self._memory[normal] = os.memfd_create("metasched-task", os.MFD_CLOEXEC)
-        fds = tuple(self._memory.values())
+        # One descriptor for each kind of data, so that a restarted runner gets them again, and one
+        # for the unscheduled program where something stands in for it.
+        self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
+        self._stand_in = stand_in if self._wants_stand_in() else None
+        self._memory = {False: fds[0], True: fds[1]}
+        self._aside = fds[0] if self._stand_in is None else fds[2]
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
         self._builders = [
             Worker(f"builder {n}", nice=beside_timing(), **limits)
@@ -113,8 +120,9 @@ class LocalRunner:
 
     @property
     def task(self) -> Task:
-        """The test data and how results are compared; waits for the baseline."""
-        assert self.baseline is not None
+        """The test data and how results are compared; waits for the expected results."""
+        while False not in self._tasks:
+            self._pump()
         return self._tasks[False]
 
     def measure(
@@ -163,11 +171,13 @@ class LocalRunner:
         assert self.baseline is not None
         if True in self._tasks or self._reference.busy or self._no_verification:
             return
+        source = self._quick or self._written
+        assert source is not None
         task = self._tasks[False].with_normal_data()
         os.ftruncate(self._memory[True], shared_size(task))
         self._submit(
             self._reference, self._verification_ready, self.options.baseline_timeout,
-            "expect", task, self._memory[True], self._baseline_program,
+            "expect", task, self._memory[True], source.program,
         )  # fmt: skip
 
     def interleave(
@@ -201,7 +211,7 @@ class LocalRunner:
         self._closed = True
         for worker in (*self._builders, self._runner, self._reference):
             worker.close()
-        for fd in self._memory.values():
+        for fd in self._fds:
             os.close(fd)
 
     def __enter__(self) -> LocalRunner:
@@ -212,33 +222,74 @@ class LocalRunner:
 
     # -- the baseline ------------------------------------------------------------------------------
 
+    def _wants_stand_in(self) -> bool:
+        """Whether the unscheduled program is slow, and equal results are equal bit for bit."""
+        return flops(self.func) > _LONG and not inexact_reason(self.func)
+
     def _start_baseline(self) -> None:
         """Set the runner to work on the unscheduled program; it needs no attention until it ends,
-        so the search goes on meanwhile. Where that takes long, its run on normal data (`verify`)
-        begins at once as well, at the lowest priority."""
+        so the search goes on meanwhile. Where that takes long, it runs at the side instead, for
+        something stands in for it; if nothing does, its run on normal data (`verify`) begins at
+        once as well."""
         o, name = self.options, str(self.func.attrs.get("global_symbol", "main"))
         settings = {
             "key": structural_hash(self.func), "seed": o.seed, "extents": dict(o.extents),
             "scalars": dict(o.scalars),
         }  # fmt: skip
-        given = (self.func, self.target, name)
-        self._submit(
-            self._runner, self._baseline_ready, o.baseline_timeout,
-            "baseline", *given, self._memory[False], settings,
-        )  # fmt: skip
-        if flops(self.func) > _LONG:
+        given, limit = (self.func, self.target, name), o.baseline_timeout
+        worker = self._runner
+        if self._stand_in is not None:
             self._submit(
-                self._reference, self._verification_ready, o.baseline_timeout,
+                worker, self._stand_in_ready, limit,
+                "baseline", *given, self._memory[False], settings, False, self._stand_in,
+            )  # fmt: skip
+            worker = self._reference
+        elif flops(self.func) > _LONG:
+            self._submit(
+                self._reference, self._verification_ready, limit,
                 "baseline", *given, self._memory[True], settings, True,
             )  # fmt: skip
+        self._submit(worker, self._baseline_ready, limit, "baseline", *given, self._aside, settings)
+
+    def _stand_in_ready(self, reply: Reply) -> None:
+        """Candidates can be tried; a stand-in that failed (as candidate 0 will) is done without."""
+        if reply.kind == "value":
+            self._quick = reply.value
+            self._tasks[False] = reply.value.task
+        self._stand_in = None
+        self._compare_references()
 
     def _baseline_ready(self, reply: Reply) -> None:
         if reply.kind != "value":
-            built = os.fstat(self._memory[False]).st_size > 0
+            built = os.fstat(self._aside).st_size > 0
             what = "run" if built else "built"
             self._fail(f"the unscheduled program cannot be {what}: {_reason(reply)}")
-        found: Baseline = reply.value
-        self._tasks[False], self._baseline_program = found.task, found.program
+        self._written = reply.value
+        self._compare_references()
+
+    def _compare_references(self) -> None:
+        """Accept the unscheduled program's results, if they equal those of what stood in for it."""
+        if self._written is None or self._stand_in is not None:
+            return
+        if self._quick is None:
+            self._memory[False] = self._aside
+            self._tasks[False] = self._written.task
+            self._accept(Reply("value", ""))
+            return
+        fds = (self._aside, self._memory[False])
+        self._submit(self._reference, self._accept, 60.0, "agree", self._quick.task, *fds)
+
+    def _accept(self, reply: Reply) -> None:
+        if reply.kind != "value":
+            self._fail(f"two kinds of expected results cannot be compared: {_reason(reply)}")
+        if reply.value:
+            self._failure = (
+                "the default schedule gives other results than the program as written: "
+                f"{reply.value}"
+            )
+            raise StandInError(self._failure)
+        found = self._written
+        assert found is not None
         self._baseline = Outcome(
             Status.OK, (found.seconds,), build_seconds=found.build_seconds,
             run_seconds=found.seconds,
@@ -283,7 +334,7 @@ class LocalRunner:
     def _abandon(self) -> None:
         """After an interrupt: end what candidates are running, keep the baseline's work."""
         for worker in (*self._builders, self._runner):
-            if worker.busy and self._baseline is not None:
+            if worker.busy and False in self._tasks:
                 self._then.pop(worker, None)
                 worker.close(grace=0.0)
 
@@ -335,7 +386,7 @@ class _Batch:
         for builder in owner._builders:
             while self._to_build and not builder.busy:
                 self._build(builder, self._to_build.popleft())
-        if self._built and not owner._runner.busy and owner._baseline is not None:
+        if self._built and not owner._runner.busy and False in owner._tasks:
             self._run(*self._built.popleft())
 
     def _build(self, builder: Worker, number: int) -> None:

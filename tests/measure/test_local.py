@@ -23,7 +23,7 @@ from measure.programs import (
 )
 
 import metasched.measure.local as local
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, StandInError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import EQ, Var, as_expr
 from metasched.ir.func import IRModule, PrimFunc
@@ -53,6 +53,11 @@ def runner():
     with LocalRunner(scale(), options=OPTIONS) as made:
         yield made
     patch.undo()
+
+
+def accepted_vectors():
+    """The workload of `scale` with its loop vectorized, as a default schedule might have it."""
+    return parse(script(scale()).replace("in range(256)", "in T.vectorized(256)"))
 
 
 def one(runner, func):
@@ -169,6 +174,33 @@ def test_verification_is_prepared_in_the_background(monkeypatch):
         assert one(made, scale()).ok and made._reference.busy
         assert made.verify(candidate(scale())).ok
         assert not made._reference.busy
+
+
+def test_a_stand_in_gives_the_expected_results_while_the_slow_program_runs(monkeypatch):
+    monkeypatch.setattr(local, "_LONG", 0.0)
+    with LocalRunner(scale(), options=OPTIONS, stand_in=accepted_vectors()) as made:
+        good, wrong = made.measure([candidate(scale()), candidate(scale(factor=3), 1)])
+        assert (good.status, wrong.status) == (Status.OK, Status.WRONG_RESULT)
+        assert made.baseline.ok and made._quick is not None
+        assert made.verify(candidate(scale())).ok
+        assert made.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
+
+
+def test_a_wrong_stand_in_is_found_out(monkeypatch):
+    monkeypatch.setattr(local, "_LONG", 0.0)
+    with LocalRunner(scale(), options=OPTIONS, stand_in=scale(factor=3)) as made:
+        with pytest.raises(StandInError, match=r"default schedule gives other .*B\[0\] is "):
+            _ = made.baseline
+        with pytest.raises(MeasureError, match="default schedule gives other"):
+            one(made, scale(factor=3))
+
+
+def test_a_stand_in_that_fails_is_done_without(monkeypatch):
+    monkeypatch.setattr(local, "_LONG", 0.0)
+    with LocalRunner(scale(), options=OPTIONS, stand_in=scale(extra=failing())) as made:
+        assert one(made, scale()).ok and made._quick is None
+        assert one(made, scale(factor=3)).status is Status.WRONG_RESULT
+        assert made.verify(candidate(scale())).ok
 
 
 def test_unscheduled_program_that_fails_on_normal_data():

@@ -10,7 +10,7 @@ import pytest
 
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
-from metasched.errors import TraceError, TuneError
+from metasched.errors import StandInError, TraceError, TuneError
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
@@ -141,6 +141,26 @@ def test_when_everything_fails_there_is_no_best(tmp_path):
 def test_the_time_limit_ends_a_run(tmp_path):
     result = run(tmp_path, trials=1000, time_limit=0.0)
     assert result.ended == "time" and result.trials == 0
+
+
+def test_nothing_stays_that_was_compared_with_wrong_results(tmp_path):
+    made = []
+
+    class Deceived(ReplayRunner):
+        def measure(self, candidates, on_outcome=None):
+            outcomes = super().measure(candidates, on_outcome)
+            if made[0] is self:
+                raise StandInError("the default schedule gives other results")
+            return outcomes
+
+    def runner(func, target):
+        made.append(Deceived(cost=made_up_seconds))
+        return made[-1]
+
+    with pytest.warns(UserWarning, match="other results; its records are removed"):
+        result = run(tmp_path, runner=runner, trials=8)
+    assert len(made[0].measured) == len(made[1].measured) == result.trials == 8
+    assert len(measured(tmp_path)) == 8
 
 
 def test_a_small_space_is_exhausted(tmp_path):
