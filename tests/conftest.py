@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,3 +30,20 @@ def pytest_configure(config: pytest.Config) -> None:
         import oracle
 
         oracle.UPDATE = True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is asked of a whole run in one process comes last."""
+    import places
+
+    items.sort(key=lambda item: item.path.name == "test_places.py")
+    tests, ran = Path(__file__).parent, {item.path for item in items}
+    wanted = [p for d in ("analysis", "schedule") for p in (tests / d).glob("test_*.py")]
+    part = any("::" in a for a in config.args) or hasattr(config, "workerinput")
+    places.whole_run = not part and ran.issuperset(wanted)
+
+
+def pytest_deselected() -> None:
+    import places
+
+    places.whole_run = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import places
 import pytest
 from strategies import random_args
 
@@ -124,14 +126,24 @@ def picture(sch: Schedule) -> tuple[Any, ...]:
     return (s.mod, sch.trace, dict(s.table), s.serial, s.rng.state, s.func_name, len(sch._history))
 
 
+@contextmanager
+def refusal(reason: str, message: str) -> Iterator[list[ScheduleError]]:
+    """What stands inside is refused for `reason` with `message` (a regular expression)."""
+    found: list[ScheduleError] = []
+    with pytest.raises(ScheduleError, match=message) as caught:
+        yield found
+    found.append(caught.value)
+    assert caught.value.reason == reason, f"{caught.value.reason}: {caught.value.message}"
+    assert caught.value.primitive
+    places.note(caught.value)
+
+
 def check_refused(
     sch: Schedule, step: Callable[[], object], reason: str, message: str
 ) -> ScheduleError:
     """`step` is refused for `reason` with `message` (a regular expression); nothing changed."""
     before = picture(sch)
-    with pytest.raises(ScheduleError, match=message) as caught:
+    with refusal(reason, message) as found:
         step()
-    assert caught.value.reason == reason, f"{caught.value.reason}: {caught.value.message}"
     assert picture(sch) == before
-    assert caught.value.primitive
-    return caught.value
+    return found[0]

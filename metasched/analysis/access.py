@@ -18,7 +18,7 @@ from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, collect, iter_ranges
 from metasched.arith.intset import relax
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.describe import show_expr, show_region
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
 from metasched.ir.op import Call, Effect, Ramp
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, DeclBuffer, For, LetStmt, Stmt
@@ -254,31 +254,6 @@ def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
         axes.append(position[atom])
         shifted |= form.const != 0
     return Pattern(tuple(axes), shifted, len(write.region))
-
-
-def element_wise(block: Block) -> Failure | None:
-    """Whether every read of a block is an injective pattern of its (single) write."""
-    return _patterned(block, "injective", "reads some element more than once")
-
-
-def ordered(block: Block) -> Failure | None:
-    """Whether every read of a block takes the indices of its (single) write in their order."""
-    return _patterned(block, "ordered", "reads in another order than it writes")
-
-
-def _patterned(block: Block, wanted: str, what: str) -> Failure | None:
-    if len(block.writes) != 1:
-        return Failure("several-writes", f"block {block.name} writes several regions", block)
-    for read in block.reads:
-        pattern = read_pattern(read, block.writes[0])
-        if pattern is None or not getattr(pattern, wanted):
-
-            def sentence(read: BufferRegion = read) -> str:
-                written = show_region(block.writes[0])
-                return f"block {block.name} {what}: {show_region(read)} for {written}"
-
-            return Failure(f"not-{wanted}", sentence, block)
-    return None
 
 
 def is_constant_tensor(block: Block) -> bool:

@@ -53,7 +53,12 @@ class Fences:
         blocks = self.blocks[self.depth.get(buffer, 0) :]
         if not blocks:
             return None
-        guards = [_guard(compiler, block, buffer, write) for block in blocks]
+        saved, memo = self.blocks, compiler.memo
+        self.blocks, compiler.memo = (), {}  # what a declaration loads is no access of the body
+        try:
+            guards = [_guard(compiler, block, buffer, write) for block in blocks]
+        finally:
+            self.blocks, compiler.memo = saved, memo
 
         def check(env: Env, where: Sequence[int]) -> None:
             for one in guards:

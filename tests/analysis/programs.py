@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import places
+
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.func import PrimFunc
@@ -18,6 +20,7 @@ def refused(failure: Failure | None, slug: str, sentence: str) -> None:
     assert failure.slug == slug
     assert re.search(sentence, re.sub(r"[()]", "", failure.message)), failure.message
     assert str(failure) == f"{failure.message} [{slug}]"
+    places.note(failure)
 
 
 def scope_of(func: PrimFunc) -> Scope:

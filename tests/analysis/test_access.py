@@ -9,11 +9,9 @@ from analysis.programs import concat, halo, loop, matmul, matmul_relu, named, re
 
 from metasched.analysis.access import (
     accesses,
-    element_wise,
     exact_accesses,
     injective_block,
     is_constant_tensor,
-    ordered,
     read_pattern,
     strides,
     touched_bytes,
@@ -107,24 +105,6 @@ def test_patterns(
     tangled = BufferRegion.point(A, (i + j, j))
     assert read_pattern(tangled, BufferRegion.point(B, (i, j))) is None
     assert read_pattern(BufferRegion.point(A, where), tangled) is None
-
-
-def test_element_wise_and_ordered() -> None:
-    @T.prim_func
-    def f(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
-        for i, j in T.grid(8, 8):
-            with T.block("b"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                B[vi, vj] = A[vj, vi]
-
-    block = scope_of(f).realizes[0].block
-    assert element_wise(block) is None
-    sentence = r"block b reads in another order than it writes: A\[vj, vi\] for B\[vi, vj\]"
-    refused(ordered(block), "not-ordered", sentence)
-    scope = scope_of(matmul_relu)
-    assert ordered(named(scope, "D").block) is None
-    refused(element_wise(named(scope, "C").block), "not-injective", r"A\[vi, vk\] for C\[vi, vj\]")
-    refused(element_wise(matmul.root), "several-writes", "block root writes several regions")
 
 
 def test_constant_tensor() -> None:

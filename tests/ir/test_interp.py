@@ -52,6 +52,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.verify import verify
 from metasched.ir.visit import transform
+from metasched.script import parse
 
 i, j, k = Var("i"), Var("j"), Var("k")
 ZERO = as_expr(0)
@@ -518,6 +519,25 @@ def test_regions_can_be_watched(kind):
     with pytest.raises(InterpretError, match=r"block copy writes B\[3\] outside"):
         run(with_kinds(writes, {"i": kind}), x, y, check_regions=True)
     run(writes, x, y)
+
+
+def test_a_region_that_loads_its_bounds_is_no_access_of_the_block_inside():
+    """Found by the random machine, case 62010077: the outer declaration was read behind the inner
+    fence, which knows nothing of I[1]."""
+    text = """
+@T.prim_func
+def f(A: T.Buffer((4,), "float32"), I: T.Buffer((2,), "int32"), B: T.Buffer((4,), "float32")):
+    with T.block("outer"):
+        T.reads(A[T.min(I[0], I[1]):4], I[0:2])
+        T.writes(B[0])
+        with T.block("inner"):
+            T.reads(A[I[0]], I[0])
+            T.writes(B[0])
+            B[0] = A[I[0]]
+"""
+    rows, where, got = np.arange(4, dtype="float32"), np.array([2, 1], "int32"), np.zeros(4, "f4")
+    run(parse(text), rows, where, got, check_regions=True)
+    assert got[0] == 2
 
 
 @given(funcs())

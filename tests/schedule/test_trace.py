@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from oracle import check_trace, check_transform
+from oracle import check_trace, check_transform, refusal
 from schedule.programs import elementwise, matmul, matmul_relu
 from schedule.test_blocks import start
 
@@ -102,7 +102,7 @@ def test_with_decision_changes_one_step() -> None:
 def test_stored_needs_every_decision() -> None:
     trace = sampled().trace
     holes = trace.with_decision(trace.sampling()[0][0], None)
-    with pytest.raises(ScheduleError, match="the trace holds no decision"):
+    with refusal("no-decision", "the trace holds no decision"):
         replay(holes)
 
 

@@ -121,8 +121,6 @@ def _shared(state: State, scope: Scope, child: Child, buffer: Buffer) -> tuple[F
         if edge.kind is not EdgeKind.RAW and edge.buffer is buffer:
             what = f"{buffer.name} is written again"
             raise state.error("not-read-after-write", what, child.realize)
-    if buffer not in scope.block.alloc_buffers:
-        raise state.error("not-allocated", f"{buffer.name} is allocated further out", child.realize)
     readers = [c for c in scope.readers(buffer) if c is not child]
     count = min((shared_loops(child, c) for c in readers), default=0)
     if count == 0:

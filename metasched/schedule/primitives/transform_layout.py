@@ -174,11 +174,7 @@ def _pad_map(
         if isinstance(given, IndexMap) or callable(given):
             mapping = IndexMap.of(given, new.ndim)
             if len(mapping.outputs) != 1:
-                raise state.error(
-                    "bad-pad-value",
-                    f"pad_value gives {len(mapping.outputs)} values, not one",
-                    realize,
-                )
+                raise MetaschedError(f"pad_value gives {len(mapping.outputs)} values, not one")
             (value,) = mapping.outputs
             inputs = mapping.inputs
         else:

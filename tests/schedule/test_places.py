@@ -1,0 +1,13 @@
+"""Every place of the analyses and primitives that refuses is reached by a test on its message."""
+
+from __future__ import annotations
+
+import places
+import pytest
+
+
+def test_every_place_is_reached() -> None:
+    """Runs after all others; says nothing of a run that leaves some of them out."""
+    if not places.whole_run:
+        pytest.skip("only a part of the tests runs in this process")
+    assert not [str(place) for place in places.unreached()]
