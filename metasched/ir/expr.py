@@ -325,18 +325,18 @@ class Broadcast(Expr):
 
 def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
     """`value` as an expression; a Python number takes `dtype` (int32, float32, bool if None)."""
-    if isinstance(value, Expr):
-        return value
-    if isinstance(value, str):
-        return StringImm(value)
+    if isinstance(value, (Expr, str)):
+        return value if isinstance(value, Expr) else StringImm(value)
     dtype = DType(type(value) if dtype is None else dtype)
     if dtype.lanes > 1:
         return Broadcast(as_expr(value, dtype.scalar), dtype.lanes)
-    if dtype.is_float:
-        return FloatImm(dtype, float(value))
-    if isinstance(value, float) and not value.is_integer():
+    if isinstance(value, float) and not dtype.is_float and not value.is_integer():
         return FloatImm("float32", value)
-    return IntImm(dtype, int(value))
+    try:
+        number = float(value) if dtype.is_float else int(value)
+    except (TypeError, ValueError):
+        raise TypeMismatchError(f"{value!r} is no expression and no number") from None
+    return FloatImm(dtype, number) if dtype.is_float else IntImm(dtype, int(number))
 
 
 def match_types(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:

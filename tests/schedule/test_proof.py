@@ -247,7 +247,7 @@ def test_proof(name: str) -> None:
 
 REFUSALS = {"error": 0, "Failure": 0, "ScheduleError": 1}
 """Calls that make a refusal, and where their reason stands among the arguments."""
-COMPOSED = {"producer-outside", "consumer-outside", "not-injective", "not-ordered"}
+COMPOSED = {"producer-outside", "consumer-outside"}
 """Reasons put together from parts (`f"{what}-outside"`)."""
 
 

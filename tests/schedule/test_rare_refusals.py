@@ -205,6 +205,18 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
         "bad-ranges",
         "the ranges mention other",
     ),
+    "annotate_buffer_access, two iterators": (
+        HEAD + B + C,
+        lambda sch: ("annotate_buffer_access", "C", 0, "read", lambda v, w: [v]),
+        "bad-ranges",
+        "the index map takes 2 indices, 1 are needed",
+    ),
+    "transform_layout, nested": (
+        HEAD + B + C,
+        lambda sch: ("transform_layout", "C", "B", lambda v: [(v, v)]),
+        "bad-index-map",
+        r"\(v, v\) is no expression and no number",
+    ),
     "annotate_buffer_access, too many": (
         HEAD + B + C,
         lambda sch: ("annotate_buffer_access", "C", 0, "read", lambda v: [v, v, v]),

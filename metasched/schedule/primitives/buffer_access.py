@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from metasched.analysis.access import accesses
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
 from metasched.arith.intset import covers
-from metasched.errors import MetaschedError, TypeMismatchError, VerifyError
+from metasched.errors import MetaschedError, VerifyError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, as_expr
@@ -170,9 +171,11 @@ def _ranges_map(
         raise state.error("bad-ranges", f"{source!r} is no function of the iterators", realize)
     try:
         if not isinstance(source, IndexMap):
-            source = IndexMap.of(lambda *point: _flat(source(*point), buffer.ndim), count)
+            given = source
+            flat = functools.wraps(given)(lambda *point: _flat(given(*point), buffer.ndim))
+            source = IndexMap.of(flat, count)
         source = IndexMap.of(source, count)
-    except (MetaschedError, TypeMismatchError) as error:
+    except MetaschedError as error:
         raise state.error("bad-ranges", str(error), realize) from None
     foreign = foreign_vars(source)
     if foreign:
