@@ -33,13 +33,18 @@ class Candidate:
 
     Attributes:
         index: position in the run; candidate 0 is the default schedule.
-        module: the scheduled program, one function.
+        source: the scheduled program, one function, or what makes it when its turn comes.
         key: structural hash of the module; equal programs have equal keys.
     """
 
     index: int
-    module: IRModule = field(repr=False)
+    source: IRModule | Callable[[], IRModule] = field(repr=False)
     key: str
+
+    @property
+    def module(self) -> IRModule:
+        """The scheduled program."""
+        return self.source if isinstance(self.source, IRModule) else self.source()
 
 
 @dataclass(frozen=True, slots=True)

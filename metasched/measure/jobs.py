@@ -375,7 +375,8 @@ def _samples(
     def repeat(count: int) -> None:
         native.repeat(*values, count)
 
-    warm_up = first if first > _WARM else undisturbed(repeat, 1)
+    begun = first > _WARM
+    warm_up = first if begun else undisturbed(repeat, 1)
     if warm_up < _SHORT:  # a single call of it is mostly the waking of threads
         warm_up = undisturbed(repeat, int(_SHORT / warm_up) + 1)
     if plan.best and warm_up > plan.hopeless * plan.best:
@@ -385,11 +386,12 @@ def _samples(
     if estimate > 4 * plan.budget_ms * 1e-3:
         return (min(first, warm_up),)
     count = max(3, min(plan.samples, int(plan.budget_ms * 1e-3 / estimate)))
-    samples: list[float] = []
+    samples = [] if begun or calls > 1 else [warm_up]
     while len(samples) < count:
-        samples.append(undisturbed(repeat, calls))
-        if plan.best and min(samples) > plan.slower ** max(0, 3 - len(samples)) * plan.best:
+        limit = plan.slower ** max(0, 3 - len(samples)) * plan.best
+        if samples and plan.best and min(samples) > limit:
             break
+        samples.append(undisturbed(repeat, calls))
     return tuple(samples)
 
 

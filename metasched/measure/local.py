@@ -418,16 +418,18 @@ class _Batch:
                 # Not a kernel's own doing: killed from outside, or for memory. Once more.
                 self._built.appendleft((number, compiled, built, tries + 1))
                 return
-            self._end(number, outcome_of(reply, built))
+            self._end(number, outcome_of(reply, built), feed=True)
 
         task, fd = owner._tasks[False], owner._memory[False]
         owner._submit(owner._runner, then, owner._run_limit(), "trial", task, fd, compiled, plan)
 
-    def _end(self, number: int, outcome: Outcome) -> None:
+    def _end(self, number: int, outcome: Outcome, feed: bool = False) -> None:
         self._outcomes[number] = outcome
         if outcome.ok:
             best = self._owner.best
             self._owner.best = min(best, outcome.median) if best else outcome.median
+        if feed:  # the next one runs while this one is being noted down
+            self.feed()
         if self._on_outcome is not None:
             self._on_outcome(self._candidates[number], outcome)
 

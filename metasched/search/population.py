@@ -58,7 +58,7 @@ class Individual:
     def schedule(self) -> Schedule:
         """The whole schedule, postprocs included."""
         if self._schedule is None:
-            self._schedule = self._workshop.again(self.trace, self.key)
+            self._schedule = self._workshop.again(self.trace, self.key, self.space)
         return self._schedule
 
     @property
@@ -161,12 +161,15 @@ class Workshop:
         key = structural_hash(sch.mod)
         return Individual(trace.before_postproc(), key, -1, self, schedule=sch)
 
-    def again(self, trace: Trace, key: str) -> Schedule:
+    def again(self, trace: Trace, key: str, space: int) -> Schedule:
         """The schedule of an individual that was replayed elsewhere.
 
         Raises TuneError when it does not come out the same.
         """
-        made = self._replayed(trace, "stored", 0)
+        if space < 0:
+            made = self._replayed(trace, "stored", 0)
+        else:  # beginnings shared with what was made before are kept
+            made = self._replayer.repaired(space, _decisions(trace), 0)
         if isinstance(made, str) or structural_hash(made.schedule.mod) != key:
             raise TuneError(f"the replay of {key} in another process gave another program")
         return made.schedule

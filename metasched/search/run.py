@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from metasched.analysis.flops import flops
@@ -276,7 +277,10 @@ class TaskRun:
 
     def _measure(self, chosen: Sequence[Individual]) -> list[Outcome]:
         first = self.progress.trials
-        candidates = [Candidate(first + n, one.module, one.key) for n, one in enumerate(chosen)]
+        candidates = [
+            Candidate(first + n, partial(getattr, one, "module"), one.key)
+            for n, one in enumerate(chosen)
+        ]
         by_index = {c.index: one for c, one in zip(candidates, chosen, strict=True)}
 
         def ended(candidate: Candidate, outcome: Outcome) -> None:

@@ -68,4 +68,4 @@ def test_a_program_that_comes_out_otherwise_is_an_error():
     workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
     one = workshop.fresh(0, 1)
     with pytest.raises(TuneError, match="gave another program"):
-        workshop.again(one.trace, "another key")
+        workshop.again(one.trace, "another key", one.space)
