@@ -15,7 +15,7 @@ from metasched.analysis.affine import ANY, Form, Interval, interval, linear
 from metasched.analysis.collide import Outside, Side, collide
 from metasched.analysis.cover import bind, bound_regions, loop_ranges, upper_span
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, collect, iter_ranges
+from metasched.analysis.scope import Child, collect, footprints, iter_ranges
 from metasched.arith.intset import relax
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
@@ -296,6 +296,8 @@ def touched_box(stmt: Stmt, buffer: Buffer) -> list[tuple[float, float]] | None:
     lows: list[float] = []
     highs: list[float] = []
     for child in children:
+        if buffer not in footprints(child.block):
+            continue
         varying = loop_ranges(child.loops)
         for writes in (False, True):
             for where, region in bound_regions(child, writes=writes):

@@ -20,7 +20,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
-from metasched.ir.expr import LT, TRUE, And, Expr, Var, as_int, compare
+from metasched.ir.expr import LT, TRUE, And, Expr, IntImm, Var, as_int, compare
 from metasched.ir.stmt import Block, BlockToken, BufferStore, For, IfThenElse, Stmt, While
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 
@@ -65,6 +65,10 @@ def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
     """The values of each loop variable; symbolic ends are unbounded."""
     ranges: dict[Var, Interval] = {}
     for loop in loops:
+        if type(loop.min) is IntImm and type(loop.extent) is IntImm and loop.step is None:
+            first = loop.min.value
+            ranges[loop.var] = (first, first + max(loop.extent.value - 1, 0))
+            continue
         low, high = range_interval(loop.min, loop.extent)
         if loop.step is not None:
             step = as_int(loop.step)

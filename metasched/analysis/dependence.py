@@ -216,19 +216,58 @@ def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] |
 
 def conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
     """Every pair of accesses below `top`, one of them a write, that may touch one element."""
+    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
+    for a, b in _pairs(scope, top):
+        distance = _meet(a, b, top, lets)
+        if distance is not None:
+            yield a, b, distance
+
+
+def _carried_conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch]]:
+    """The `conflicts` of different iterations of `top`."""
+    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
+    for a, b in _pairs(scope, top):
+        if not _same_iteration(a, b, top):
+            distance = _meet(a, b, top, lets)
+            if distance is not None and distance.get(top.var) != (0, 0):
+                yield a, b
+
+
+def _pairs(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch]]:
+    """The pairs of accesses of one buffer below `top`, one of them a write."""
     by_buffer: dict[Buffer, list[Touch]] = {}
     for touch in _touches_under(top, scope):
         by_buffer.setdefault(touch.buffer, []).append(touch)
-    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
     for group in by_buffer.values():
-        if not any(t.writes for t in group):
+        if any(t.writes for t in group):
+            yield from ((t, t) for t in group if t.writes)
+            yield from ((a, b) for a, b in combinations(group, 2) if a.writes or b.writes)
+
+
+def _same_iteration(a: Touch, b: Touch, top: For) -> bool:
+    """The common case of `_meet` at little cost: one index tells the iteration of `top`, because
+    all else in it moves by less than a step of that loop."""
+    ranges: dict[Var, Interval] = {}
+    for (form_a, wide_a), (form_b, wide_b) in zip(a.box, b.box, strict=True):
+        step = abs(form_a.terms.get(top.var, 0))
+        if not step or form_b.terms.get(top.var) != form_a.terms[top.var]:
             continue
-        pairs = [(t, t) for t in group if t.writes]
-        pairs += [(a, b) for a, b in combinations(group, 2) if a.writes or b.writes]
-        for a, b in pairs:
-            distance = _meet(a, b, top, lets)
-            if distance is not None:
-                yield a, b, distance
+        if not ranges:
+            ranges = loop_ranges((*a.loops, *b.loops))
+            above = {n.var for n in a.loops} - {n.var for n in loops_below(a.loops, top)}
+        low: float = form_b.const - form_a.const - (wide_a - 1)
+        high: float = form_b.const - form_a.const + (wide_b - 1)
+        for form, other, sign in ((form_a, form_b, -1), (form_b, form_a, 1)):
+            for atom, coef in form.terms.items():
+                if atom is top.var or (atom in above and other.terms.get(atom) == coef):
+                    continue
+                least, most = interval(atom, ranges)
+                by = coef * sign
+                low += by * (least if by > 0 else most)
+                high += by * (most if by > 0 else least)
+        if -step < low and high < step:
+            return True
+    return False
 
 
 def carried_dependence(
@@ -260,9 +299,7 @@ def carried_dependence(
     if (extent is not None and extent <= 1) or _plainly_independent(loop, scope):
         return None
     excused: dict[Buffer, bool] = {}
-    for a, b, distance in conflicts(scope, loop):
-        if distance.get(loop.var) == (0, 0):
-            continue
+    for a, b in _carried_conflicts(scope, loop):
         if a is b and a.child is not None and idempotent(a.child, scope, loop):
             continue
         if a.buffer not in excused:

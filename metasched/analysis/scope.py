@@ -18,6 +18,7 @@ from metasched.analysis.affine import Interval, Ranges, interval, linear, range_
 from metasched.analysis.collide import Outside, Side, collide
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import IntImm, Var
+from metasched.ir.intern import quick
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -37,6 +38,7 @@ class EdgeKind(enum.Enum):
     WAR = "write after read"
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Child:
     """A block directly in a scope, with the loops from the scope block down to it."""

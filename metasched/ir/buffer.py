@@ -9,9 +9,10 @@ from typing import Any
 from metasched.errors import TypeMismatchError
 from metasched.ir.dtype import HANDLE, DType
 from metasched.ir.expr import Expr, ExprLike, Var, as_expr, as_int, mul
-from metasched.ir.intern import make
+from metasched.ir.intern import make, quick
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Range:
     """The integers from `min`, `extent` of them."""
@@ -116,6 +117,7 @@ class Buffer:
         return f"Buffer({self.name}: {self.dtype}{list(self.shape)})"
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferRegion:
     """A box of a buffer: one range for each dimension."""

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeAlias
 from metasched.errors import TypeMismatchError
 from metasched.ir.dtype import BOOL, DType, promote
 from metasched.ir.dtype import wrap as wrap
-from metasched.ir.intern import Interned, make
+from metasched.ir.intern import Interned, known, make
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
 
@@ -122,6 +122,10 @@ class IntImm(Expr):
     value: int
 
     def __new__(cls, dtype: DType | str, value: int) -> IntImm:
+        if type(value) is int and type(dtype) is DType:
+            found = known((cls, dtype, value))
+            if found is not None:
+                return found  # type: ignore[no-any-return]
         dtype = DType(dtype)
         value = int(value)
         low, high = dtype.range
@@ -168,6 +172,9 @@ class BinaryOp(Expr):
     b: Expr
 
     def __new__(cls, a: Expr, b: Expr) -> Any:
+        found = known((cls, a, b))
+        if found is not None:
+            return found
         if a.dtype is not b.dtype:
             raise TypeMismatchError(f"{cls.__name__}: operands are {a.dtype} and {b.dtype}")
         return make(cls, (cls, a, b), cls.result(a.dtype), (a, b))

@@ -32,6 +32,7 @@ from typing import Any, NoReturn, TypeVar
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr
+from metasched.ir.intern import quick
 
 S = TypeVar("S", bound="Stmt")
 
@@ -114,6 +115,7 @@ class ForKind(enum.Enum):
     THREAD_BINDING = "thread_binding"
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class For(Stmt):
     """`for var in [min, min + extent * step)`; `thread` is a bound loop's tag (`blockIdx.x`)."""
@@ -205,6 +207,7 @@ class IfThenElse(Stmt):
         return IfThenElse(exprs[0], stmts[0], stmts[1] if len(stmts) > 1 else None)
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class SeqStmt(Stmt):
     """Statements in order. Build with `seq`, which flattens and never leaves a single one."""
@@ -232,6 +235,7 @@ def seq(items: Iterable[Stmt]) -> Stmt:
     return SeqStmt(tuple(flat)) if flat else Evaluate(as_expr(0))
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferStore(Stmt):
     """buffer[indices] = value; a `predicate` masks lanes of a vector store."""
@@ -357,6 +361,7 @@ class IterKind(enum.Enum):
     OPAQUE = "opaque"
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class IterVar:
     """A block iterator: its variable, domain and kind."""
@@ -391,6 +396,7 @@ class BlockToken:
         return BlockToken, ()
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Block(Stmt):
     """A computation that stands for itself; see the module's docstring.
@@ -449,6 +455,7 @@ class Block(Stmt):
         )  # fmt: skip
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockRealize(Stmt):
     """Execute `block` with its iterators bound to `iter_values` where `predicate` holds."""

@@ -104,14 +104,17 @@ def redrawn(
     """The trace with one of the steps decided otherwise by `change`, keeping every constraint."""
     if not steps:
         return None
+    refused: set[tuple[int, Any]] = set()
     for _ in range(ATTEMPTS):
         position, entry = rng.choice(steps)
         decision = change(entry)
-        if decision is None or decision == entry.decision:
+        key = (position, tuple(decision) if isinstance(decision, list) else decision)
+        if decision is None or decision == entry.decision or key in refused:
             continue
         mutant = trace.with_decision(position, decision)
         if consistent(mutant):
             return mutant
+        refused.add(key)
     return None
 
 

@@ -78,45 +78,63 @@ def apply(root: Stmt, edits: Edits, parents: Parents) -> Stmt:
     Only the paths from edited nodes to the root are copied. Raises VerifyError when nothing would
     be left of the root.
     """
-    touched: set[Stmt] = set()
-    for node in edits:
-        walk: Stmt | None = node
-        while walk is not None and walk not in touched:
-            touched.add(walk)
-            walk = parents[walk]
-    result = _apply(root, edits, touched)
+    if len(edits) == 1:
+        ((node, change),) = edits.items()
+        result = _replaced(node, change(node), parents)
+    else:
+        touched: set[Stmt] = set()
+        for node in edits:
+            walk: Stmt | None = node
+            while walk is not None and walk not in touched:
+                touched.add(walk)
+                walk = parents[walk]
+        result = _apply(root, edits, touched)
     if result is None:
         raise VerifyError("an edit would leave the function without a body")
     return result
 
 
+def _replaced(node: Stmt, new: Stmt | None, parents: Parents) -> Stmt | None:
+    """The root once `node` has become `new`."""
+    above = parents[node]
+    while above is not None:
+        if new is node:
+            return _root(above, parents)
+        new = _over(above, {node: new})
+        node, above = above, parents[above]
+    return new
+
+
+def _root(node: Stmt, parents: Parents) -> Stmt:
+    above = parents[node]
+    while above is not None:
+        node, above = above, parents[above]
+    return node
+
+
 def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
     """What becomes of a touched statement."""
-    result: Stmt | None = node
-    if type(node) is For:
-        if node.body in touched:
-            body = _apply(node.body, edits, touched)
-            if body is None:
-                result = None
-            elif body is not node.body:
-                result = For(
-                    node.var, node.min, node.extent, node.kind, body, node.thread,
-                    node.annotations, node.step,
-                )  # fmt: skip
-    elif type(node) is BlockRealize:
-        if node.block in touched:
-            block = _apply(node.block, edits, touched)
-            assert block is None or isinstance(block, Block)
-            result = (
-                None if block is None else BlockRealize(node.iter_values, node.predicate, block)
-            )
-    elif any(child in touched for child in node.stmts):
-        new = [_apply(c, edits, touched) if c in touched else c for c in node.stmts]
-        result = _with_children(node, new)
+    below = {c: _apply(c, edits, touched) for c in node.stmts if c in touched}
+    result = _over(node, below) if below else node
     change = edits.get(node)
-    if result is None or change is None:
-        return result
-    return change(result)
+    return result if result is None or change is None else change(result)
+
+
+def _over(node: Stmt, below: Mapping[Stmt, Stmt | None]) -> Stmt | None:
+    """A statement of which some children have become others."""
+    if type(node) is For:
+        body = below[node.body]
+        if body is None or body is node.body:
+            return None if body is None else node
+        return For(
+            node.var, node.min, node.extent, node.kind, body, node.thread, node.annotations,
+            node.step,
+        )  # fmt: skip
+    if type(node) is BlockRealize:
+        block = below[node.block]
+        assert block is None or isinstance(block, Block)
+        return None if block is None else BlockRealize(node.iter_values, node.predicate, block)
+    return _with_children(node, [below.get(c, c) for c in node.stmts])
 
 
 def _with_children(node: Stmt, new: list[Stmt | None]) -> Stmt | None:

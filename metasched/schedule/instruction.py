@@ -45,6 +45,8 @@ class InstructionKind:
         sampling: it draws a decision.
         many: it returns a list of handles (of whatever length), not a single one.
         params: its parameters in order, `decision` left out.
+        variadic: whether one of them takes all positional arguments that are left.
+        takes_names: whether blocks may be given by name.
     """
 
     name: str
@@ -53,6 +55,8 @@ class InstructionKind:
     sampling: bool
     many: bool
     params: tuple[Param, ...]
+    variadic: bool
+    takes_names: bool
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Arguments of a call in the order of `params`, and the decision (None if not given).
@@ -93,7 +97,7 @@ class InstructionKind:
         for param, value in zip(self.params, values, strict=True):
             if param.variadic:
                 args.extend(value)
-            elif any(p.variadic for p in self.params):
+            elif self.variadic:
                 kwargs[param.name] = value
             else:
                 args.append(value)
@@ -205,7 +209,10 @@ def primitive(*, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R
             variadic = param.kind is inspect.Parameter.VAR_POSITIONAL
             params.append(Param(param.name, is_input, variadic, block, param.default))
         many = typing.get_origin(hints.get("return")) is list
-        kind = InstructionKind(name, fn, pure or sampling, sampling, many, tuple(params))
+        kind = InstructionKind(
+            name, fn, pure or sampling, sampling, many, tuple(params),
+            any(p.variadic for p in params), any(p.block for p in params),
+        )  # fmt: skip
         PRIMITIVES.register(name, kind)
         return fn
 

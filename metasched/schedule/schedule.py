@@ -250,7 +250,7 @@ class Schedule:
 
     def _blocks_by_name(self, kind: InstructionKind, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Block names among the arguments looked up, which is recorded too."""
-        if not any(param.block for param in kind.params):
+        if not kind.takes_names:
             return values
         pairs = zip(kind.params, values, strict=True)
         return tuple(self._looked_up(v) if param.block else v for param, v in pairs)

@@ -254,10 +254,11 @@ class State:
 
     def scope_block(self, node: Stmt) -> Block | None:
         """The block that encloses `node` (not `node` itself), None above the root."""
-        for above in self.ancestors(node):
-            if isinstance(above, Block):
-                return above
-        return None
+        parent = self.index.parent
+        above = parent[node]
+        while above is not None and type(above) is not Block:
+            above = parent[above]
+        return above
 
     def scope(self, node: Stmt) -> Scope:
         """The scope that encloses `node`."""
@@ -268,18 +269,21 @@ class State:
 
     def loops_above(self, node: Stmt) -> tuple[For, ...]:
         """The loops between `node` and the block around it, outermost first."""
+        parent = self.index.parent
         loops: list[For] = []
-        for above in self.ancestors(node):
-            if isinstance(above, Block):
-                break
-            if isinstance(above, For):
+        above = parent[node]
+        while above is not None and type(above) is not Block:
+            if type(above) is For:
                 loops.append(above)
-        return tuple(reversed(loops))
+            above = parent[above]
+        loops.reverse()
+        return tuple(loops)
 
     def func_of(self, node: Stmt) -> tuple[str, PrimFunc]:
         """Name and body of the function that holds `node`."""
+        parent = self.index.parent
         top = node
-        for above in self.ancestors(node):
+        while (above := parent[top]) is not None:
             top = above
         name = self.index.func_of[top]
         return name, self.mod[name]

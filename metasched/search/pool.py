@@ -59,22 +59,23 @@ class ReplayPool:
         """The results in the order of the requests; None when a worker has failed."""
         if self._broken:
             return None
-        batches = [requests[n : n + _BATCH] for n in range(0, len(requests), _BATCH)]
-        results: list[list[Summary | str] | None] = [None] * len(batches)
-        at: dict[Worker, int] = {}
-        waiting = list(range(len(batches)))
-        while waiting or at:
-            for worker in self._workers:
-                if waiting and not worker.busy:
-                    at[worker] = waiting.pop(0)
-                    job = (number, list(batches[at[worker]]))
+        order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
+        results: list[Summary | str] = [""] * len(requests)
+        at: dict[Worker, list[int]] = {}
+        shares = _shares(order, len(self._workers))
+        while any(shares) or at:
+            for worker, own in zip(self._workers, shares, strict=True):
+                if not worker.busy and (own or any(shares)):
+                    at[worker] = batch = _taken(own, shares)
+                    job = (number, [requests[n] for n in batch])
                     worker.submit(_JOBS + "replay_batch", *job, limit=_LIMIT)
             for worker, reply in wait(self._workers):
                 if reply.kind != "value":
                     self._fail(reply)
                     return None
-                results[at.pop(worker)] = reply.value
-        return [one for batch in results if batch is not None for one in batch]
+                for n, result in zip(at.pop(worker), reply.value, strict=True):
+                    results[n] = result
+        return results
 
     def close(self) -> None:
         """End the workers."""
@@ -97,3 +98,20 @@ class ReplayPool:
             warnings.warn(f"a replay worker failed ({text}); replaying in process", stacklevel=5)
         self._broken = True
         self.close()
+
+
+def _shares(order: list[int], workers: int) -> list[list[int]]:
+    """Each worker's part of the requests, those that begin alike together: what a replay shares
+    with another was kept by the worker that made it."""
+    size = -(-len(order) // workers)
+    return [order[n * size : (n + 1) * size] for n in range(workers)]
+
+
+def _taken(own: list[int], shares: list[list[int]]) -> list[int]:
+    """The next batch of a worker: from its own part, else the end of the longest one."""
+    if own:
+        batch, own[:] = own[:_BATCH], own[_BATCH:]
+        return batch
+    longest = max(shares, key=len)
+    batch, longest[:] = longest[-_BATCH:], longest[:-_BATCH]
+    return batch

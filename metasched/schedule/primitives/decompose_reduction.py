@@ -9,7 +9,6 @@ from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
-    BlockToken,
     For,
     ForKind,
     IterVar,
@@ -72,9 +71,9 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
                 hint="choose a loop below it",
             )
     init = _init_nest(state, realize, loops[position:])
-    update = evolve(without_init(old), name=state.fresh_block_name(f"{old.name}_update"))
+    update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
     state.commit(
-        edit.wrap(old, lambda s: evolve(update, body=s.stmts[-1])),
+        edit.wrap(old, lambda s: update if s is old else evolve(update, body=s.stmts[-1])),
         edit.wrap(target, lambda s: seq((init, s))),
     )
     while not isinstance(init, BlockRealize):
@@ -126,13 +125,7 @@ def _init_nest(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> S
     iters: dict[Var, Expr] = {
         v.var: state.fresh_var(f"{v.var.name}_init", v.var.dtype) for v, _ in spatial
     }
-    new_iters = tuple(IterVar(_var(iters[v.var]), v.dom, v.kind) for v, _ in spatial)
-    name = state.fresh_block_name(f"{old.name}_init")
-    init = Block(name, new_iters, (), (), old.init, token=BlockToken())
-    block = substitute(fresh_copy(init.body, lambda v: state.fresh_var(v.name, v.dtype)), iters)
-    reads = tuple(_region(r, iters) for r in init_reads(old))
-    writes = tuple(_region(r, iters) for r in old.writes)
-    init = evolve(init, body=block, reads=reads, writes=writes, annotations=old.annotations)
+    init = _init_block(state, old, iters)
     dropped = {n.var for n in loops} - set(renamed)
     predicate: Expr = TRUE
     for condition in conjuncts(realize.predicate):
@@ -145,6 +138,38 @@ def _init_nest(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> S
         low, extent = (substitute(e, renamed) for e in (loop.min, loop.extent))
         body = For(_var(renamed[loop.var]), low, extent, ForKind.SERIAL, body)
     return body
+
+
+def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
+    """The init of a block over other iterators; the same object (with what was found out about
+    it) for the same ones, as replays draw them from the pool."""
+    assert old.init is not None
+    name = state.fresh_block_name(f"{old.name}_init")
+    first = state.serial
+    key = ("init_block", name, first, *iters.values())
+    kept: tuple[Block, int] | None = old.facts.get(key)
+    if kept is None:
+        new_iters = tuple(
+            IterVar(_var(iters[v.var]), v.dom, v.kind) for v in old.iter_vars if not v.is_reduce
+        )
+        body = fresh_copy(old.init, lambda v: state.fresh_var(v.name, v.dtype))
+        reads = tuple(_region(r, iters) for r in init_reads(old))
+        writes = tuple(_region(r, iters) for r in old.writes)
+        init = Block(
+            name, new_iters, reads, writes, substitute(body, iters), annotations=old.annotations
+        )
+        kept = old.facts[key] = (init, state.serial - first)
+    state.serial = first + kept[1]
+    return kept[0]
+
+
+def _update_block(old: Block, name: str) -> Block:
+    """The block without its init, the same object each time."""
+    key = ("update_block", name)
+    found: Block | None = old.facts.get(key)
+    if found is None:
+        found = old.facts[key] = evolve(without_init(old), name=name)
+    return found
 
 
 def init_reads(block: Block) -> tuple[BufferRegion, ...]:
