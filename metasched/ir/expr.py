@@ -15,9 +15,8 @@ Grammar (every node has a `dtype`):
         | BufferLoad(buffer, indices)       in `ir.buffer`
 
 Div and Mod truncate on integers as C does; FloorDiv and FloorMod are Python's // and %. Nodes are
-interned over weak references: building the same node twice gives the same object, so `==`, `is`
-and `hash` are one cheap thing and never walk or build IR (`EQ` builds). Python operators build
-expressions and fold constants; the classes build exactly what they are told.
+interned over weak references: the same node built twice is one object, so `==`, `is` and `hash`
+never walk or build IR (`EQ` builds). Python operators fold constants, the classes never do.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class Expr(Interned):
         return type(self), (self.dtype, *parts) if self._typed else parts
 
     def __repr__(self) -> str:
-        inside = ", ".join(repr(getattr(self, name)) for name in self.fields)
-        return f"{type(self).__name__}({inside})"
+        return f"{type(self).__name__}({', '.join(repr(getattr(self, n)) for n in self.fields)})"
 
     def astype(self, dtype: DType | str) -> Expr:
         """This value converted to `dtype` (itself when it has that type already)."""
@@ -122,10 +120,9 @@ class IntImm(Expr):
     value: int
 
     def __new__(cls, dtype: DType | str, value: int) -> IntImm:
-        if type(value) is int and type(dtype) is DType:
-            found = known((cls, dtype, value))
-            if found is not None:
-                return found  # type: ignore[no-any-return]
+        found = known((cls, dtype, value)) if type(value) is int else None
+        if found is not None:
+            return found  # type: ignore[no-any-return]
         dtype = DType(dtype)
         value = int(value)
         low, high = dtype.range
@@ -172,9 +169,6 @@ class BinaryOp(Expr):
     b: Expr
 
     def __new__(cls, a: Expr, b: Expr) -> Any:
-        found = known((cls, a, b))
-        if found is not None:
-            return found
         if a.dtype is not b.dtype:
             raise TypeMismatchError(f"{cls.__name__}: operands are {a.dtype} and {b.dtype}")
         return make(cls, (cls, a, b), cls.result(a.dtype), (a, b))

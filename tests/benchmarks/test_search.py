@@ -10,6 +10,7 @@ import pytest
 from metasched.codegen.compile import compile_func
 from metasched.codegen.load import load
 from metasched.cost.lightgbm import LightGBMModel
+from metasched.mutate import mutate
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -69,23 +70,24 @@ def test_replay_in_search_with_features(benchmark, budget, programs, workshop, t
 
 
 def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
-    """What the search has of it: mutants of a dozen programs, replayed and scored by workers; the
-    best by the model are mutated again, so that siblings share what comes before they part."""
+    """What the search has of it: mutants of a dozen programs, each asked for once, replayed and
+    scored by workers; siblings share what comes before they part."""
     rng, pool = Rng(0), ReplayPool(max(2, len(os.sched_getaffinity(0))))
     try:
         shop = Workshop(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
         model, parents = LightGBMModel(0), list(programs)
         vectors = np.stack([one.vector for one in parents])
         model.update("gmm", vectors, np.linspace(1.0, 2.0, len(parents)))
-        made = [0]
+        made, asked = [0], set()
 
         def round_():
             requests = []
             while len(requests) < 128:
                 parent = parents[rng.below(len(parents))]
-                mutator = shop.generator.mutators[rng.below(len(shop.generator.mutators))][0]
-                trace = mutator(parent.trace, rng, TARGET)
-                if trace is not None:
+                trace = mutate(parent.trace, shop.generator.mutators, rng, TARGET)
+                trace = trace and mutate(trace, shop.generator.mutators, rng, TARGET)
+                if trace is not None and trace.decisions() not in asked:
+                    asked.add(trace.decisions())
                     requests.append(Request(trace, parent.space))
             good = [one for one in shop.replay_many(requests) if one is not None]
             model.predict(np.stack([one.vector for one in good]))

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from metasched.ir import expr as E
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import DType, wrap
 from metasched.ir.op import Call, Effect, Ramp, Shuffle, call, effect_of
+from metasched.ir.stmt import Block, Evaluate, For, ForKind
 from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs
 
 i, j = E.Var("i"), E.Var("j")
@@ -51,6 +53,19 @@ def test_nodes_are_immutable_and_have_no_truth_value():
         (i + 1).a = j
     with pytest.raises(TypeError, match="no truth value"):
         bool(i < j)
+
+
+def test_quickly_made_nodes_are_those_of_the_frozen_class():
+    body = Evaluate(E.as_expr(0))
+    loop = For(i, E.as_expr(0), E.as_expr(4), ForKind.SERIAL, body)
+    assert type(loop) is For and (loop.extent.value, loop.thread, loop.step) == (4, None, None)
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'kind'"):
+        loop.kind = ForKind.PARALLEL
+    first, second = (Block("b", (), (), (), body) for _ in range(2))
+    assert first.token is not second.token
+    assert Block("b", (), (), (), body, token=first.token).token is first.token
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'body'"):
+        For(i, E.as_expr(0), E.as_expr(4), ForKind.SERIAL)
 
 
 @given(st.integers(-300, 300), st.integers(-300, 300))

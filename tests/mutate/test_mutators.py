@@ -159,3 +159,14 @@ def test_crossover_needs_two_parents_of_one_space():
 def test_a_target_without_mutators_is_named():
     with pytest.raises(TargetError, match="no mutators for targets of kind 'cuda'"):
         default_mutators(Target.of({"kind": "cuda", "mcpu": "sm_86"}))
+
+
+def test_a_refused_change_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metasched.mutate import base
+
+    one = next(t for t in spaces("gmm") if base.choices(t, ("perfect_tile",)))
+    asked: list[Trace] = []
+    monkeypatch.setattr(base, "consistent", lambda trace: asked.append(trace))
+    steps = base.choices(one, ("perfect_tile",))[:1]
+    assert base.redrawn(one, steps, Rng(0), lambda e: [3, 5]) is None
+    assert len(asked) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from metasched.errors import TuneError
 from metasched.search.draft import Draft
-from metasched.search.pool import ReplayPool
+from metasched.search.pool import ReplayPool, _shares, _taken
 from metasched.search.population import Request, Workshop
 from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
@@ -69,3 +69,12 @@ def test_a_program_that_comes_out_otherwise_is_an_error():
     one = workshop.fresh(0, 1)
     with pytest.raises(TuneError, match="gave another program"):
         workshop.again(one.trace, "another key", one.space)
+
+
+def test_a_worker_keeps_to_its_part_and_then_helps_with_the_longest():
+    shares = _shares(list(range(40)), 3)
+    assert [len(s) for s in shares] == [14, 14, 12]
+    assert _taken(shares[0], shares) == list(range(8))
+    assert _taken(shares[0], shares) == list(range(8, 14))
+    assert _taken(shares[0], shares) == list(range(20, 28))  # the end of the second part
+    assert sum(map(len, shares)) == 40 - 8 - 6 - 8
