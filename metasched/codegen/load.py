@@ -30,11 +30,14 @@ class Loaded:
 
 def openmp_runtime() -> ctypes.CDLL | None:
     """The OpenMP runtime of this machine (libgomp), None where there is none."""
-    for name in ("libgomp.so.1", ctypes.util.find_library("gomp")):
+    library = _library("libgomp.so.1")
+    if library is None:  # only then: the search starts processes, which takes milliseconds
+        name = _find_library("gomp")
         library = _library(name) if name else None
-        if library is not None:
-            return library
-    return None
+    return library
+
+
+_find_library = functools.lru_cache(maxsize=4)(ctypes.util.find_library)
 
 
 @functools.lru_cache(maxsize=16)
