@@ -54,6 +54,23 @@ def test_replay_of_a_tuned_trace_with_postprocs(benchmark, budget, programs):
     benchmark(replay)
 
 
+def test_replay_of_thirty_steps_with_postprocs(benchmark, budget, tell):
+    """The row norm's two blocks give traces of 30 steps, postprocs included."""
+    budget("replay of a 30-step trace with postprocs", 3e-3)
+    func = get("nrm").func()
+    shop = Workshop(func, TARGET, default_space(TARGET), seed=0)
+    made = [shop.fresh(space, seed) for space in range(len(shop.spaces)) for seed in range(8)]
+    traces = [one.shipped for one in made if one is not None]
+    chosen = [trace for trace in traces if 28 <= len(trace) <= 32]
+    text = in_turn([trace.to_json() for trace in chosen])
+    tell(f"{len(chosen)} traces of {min(map(len, chosen))} to {max(map(len, chosen))} steps")
+
+    def replay():
+        Trace.from_json(text()).apply(Schedule(func))
+
+    benchmark(replay)
+
+
 def test_replay_in_search_with_features(benchmark, budget, programs, workshop, tell):
     """A trace with changed decisions, the postprocs run anew, and the features of the result."""
     budget("replay, postprocs and features in search", 3e-3)
