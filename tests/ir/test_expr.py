@@ -192,3 +192,10 @@ def test_row_major_strides():
     assert Buffer.of("A", (4, n, 2)).row_major_strides() == (2 * n, E.as_expr(2), E.as_expr(1))
     assert Buffer.of("A", (4, 3)).constant_shape() == (4, 3)
     assert Buffer.of("A", (4, n)).constant_shape() is None
+
+
+@pytest.mark.parametrize("given", [{"align": 0}, {"offset_factor": 0}])
+def test_a_buffer_is_aligned_to_something(given) -> None:
+    """In a script 0 stands for the default, so that such a buffer would not read back as itself."""
+    with pytest.raises(ValueError, match="buffer A: .* count from 1"):
+        Buffer.of("A", (4,), **given)

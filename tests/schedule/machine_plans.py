@@ -144,7 +144,7 @@ def described(realize: BlockRealize, drop: int) -> PrimFunc | None:
             sizes, starts = sizes[1:], starts[1:]
         if old not in places:
             shape = tuple(as_expr(n, s.dtype) for s, n in zip(starts, sizes, strict=True))
-            new = Buffer(old.name, shape, old.dtype, old.scope, (), None, 0, 1)
+            new = Buffer(old.name, shape, old.dtype, old.scope, (), None, 1)
             places[old] = (new, starts)
 
     def shift(buffer: Buffer, indices: Any) -> tuple[Expr, ...]:
@@ -191,7 +191,7 @@ def _once(regions: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
 
 def implemented(desc: PrimFunc, how: int) -> PrimFunc:
     """The description as an implementation: as it is, unrolled, or without its blocks."""
-    buffers = {b: Buffer(b.name, b.shape, b.dtype, b.scope, (), None, 0, 1) for b in desc.buffers}
+    buffers = {b: Buffer(b.name, b.shape, b.dtype, b.scope, (), None, 1) for b in desc.buffers}
 
     def on_stmt(s: Stmt) -> Stmt | None:
         if isinstance(s, For) and how and s.thread is None:
