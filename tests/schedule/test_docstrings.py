@@ -66,6 +66,8 @@ STORES: dict[str, Callable[[Schedule], object]] = {
     "compute_inline": lambda s: s.compute_inline("B"),
     "decompose_padding": lambda s: s.decompose_padding("P", s.get_loops("P")[0]),
     "fuse_reduction_epilogue": lambda s: s.fuse_reduction_epilogue("C", "D"),
+    "overcompute": lambda s: s.overcompute("B", [4]),
+    "pad_einsum": lambda s: s.pad_einsum("C", [4, 4]),
     "reindex": lambda s: s.reindex("B", ("read", 0)),
     "reindex_cache_read": lambda s: s.reindex_cache_read("B", 0, "local", lambda i, j: (j, i)),
     "reindex_cache_write": lambda s: s.reindex_cache_write("B", 0, "local", lambda i, j: (j, i)),

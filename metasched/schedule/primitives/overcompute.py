@@ -55,7 +55,8 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
               iterators; one buffer written, allocated by the block around, at those iterators that
               run on; one positive integer for each iterator, 1 for those that are reduced; no
               integer division by what is loaded
-    rewrite   B[i] = A[i] over 7, up to (4,) -> B[i] = A[min(i, 6)] over 8, B of 8 elements
+    rewrite   B[i] = A[i]; C[i] = B[i] for 7 i
+              -> B[i] = A[T.min(i, 6)] for 8 i; C[i] = B[i] for 7 i
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)

@@ -62,16 +62,16 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     """Make each iterator of `block` a multiple of its number in `padding`.
 
     Buffers indexed by a padded iterator are read through copies `<buffer>_pad` with zeros around
-    them, and written to one from which the result is copied back. Loops and block keep their
-    handles.
+    them, and written to one from which the result is copied back. Handles stay.
 
     requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
               iterators; every buffer accessed at one place, by distinct iterators and constants;
               one positive integer for each iterator, one of which pads; zeros in a padded
               reduction change nothing
-    rewrite   C[i] += A[i, k] * B[k] over 7 x 7, padded by (4, 4)
-              -> A_pad, B_pad = A, B in zeros; C_pad[i] += A_pad[i, k] * B_pad[k] over 8 x 8;
-                 C = C_pad
+    rewrite   C[i] += A[i, k] * B[k] for 7 i
+              -> A_pad[i, k] = T.if_then_else(i < 7 and k < 7, A[i, k], 0);
+                 B_pad[k] = T.if_then_else(k < 7, B[k], 0);
+                 (init: C_pad[i] = 0); C_pad[i] += A_pad[i, k] * B_pad[k]; C[i] = C_pad[i] for 7 i
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)

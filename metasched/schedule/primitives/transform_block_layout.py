@@ -44,8 +44,8 @@ def transform_block_layout(
     requires  the block alone below loops without kind or annotation, which count from zero and are
               its iterators; only spatial and reduce iterators; a map that is bijective on their
               domains and mixes no kinds; the new order of iterations keeps every dependence
-    rewrite   for i, j in T.grid(4, 8): B[vi, vj] = A[vi, vj]
-              -> for ij in range(32): B[v // 8, v % 8] = A[v // 8, v % 8]
+    rewrite   for i, j in T.grid(4, 8): B(B[vi, vj] = A[vi, vj])
+              -> for ax0 in range(32): B(B[v // 8, v % 8] = A[v // 8, v % 8])
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)

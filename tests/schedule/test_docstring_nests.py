@@ -1,0 +1,182 @@
+"""What docstrings show of whole nests: loops and blocks, in order, before and after the step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from schedule.test_docstrings import LINES, STEPS, STORES
+
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import BlockRealize, For, Stmt
+from metasched.schedule.instruction import PRIMITIVES
+from metasched.schedule.intrinsics import TensorIntrin
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+Item = tuple[str, int | None] | str
+"""A loop with its extent (None: not said), or a block's name."""
+
+WORD = re.compile(
+    r"for ([a-z_0-9, ]+?)(?: in (?:T\.\w+|range)\(([^)]*)\)| in (\d+))?:|\b([A-Z]\w*)(?=\()|\b(S)\b"
+)
+
+
+def shown(text: str) -> list[Item]:
+    """The loops and blocks that a docstring mentions."""
+    out: list[Item] = []
+    for names, ends, extent, block, plain in WORD.findall(text):
+        if not names:
+            out.append(block or plain)
+            continue
+        numbers = [int(n) for n in re.findall(r"\d+", ends.split('"')[0] + extent)]
+        every = names.split(", ")
+        if len(every) == 1 and len(numbers) == 2:
+            numbers = [numbers[1] - numbers[0]]
+        out += zip(every, numbers or [None] * len(every), strict=True)
+    return out
+
+
+def made(stmt: Stmt) -> Iterator[Item]:
+    """The loops and blocks of a program."""
+    if isinstance(stmt, For):
+        yield stmt.var.name, as_int(stmt.extent)
+    if isinstance(stmt, BlockRealize) and stmt.block.name != "root":
+        yield stmt.block.name
+    for inner in stmt.block.stmts if isinstance(stmt, BlockRealize) else stmt.stmts:
+        yield from made(inner)
+
+
+def alike(have: list[Item], want: list[Item]) -> bool:
+    """Whether a program is what is shown; the loops of a copy may be left out."""
+    told = {item[0] for item in want}
+    have = [item for item in have if not item[0].startswith("ax") or item[0] in told]
+    return len(have) == len(want) and all(
+        a == b or (b[1] is None and a[0] == b[0]) for a, b in zip(have, want, strict=True)
+    )
+
+
+def nest(loops: str, name: str, store: str, kinds: str = "") -> str:
+    """A block over loops (`i:4 k:8`) whose iterators are `v` and the loop's name."""
+    pairs = [part.split(":") for part in loops.split()]
+    names = [n for n, _ in pairs]
+    lines = [
+        f"for {', '.join(names)} in T.grid({', '.join(e for _, e in pairs)}):",
+        f'    with T.block("{name}"):',
+        f"        {', '.join('v' + n for n in names)} = "
+        f'T.axis.remap("{kinds or "S" * len(names)}", [{", ".join(names)}])',
+    ]
+    if "R" in kinds:
+        lines += ["        with T.init():", f"            {store.split(' = ')[0]} = 0"]
+    return "".join(f"    {line}\n" for line in [*lines, f"        {store}"])
+
+
+def program(*parts: str, inner: str = "", **shapes: str) -> str:
+    params = ", ".join(f'{n}: T.Buffer(({s},), "int32")' for n, s in shapes.items() if n != inner)
+    alloc = f'    {inner} = T.alloc_buffer(({shapes[inner]},), "int32")\n' if inner else ""
+    return f"@T.prim_func\ndef f({params}):\n{alloc}{''.join(parts)}"
+
+
+PRODUCER = nest("i:8", "B", "B[vi] = A[vi] + 1")
+CONSUMER = nest("i:8", "C", "C[vi] = B[vi] * 2")
+WIDE = nest("i:8 j:4", "C", "C[vi, vj] = B[vi]")
+SUM = nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk]", "SR")
+COPY = program(nest("i:8 j:4", "C", "C[vi, vj] = A[vi, vj]"), A="8, 4", C="8, 4")
+STAGES = program(PRODUCER, CONSUMER, inner="B", A="8", B="8", C="8")
+BLOCKED = program(nest("io:4 i:4", "C", "C[vio * 4 + vi] = A[vio * 4 + vi]"), A="16", C="16")
+ROWS = """
+@T.prim_func
+def f(A: T.Buffer((34,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((34,), "int32")
+    for i in range(8):
+        for x in range(6):
+            with T.block("B"):
+                v = T.axis.spatial(34, i * 4 + x)
+                B[v] = A[v]
+        with T.block("C"):
+            v = T.axis.spatial(8, i)
+            C[v] = B[v * 4] + B[v * 4 + 5]
+"""
+PART = """
+@T.prim_func
+def f(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    with T.block("root"):
+        T.reads(A[0:4])
+        T.writes(C[0:4])
+        for i in range(4):
+            with T.block("C"):
+                vi = T.axis.spatial(4, i)
+                C[vi] = A[vi]
+"""
+
+
+def blockized(sch: Schedule) -> object:
+    """What the docstring of tensorize begins with."""
+    return sch.blockize(sch.get_loops("C")[1])
+
+
+def tensorized(sch: Schedule) -> object:
+    implementation = re.sub("for i.*", "T.evaluate(0)\n", PART, flags=re.DOTALL)
+    TensorIntrin.register("test.part", parse(PART), parse(implementation), override=True)
+    return sch.tensorize("C_o", "test.part")
+
+
+CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
+    "add_unit_loop": (
+        program(nest("i:8", "S", "A[vi] = 1"), A="8").replace("    for i in T.grid(8):\n", "")
+        .replace("        with", "    with").replace("remap(\"S\", [i])", "spatial(8, 0)"),
+        lambda s: s.add_unit_loop("S"),
+    ),
+    "blockize": (
+        program(nest("i:8 j:16", "B", "B[v] = A[v]"), A="128", B="128").replace(
+            'vi, vj = T.axis.remap("SS", [i, j])', "v = T.axis.spatial(128, i * 16 + j)"
+        ),
+        lambda s: s.blockize(s.get_loops("B")[1]),
+    ),
+    "compute_at": (
+        program(PRODUCER, WIDE, inner="B", A="8", B="8", C="8, 4"),
+        lambda s: s.compute_at("B", s.get_loops("C")[0]),
+    ),
+    "decompose_reduction": (
+        program(SUM, A="4, 8", C="4"),
+        lambda s: s.decompose_reduction("C", s.get_loops("C")[1]),
+    ),
+    "loop_partition": (
+        program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),
+        lambda s: s.loop_partition(s.get_loops("B")[0], [2, None]),
+    ),
+    "merge": (STAGES, lambda s: s.merge(*s.get_loops("B"), *s.get_loops("C"))),
+    "read_at": (COPY, lambda s: s.read_at(s.get_loops("C")[0], "C", 0, "local")),
+    "reverse_compute_at": (STAGES, lambda s: s.reverse_compute_at("C", s.get_loops("B")[0])),
+    "rfactor": (program(SUM, A="4, 8", C="4"), lambda s: s.rfactor(s.get_loops("C")[1], 0)),
+    "rolling_buffer": (ROWS, lambda s: s.rolling_buffer("B", 0)),
+    "tensorize": (BLOCKED, tensorized),
+    "transform_block_layout": (
+        program(nest("i:4 j:8", "B", "B[vi, vj] = A[vi, vj]"), A="4, 8", B="4, 8"),
+        lambda s: s.transform_block_layout("B", lambda i, j: i * 8 + j),
+    ),
+    "write_at": (COPY, lambda s: s.write_at(s.get_loops("C")[0], "C", 0, "local")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rewrite_of_a_nest(name: str) -> None:
+    text = " ".join((PRIMITIVES.get(name).fn.__doc__ or "").split()).split("rewrite ")[1]
+    before, after = text.split(" -> ")
+    source, step = CASES[name]
+    sch = Schedule(parse(source), seed=0)
+    if name == "tensorize":
+        blockized(sch)
+        before, after = "for io: " + before, "for io: " + after
+    have = list(made(sch.func.body))
+    assert alike(have, shown(before)), (have, shown(before))
+    step(sch)
+    have = list(made(sch.func.body))
+    assert alike(have, shown(after)), (have, shown(after))
+
+
+def test_every_rewrite_is_executed() -> None:
+    executed = {*STEPS, *STORES, *LINES, *CASES}
+    kinds = {name for name in PRIMITIVES if "rewrite  " in (PRIMITIVES.get(name).fn.__doc__ or "")}
+    assert kinds == executed
