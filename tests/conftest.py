@@ -1,7 +1,11 @@
-"""Settings shared by all tests: reproducible property tests, no deadline on a shared machine."""
+"""Settings shared by all tests: reproducible property tests, no deadline on a shared machine.
+
+`pytest` alone, the whole suite, is run by two processes; tests that were chosen, by this one.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -20,6 +24,31 @@ settings.load_profile("default")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share the whole suite among two processes (`-n 0` does without).
+
+    Not by `-n` in addopts: tests that were chosen start sooner in one process, -s and --pdb work
+    there, and benchmarks measure. Two also where there are more cores: kernels and workers under
+    test take theirs.
+    """
+    if is_shared(config):
+        config.option.numprocesses, config.option.dist = 2, "worksteal"
+
+
+def is_shared(config: pytest.Config) -> bool:
+    """Whether this run is the whole suite, on a machine that can share it, and not yet shared."""
+    asked = ("file_or_dir", "keyword", "markexpr", "lf", "usepdb", "collectonly", "update_golden")
+    return (
+        config.pluginmanager.hasplugin("xdist")
+        and len(os.sched_getaffinity(0)) > 1
+        and "PYTEST_XDIST_WORKER" not in os.environ  # each of the two comes here too
+        and config.getoption("numprocesses") is None
+        and config.getoption("capture") != "no"
+        and not any(config.getoption(name, None) for name in asked)
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
