@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import VOID, DType
 from metasched.ir.expr import Var
@@ -74,11 +75,21 @@ class IRModule(Mapping[str, PrimFunc]):
 
     @staticmethod
     def of(source: PrimFunc | Mapping[str, PrimFunc]) -> IRModule:
-        """A module from a function (under the key "main") or from several by name."""
+        """A module from a function (under the key "main") or from several by name.
+
+        Raises MetaschedError for anything else.
+        """
         if isinstance(source, IRModule):
             return source
         if isinstance(source, PrimFunc):
             return IRModule(FrozenMap({"main": source}))
+        if not isinstance(source, Mapping) or not all(
+            isinstance(func, PrimFunc) for func in source.values()
+        ):
+            raise MetaschedError(
+                "a program is a PrimFunc, an IRModule or a mapping of names to PrimFuncs, not "
+                f"{type(source).__name__} {source!r:.40}"
+            )
         return IRModule(FrozenMap(dict(source)))
 
     def with_func(self, name: str, func: PrimFunc) -> IRModule:

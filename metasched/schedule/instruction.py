@@ -8,8 +8,9 @@ decision, and so the trace entry, its JSON and its Python text.
 from __future__ import annotations
 
 import inspect
+import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,6 +24,7 @@ from metasched.schedule.state import Snapshot, State, expr_rvs
 P = ParamSpec("P")
 R = TypeVar("R")
 _HANDLES = (BlockRV, LoopRV, ExprRV, Expr)
+_SLIPS = (AssertionError, AttributeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,15 @@ class Param:
     variadic: bool
     block: bool
     default: Any
+    hint: Any
+
+    def misfit(self, value: Any) -> str:
+        """What is wrong with the type of an argument; empty when nothing is."""
+        for item in value if self.variadic else (value,):
+            if not _fits(item, self.hint):
+                wanted = " or ".join(_kinds(self.hint))
+                return f"{self.name} takes {wanted}, not {type(item).__name__} {item!r:.60}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +122,10 @@ class InstructionKind:
             state.restore(saved)
             if type(error) is MetaschedError:  # of an analysis: regions behind a pointer, say
                 raise state.error("not-analysable", str(error)) from error
+            if isinstance(error, _SLIPS):  # looked at only now: right calls pay nothing for it
+                for param, value in zip(self.params, values, strict=True):
+                    if wrong := param.misfit(value):
+                        raise state.error("wrong-argument", wrong) from error
             raise
 
 
@@ -207,7 +222,7 @@ def primitive(*, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R
             is_input = _mentions(hint, _HANDLES)
             block = _mentions(hint, (BlockRV,)) and _mentions(hint, (str,))
             variadic = param.kind is inspect.Parameter.VAR_POSITIONAL
-            params.append(Param(param.name, is_input, variadic, block, param.default))
+            params.append(Param(param.name, is_input, variadic, block, param.default, hint))
         many = typing.get_origin(hints.get("return")) is list
         kind = InstructionKind(
             name, fn, pure or sampling, sampling, many, tuple(params),
@@ -223,6 +238,31 @@ def _mentions(hint: Any, wanted: tuple[type, ...]) -> bool:
     if isinstance(hint, type) and hint in wanted:
         return True
     return any(_mentions(arg, wanted) for arg in typing.get_args(hint))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation says; True where that cannot be told."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is typing.Literal:
+        return value in args
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return isinstance(value, (list, tuple)) and all(_fits(v, args[0]) for v in value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if hint is float:
+        return isinstance(value, (int, float))
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def _kinds(hint: Any) -> list[str]:
+    """The alternatives of an annotation, by name."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return [kind for arg in typing.get_args(hint) for kind in _kinds(arg)]
+    if hint is types.NoneType:
+        return ["None"]
+    return [hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)]
 
 
 def flat_outputs(result: Any) -> tuple[RV, ...]:

@@ -8,6 +8,7 @@ from oracle import check_refused, check_trace, refusal
 from schedule.programs import argmax, elementwise, matmul, strided
 from schedule.test_blocks import start
 
+from metasched.errors import MetaschedError, ScheduleError
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 
@@ -199,3 +200,31 @@ def test_what_foreign_code_sees_stays_as_it_is() -> None:
     check_refused(sch, step, "opaque-use", "a pointer to X is taken")
     message = "what is accessed through a pointer cannot be inferred"
     check_refused(sch, lambda: sch.compute_inline(b), "not-analysable", message)
+
+
+@pytest.mark.parametrize("source", [3, None, "gmm", [matmul], {"main": 3}])
+def test_what_is_no_program_has_no_schedule(source: object) -> None:
+    with pytest.raises(MetaschedError, match=r"a program is a PrimFunc, an IRModule or a mapping"):
+        Schedule(source)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (lambda sch: sch.get_loops(4), "block takes BlockRV or str, not int 4"),
+        (lambda sch: sch.cache_read("C", "A", 3), "storage_scope takes str, not int 3"),
+        (lambda sch: sch.sample_categorical([1, 2], [0.5, "x"]), r"takes .*Sequence\[float\], not"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named(step, said) -> None:
+    sch = Schedule(matmul)
+    with pytest.raises(ScheduleError, match=said) as refused:
+        step(sch)
+    assert refused.value.reason == "wrong-argument"
+
+
+def test_half_a_factor_is_no_factor() -> None:
+    sch = Schedule(matmul)
+    i, *_ = sch.get_loops("C")
+    with pytest.raises(ScheduleError, match=r"the factor 2\.5 is no integer"):
+        sch.split(i, [None, 2.5])

@@ -65,6 +65,8 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
         raise state.error("no-factors", "split needs at least one factor")
     known: list[Expr | None] = []
     for factor in factors:
+        if isinstance(factor, float):
+            raise state.error("bad-factor", f"the factor {factor} is no integer")
         value = None if factor is None else cast(extent.dtype, state.expr(factor))
         size = as_int(value)
         if value is not None and size is None:
