@@ -42,6 +42,7 @@ from metasched.search.observe import EventLog, Observer, fan_out, silent
 from metasched.search.pool import ReplayPool
 from metasched.search.population import Individual, Survival, Workshop
 from metasched.search.run import TaskRun
+from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
 from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
@@ -201,21 +202,36 @@ def tune_tasks(
         weights: calls of each in the program they come from (default 1).
         trials: limit of each task; total_trials: of all together in this run.
     """
+    funcs, weights = _checked_tasks(tasks), weights or {}
+    if time_limit is not None and not time_limit >= 0:
+        raise TuneError(f"time_limit is {time_limit}; it must be 0 seconds or more")
+    for name in weights.keys() - funcs.keys():
+        raise TuneError(f"{name!r} has a weight, but the tasks are {', '.join(funcs)}")
     c = config.load(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
         strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
     )  # fmt: skip
     for plugin in plugins if plugins is not None else c.plugins:
         load_plugin(plugin)
+    STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
     machine = Target.of(target if target is not None else c.target)
     shared = model if model is not None and not isinstance(model, str) else None
-    limits = (weights or {}, total_trials, time_limit, observer)
+    limits = (weights, total_trials, time_limit, observer)
     try:
-        return _Session(c, machine, shared or _model(c), space, runner).run(tasks, *limits)
+        return _Session(c, machine, shared or _model(c), space, runner).run(funcs, *limits)
     except StandInError as error:
         warnings.warn(f"{error}; its records are removed, tuning starts again", stacklevel=2)
         slow = _Session(c, machine, shared or _model(c), space, runner, stand_ins=False)
-        return slow.run(tasks, *limits)
+        return slow.run(funcs, *limits)
+
+
+def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise TuneError(f"tasks are functions by name, at least one, not {tasks!r}")
+    for name in tasks:
+        if not name or "/" in name or "\0" in name:
+            raise TuneError(f"a task called {name!r} has no place: its trace file bears its name")
+    return {name: _single(source) for name, source in tasks.items()}
 
 
 def _model(settings: config.Config) -> CostModel:
@@ -249,7 +265,7 @@ class _Session:
 
     def run(
         self,
-        tasks: Mapping[str, Source],
+        tasks: Mapping[str, PrimFunc],
         weights: Mapping[str, float],
         total: int | None,
         time_limit: float | None,
@@ -260,6 +276,7 @@ class _Session:
             folder.mkdir(parents=True, exist_ok=True)
             log = EventLog(folder / EVENTS)
         except OSError as error:
+            self.pool.close()
             raise TuneError(f"{folder} cannot be written: {error.strerror}") from None
         runners: list[Runner] = []
         self._recall(folder / MODEL)
@@ -267,8 +284,7 @@ class _Session:
             with Store(folder / STORE) as store, _trusted(store, tasks, self.machine):
                 tell = fan_out(log, observer)
                 runs = [
-                    self._task(name, _single(source), store, tell, runners)
-                    for name, source in tasks.items()
+                    self._task(name, func, store, tell, runners) for name, func in tasks.items()
                 ]
                 reason = tune_all(
                     runs, [weights.get(run.name, 1.0) for run in runs], round_size=c.round_size,
@@ -347,6 +363,8 @@ def _trusted(store: Store, tasks: Mapping[str, Source], machine: Target) -> Iter
 def _single(source: Source) -> PrimFunc:
     if isinstance(source, PrimFunc):
         return source
+    if not isinstance(source, IRModule):
+        raise TuneError(f"a program is a PrimFunc or an IRModule, not {type(source).__name__}")
     if len(source) != 1:
         raise TuneError(
             f"the module has {len(source)} functions ({', '.join(source)}); "

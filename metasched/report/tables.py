@@ -64,7 +64,7 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
     lines = [f"{result.workload} on {result.target.key}, {result.threads} threads"]
     best = result.best
     if best is None:
-        lines.append("  no candidate was right")
+        lines.append(f"  no candidate was {'right' if result.trials else 'measured'}")
     else:
         rate = result.gflops or 0.0
         lines.append(

@@ -150,7 +150,7 @@ def load_plugin(path: str | Path) -> PluginOutcome:
     try:
         spec.loader.exec_module(code)
         found = _loading
-    except Exception as error:  # a plug-in is foreign code: anything may happen in it
+    except (Exception, SystemExit) as error:  # foreign code: anything may happen in it
         sys.modules.pop(name, None)
         return _broken(file, f"raised {type(error).__name__}: {error}", traceback.format_exc())
     finally:

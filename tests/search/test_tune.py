@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
-from metasched.errors import StandInError, TraceError, TuneError
+from metasched.errors import MetaschedError, StandInError, TraceError, TuneError
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
@@ -46,11 +47,11 @@ def measured(folder: Path) -> list[str]:
 def test_the_same_seed_and_results_give_the_same_candidates_in_order(tmp_path):
     run(tmp_path / "a")
     run(tmp_path / "b")
-    run(tmp_path / "c", seed=8)
+    run(tmp_path / "c", seed=8, trials=16)
     first, again, other = (measured(tmp_path / n) for n in "abc")
     assert len(first) == 40
     assert first == again
-    assert first != other
+    assert first[:16] != other
 
 
 def test_search_beats_random_sampling_and_the_default(tmp_path):
@@ -64,9 +65,10 @@ def test_search_beats_random_sampling_and_the_default(tmp_path):
 def test_annealing_finds_good_programs_too(tmp_path):
     walked = run(tmp_path / "a", trials=64, strategy="annealing-small")
     random = run(tmp_path / "b", trials=64, strategy="random")
-    again = run(tmp_path / "c", trials=64, strategy="annealing-small")
+    run(tmp_path / "c", trials=32, strategy="annealing-small")
     assert walked.best.seconds <= random.best.seconds
-    assert measured(tmp_path / "a") == measured(tmp_path / "c") and again.trials == 64
+    again = measured(tmp_path / "c")
+    assert len(again) == 32 and again == measured(tmp_path / "a")[:32]
 
 
 def test_the_neighbours_of_the_best_are_tried_when_nothing_else_helps(tmp_path):
@@ -184,7 +186,7 @@ def test_the_observer_hears_everything_and_the_log_keeps_it(tmp_path):
 
 
 def test_the_trace_file_replays_to_the_winner(tmp_path):
-    result = run(tmp_path)
+    result = run(tmp_path, trials=16)
     sch = replay(result.best.path, FUNC, target=TARGET)
     assert sch.trace.to_json() == result.best.trace.to_json()
     stored = TraceFile.load(result.best.path)
@@ -225,6 +227,25 @@ def test_a_module_of_two_functions_needs_a_choice(tmp_path):
     both = IRModule.of({"a": matmul(16), "b": matmul(32)})
     with pytest.raises(TuneError, match=r"2 functions \(a, b\)"):
         tune(both, target=TARGET, runner=replay_runner, work_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "options", "said"),
+    [
+        ({}, {}, "at least one, not {}"),
+        ([matmul(16)], {}, "tasks are functions by name"),
+        ({"a": "gmm"}, {}, "a program is a PrimFunc or an IRModule, not str"),
+        ({"a/b": matmul(16)}, {}, "a task called 'a/b' has no place"),
+        ({"a": matmul(16)}, {"weights": {"b": 2.0}}, "'b' has a weight, but the tasks are a"),
+        ({"a": matmul(16)}, {"time_limit": -1.0}, "time_limit is -1.0; it must be 0"),
+        ({"a": matmul(16)}, {"time_limit": math.nan}, "time_limit is nan"),
+        ({"a": matmul(16)}, {"strategy": "smal"}, "did you mean small"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_starts(tmp_path, tasks, options, said):
+    with pytest.raises(MetaschedError, match=re.escape(said)):
+        tune_tasks(tasks, target=TARGET, work_dir=tmp_path / "w", **options)
+    assert not (tmp_path / "w").exists()
 
 
 def test_the_model_goes_on_from_an_earlier_run_and_a_damaged_one_is_named(tmp_path):

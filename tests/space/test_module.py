@@ -91,6 +91,7 @@ def test_a_plugin_file_joins_the_space(tmp_path):
         ("1 / 0", "raised ZeroDivisionError: division by zero"),
         ("def f(:", "raised SyntaxError"),
         (GOOD + "\nraise ValueError('late')", "raised ValueError: late"),
+        ("raise SystemExit(0)", "raised SystemExit"),
     ],
 )
 def test_a_broken_plugin_file_is_named_and_leaves_nothing(tmp_path, text, why):
