@@ -19,6 +19,7 @@ def python_blocks() -> list[tuple[int, str]]:
 
 def test_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")  # starting more takes longer than 4 trials
     # What README registers is gone afterwards.
     monkeypatch.setattr(SCHEDULE_MODULES, "_items", dict(SCHEDULE_MODULES._items))
     namespace = {"__name__": "readme"}

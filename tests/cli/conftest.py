@@ -14,9 +14,11 @@ import pytest
 from metasched.cli import main
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.replay import ReplayRunner
+from metasched.report import contest
 from metasched.tune import TuneResult
 
 SHAPE = "1,16,16,16"
+SHORT = 0.01  # seconds of a contestant's burst
 
 
 @dataclass
@@ -35,8 +37,14 @@ class Ran:
 
 @pytest.fixture
 def cli(capsys, monkeypatch, tmp_path):
-    """Runs a command in this process, in an empty current folder."""
+    """Runs a command in this process, in an empty current folder.
+
+    Replay workers and long bursts of the peers would take most of its time, and are tested
+    elsewhere.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
+    monkeypatch.setattr(contest, "_BURST", SHORT)
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()
@@ -74,7 +82,11 @@ def tuned(tmp_path_factory) -> Tuned:
 
     folder = tmp_path_factory.mktemp("tuned") / "work"
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+        pytest.MonkeyPatch.context() as patch,
+    ):  # fmt: skip
+        patch.setattr(contest, "_BURST", SHORT)
         code = main(
             ["tune", "gmm", "--shape", SHAPE, "--trials", "4", "--seed", "3", "--json",
              "--work-dir", str(folder)]

@@ -232,7 +232,7 @@ def test_bench_gives_the_peers_times_over_ours(cli, bench_folder, tmp_path):
     for row in rows:
         assert {"op", "shape", "dtype", "peer", "seconds", "gflops", "ratio"} <= set(row)
         assert row["op"] == "gmm" and row["shape"] == [1, 16, 16, 16] and row["dtype"] == "float32"
-        assert row["ratio"] == pytest.approx(row["seconds"] / ours, rel=0.5)  # of medians
+        assert 0.2 < row["ratio"] / (row["seconds"] / ours) < 5  # one of medians, one of pairs
         assert row["peak_fraction"] == pytest.approx(row["gflops"] / row["peak_gflops"])
     assert rows[2]["seconds"] == 1e-3
     text = compare.comparison_text(rows)

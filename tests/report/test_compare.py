@@ -62,6 +62,7 @@ def test_peers_run_in_turns_without_tuning_variables(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HARMLESS", "1")
     monkeypatch.setattr(contest, "_BURST", 0.0)
+    monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
     clean = contest.clean_environment()
     assert "HARMLESS" in clean and not {"OPENBLAS_CORETYPE", "OMP_NUM_THREADS"} & set(clean)
     assert os.environ["OMP_NUM_THREADS"] == "1"
