@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = folder / STORE
     if not path.exists():
         raise MetaschedError(f"{folder} has no database; `metasched tune` makes one")
+    if arguments.limit < 0:
+        raise MetaschedError(f"--limit {arguments.limit}: must be 0 or more")
     if arguments.quality or arguments.write_prior:
         return _learn(path, arguments)
     chosen: list[Record] = []
@@ -45,16 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         for workload in store.workloads():
             for target in store.targets(workload):
                 records = sorted(store.all(workload, target), key=lambda r: r.seconds)
-                wanted = arguments.workload
-                if (
-                    records
-                    and wanted
-                    and not (
-                        workload.startswith(wanted) or records[0].workload_name.startswith(wanted)
-                    )
-                ):
-                    continue
-                chosen += records[: arguments.limit]
+                names = {workload, *(r.workload_name for r in records[:1])}
+                if any(name.startswith(arguments.workload or "") for name in names):
+                    chosen += records[: arguments.limit]
     if arguments.json:
         print(json.dumps([json.loads(r.to_json()) for r in chosen]))
     else:

@@ -94,6 +94,8 @@ def _check(intrin: TensorIntrin) -> None:
     """Both functions are well formed, take the same buffers, and touch all of each buffer."""
     name, desc, impl = intrin.name, intrin.desc, intrin.impl
     for func in (desc, impl):
+        if not isinstance(func, PrimFunc):
+            raise VerifyError(f"{name}: desc and impl are PrimFuncs, not {type(func).__name__}")
         verify(func)
         if not func.is_schedulable or any(not isinstance(p, Buffer) for p in func.params):
             raise VerifyError(f"{name}: an intrinsic is one block over buffers", rule="intrinsic")

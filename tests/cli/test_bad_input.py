@@ -260,6 +260,10 @@ def test_a_folder_without_a_run(cli, tmp_path):
     refused(cli("report", tmp_path / "none"), "there is no folder")
 
 
+def test_a_limit_below_zero(cli, tuned):
+    refused(cli("db", tuned.folder, "--limit", -1), "--limit -1: must be 0 or more")
+
+
 def test_places_that_cannot_be_written(cli, tuned, tmp_path):
     (tmp_path / "file").write_text("")
     refused(cli("tune", *GMM, "--work-dir", "file/work"), "file/work cannot be written")

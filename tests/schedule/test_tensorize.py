@@ -525,6 +525,7 @@ def test_registration():
         (part, fill, "which is not all of the buffer"),
         (fill, update, "the implementation reads A, the description does not"),
         (scalar, scalar, "one block over buffers"),
+        (None, fill, "desc and impl are PrimFuncs, not NoneType"),
         (
             mma_desc,
             TensorIntrin.get("x86.vnni.dot_16x4_u8i8i32").impl,
