@@ -350,13 +350,13 @@ def _scheduled(func: PrimFunc, trace: Trace) -> PrimFunc:
 
 
 @contextmanager
-def _trusted(store: Store, tasks: Mapping[str, Source], machine: Target) -> Iterator[None]:
+def _trusted(store: Store, tasks: Mapping[str, PrimFunc], machine: Target) -> Iterator[None]:
     """Nothing stays in the store that was compared with what turned out wrong."""
     try:
         yield
     except StandInError:
-        for source in tasks.values():
-            store.forget(structural_hash(_single(source)), machine)
+        for func in tasks.values():
+            store.forget(structural_hash(func), machine)
         raise
 
 

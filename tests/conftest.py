@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")
+SHARED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +38,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """
     if is_shared(config):
         config.option.numprocesses, config.option.dist = 2, "worksteal"
+        config.stash[SHARED] = True
 
 
 def is_shared(config: pytest.Config) -> bool:
@@ -76,3 +79,26 @@ def pytest_deselected() -> None:
     import places
 
     places.whole_run = False
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A whole run that was shared is asked here, with what both processes reached."""
+    import places
+
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["reached"] = sorted(places.REACHED)
+    elif SHARED in config.stash and exitstatus == pytest.ExitCode.OK:
+        missing = places.unreached()
+        for place in missing:
+            reporter = config.pluginmanager.get_plugin("terminalreporter")
+            reporter.write_line(f"\nFAILED no test matches the refusal at {place}", red=True)
+        if missing:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    import places
+
+    places.REACHED.update(map(tuple, getattr(node, "workeroutput", {}).get("reached", ())))

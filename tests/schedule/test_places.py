@@ -7,7 +7,10 @@ import pytest
 
 
 def test_every_place_is_reached() -> None:
-    """Runs after all others; says nothing of a run that leaves some of them out."""
+    """Runs after all others; says nothing of a run that leaves some of them out.
+
+    Where two processes share the whole run, conftest.py asks them together at its end.
+    """
     if not places.whole_run:
-        pytest.skip("only a part of the tests runs in this process")
+        pytest.skip("only a part of the tests runs in this process; two of them are asked together")
     assert not [str(place) for place in places.unreached()]

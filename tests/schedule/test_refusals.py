@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 from oracle import check_refused, check_trace, refusal
 from schedule.programs import argmax, elementwise, matmul, strided
 from schedule.test_blocks import start
 
-from metasched.errors import MetaschedError, ScheduleError
+from metasched.errors import MetaschedError
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 
@@ -218,13 +219,12 @@ def test_what_is_no_program_has_no_schedule(source: object) -> None:
 )
 def test_an_argument_of_the_wrong_type_is_named(step, said) -> None:
     sch = Schedule(matmul)
-    with pytest.raises(ScheduleError, match=said) as refused:
-        step(sch)
-    assert refused.value.reason == "wrong-argument"
+    check_refused(sch, lambda: step(sch), "wrong-argument", said)
 
 
 def test_half_a_factor_is_no_factor() -> None:
     sch = Schedule(matmul)
     i, *_ = sch.get_loops("C")
-    with pytest.raises(ScheduleError, match=r"the factor 2\.5 is no integer"):
-        sch.split(i, [None, 2.5])
+    check_refused(
+        sch, lambda: sch.split(i, [None, 2.5]), "bad-factor", r"the factor 2\.5 is no integer"
+    )
