@@ -64,7 +64,7 @@ FLOORS: list[tuple[str, str]] = [
     ("postproc", "*"),
     ("mutate", "*"),
     ("measure", "candidate priority worker process data arena jobs settings local replay cluster"),
-    ("cost", "motion summary machine features quality prior model lightgbm"),
+    ("cost", "motion summary reach machine features quality prior model lightgbm"),
     ("database", "record store lookup"),
     (
         "search",

@@ -15,19 +15,17 @@ log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from metasched.cost.machine import MACHINE_FEATURES, Nest, Reach, machine_features
-from metasched.cost.motion import LANES
-from metasched.cost.summary import KINDS, REDUCE, SPATIAL, Access, Loop, Store, Summary, summarize
+from metasched.cost.machine import MACHINE_FEATURES, Nest, machine_features
+from metasched.cost.reach import Memory, Reach
+from metasched.cost.summary import KINDS, REDUCE, SPATIAL, Loop, Store, Summary, summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.target import Target
 
-FEATURE_VERSION = 2
+FEATURE_VERSION = 3
 
 BUFFERS = 5
 CURVE = 10
@@ -99,16 +97,7 @@ def _rows(mod: IRModule | PrimFunc, target: Target) -> tuple[np.ndarray, list[Ne
     return np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES)), nests
 
 
-@dataclass(slots=True)
-class _Memory:
-    """A buffer as it will be allocated: extents, element strides, elements."""
-
-    extents: list[int]
-    strides: list[int]
-    elements: int
-
-
-def _memory(summary: Summary) -> dict[Buffer, _Memory]:
+def _memory(summary: Summary) -> dict[Buffer, Memory]:
     """Every buffer, those of the program compacted to what is alive under their shared loops."""
     extents: dict[Buffer, list[int]] = {}
     for store in summary.stores:
@@ -126,15 +115,8 @@ def _memory(summary: Summary) -> dict[Buffer, _Memory]:
     return {buffer: _layout(buffer, sizes) for buffer, sizes in extents.items()}
 
 
-def _layout(buffer: Buffer, extents: list[int]) -> _Memory:
-    strides, step = [], 1
-    for extent in reversed(extents):
-        strides.append(step)
-        step *= extent
-    strides.reverse()
-    if buffer.strides:
-        strides = [_size(s) for s in buffer.strides]
-    return _Memory(extents, strides, step)
+def _layout(buffer: Buffer, extents: list[int]) -> Memory:
+    return Memory(extents, [_size(s) for s in buffer.strides] if buffer.strides else None)
 
 
 def _size(extent: object) -> int:
@@ -145,7 +127,7 @@ def _size(extent: object) -> int:
 def _row(
     store: Store,
     summary: Summary,
-    memory: dict[Buffer, _Memory],
+    memory: dict[Buffer, Memory],
     uses: dict[Buffer, int],
     line: int,
     gpu: float,
@@ -157,16 +139,15 @@ def _row(
     for loop in order:
         products.append(products[-1] * max(loop.extent, 1))
     total = products[-1]
-    moves = [_Moves(access, memory[access.buffer], order) for access in store.accesses]
-    reaches = [Reach(m.bytes, m.touched, m.row, m.steps) for m in moves]
-    nests.append(Nest(store, order, products, reaches))
+    moves = [Reach(access, memory[access.buffer], order) for access in store.accesses]
+    traffic = [sum(m.bytes * m.touched[k] for m in moves) for k in range(len(products))]
+    nests.append(Nest(store, order, products, moves, traffic))
     row: list[float] = [float(total * count) for count in store.counts]
     for _, kind in ANNOTATIONS:
         row += _annotated(store, order, kind)
     row.append(gpu)
     row += _threads(order)
     entries = []
-    traffic = [sum(m.bytes * m.touched[k] for m in moves) for k in range(len(products))]
     for m in moves:
         shared = len(order) - len(summary.shared[m.access.buffer])
         serial = shared if uses[m.access.buffer] > 1 and shared < len(order) else None
@@ -182,64 +163,12 @@ def _row(
     for loop in () if written in summary.parameters else summary.shared[written]:
         outer *= max(loop.extent, 1)
     row += (moves[0].bytes * home.elements, home.elements * outer, outer, total / outer)
-    row += (total, len(order), store.unroll_step)
+    row += (total, len(order), store.notes.unroll)
     return row
 
 
-class _Moves:
-    """How one access moves: the flat element step of each loop, inner first (None: not at all),
-    and the elements touched under the k innermost loops."""
-
-    __slots__ = ("access", "bytes", "row", "run", "steps", "touched")
-
-    def __init__(self, access: Access, memory: _Memory, order: list[Loop]) -> None:
-        by_loop: dict[int, list[tuple[int, int, int]]] = {}
-        for d, motion in enumerate(access.dims):
-            for index, (step, width) in motion.items():
-                by_loop.setdefault(index, []).append((d, step, width))
-        reach = [1] * len(access.dims)
-        for d, _, width in by_loop.get(LANES, ()):
-            reach[d] += width
-        limits, strides = memory.extents, memory.strides
-        elements = _box(reach, limits)
-        self.access = access
-        self.bytes = access.buffer.dtype.bytes
-        self.steps: list[int | None] = []
-        self.touched = [elements]
-        self.row = [_last(reach, limits)]
-        for loop in order:
-            moved = by_loop.get(loop.index)
-            if moved is None:
-                self.steps.append(None)
-            else:
-                step = 0
-                for d, by, width in moved:
-                    step += by * strides[d]
-                    reach[d] += width
-                self.steps.append(abs(step))
-                elements = _box(reach, limits)
-            self.touched.append(elements)
-            self.row.append(_last(reach, limits))
-        self.run = 1
-        for have, limit in zip(reversed(reach), reversed(limits), strict=True):
-            self.run *= min(have, limit)
-            if have < limit:
-                break
-
-
-def _last(reach: list[int], limits: list[int]) -> int:
-    return min(reach[-1], limits[-1]) if reach else 1
-
-
-def _box(reach: list[int], limits: list[int]) -> int:
-    elements = 1
-    for have, limit in zip(reach, limits, strict=True):
-        elements *= have if have < limit else limit
-    return elements
-
-
 def _access(
-    moves: _Moves,
+    moves: Reach,
     order: list[Loop],
     products: list[int],
     traffic: list[int],
@@ -255,7 +184,7 @@ def _access(
     count = access.reads + access.writes
     unique = size * moves.touched[n]
     lines = max(1.0, total / products[mover] * min(1.0, stride * size / line))
-    unique_lines = max(1.0, unique / min(line, size * moves.run))
+    unique_lines = max(1.0, unique / min(line, size * moves.run[n]))
     still = next((k for k in range(n) if steps[k] is None), None)
     if still is not None and (serial is None or still <= serial):
         reuse = (1.0, 0.0, 0.0, float(products[still]), float(traffic[still]))

@@ -10,9 +10,11 @@ and machines say something about this one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
+from metasched.cost.reach import Reach
 from metasched.cost.summary import Loop, Store
 from metasched.target import Target
 
@@ -22,58 +24,90 @@ PER_CYCLE = (64.0, 32.0, 16.0, 6.0)
 FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
 """Cycles from one sum to the next that needs it, of a loop's step, of a parallel region."""
 
+PAGES, PAGE_MISS = 64, 8.0
+"""Pages whose addresses a core has at hand, and the cycles that another one costs."""
+
 MACHINE_FEATURES: tuple[str, ...] = (
-    "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "loop_steps", "launch", "outside",
-    "cores", "tasks", "grain", "launches",
+    "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "all", "loop_steps",
+    "launch", "outside", "cores", "tasks", "grain", "launches",
     "block.accumulators", "block.pressure", "block.loads", "block.chain", "block.size",
-    "block.lanes", "block.waste", "block.gathers", "block.steps", "block.compute", "block.l1_l2",
-    "block.l2_l3", "block.l3_memory",
+    "block.lanes", "block.waste", "block.gathers", "block.steps", "block.held", "block.fold",
+    "block.ahead", "block.guards", "block.runs", "block.compute", "block.l1_l2",
+    "block.l2_l3", "block.l3_memory", "block.pages", "block.near_runs", "block.near_pages",
+    "block.meeting", "block.l2_runs", "block.l2_pages",
+    "second.share", "second.compute", "second.loads", "second.l1_l2", "second.l3_memory",
+    "second.lanes", "second.gathers", "second.block_loads",
 )  # fmt: skip
 
 
 @dataclass(slots=True)
-class Reach:
-    """One access of a store under its k innermost loops, for each k.
+class Nest:
+    """A store with its loops, the inner first; the first access is the write.
 
     Attributes:
-        bytes: of an element.
-        touched: elements touched.
-        row: contiguous elements of the last dimension touched.
-        steps: element step of each loop, inner first; None where it does not move the access.
+        products: iterations of the k innermost loops.
+        volumes: bytes that they touch.
     """
-
-    bytes: int
-    touched: list[int]
-    row: list[int]
-    steps: list[int | None]
-
-
-@dataclass(slots=True)
-class Nest:
-    """A store with its loops, the inner first; the first access is the write."""
 
     store: Store
     order: list[Loop]
     products: list[int]
     moves: list[Reach]
+    volumes: list[int]
+
+
+@dataclass(slots=True)
+class _Block:
+    """The straight run of code in the middle of a store's loops: `depth` of them.
+
+    Attributes:
+        compute, loads: cycles of it.
+        chain: sums of one accumulator, one after another.
+        held: steps of the loops around for which the results stay in registers.
+        fold: lanes in which the loop is reduced that comes next, 0 for none.
+    """
+
+    depth: int
+    compute: float
+    loads: float
+    instructions: float
+    accumulators: float
+    chain: float
+    held: float
+    gathers: float
+    lanes: int
+    waste: float
+    fold: int
 
 
 @dataclass(slots=True)
 class _Cost:
-    """Cycles of a store on one core, and on how many it runs."""
+    """Cycles of a store on one core, and on how many it runs.
 
+    Attributes:
+        levels: of the traffic from beyond the two near caches and from memory.
+        fits: how many of the inner loops touch no more than the two near caches hold.
+    """
+
+    nest: Nest
     compute: float
     loads: float
     levels: tuple[float, float, float]
+    fits: tuple[int, int]
     steps: float
     cores: float
     tasks: int
     launches: int
-    block: tuple[float, ...]
+    block: _Block
 
     @property
     def bound(self) -> float:
         return max(self.compute, self.loads, *self.levels) + self.steps
+
+    @property
+    def all(self) -> float:
+        """Cycles when nothing hides behind anything else."""
+        return self.compute + self.loads + sum(self.levels) + self.steps
 
 
 def machine_features(nests: list[Nest], target: Target) -> list[float]:
@@ -81,7 +115,8 @@ def machine_features(nests: list[Nest], target: Target) -> list[float]:
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, target) for nest in nests]
-    main = max(costs, key=lambda c: c.bound / c.cores)
+    ranked = sorted(costs, key=lambda c: -c.bound / c.cores)
+    main, second = ranked[0], ranked[1] if len(ranked) > 1 else None
     cores = max(target.num_cores, 1)
     ideal = sum(_ideal(nest, target) for nest in nests) / cores + 1.0
 
@@ -90,11 +125,13 @@ def machine_features(nests: list[Nest], target: Target) -> list[float]:
 
     launches = sum(c.launches for c in costs)
     bound = sum(c.bound / c.cores for c in costs)
+    pages = _page_misses(main.nest, main.fits[1]) / main.cores
     row = [
         share(sum(c.compute / c.cores for c in costs)),
         share(sum(c.loads / c.cores for c in costs)),
         *(share(sum(c.levels[n] / c.cores for c in costs)) for n in range(3)),
         share(bound + launches * LAUNCH),
+        share(sum(c.all / c.cores for c in costs) + pages + launches * LAUNCH),
         share(sum(c.steps / c.cores for c in costs)),
         share(launches * LAUNCH),
         1.0 - main.bound / main.cores / max(bound, 1.0),
@@ -102,12 +139,58 @@ def machine_features(nests: list[Nest], target: Target) -> list[float]:
         log2(main.tasks / cores),
         log2(main.bound / main.tasks + 1.0),
         log2(launches + 1.0),
-        *main.block,
+        *_described(main, target),
         share(main.compute / main.cores),
         *(share(level / main.cores) for level in main.levels),
+        share(pages),
+        *_places(main),
     ]
+    row += _second(second, bound, share) if second else _ALONE
     assert len(row) == len(MACHINE_FEATURES)
     return row
+
+
+_ALONE = [0.0, -10.0, -10.0, -10.0, -10.0, 0.0, 0.0, 0.0]
+"""What stands for the second store where there is one only."""
+
+
+def _second(cost: _Cost, bound: float, share: Callable[[float], float]) -> list[float]:
+    """The store that takes the most after the main one."""
+    cores, block = cost.cores, cost.block
+    return [
+        cost.bound / cores / max(bound, 1.0),
+        share(cost.compute / cores), share(cost.loads / cores),
+        share(cost.levels[0] / cores), share(cost.levels[2] / cores),
+        log2(block.lanes), block.gathers, block.loads / max(block.instructions, 1.0),
+    ]  # fmt: skip
+
+
+def _described(cost: _Cost, target: Target) -> list[float]:
+    """The innermost block of a store."""
+    block, nest, order = cost.block, cost.nest, cost.nest.order
+    notes = nest.store.notes
+    around = order[block.depth].extent if block.depth < len(order) else 1
+    return [
+        log2(block.accumulators), block.accumulators / max(target.vector_registers, 1),
+        block.loads / max(block.instructions, 1.0), log2(block.chain),
+        log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers,
+        log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
+        float(notes.guards), log2(_scattered(nest, block.depth)[0]),
+    ]  # fmt: skip
+
+
+def _places(cost: _Cost) -> list[float]:
+    """How scattered the memory is that the loops touch which fit into the two near caches."""
+    near, far = cost.fits
+    runs, pages, meeting = _scattered(cost.nest, near)
+    wide_runs, wide_pages, _ = _scattered(cost.nest, far)
+    return [log2(runs), log2(pages), log2(meeting), log2(wide_runs), log2(wide_pages)]
+
+
+def _scattered(nest: Nest, depth: int) -> tuple[float, float, float]:
+    """Runs of memory and pages under the inner loops, and the most lines that meet."""
+    found = [move.places(depth) for move in nest.moves]
+    return sum(f[0] for f in found), sum(f[1] for f in found), max(f[2] for f in found)
 
 
 def _operations(store: Store) -> float:
@@ -129,12 +212,12 @@ def _ideal(nest: Nest, target: Target) -> float:
 def _cost(nest: Nest, target: Target) -> _Cost:
     order, products = nest.order, nest.products
     total = products[-1]
-    depth = 0
-    while depth < len(order) and order[depth].kind in ("unroll", "vectorized"):
-        depth += 1
-    block = _block(nest, depth, target)
-    trips = total / products[depth]
-    steps = LOOP_COST * trips if depth < len(order) else 0.0
+    block = _block(nest, target)
+    if block.fold:  # the innermost loop runs in vectors that the lowering makes
+        trips = total / min(block.fold, order[0].extent)
+    else:
+        trips = total / products[block.depth]
+    steps = LOOP_COST * trips if block.depth < len(order) else 0.0
     tasks = 1
     launches = 0
     for k, loop in enumerate(order):
@@ -144,50 +227,86 @@ def _cost(nest: Nest, target: Target) -> _Cost:
     cores = max(target.num_cores, 1)
     used = tasks / -(-tasks // cores)
     sizes = (target.l1_bytes, target.l2_bytes, target.l3_bytes or 16 * target.l2_bytes)
-    moved = [_traffic(nest, size) for size in sizes]
+    fits = [_within(nest.volumes, size) for size in sizes]
     rates = PER_CYCLE[1:]
-    levels = (moved[0] / rates[0], moved[1] / rates[1], moved[2] / rates[2])
-    compute, loads, described = block
-    return _Cost(compute * trips, loads * trips, levels, steps, used, tasks, launches, described)
+    near, far, memory = (_traffic(nest, k) / r for k, r in zip(fits, rates, strict=True))
+    return _Cost(
+        nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),
+        steps, used, tasks, launches, block,
+    )  # fmt: skip
 
 
-def _block(nest: Nest, depth: int, target: Target) -> tuple[float, float, tuple[float, ...]]:
-    """Cycles of arithmetic and of loads of the unrolled and vectorized loops, and what they are."""
+def _depth(nest: Nest) -> int:
+    """How many of the inner loops are a straight run of code."""
+    order, unroll = nest.order, nest.store.notes.unroll
+    depth, steps = 0, 1
+    while depth < len(order):
+        loop = order[depth]
+        if (loop.kind == "serial" and steps * loop.extent <= unroll) or loop.kind == "unroll":
+            steps *= loop.extent
+        elif loop.kind != "vectorized":
+            break
+        depth += 1
+    return depth
+
+
+def _fold(nest: Nest, depth: int) -> int:
+    """Lanes in which the innermost loop is reduced, 0 when it is not."""
+    fold = nest.store.notes.fold
+    if not fold or depth or not nest.order or nest.moves[0].steps[0] is not None:
+        return 0
+    return fold if fold > 1 else nest.order[0].extent
+
+
+def _block(nest: Nest, target: Target) -> _Block:
+    """The unrolled and vectorized loops of a store, and what they take."""
     order, lanes = nest.order, _lanes(nest, target)
-    width = 1
+    depth = _depth(nest)
+    fold = _fold(nest, depth)
+    width = fold or 1
     for loop in order[:depth]:
         if loop.kind == "vectorized":
             width *= max(loop.extent, 1)
     vectors = -(-width // lanes)  # instructions that one vector statement takes
-    points = nest.products[depth] / width  # executions of that statement
+    points = nest.products[depth] * (fold or 1) / width  # executions of that statement
     instructions = points * vectors * _operations(nest.store)
     written = nest.moves[0]
-    accumulators = _registers(written, order, depth, lanes)
+    accumulators = _registers(written, order, depth, lanes) * (vectors if fold else 1)
     chain = 1.0
     for k, loop in enumerate(order[:depth]):
         if written.steps[k] is None:
             chain *= loop.extent
+    reducing = nest.store.accesses[0].reads > 0
+    held = 1.0
+    around = depth + bool(fold)
+    while around < len(order) and written.steps[around] is None:
+        held *= order[around].extent
+        around += 1
+    if fold:
+        held *= max(order[0].extent / fold, 1.0)
     gathers = 0.0
     loads = 0.0
     for access in nest.moves:
         count = _registers(access, order, depth, lanes)
-        stride = _vector_stride(access, order, depth)
-        if stride is not None and stride > 1:
+        if fold:
+            moved = access.steps[0]
+            stride = moved if moved is not None else 0
+            count *= vectors if moved is not None else 1
+        else:
+            stride = _vector_stride(access, order, depth) or 0
+        if stride > 1:
             gathers += 1
             count *= min(width, lanes)
-        loads += count
-    reducing = nest.store.accesses[0].reads > 0
+        loads += count * (1.0 + reducing) / held if access is written else count
     latency = FMA_LATENCY * chain if reducing else 0.0
     arithmetic = max(instructions / 2, latency, 0.5)
     spilt = max(0.0, accumulators - target.vector_registers + 2)
     loads = loads / 2 + (2 * spilt if reducing else 0.0)
-    described = (
-        log2(accumulators), accumulators / max(target.vector_registers, 1),
-        loads / max(instructions, 1.0), log2(chain), log2(instructions + 1),
-        log2(min(width, lanes)), vectors * lanes / width if width > 1 else 0.0, gathers,
-        log2(nest.order[depth].extent) if depth < len(order) else 0.0,
+    waste = vectors * lanes / width if width > 1 else 0.0
+    return _Block(
+        depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
+        min(width, lanes), waste, fold,
     )  # fmt: skip
-    return arithmetic, loads, described
 
 
 def _registers(access: Reach, order: list[Loop], depth: int, lanes: int) -> float:
@@ -206,20 +325,46 @@ def _vector_stride(access: Reach, order: list[Loop], depth: int) -> int | None:
     return None
 
 
-def _traffic(nest: Nest, size: int) -> float:
-    """Bytes that come from beyond a cache: what the largest fitting set of inner loops touches,
-    whole lines, each time these loops run."""
-    products = nest.products
+def _within(volumes: list[int], size: int) -> int:
+    """How many of the inner loops touch no more than `size` bytes together."""
     fits = 0
-    for k in range(len(products)):
-        if sum(m.bytes * m.touched[k] for m in nest.moves) > size:
+    for k, volume in enumerate(volumes):
+        if volume > size:
             break
         fits = k
+    return fits
+
+
+def _traffic(nest: Nest, fits: int) -> float:
+    """Bytes that come from beyond a cache: what the loops touch that fit into it, whole lines,
+    each time these loops run."""
+    products = nest.products
     total = 0.0
     for move in nest.moves:
-        k = fits
-        while k < len(nest.order) and move.steps[k] is None:
-            k += 1  # it stays while loops that do not move it run
-        line = max(1.0, 64 / max(move.bytes * move.row[k], 1))
+        k = _still(nest, move, fits)
+        line = max(1.0, 64 / max(move.bytes * move.run[k], 1))
         total += move.bytes * move.touched[k] * line * (products[-1] / products[k])
     return total
+
+
+def _still(nest: Nest, move: Reach, k: int) -> int:
+    """What was brought stays while the loops around do not move the access."""
+    while k < len(nest.order) and move.steps[k] is None:
+        k += 1
+    return k
+
+
+def _page_misses(nest: Nest, fits: int) -> float:
+    """Cycles spent on addresses of pages: those that the loops touch which fit into the second
+    cache, each time these loops run, when there are more than a core has at hand."""
+    products = nest.products
+    total = 0.0
+    pages = []
+    for move in nest.moves:
+        k = _still(nest, move, fits)
+        pages.append(move.places(fits)[1])
+        if k == fits:
+            total += pages[-1] * (products[-1] / products[k])
+        elif k < len(nest.order):
+            total += move.places(k)[1] * (products[-1] / products[k])
+    return total * PAGE_MISS if sum(pages) > PAGES else 0.0

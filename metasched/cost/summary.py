@@ -7,8 +7,11 @@ operations, its accesses) is cached on the statement, since replays share statem
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from metasched.analysis.block import FOLD
 from metasched.cost.motion import Motion, motion_of
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import (
@@ -38,6 +41,7 @@ from metasched.ir.func import IRModule
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt
 from metasched.lower.packing import PREPROC
+from metasched.lower.passes.prefetch import AHEAD
 
 UNKNOWN_EXTENT = 64
 """What a symbolic extent is taken for."""
@@ -47,6 +51,22 @@ KINDS = ("mad", "add_sub", "mul", "div_mod", "cmp", "math", "call")
 """Operation counts of one store: KINDS for floats, KINDS for the rest, then logic and select."""
 
 LOGIC, SELECT = 14, 15
+
+
+class Notes(NamedTuple):
+    """What blocks and loops around a store say of it.
+
+    Attributes:
+        unroll: steps up to which loops are unrolled unasked.
+        fold: lanes in which a reduction along memory is kept, 0 for none.
+        ahead: elements by which what is read is asked for early.
+        guards: conditions around it.
+    """
+
+    unroll: int = 0
+    fold: int = 0
+    ahead: int = 0
+    guards: int = 0
 
 
 @dataclass(slots=True)
@@ -87,7 +107,7 @@ class Store:
     accesses: list[Access]
     lanes: int
     roles: dict[int, int]
-    unroll_step: int
+    notes: Notes
 
     @property
     def written(self) -> Access:
@@ -108,7 +128,7 @@ def summarize(mod: IRModule) -> Summary:
     walker = _Walker()
     for func in mod.functions.values():
         walker.out.parameters.update(func.buffers)
-        walker.visit(func.body, [], {}, {}, {}, 0)
+        walker.visit(func.body, [], {}, {}, {}, Notes())
     return walker.out
 
 
@@ -126,21 +146,21 @@ class _Walker:
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
         roles: dict[int, int],
-        unroll: int,
+        notes: Notes,
     ) -> None:
         kind = type(stmt)
         if kind is For:
-            self._loop(stmt, loops, env, views, roles, unroll)  # type: ignore[arg-type]
+            self._loop(stmt, loops, env, views, roles, notes)  # type: ignore[arg-type]
         elif kind is BlockRealize:
-            self._block(stmt, loops, env, views, roles, unroll)  # type: ignore[arg-type]
+            self._block(stmt, loops, env, views, roles, notes)  # type: ignore[arg-type]
         elif kind is BufferStore:
             facts = stmt.facts.get("cost")
             if facts is None:
                 facts = stmt.facts["cost"] = _facts_of(stmt)  # type: ignore[arg-type]
-            self._store(facts, loops, env, views, roles, unroll)
+            self._store(facts, loops, env, views, roles, notes)
         else:
             for below in stmt.stmts:
-                self.visit(below, loops, env, views, roles, unroll)
+                self.visit(below, loops, env, views, roles, notes)
 
     def _loop(
         self,
@@ -149,11 +169,10 @@ class _Walker:
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
         roles: dict[int, int],
-        unroll: int,
+        notes: Notes,
     ) -> None:
-        notes = loop.annotations
-        if notes:
-            unroll = _unroll_step(notes, unroll)
+        if loop.annotations:
+            notes = _noted(loop.annotations, notes)
         extent = as_int(loop.extent)
         if extent is None:
             extent = UNKNOWN_EXTENT
@@ -163,7 +182,7 @@ class _Walker:
             step = 1 if loop.step is None else as_int(loop.step) or 1
             loops = [*loops, Loop(extent, loop.kind.value, loop.thread, index)]
             env[loop.var] = {index: (step, step * max(extent - 1, 0))}
-        self.visit(loop.body, loops, env, views, roles, unroll)
+        self.visit(loop.body, loops, env, views, roles, notes)
 
     def _block(
         self,
@@ -172,13 +191,15 @@ class _Walker:
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
         roles: dict[int, int],
-        unroll: int,
+        notes: Notes,
     ) -> None:
         block = realize.block
         if block.annotations:
             if block.annotations.get(PREPROC):
                 return  # it runs ahead of time and is not part of what is timed
-            unroll = _unroll_step(block.annotations, unroll)
+            notes = _noted(block.annotations, notes)
+        if type(realize.predicate) is not IntImm:
+            notes = notes._replace(guards=notes.guards + 1)
         if block.iter_vars:
             roles = dict(roles)
             for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
@@ -189,9 +210,9 @@ class _Walker:
         if block.match_buffers:
             views = {**views, **{m.buffer: m.source for m in block.match_buffers}}
         before = len(self.out.stores)
-        self.visit(block.body, loops, env, views, roles, unroll)
+        self.visit(block.body, loops, env, views, roles, notes)
         if len(self.out.stores) == before and block.writes:
-            self._store(_opaque_facts(block), loops, env, views, roles, unroll)
+            self._store(_opaque_facts(block), loops, env, views, roles, notes)
 
     def _store(
         self,
@@ -200,7 +221,7 @@ class _Walker:
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
         roles: dict[int, int],
-        unroll: int,
+        notes: Notes,
     ) -> None:
         merged: dict[Buffer, Access] = {}
         for buffer, indices, writes in facts.accesses:
@@ -216,7 +237,7 @@ class _Walker:
             access.writes += writes
             access.reads += not writes
         accesses = list(merged.values())
-        self.out.stores.append(Store(facts.counts, loops, accesses, facts.lanes, roles, unroll))
+        self.out.stores.append(Store(facts.counts, loops, accesses, facts.lanes, roles, notes))
 
     def _share(self, buffer: Buffer, loops: list[Loop]) -> None:
         """Keep the loops common to all uses of a buffer: it is allocated under the last of them."""
@@ -252,11 +273,15 @@ def _through_view(
     return source.buffer, base
 
 
-def _unroll_step(notes: dict[str, object], default: int) -> int:
-    for key in ("pragma_auto_unroll_max_step", "auto_unroll_max_step"):
-        if key in notes:
-            return as_int(notes[key]) or 0
-    return default
+_NOTED = {
+    "pragma_auto_unroll_max_step": "unroll", "auto_unroll_max_step": "unroll",
+    FOLD: "fold", AHEAD: "ahead",
+}  # fmt: skip
+
+
+def _noted(annotations: Mapping[str, Any], notes: Notes) -> Notes:
+    found = {_NOTED[key]: as_int(value) or 0 for key, value in annotations.items() if key in _NOTED}
+    return notes._replace(**found) if found else notes
 
 
 def _facts_of(store: BufferStore) -> StoreFacts:

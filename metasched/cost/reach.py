@@ -1,0 +1,105 @@
+"""Reach: the memory that one access of a store touches under its innermost loops."""
+
+from __future__ import annotations
+
+from metasched.cost.motion import LANES
+from metasched.cost.summary import Access, Loop
+
+PAGE = 4096
+"""Bytes of a page, and the distance at which addresses meet in the nearest cache."""
+
+
+class Memory:
+    """A buffer as it will be allocated: extents, element strides, elements."""
+
+    __slots__ = ("elements", "extents", "strides")
+
+    def __init__(self, extents: list[int], strides: list[int] | None = None) -> None:
+        dense, step = [], 1
+        for extent in reversed(extents):
+            dense.append(step)
+            step *= extent
+        dense.reverse()
+        self.extents, self.strides, self.elements = extents, strides or dense, step
+
+
+class Reach:
+    """How one access moves: the flat element step of each loop, inner first (None: not at all),
+    the elements touched under the k innermost loops, and how many of them lie together.
+
+    Attributes:
+        bytes: of an element.
+        steps: of each loop.
+        touched, run: for each k from none of the loops to all.
+    """
+
+    __slots__ = ("_memory", "_widths", "access", "bytes", "run", "steps", "touched")
+
+    def __init__(self, access: Access, memory: Memory, order: list[Loop]) -> None:
+        by_loop: dict[int, list[tuple[int, int, int]]] = {}
+        for d, motion in enumerate(access.dims):
+            for index, (step, width) in motion.items():
+                by_loop.setdefault(index, []).append((d, step, width))
+        limits, strides = memory.extents, memory.strides
+        widths = [1] * len(limits)
+        for d, _, width in by_loop.get(LANES, ()):
+            widths[d] += width
+        elements, run = _box(widths, limits)
+        self.access, self.bytes, self._memory = access, access.buffer.dtype.bytes, memory
+        self.steps: list[int | None] = []
+        self.touched, self.run, self._widths = [elements], [run], [widths]
+        for loop in order:
+            moved = by_loop.get(loop.index)
+            if moved is None:
+                self.steps.append(None)
+            else:
+                step = 0
+                widths = widths.copy()
+                for d, by, width in moved:
+                    step += by * strides[d]
+                    widths[d] += width
+                self.steps.append(abs(step))
+                elements, run = _box(widths, limits)
+            self.touched.append(elements)
+            self.run.append(run)
+            self._widths.append(widths)
+
+    def places(self, depth: int) -> tuple[float, float, float]:
+        """Under the `depth` innermost loops: separate runs of memory, pages, and how many of the
+        runs meet in the same lines of the nearest cache."""
+        runs, pages, meeting = 1.0, 1.0, 1.0
+        apart = self.run[depth]
+        memory, size = self._memory, self.bytes
+        span = float(apart * size)
+        for have, limit, stride in zip(
+            reversed(self._widths[depth]), reversed(memory.extents), reversed(memory.strides),
+            strict=True,
+        ):  # fmt: skip
+            count, distance = min(have, limit), stride * size
+            if count == 1 or stride < apart:
+                continue
+            runs *= count
+            if distance >= PAGE:
+                pages *= count
+                if distance % PAGE == 0:
+                    meeting *= count
+            else:
+                span += (count - 1) * distance
+        return runs, pages * max(1.0, span / PAGE), meeting
+
+
+def _box(reach: list[int], limits: list[int]) -> tuple[int, int]:
+    """Elements of a box in a buffer, and how many of them follow each other."""
+    elements, run, together = 1, 1, True
+    for d in range(len(limits) - 1, -1, -1):
+        have, limit = reach[d], limits[d]
+        if have >= limit:
+            elements *= limit
+            if together:
+                run *= limit
+        else:
+            elements *= have
+            if together:
+                run *= have
+                together = False
+    return elements, run
