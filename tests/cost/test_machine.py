@@ -6,10 +6,16 @@ import dataclasses
 
 import numpy as np
 import pytest
-from cost.tiled import Matmul, sample
+from cost.tiled import Matmul, block, nest, sample
 
+from metasched.analysis.block import FOLD
 from metasched.cost.features import FEATURE_NAMES, features
 from metasched.cost.machine import MACHINE_FEATURES
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import LT, TRUE, Var, as_expr, compare
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, FrozenMap, IterKind, evolve
+from metasched.lower.passes.prefetch import AHEAD
 from metasched.target import Target
 
 TARGET = Target.of("llvm -mcpu=haswell -num-cores=2")
@@ -72,3 +78,62 @@ def test_the_bound_follows_the_made_up_machine():
     programs, seconds = sample(120, seed=4)
     bound = np.array([machine(p)["bound"] for p in programs])
     assert np.corrcoef(np.argsort(np.argsort(bound)), np.argsort(np.argsort(seconds)))[0, 1] > 0.5
+
+
+def row_sums(notes=(), row=256, kind="", guard=lambda i: TRUE):
+    """S[i] = S[i] + X[i, k] under notes on the block."""
+    X, out = Buffer.of("X", (64, row)), Buffer.of("S", (64,))
+    i, k, vi, vk = Var("i"), Var("k"), Var("vi"), Var("vk")
+    store = BufferStore(out, out[vi] + X[vi, vk], (vi,))
+    iters = ((vi, 64, IterKind.SPATIAL), (vk, row, IterKind.REDUCE))
+    summed = evolve(block("sum", iters, store, (X, out), (out,)), annotations=FrozenMap(notes))
+    body = nest([(i, 64, "p"), (k, row, kind)], BlockRealize((i, k), guard(i), summed))
+    root = Block("root", (), (), (), body)
+    return IRModule.of(PrimFunc((X, out), BlockRealize.plain(root)))
+
+
+def test_a_folded_reduction_runs_in_vectors():
+    scalar, one, four = (machine(row_sums({FOLD: w} if w else {})) for w in (0, 8, 32))
+    assert scalar["block.fold"] == 0.0 and scalar["block.lanes"] == 0.0
+    assert one["block.lanes"] == 3.0 and one["block.accumulators"] == 0.0
+    assert four["block.fold"] == pytest.approx(np.log2(33)) and four["block.accumulators"] == 2.0
+    assert one["compute"] <= scalar["compute"] - 2.9  # an eighth of the statements
+    assert four["compute"] < one["compute"]  # four sums at a time hide the latency of one
+
+
+def test_how_far_ahead_is_asked_for():
+    assert machine(row_sums({AHEAD: 256}))["block.ahead"] == pytest.approx(np.log2(257))
+    assert machine(row_sums({AHEAD: 0}))["block.ahead"] == 0.0
+
+
+def test_conditions_around_a_store_are_counted():
+    guarded = machine(row_sums(guard=lambda i: compare(LT, i, as_expr(60))))
+    assert (guarded["block.guards"], machine(row_sums())["block.guards"]) == (1.0, 0.0)
+
+
+def test_results_are_held_while_the_loops_around_do_not_move_them():
+    """Steps of k0, j2 excepted: the block of 4 x 16 stays for 8 steps of the inner reduction."""
+    assert machine(program())["block.held"] == 3.0
+    assert machine(program(tj=(1, 2, 1, 32)))["block.held"] == 6.0  # and for the 8 around them
+
+
+def test_columns_of_a_wide_matrix_lie_in_many_pages():
+    """What the loops touch that fit into a cache: the rows of B, apart by a page from 1,024 on."""
+    tiles = ((2, 8, 1, 4), (8, 2, 1, 4), (8, 8))
+    near, wide = (machine(Matmul(n).program(*tiles)) for n in (64, 1024))
+    assert near["block.near_pages"] < wide["block.near_pages"]
+    assert wide["block.meeting"] >= 3.0 > near["block.meeting"]
+    assert machine(program())["block.runs"] == pytest.approx(np.log2(4 + 4 + 1))
+
+
+def test_loops_that_are_unrolled_unasked_are_part_of_the_block():
+    asked = Matmul(64).program((2, 8, 1, 4), (1, 2, 2, 16), (8, 8), 64)
+    assert machine(asked)["block.chain"] == 3.0  # eight steps of the reduction
+    assert machine(program())["block.chain"] == 0.0
+
+
+def test_the_second_store_is_described_too():
+    found = machine(program())
+    assert 0.0 < found["second.share"] < 0.5
+    alone = machine(row_sums())
+    assert alone["second.share"] == 0.0 and alone["second.compute"] == -10.0
