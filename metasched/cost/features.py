@@ -69,12 +69,12 @@ def features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
         mod: the program after postprocs, not lowered.
         target: gives the length of a cache line, and whether it is a GPU.
     """
-    rows, nests = _rows(mod, target)
+    rows, nests, sizes = _rows(mod, target)
     if not len(rows):
         return np.zeros(len(FEATURE_NAMES), np.float32)
     logs = np.log2(rows + 1.0)
     total = np.log2(rows.sum(axis=0) + 1.0)
-    machine = machine_features(nests, target)
+    machine = machine_features(nests, sizes, target)
     parts = (logs.sum(axis=0), logs.max(axis=0), total, machine)
     return np.concatenate(parts).astype(np.float32)
 
@@ -84,7 +84,10 @@ def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
     return _rows(mod, target)[0]
 
 
-def _rows(mod: IRModule | PrimFunc, target: Target) -> tuple[np.ndarray, list[Nest]]:
+def _rows(
+    mod: IRModule | PrimFunc, target: Target
+) -> tuple[np.ndarray, list[Nest], tuple[int, int]]:
+    """The numbers of each store, its loops and accesses, bytes of arguments and temporaries."""
     summary = summarize(IRModule.of(mod))
     memory = _memory(summary)
     line, gpu = target.cache_line or 64, float(target.kind != "cpu")
@@ -94,7 +97,11 @@ def _rows(mod: IRModule | PrimFunc, target: Target) -> tuple[np.ndarray, list[Ne
             uses[access.buffer] = uses.get(access.buffer, 0) + 1
     nests: list[Nest] = []
     rows = [_row(store, summary, memory, uses, line, gpu, nests) for store in summary.stores]
-    return np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES)), nests
+    sizes = [0, 0]
+    for buffer, home in memory.items():
+        sizes[buffer not in summary.parameters] += home.elements * buffer.dtype.bytes
+    table = np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES))
+    return table, nests, (sizes[0], sizes[1])
 
 
 def _memory(summary: Summary) -> dict[Buffer, Memory]:

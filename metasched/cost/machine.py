@@ -24,15 +24,18 @@ PER_CYCLE = (64.0, 32.0, 16.0, 6.0)
 FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
 """Cycles from one sum to the next that needs it, of a loop's step, of a parallel region."""
 
+LINE = 64
+"""Bytes of a line of the caches."""
+
 PAGES, PAGE_MISS = 64, 8.0
 """Pages whose addresses a core has at hand, and the cycles that another one costs."""
 
 MACHINE_FEATURES: tuple[str, ...] = (
     "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "all", "loop_steps",
-    "launch", "outside", "cores", "tasks", "grain", "launches",
+    "launch", "hot", "temporaries", "footprint", "outside", "cores", "tasks", "grain", "launches",
     "block.accumulators", "block.pressure", "block.loads", "block.chain", "block.size",
-    "block.lanes", "block.waste", "block.gathers", "block.steps", "block.held", "block.fold",
-    "block.ahead", "block.guards", "block.runs", "block.compute", "block.l1_l2",
+    "block.lanes", "block.waste", "block.gathers", "block.split", "block.steps", "block.held",
+    "block.fold", "block.ahead", "block.guards", "block.runs", "block.compute", "block.l1_l2",
     "block.l2_l3", "block.l3_memory", "block.pages", "block.near_runs", "block.near_pages",
     "block.meeting", "block.l2_runs", "block.l2_pages",
     "second.share", "second.compute", "second.loads", "second.l1_l2", "second.l3_memory",
@@ -63,6 +66,7 @@ class _Block:
     Attributes:
         compute, loads: cycles of it.
         chain: sums of one accumulator, one after another.
+        split: share of the loads that lie across two lines.
         held: steps of the loops around for which the results stay in registers.
         fold: lanes in which the loop is reduced that comes next, 0 for none.
     """
@@ -75,6 +79,7 @@ class _Block:
     chain: float
     held: float
     gathers: float
+    split: float
     lanes: int
     waste: float
     fold: int
@@ -104,14 +109,23 @@ class _Cost:
     def bound(self) -> float:
         return max(self.compute, self.loads, *self.levels) + self.steps
 
+    def hot(self, held: int) -> float:
+        """Cycles when everything is in a cache from the call before, the nearest of which is 0."""
+        return max(self.compute, self.loads, *self.levels[:held]) + self.steps
+
     @property
     def all(self) -> float:
         """Cycles when nothing hides behind anything else."""
         return self.compute + self.loads + sum(self.levels) + self.steps
 
 
-def machine_features(nests: list[Nest], target: Target) -> list[float]:
-    """The values of MACHINE_FEATURES."""
+def machine_features(nests: list[Nest], sizes: tuple[int, int], target: Target) -> list[float]:
+    """The values of MACHINE_FEATURES.
+
+    Args:
+        nests: the stores.
+        sizes: bytes of the arguments and of the temporaries.
+    """
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, target) for nest in nests]
@@ -124,6 +138,7 @@ def machine_features(nests: list[Nest], target: Target) -> list[float]:
         return log2(cycles / ideal + 1e-3)
 
     launches = sum(c.launches for c in costs)
+    held = next((n for n, size in enumerate(_sizes(target)) if sum(sizes) <= size), 3)
     bound = sum(c.bound / c.cores for c in costs)
     pages = _page_misses(main.nest, main.fits[1]) / main.cores
     row = [
@@ -134,6 +149,9 @@ def machine_features(nests: list[Nest], target: Target) -> list[float]:
         share(sum(c.all / c.cores for c in costs) + pages + launches * LAUNCH),
         share(sum(c.steps / c.cores for c in costs)),
         share(launches * LAUNCH),
+        share(sum(c.hot(held) / c.cores for c in costs)),
+        log2(sizes[1] / target.l2_bytes + 1e-3),
+        log2(sum(sizes) / target.l2_bytes + 1e-3),
         1.0 - main.bound / main.cores / max(bound, 1.0),
         main.cores / cores,
         log2(main.tasks / cores),
@@ -173,7 +191,7 @@ def _described(cost: _Cost, target: Target) -> list[float]:
     return [
         log2(block.accumulators), block.accumulators / max(target.vector_registers, 1),
         block.loads / max(block.instructions, 1.0), log2(block.chain),
-        log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers,
+        log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers, block.split,
         log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
         float(notes.guards), log2(_scattered(nest, block.depth)[0]),
     ]  # fmt: skip
@@ -191,6 +209,10 @@ def _scattered(nest: Nest, depth: int) -> tuple[float, float, float]:
     """Runs of memory and pages under the inner loops, and the most lines that meet."""
     found = [move.places(depth) for move in nest.moves]
     return sum(f[0] for f in found), sum(f[1] for f in found), max(f[2] for f in found)
+
+
+def _sizes(target: Target) -> tuple[int, int, int]:
+    return target.l1_bytes, target.l2_bytes, target.l3_bytes or 16 * target.l2_bytes
 
 
 def _operations(store: Store) -> float:
@@ -226,8 +248,7 @@ def _cost(nest: Nest, target: Target) -> _Cost:
             launches = total // products[k + 1]
     cores = max(target.num_cores, 1)
     used = tasks / -(-tasks // cores)
-    sizes = (target.l1_bytes, target.l2_bytes, target.l3_bytes or 16 * target.l2_bytes)
-    fits = [_within(nest.volumes, size) for size in sizes]
+    fits = [_within(nest.volumes, size) for size in _sizes(target)]
     rates = PER_CYCLE[1:]
     near, far, memory = (_traffic(nest, k) / r for k, r in zip(fits, rates, strict=True))
     return _Cost(
@@ -284,8 +305,7 @@ def _block(nest: Nest, target: Target) -> _Block:
         around += 1
     if fold:
         held *= max(order[0].extent / fold, 1.0)
-    gathers = 0.0
-    loads = 0.0
+    gathers = loads = split = 0.0
     for access in nest.moves:
         count = _registers(access, order, depth, lanes)
         if fold:
@@ -297,25 +317,49 @@ def _block(nest: Nest, target: Target) -> _Block:
         if stride > 1:
             gathers += 1
             count *= min(width, lanes)
-        loads += count * (1.0 + reducing) / held if access is written else count
+        taken = count * (1.0 + reducing) / held if access is written else count
+        if _splits(access, order, width, lanes):
+            taken *= 2.0
+            split += taken
+        loads += taken
     latency = FMA_LATENCY * chain if reducing else 0.0
     arithmetic = max(instructions / 2, latency, 0.5)
     spilt = max(0.0, accumulators - target.vector_registers + 2)
+    split /= max(loads, 1.0)
     loads = loads / 2 + (2 * spilt if reducing else 0.0)
     waste = vectors * lanes / width if width > 1 else 0.0
     return _Block(
         depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
-        min(width, lanes), waste, fold,
+        split, min(width, lanes), waste, fold,
     )  # fmt: skip
 
 
 def _registers(access: Reach, order: list[Loop], depth: int, lanes: int) -> float:
-    """Vector registers that hold what an access touches in the block."""
-    count = 1.0
+    """Vector registers that hold what an access touches in the block; windows that overlap, as
+    those of neighbouring results of a convolution do, share what they have in common."""
+    count, width, shortest = 1.0, 1, 0
     for k, loop in enumerate(order[:depth]):
-        if access.steps[k] is not None:
-            count *= -(-loop.extent // lanes) if loop.kind == "vectorized" else loop.extent
-    return count
+        step = access.steps[k]
+        if step is None:
+            continue
+        if loop.kind == "vectorized":
+            width *= loop.extent
+        else:
+            count *= loop.extent
+            shortest = min(shortest, step) if shortest else step
+    distinct = access.touched[depth] / width
+    if shortest >= width:  # otherwise vectors overlap in part, which saves nothing
+        count = min(count, distinct)
+    return max(count, 1.0) * -(-width // lanes)
+
+
+def _splits(access: Reach, order: list[Loop], width: int, lanes: int) -> bool:
+    """Whether most vectors of an access lie across two lines of the cache."""
+    size = access.bytes
+    if min(width, lanes) * size < LINE:
+        return False
+    steps = (step for k, step in enumerate(access.steps) if step and order[k].kind != "vectorized")
+    return any(step * size % LINE for step in steps)
 
 
 def _vector_stride(access: Reach, order: list[Loop], depth: int) -> int | None:
@@ -342,7 +386,7 @@ def _traffic(nest: Nest, fits: int) -> float:
     total = 0.0
     for move in nest.moves:
         k = _still(nest, move, fits)
-        line = max(1.0, 64 / max(move.bytes * move.run[k], 1))
+        line = max(1.0, LINE / max(move.bytes * move.run[k], 1))
         total += move.bytes * move.touched[k] * line * (products[-1] / products[k])
     return total
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import lightgbm
 import numpy as np
 import pytest
 from cost.tiled import sample
 
 from metasched.cost import prior as module
 from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
-from metasched.cost.lightgbm import WARM_UP, LightGBMModel, train_prior
+from metasched.cost.lightgbm import WARM_UP, LightGBMModel, boosted, slim, train_prior
 from metasched.cost.prior import Prior, shipped
 from metasched.cost.quality import Sample, agreement
 from metasched.errors import DatabaseError
@@ -113,7 +114,7 @@ def test_what_does_not_fit_is_named(prior, tmp_path, monkeypatch):
         Prior.load(path)
     monkeypatch.undo()
     path.write_text(head)
-    with pytest.raises(DatabaseError, match="holds 0 models, 2 scales"):
+    with pytest.raises(DatabaseError, match="holds 0 models, 3 scales"):
         Prior.load(path)
 
 
@@ -122,3 +123,13 @@ def test_the_prior_that_ships_fits_the_features():
     assert path is not None and path.stat().st_size < 1 << 20
     model = started(Prior.load(path))
     assert len(model.predict(np.zeros((3, len(FEATURE_NAMES)), np.float32))) == 3
+
+
+def test_what_is_left_out_of_a_model_changes_no_score(other, prior):
+    (whole,) = boosted(other.vectors, [other.seconds], {"objective": "lambdarank"}, 20, [1])
+    text = whole.model_to_string()
+    short = slim(text)
+    assert len(short) < 0.75 * len(text)
+    again = lightgbm.Booster(model_str=short).predict(other.vectors)
+    np.testing.assert_array_equal(again, whole.predict(other.vectors))
+    assert len(prior.members) == 3 and all("leaf_count" not in m for m in prior.members)
