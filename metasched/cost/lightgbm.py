@@ -233,7 +233,7 @@ def train_prior(samples: Sequence[Sample]) -> Prior:
     one on the place among the programs of a task.
 
     They err in different ways: together they put more pairs of held-out tasks in the right order
-    than two of them (0.834 against 0.828 of the pairs of 91 tasks).
+    than the first two of them (0.834 against 0.828 of the pairs of 90 tasks).
     """
     rows = np.concatenate([s.vectors for s in samples])
     times = [s.seconds for s in samples]
