@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax_ranges
+from metasched.arith.itermap import conjuncts
 from metasched.arith.subspace import Divided, Division, subspace_divide
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, For, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute
@@ -53,6 +55,7 @@ def divided(
                 )  # fmt: skip
     division = _divide(realize, above, loops)
     if division is None:
+        _refuse_cut_tile(state, realize, outside, {n.var for n in loops})
         raise state.error(
             "not-divisible",
             f"the bindings of {block.name} do not divide into a part of the loops outside and one "
@@ -89,6 +92,25 @@ def divided(
     body = _substituted(block, values, tuple(inner_iters))
     inside = BlockRealize(tuple(inner_bindings), division.inner_predicate, body)
     return Part(iters, bindings, division.outer_predicate, inside, loops)
+
+
+def _refuse_cut_tile(
+    state: State, realize: BlockRealize, outside: set[Var], inside: set[Var]
+) -> None:
+    """A condition on outer and inner loops together: the last tile is not whole."""
+    for condition in conjuncts(realize.predicate):
+        used = free_vars(condition)
+        if used & outside and used & inside:
+            raise state.error(
+                "cut-tile",
+                lambda condition=condition: (
+                    f"the condition {show_expr(condition)} cuts the last tile of "
+                    f"{realize.block.name} short: the blocks inside would not be of one size"
+                ),
+                realize,
+                hint="split by a factor that divides, or make the extent a multiple of it first "
+                "(pad_einsum, overcompute)",
+            )
 
 
 def _divide(realize: BlockRealize, above: Sequence[For], loops: Sequence[For]) -> Division | None:
