@@ -8,7 +8,7 @@ adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c. Tightening the interva
 against every equation, with a divisibility test, proves what affine schedules produce: splits,
 fuses, tiles, strides and shifted stencils. What it cannot prove counts as touching.
 
-What a predicate alone keeps in an interval (the binding of a guarded iterator) is told beside the
+What only a predicate keeps in an interval (the binding of a guarded iterator) is told beside the
 boxes: a form f that both sides have, in [l, h] whenever they run, is one more atom.
 """
 

@@ -28,7 +28,7 @@ from metasched.analysis.access import (
     loads_of,
     updates_in_place,
 )
-from metasched.analysis.affine import Interval, Ranges, form_interval, interval, linear
+from metasched.analysis.affine import Form, Interval, Ranges, form_interval, interval, linear
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.collide import Kept, Outside, Side, collide, tells
 from metasched.analysis.cover import (
@@ -49,9 +49,10 @@ from metasched.analysis.scope import (
     may_overlap,
     sides,
 )
+from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
-from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.expr import GE, GT, LE, LT, Expr, Var, as_int
 from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     Block,
@@ -80,8 +81,7 @@ class Touch:
         loops: all loops around it, from the scope block down, those inside the block included.
         inner: variables bound inside the block.
         child: the block, None outside of blocks.
-        kept: what the block's iterators are bound to, with their domains: the contract of a block
-            is that its body runs within them.
+        guards: forms that the block's predicate keeps from being positive.
     """
 
     buffer: Buffer
@@ -91,7 +91,7 @@ class Touch:
     loops: tuple[For, ...]
     inner: frozenset[Var] = frozenset()
     child: Child | None = None
-    kept: tuple[Kept, ...] = ()
+    guards: tuple[Form, ...] = ()
 
     def show(self) -> str:
         """The access in words."""
@@ -109,56 +109,54 @@ def touches(child: Child) -> list[Touch]:
     found: list[Touch] | None = facts.get("touches")
     if found is None:
         exact = exact_accesses(child.block)
-        kept = _domains(child)
-        found = list(_declared(child, kept) if exact is None else _in_body(child, exact, kept))
+        guards = _guards(child)
+        found = list(_declared(child, guards) if exact is None else _in_body(child, exact, guards))
         for expr in child.realize.exprs:
             found += [_point(load, False, ()) for load in loads_of(expr)]
         facts["touches"] = found
     return [
-        Touch(t.buffer, t.writes, t.where, t.box, (*above, *t.loops), t.inner, child, t.kept)
+        Touch(t.buffer, t.writes, t.where, t.box, (*above, *t.loops), t.inner, child, t.guards)
         for t in found
     ]
 
 
-def _domains(child: Child) -> tuple[Kept, ...]:
-    """The bindings of a child's spatial and reduction iterators and the constant ends of their
-    domains. A binding may go beyond, but not where the predicate lets the body run."""
-    ranges = iter_ranges(child.block)
-    found = []
-    for v, value in zip(child.block.iter_vars, child.realize.iter_values, strict=True):
-        low, high = ranges[v.var]
-        if (v.is_spatial or v.is_reduce) and high - low < inf:
-            form = linear(value)
-            if form.terms:
-                found.append((form, (low, high)))
+def _guards(child: Child) -> tuple[Form, ...]:
+    """Forms that are at most 0 where the predicate lets the body run."""
+    found: list[Form] = []
+    for part in conjuncts(child.realize.predicate):
+        if isinstance(part, (LT, LE, GT, GE)) and part.a.dtype.is_int and not loads_of(part):
+            low, high = (part.a, part.b) if isinstance(part, (LT, LE)) else (part.b, part.a)
+            terms = dict(linear(low).terms)
+            const = linear(low).const + linear(high).scaled_into(terms, -1)
+            if terms:
+                found.append(Form(terms, const + isinstance(part, (LT, GT))))
     return tuple(found)
 
 
-def kept_pairs(a: Touch, b: Touch, ranges: Ranges) -> list[tuple[Kept, Kept]]:
-    """The facts of two accesses about the same terms, where the loops alone do not tell them."""
-    pairs = []
-    for fact in a.kept:
-        if _within(fact, ranges):
+def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> list[tuple[Kept, Kept]]:
+    """What the predicates of two accesses say of the same terms, beyond what their loops do."""
+    pairs: list[tuple[Kept, Kept]] = []
+    for mine in a.guards:
+        low, high = form_interval(mine, ranges)
+        if low == -inf or high <= 0:
             continue
-        pairs += [(fact, other) for other in b.kept if other[0].terms == fact[0].terms]
+        for theirs in b.guards:
+            if theirs.terms == mine.terms:
+                least = low - mine.const + theirs.const
+                pairs.append(((mine, (low, 0)), (theirs, (least, 0))))
     return pairs
 
 
-def _within(fact: Kept, ranges: Ranges) -> bool:
-    low, high = form_interval(fact[0], ranges)
-    return low >= fact[1][0] and high <= fact[1][1]
-
-
-def _declared(child: Child, kept: tuple[Kept, ...]) -> Iterator[Touch]:
+def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
     for writes in (False, True):
         declared = child.block.writes if writes else child.block.reads
         bound = bound_regions(child, writes=writes)
         for where, (buffer, region) in zip(declared, bound, strict=True):
             box = tuple((linear(low), interval(extent, {})[1]) for low, extent in region)
-            yield Touch(buffer, writes, where, box, (), kept=kept)
+            yield Touch(buffer, writes, where, box, (), guards=guards)
 
 
-def _in_body(child: Child, exact: Sequence[Access], kept: tuple[Kept, ...]) -> Iterator[Touch]:
+def _in_body(child: Child, exact: Sequence[Access], guards: tuple[Form, ...]) -> Iterator[Touch]:
     """The accesses of the body; one that an earlier write covers (a load of C[i] in an update of
     C[i]) meets others exactly as that does and is left out."""
     own = child.block.alloc_buffers
@@ -171,7 +169,7 @@ def _in_body(child: Child, exact: Sequence[Access], kept: tuple[Kept, ...]) -> I
         box = bound_access(access, child)
         where = BufferRegion.point(access.buffer, access.indices)
         inner = access.inner
-        yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, kept=kept)
+        yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, guards=guards)
 
 
 def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...]) -> Touch:
@@ -211,7 +209,7 @@ def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] |
     below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
     moving = {loop.var for loop in below} | lets | a.inner | b.inner
     ranges = loop_ranges((*a.loops, *b.loops))
-    return collide(a.box, b.box, Outside(moving), ranges, kept_pairs(a, b, ranges))
+    return collide(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
 
 
 def conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from metasched.analysis.collide import Outside, collide
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.dependence import Touch, kept_pairs, touches
+from metasched.analysis.dependence import Touch, guard_pairs, touches
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import Var
@@ -48,7 +48,7 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
     below = [loop.var for t in (a, b) for loop in t.loops[where:]]
     moving = {*below, *a.inner, *b.inner}
     ranges = loop_ranges((*a.loops, *b.loops))
-    distance = collide(a.box, b.box, Outside(moving), ranges, kept_pairs(a, b, ranges))
+    distance = collide(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
     if distance is None:
         return None
     for var in order:
