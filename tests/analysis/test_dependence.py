@@ -369,7 +369,7 @@ def test_a_loop_that_repeats_a_reduction_stays_outside_of_it() -> None:
 
 
 def guarded(domain: int, predicate: str) -> PrimFunc:
-    """Rows of 7 or 8 out of a row of 21, whose columns a predicate keeps in their domain."""
+    """Updates rows of 7 or 8 in a row of 21, whose columns a predicate keeps in their domain."""
     return parse(
         f"""
 @T.prim_func
@@ -384,7 +384,7 @@ def f(A: T.Buffer((3, 8), "float32"), Y: T.Buffer((32,), "float32")):
                 v = T.axis.spatial(3, i)
                 w = T.axis.spatial({domain}, jo * 4 + ji)
                 T.where({predicate})
-                Y[v * 7 + w] = A[v, w] + B[v]
+                Y[v * 7 + w] = Y[v * 7 + w] + A[v, w] * B[v]
 """
     )
 
