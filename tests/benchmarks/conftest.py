@@ -15,6 +15,7 @@ LINES: list[str] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="tiny shapes and few trials")
+    parser.addoption("--keep", help="folder in which finished runs are kept, to go on later")
     parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 

@@ -2,6 +2,7 @@
 
     pytest tests/benchmarks/test_convergence.py                  # on this machine, half an hour
     pytest tests/benchmarks/test_convergence.py --recorded WORK  # against what a store recorded
+    pytest tests/benchmarks/test_convergence.py --keep DIR       # in pieces: what is done is kept
     pytest tests/benchmarks/test_convergence.py --quick          # only to see that it works
 
 The aim: at most 200. Each seed runs with the prior and without it, and a prior that knew this very
@@ -12,6 +13,8 @@ on the records of its task says, a little slower for being a guess: nothing is b
 
 from __future__ import annotations
 
+import json
+import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -40,6 +43,30 @@ TUNE = sys.modules[tune.__module__]  # `metasched.tune` is the function
 def trials_until(history, best):
     """The first trial that came within 5 % of the best; None when none did."""
     return next((n for n, seconds in enumerate(history, 1) if seconds <= NEAR * best), None)
+
+
+class Kept:
+    """Histories of the runs of an operator, in a file where they are to be kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "histories.json"
+        self.known = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def get(self, name, run):
+        """What a run gave, from its start; one that was interrupted is run again."""
+        if name not in self.known:
+            folder = self.path.parent / name
+            shutil.rmtree(folder, ignore_errors=True)
+            self.known[name] = run(folder).history
+            self.path.write_text(json.dumps(self.known))
+        return self.known[name]
+
+    def least(self, history):
+        """The best time of a run that may have begun earlier."""
+        seconds = min([*history[-1:], *self.known.get("least", [])])
+        self.known["least"] = [seconds]
+        self.path.write_text(json.dumps(self.known))
+        return seconds
 
 
 class Recorded:
@@ -78,16 +105,20 @@ def test_trials_until_within_five_percent(op, tmp_path, tell, quick, pytestconfi
     if machine and len(machine.others) > 1:
         train_prior(machine.others).save(tmp_path / "prior.txt")
         monkeypatch.setattr(TUNE, "shipped", lambda: tmp_path / "prior.txt")
-    found = {}
+    folder = Path(pytestconfig.getoption("--keep") or tmp_path) / op
+    folder.mkdir(parents=True, exist_ok=True)
+    kept, found = Kept(folder), {}
     for prior in (True, False):
         for seed in range(seeds):
-            folder = tmp_path / f"{prior}{seed}"
-            result = tune(
-                func, trials=short, seed=seed, work_dir=folder, prior=prior, runner=runner
+            found[prior, seed] = kept.get(
+                f"{prior}{seed}",
+                lambda place, prior=prior, seed=seed: tune(
+                    func, trials=short, seed=seed, work_dir=place, prior=prior, runner=runner
+                ),
             )
-            found[prior, seed] = result.history
-    last = tune(func, trials=long, seed=0, work_dir=tmp_path / "True0", prior=True, runner=runner)
-    best = min(last.history[-1:] + tuple(h[-1] for h in found.values()))
+    place = folder / "True0"
+    last = tune(func, trials=long, seed=0, work_dir=place, prior=True, runner=runner)
+    best = min(kept.least(last.history), *(h[-1] for h in found.values()))
     for prior in (True, False):
         counts = [trials_until(found[prior, seed], best) for seed in range(seeds)]
         reached = [n for n in counts if n is not None]
