@@ -14,7 +14,7 @@ For a change of order, updates of one element by a commutative reduction do no h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
@@ -212,23 +212,16 @@ def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] |
     return collide(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
 
 
-def conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
-    """Every pair of accesses below `top`, one of them a write, that may touch one element."""
+def conflicts(
+    scope: Scope, top: For, harmless: Callable[[Touch, Touch], bool]
+) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
+    """Every pair of accesses below `top`, one of them a write, that may touch one element, but for
+    those that are harmless if they do."""
     lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
     for a, b in _pairs(scope, top):
-        distance = _meet(a, b, top, lets)
+        distance = None if harmless(a, b) else _meet(a, b, top, lets)
         if distance is not None:
             yield a, b, distance
-
-
-def _carried_conflicts(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch]]:
-    """The `conflicts` of different iterations of `top`."""
-    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
-    for a, b in _pairs(scope, top):
-        if not _same_iteration(a, b, top):
-            distance = _meet(a, b, top, lets)
-            if distance is not None and distance.get(top.var) != (0, 0):
-                yield a, b
 
 
 def _pairs(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch]]:
@@ -279,7 +272,9 @@ def carried_dependence(
     if (extent is not None and extent <= 1) or _plainly_independent(loop, scope):
         return None
     excused: dict[Buffer, bool] = {}
-    for a, b in _carried_conflicts(scope, loop):
+    for a, b, distance in conflicts(scope, loop, lambda a, b: _same_iteration(a, b, loop)):
+        if distance.get(loop.var) == (0, 0):
+            continue
         if a is b and a.child is not None and idempotent(a.child, scope, loop):
             continue
         if a.buffer not in excused:

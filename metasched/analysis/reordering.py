@@ -52,8 +52,8 @@ def reorder_violation(
         if failure is not None:
             return failure
     excused: dict[Buffer, bool] = {}
-    for a, b, distance in conflicts(scope, top):
-        if _order_kept(old_vars, new_vars, distance) or _free_order(a, b, scope, top):
+    for a, b, distance in conflicts(scope, top, lambda a, b: _free_order(a, b, scope, top)):
+        if _order_kept(old_vars, new_vars, distance):
             continue
         if a.buffer not in excused:
             excused[a.buffer] = harmless(a.buffer, scope, bottom, None, True)

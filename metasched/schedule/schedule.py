@@ -45,6 +45,15 @@ def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Sch
     return method
 
 
+def _verify_once(func: PrimFunc) -> None:
+    """Verify a function, unless this very one was found well-formed before."""
+    known = func.body.facts.get("well_formed", ())
+    parts = (func.params, func.attrs, func.ret_type)
+    if not known or any(a is not b for a, b in zip(known, parts, strict=True)):
+        verify(func)
+        func.body.facts["well_formed"] = parts
+
+
 class Schedule:
     """A program being transformed.
 
@@ -71,7 +80,8 @@ class Schedule:
         debug_mask: str | int = "none",
     ) -> None:
         module = IRModule.of(mod)
-        verify(module)
+        for func in module.values():
+            _verify_once(func)
         self.seed = secrets.randbits(62) if seed is None else seed
         if debug_mask not in ("none", "all") and not isinstance(debug_mask, int):
             raise ScheduleError(
