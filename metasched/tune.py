@@ -6,8 +6,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -220,7 +219,7 @@ def tune_tasks(
     try:
         return _Session(c, machine, shared or _model(c), space, runner).run(funcs, *limits)
     except StandInError as error:
-        warnings.warn(f"{error}; its records are removed, tuning starts again", stacklevel=2)
+        warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
         slow = _Session(c, machine, shared or _model(c), space, runner, stand_ins=False)
         return slow.run(funcs, *limits)
 
@@ -281,7 +280,7 @@ class _Session:
         runners: list[Runner] = []
         self._recall(folder / MODEL)
         try:
-            with Store(folder / STORE) as store, _trusted(store, tasks, self.machine):
+            with Store(folder / STORE) as store:
                 tell = fan_out(log, observer)
                 runs = [
                     self._task(name, func, store, tell, runners) for name, func in tasks.items()
@@ -349,17 +348,6 @@ def _scheduled(func: PrimFunc, trace: Trace) -> PrimFunc:
     return _single(sch.mod)
 
 
-@contextmanager
-def _trusted(store: Store, tasks: Mapping[str, PrimFunc], machine: Target) -> Iterator[None]:
-    """Nothing stays in the store that was compared with what turned out wrong."""
-    try:
-        yield
-    except StandInError:
-        for func in tasks.values():
-            store.forget(structural_hash(func), machine)
-        raise
-
-
 def _single(source: Source) -> PrimFunc:
     if isinstance(source, PrimFunc):
         return source
@@ -385,6 +373,13 @@ def _conclude(
         unscheduled = run.runner.baseline.median
         winner, default_seconds = _final(run, run.runner, default_seconds)
     best: Best | None = None
+    run.settle()
+    if run.held:
+        winner = None
+        warnings.warn(
+            f"{run.name}: {len(run.held)} trials are not stored: the program as written had not "
+            "confirmed yet the results that they were compared with", stacklevel=4,
+        )  # fmt: skip
     if winner is not None:
         one, seconds = winner
         path = folder / f"{run.name}.{run.workload[:12]}.trace.json"

@@ -121,15 +121,6 @@ class Store:
         )
         self._known.add(pair)
 
-    def forget(self, workload_hash: str, target: Target) -> None:
-        """Remove every record of a workload on a target; DatabaseError when that fails."""
-        try:
-            with self._transaction() as cursor:
-                where = "DELETE FROM records WHERE workload = ? AND target = ?"
-                cursor.execute(where, (workload_hash, target.key))
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{self.path}: records could not be removed ({error})") from None
-
     # -- reading ---------------------------------------------------------------------------------
 
     def best(self, workload_hash: str, target: Target) -> Record | None:

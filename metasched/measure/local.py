@@ -119,6 +119,12 @@ class LocalRunner:
         return self._baseline
 
     @property
+    def proved(self) -> bool:
+        """Whether the results that candidates are compared with are those of the unscheduled
+        program; not yet, while something stands in for it."""
+        return self._baseline is not None
+
+    @property
     def task(self) -> Task:
         """The test data and how results are compared; waits for the expected results."""
         while False not in self._tasks:

@@ -149,6 +149,7 @@ class TaskRun:
 
     Attributes:
         best: the fastest individual measured and right, with its median seconds, or None.
+        held: trials that are not stored yet: see `settle`.
         notes: what the model had to say (of its prior, say).
         default: the default schedule as an individual; it is candidate 0.
     """
@@ -186,6 +187,7 @@ class TaskRun:
         self.strategy: Strategy = STRATEGIES.get(strategy)(task)
         self.round = 0
         self._empty = 0
+        self.held: list[Record] = []
         self._unlearnt: list[tuple[Individual, float]] = []  # of a round that has not ended
         self._bests: list[float] = []
         self.finished = ""
@@ -305,7 +307,8 @@ class TaskRun:
             self.default_outcome = outcome
         best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))
         p.history.append(best)
-        self.store.put(self.record(one, outcome, candidate.index))
+        self.held.append(self.record(one, outcome, candidate.index))
+        self.settle()
         self.observer(
             TrialDone(
                 self.name, candidate.index, outcome.status.value, outcome.median,
@@ -313,6 +316,13 @@ class TaskRun:
                 one.score,
             )
         )  # fmt: skip
+
+    def settle(self) -> None:
+        """Store the trials held back, once what their results were compared with is known to be
+        right (see `LocalRunner.proved`): no wrong program enters the store, even briefly."""
+        if getattr(self.runner, "proved", True):
+            held, self.held = self.held, []
+            self.store.put(held)
 
     def record(self, one: Individual, outcome: Outcome, index: int) -> Record:
         """What the store keeps of a trial."""

@@ -145,24 +145,51 @@ def test_the_time_limit_ends_a_run(tmp_path):
     assert result.ended == "time" and result.trials == 0
 
 
-def test_nothing_stays_that_was_compared_with_wrong_results(tmp_path):
+def test_nothing_is_stored_that_was_compared_with_wrong_results(tmp_path):
     made = []
 
     class Deceived(ReplayRunner):
+        proved = False
+
         def measure(self, candidates, on_outcome=None):
             outcomes = super().measure(candidates, on_outcome)
             if made[0] is self:
+                assert not measured(tmp_path)
                 raise StandInError("the default schedule gives other results")
+            self.proved = True
             return outcomes
 
     def runner(func, target):
         made.append(Deceived(cost=made_up_seconds))
         return made[-1]
 
-    with pytest.warns(UserWarning, match="other results; its records are removed"):
+    with pytest.warns(UserWarning, match="other results; tuning starts again"):
         result = run(tmp_path, runner=runner, trials=8)
     assert len(made[0].measured) == len(made[1].measured) == result.trials == 8
-    assert len(measured(tmp_path)) == 8
+
+
+def test_a_run_that_ends_before_the_proof_stores_and_ships_nothing(tmp_path):
+    class Unproved(ReplayRunner):
+        proved = False
+
+    with pytest.warns(UserWarning, match="8 trials are not stored: .*not confirmed"):
+        result = run(tmp_path, runner=lambda f, t: Unproved(cost=made_up_seconds), trials=8)
+    assert result.trials == 8 and result.best is None and not measured(tmp_path)
+
+
+def test_what_was_held_back_is_stored_once_it_is_proved(tmp_path):
+    class Slowly(ReplayRunner):
+        proved = False
+
+        def measure(self, candidates, on_outcome=None):
+            before = len(self.measured)
+            outcomes = super().measure(candidates, on_outcome)
+            assert len(measured(tmp_path)) == (before and before + len(candidates))
+            self.proved = True
+            return outcomes
+
+    result = run(tmp_path, runner=lambda f, t: Slowly(cost=made_up_seconds), trials=24)
+    assert len(measured(tmp_path)) == result.trials == 24
 
 
 def test_a_small_space_is_exhausted(tmp_path):
