@@ -10,6 +10,7 @@ from metasched.ir.expr import Expr, Mul, as_int, mul
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import blocks_of, substitute_buffers, transform
+from metasched.lower.passes.zeros import FINITE
 
 
 def out_size(size: int, kernel: int, stride: int, pad: int, dilation: int = 1) -> int:
@@ -39,7 +40,7 @@ def pad_array(x: np.ndarray, dims: tuple[int, ...], pad: int) -> np.ndarray:
 def finished(func: PrimFunc, pad: int) -> PrimFunc:
     """A convolution as it is handed out: `x * 1` folded; without padding, without its stage."""
     func = func.with_body(transform(func.body, None, _fold))
-    return func if pad else _without_stage(func, "pad")
+    return func.with_attr(FINITE, True) if pad else _without_stage(func, "pad")
 
 
 def _fold(expr: Expr) -> Expr | None:

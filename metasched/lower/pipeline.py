@@ -19,6 +19,7 @@ from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.unroll import unroll_register_tiles
+from metasched.lower.passes.zeros import skip_zeros
 from metasched.target import Target
 
 Pass = Callable[[PrimFunc], PrimFunc]
@@ -30,6 +31,7 @@ STRUCTURED: tuple[tuple[Pass, str], ...] = (
     (lower_init, "needs the blocks' reduce iterators"),
     (lower_match_buffers, "needs the blocks' regions"),
     (insert_prefetches, "the notes stand on blocks, and views have been resolved"),
+    (skip_zeros, "needs blocks: what a stage holds where is said by its iterators"),
     (convert_blocks, "from here on there are loops, tests and statements only"),
     (place_allocations, "indices are still one for each dimension, so boxes can be computed"),
 )

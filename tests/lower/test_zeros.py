@@ -1,0 +1,142 @@
+"""Sums leave out what padding makes zero, where and only where that cannot be seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codegen.kernels import NATIVE, build, call, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import metasched as ms
+from metasched.ir.stmt import For, ForKind, IfThenElse
+from metasched.ir.visit import walk_stmts
+from metasched.lower.passes.zeros import FINITE
+from metasched.lower.pipeline import lower
+from metasched.script import parse
+from metasched.space.finish import decompose_init
+
+PROMISE = f'T.func_attr({{"{FINITE}": True}})'
+SUMS = """
+@T.prim_func
+def main(
+    X: T.Buffer(({n}, {c}), "{dtype}"), W: T.Buffer(({k}, {c}, 16), "{dtype}"),
+    Y: T.Buffer(({out}, 16), "{dtype}"),
+):
+    {promise}
+    P = T.alloc_buffer(({n} + 2 * {pad}, {c}), "{dtype}")
+    for i, c in T.grid({n} + 2 * {pad}, {c}):
+        with T.block("pad"):
+            vi, vc = T.axis.remap("SS", [i, c])
+            P[vi, vc] = T.if_then_else(
+                {pad} <= vi and vi < {n} + {pad}, X[vi - {pad}, vc], T.cast({beyond}, "{dtype}")
+            )
+    for h, o, k, c in T.grid({out}, 16, {k}, {c}):
+        with T.block("sum"):
+            vh, vo, vk, vc = T.axis.remap("SSRR", [h, o, k, c])
+            with T.init():
+                Y[vh, vo] = T.cast(0, "{dtype}")
+            Y[vh, vo] = Y[vh, vo] + {factor} * W[vk, vc, vo]
+"""
+LOAD = "P[vh * {stride} + vk * {dilation}, vc]"
+
+
+def _program(
+    n=9, c=128, k=3, pad=1, stride=1, dilation=1, dtype="float32", promise=PROMISE, factor=LOAD,
+    beyond=0,
+):  # fmt: skip
+    out = (n + 2 * pad - dilation * (k - 1) - 1) // stride + 1
+    factor = factor.format(stride=stride, dilation=dilation)
+    return parse(SUMS.format(**locals()))
+
+
+def _arrays(func, dtype="float32"):
+    return [
+        integers([int(n.value) for n in p.shape], dtype, seed=s) for s, p in enumerate(func.params)
+    ]
+
+
+def _scheduled(func, rows: int, slide: bool):
+    """Blocks of rows in the innermost loops; the loop over the kernel outside of them."""
+    sch = ms.Schedule(func)
+    block = sch.get_block("sum")
+    h, o, k, c = sch.get_loops(block)
+    outer, inner = sch.split(h, [None, rows])
+    lanes = sch.split(o, [None, 16])
+    sch.reorder(outer, k, *((c, inner) if slide else (inner, c)), *lanes)
+    if slide:
+        sch.unroll(inner)
+    sch.vectorize(lanes[1])
+    decompose_init(sch, sch.state.block(block), None)
+    return sch.mod["main"]
+
+
+def _tests(func):
+    return [s for s in walk_stmts(lower(func, NATIVE).body) if isinstance(s, IfThenElse)]
+
+
+def _rows(func):
+    """The extents of the unrolled loops over rows."""
+    loops = [s for s in walk_stmts(lower(func, NATIVE).body) if isinstance(s, For)]
+    rows = [s for s in loops if s.kind is ForKind.UNROLLED and s.var.name == "h_1"]
+    return [int(s.extent.value) for s in rows]
+
+
+def _check(func, n, k, pad, stride, dilation, dtype="float32"):
+    """Whether the compiled function gives the sums over a padded array."""
+    x, w, y = _arrays(func, dtype)
+    padded = np.pad(x, [(pad, pad), (0, 0)])
+    at = np.arange(len(y))[:, None] * stride + np.arange(k) * dilation
+    assert call(build(func), x, w, y) == 0
+    np.testing.assert_array_equal(y, np.einsum("hkc,kco->ho", padded[at], w))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    n=st.integers(3, 11), k=st.integers(1, 5), pad=st.integers(0, 3), stride=st.integers(1, 2),
+    dilation=st.integers(1, 2), slide=st.booleans(), whole=st.booleans(),
+    dtype=st.sampled_from(["float32", "int32"]),
+)  # fmt: skip
+def test_all_sums_stay(n, k, pad, stride, dilation, slide, whole, dtype):
+    if n + 2 * pad < dilation * (k - 1) + 1:
+        return
+    func = _program(n, 128, k, pad, stride, dilation, dtype)
+    out = int(func.params[2].shape[0].value)
+    scheduled = _scheduled(func, out if whole else 1, slide)
+    _check(scheduled, n, k, pad, stride, dilation, dtype)
+
+
+def test_loops_that_add_nothing_are_skipped():
+    func = _scheduled(_program(), 1, slide=False)
+    assert len(_tests(func)) == 1
+    _check(func, 9, 3, 1, 1, 1)
+
+
+def test_rows_that_add_nothing_are_left_out_of_a_short_loop():
+    func = _scheduled(_program(), 9, slide=True)
+    assert _rows(func) == [8, 9, 8]
+    _check(func, 9, 3, 1, 1, 1)
+
+
+def test_without_the_promise_infinite_weights_reach_the_border():
+    func = _scheduled(_program(promise="pass"), 9, slide=True)
+    assert _rows(func) == [9] and not _tests(_scheduled(_program(promise="pass"), 1, slide=False))
+    x, w, y = _arrays(func)
+    w[0] = np.inf
+    assert call(build(func), x, w, y) == 0
+    assert np.isnan(y[0]).all()
+
+
+def test_integers_need_no_promise():
+    func = _scheduled(_program(dtype="int32", promise="pass"), 9, slide=True)
+    assert _rows(func) == [8, 9, 8]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"beyond": 1}, {"factor": LOAD + " + X[0, 0]"}, {"factor": "T.exp(" + LOAD + ")"}],
+    ids=["other padding", "a sum", "not a product of elements"],
+)
+def test_what_is_no_product_with_zero_stays(change):
+    func = _scheduled(_program(**change), 9, slide=True)
+    assert _rows(func) == [9]
