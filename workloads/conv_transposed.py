@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.ir.func import PrimFunc
+from metasched.lower.passes.zeros import FINITE
 from metasched.script import tir as T
 from metasched.workloads.workload import Shape, Workload
 
@@ -62,7 +63,7 @@ def _by_phase(shape: Shape) -> PrimFunc:
                     * W[(vh + p) % s + vi * s, (vw + p) % s + vj * s, vc, vo]
                 )
 
-    return t2d
+    return t2d.with_attr(FINITE, True)
 
 
 def _with_zeros(shape: Shape) -> PrimFunc:
@@ -100,7 +101,7 @@ def _with_zeros(shape: Shape) -> PrimFunc:
                     + P[vn, vh + vi, vw + vj, vc] * W[k - 1 - vi, k - 1 - vj, vc, vo]
                 )
 
-    return t2d
+    return t2d.with_attr(FINITE, True)
 
 
 def t2d_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -27,7 +27,8 @@ class PrimFunc:
             occur only in buffer shapes or strides are bound by the arguments' shapes.
         body: for a schedulable function the realisation of its root block; anything once lowered.
         attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
-            weights, which a schedule may have stored in another layout ahead of time), ...
+            weights, which a schedule may have stored in another layout ahead of time),
+            `tir.finite` (see `lower.passes.zeros`), ...
         ret_type: type of the returned value, void for none.
     """
 

@@ -174,8 +174,7 @@ class _Skipper:
 
     def visit(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, For):
-            extent = as_int(stmt.extent)
-            self.analyzer.bind(stmt.var, (0, None if extent is None else max(extent - 1, 0)))
+            self._enter(stmt)
             chain, leaf = _chain(stmt)
             if leaf is not None:
                 return self._nest(chain, leaf)
@@ -186,6 +185,12 @@ class _Skipper:
             return stmt
         return stmt.rebuild(parts, stmt.exprs)
 
+    def _enter(self, loop: For) -> None:
+        extent = as_int(loop.extent)
+        self.analyzer.bind(loop.var, (0, None if extent is None else max(extent - 1, 0)))
+        if extent == 1:
+            self.values[loop.var] = IntImm(loop.var.dtype, 0)
+
     def _bind(self, realize: BlockRealize) -> None:
         for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
             self.values[item.var] = substitute(value, self.values)
@@ -193,8 +198,7 @@ class _Skipper:
     def _nest(self, chain: list[For], leaf: BlockRealize) -> Stmt:
         """Loops around one block, without what they would add in vain."""
         for loop in chain:
-            extent = as_int(loop.extent)
-            self.analyzer.bind(loop.var, (0, None if extent is None else max(extent - 1, 0)))
+            self._enter(loop)
         self._bind(leaf)
         sums = self._inside(leaf.block.body)
         guarded = _guarded(chain)
