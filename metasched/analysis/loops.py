@@ -30,17 +30,6 @@ def trip_count(loop: For) -> int | None:
     return None if extent is None else max(extent, 0)
 
 
-def extent_product(loops: Iterable[For]) -> int | None:
-    """How often the body below all these loops is executed, None when symbolic."""
-    total = 1
-    for loop in loops:
-        extent = trip_count(loop)
-        if extent is None:
-            return None
-        total *= extent
-    return total
-
-
 def chain(loop: For) -> tuple[For, ...]:
     """`loop` and the loops below it as long as each is the only statement of the one before."""
     loops = [loop]
@@ -60,9 +49,3 @@ def perfect_nest(stmt: Stmt) -> tuple[tuple[For, ...], Stmt]:
 def is_chain(loops: Sequence[For]) -> bool:
     """Whether each loop is the only statement of the one before it."""
     return all(a.body is b for a, b in pairwise(loops))
-
-
-def is_plain(loop: For) -> bool:
-    """Whether a loop counts 0, 1, 2, ..., and carries neither annotation nor thread binding."""
-    from_zero = as_int(loop.min) == 0 and (loop.step is None or as_int(loop.step) == 1)
-    return from_zero and not loop.annotations and loop.thread is None

@@ -182,15 +182,6 @@ def _side_ends(
 # ---- boxes -------------------------------------------------------------------------------
 
 
-def range_of(interval: Interval, analyzer: Analyzer | None = None) -> Range:
-    """An interval as a range."""
-    an = analyzer or Analyzer()
-    low, high = interval.min, interval.max
-    if low is high:
-        return Range(low, IntImm(low.dtype, 1))
-    return Range(low, an.simplify(high - low + 1))
-
-
 def region_of(
     indices: Sequence[Expr],
     dom: Domain,

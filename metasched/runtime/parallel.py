@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from metasched.codegen.load import openmp_runtime
@@ -17,13 +16,6 @@ def max_threads() -> int:
     """Threads that a parallel loop gets if nothing limits it further; 1 without OpenMP."""
     library = openmp_runtime()
     return int(library.omp_get_max_threads()) if library is not None else 1
-
-
-def set_threads(count: int) -> None:
-    """Threads of the parallel loops this thread starts from now on; 0 means every usable core."""
-    library = openmp_runtime()
-    if library is not None:
-        library.omp_set_num_threads(count or len(os.sched_getaffinity(0)))
 
 
 def library_file() -> str | None:

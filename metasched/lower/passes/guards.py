@@ -12,15 +12,11 @@ so that what S accumulates stays in registers.
 
 from __future__ import annotations
 
+from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
-    GE,
-    GT,
-    LE,
-    LT,
     TRUE,
-    And,
     Compare,
     Expr,
     IntImm,
@@ -29,8 +25,7 @@ from metasched.ir.expr import (
     as_int,
     compare,
     logical_and,
-    minimum,
-)  # fmt: skip
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, IfThenElse, SeqStmt, Stmt, evolve, seq
@@ -89,9 +84,10 @@ def _is_plain(condition: Expr) -> bool:
     return not any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(condition))
 
 
-def _parts(condition: Expr) -> list[Expr]:
-    if isinstance(condition, And):
-        return _parts(condition.a) + _parts(condition.b)
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that hold together where `condition` does."""
+    if isinstance(condition, ir.And):
+        return conjuncts(condition.a) + conjuncts(condition.b)
     return [condition]
 
 
@@ -109,7 +105,7 @@ def _guard(condition: Expr, body: Stmt, orelse: Stmt | None = None) -> Stmt:
 def _loop(loop: For, test: IfThenElse) -> Stmt | None:
     if loop.kind is ForKind.THREAD_BINDING:
         return None
-    parts = _parts(test.condition)
+    parts = conjuncts(test.condition)
     if not all(map(_is_plain, parts)):
         return None
     if test.orelse is not None:
@@ -139,7 +135,7 @@ def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
             size: Expr = loop.extent
             for limit in shorter:
                 assert limit is not None
-                size = minimum(size, limit)
+                size = ir.minimum(size, limit)
             return evolve(loop, extent=size, body=body)
         return None
     if extent is None or sum(1 for _ in walk_stmts(body)) > _MAX_COPIED:
@@ -188,11 +184,11 @@ def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
     if not isinstance(part, Compare) or part.a.dtype is not INT64:
         return None
     low, high, slack = part.a, part.b, 0
-    if isinstance(part, (GT, GE)):
+    if isinstance(part, (ir.GT, ir.GE)):
         low, high = high, low
-    if isinstance(part, (LE, GE)):
+    if isinstance(part, (ir.LE, ir.GE)):
         slack = -1
-    elif not isinstance(part, (LT, GT)):
+    elif not isinstance(part, (ir.LT, ir.GT)):
         return None
     terms, constant = affine(low - high)
     factor = terms.get(loop.var, 0)
@@ -212,7 +208,7 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
         return None
     rest, factor = found
     worst = rest + max(factor, 0) * (extent - 1)
-    return compare(LT, worst, as_expr(0, INT64))
+    return compare(ir.LT, worst, as_expr(0, INT64))
 
 
 def _upper_limit(part: Expr, loop: For) -> Expr | None:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from metasched.arith.analyzer import Analyzer
+from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import (
-    FALSE,
-    TRUE,
-    And,
-    Compare,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Max,
-    Min,
-    Not,
-    Or,
-    Var,
-    as_int,
-)  # fmt: skip
+from metasched.ir.expr import FALSE, TRUE, Compare, Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Evaluate, For, IfThenElse, LetStmt, SeqStmt, Stmt, seq
 from metasched.ir.visit import map_body, transform_expr, walk_exprs
 
-_WORTH = (FloorDiv, FloorMod, Min, Max, Compare, And, Or, Not)
+_WORTH = (FloorDiv, FloorMod, ir.Min, ir.Max, Compare, ir.And, ir.Or, ir.Not)
 
 
 def simplify(func: PrimFunc) -> PrimFunc:
@@ -74,7 +60,7 @@ def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
         return expr
 
     def visit(node: Expr) -> Expr | None:
-        if isinstance(node, (And, Or, Not)):
+        if isinstance(node, (ir.And, ir.Or, ir.Not)):
             return _logic(node)
         operand = node.a if isinstance(node, _WORTH) else None
         if operand is not None and operand.dtype is INT64 and not _is_data(node):
@@ -90,14 +76,14 @@ def _is_data(expr: Expr) -> bool:
 
 
 def _logic(node: Expr) -> Expr | None:
-    if isinstance(node, And):
+    if isinstance(node, ir.And):
         if node.a is TRUE or node.b is FALSE:
             return node.b
         return node.a if node.b is TRUE or node.a is FALSE else None
-    if isinstance(node, Or):
+    if isinstance(node, ir.Or):
         if node.a is FALSE or node.b is TRUE:
             return node.b
         return node.a if node.b is FALSE or node.a is TRUE else None
-    if isinstance(node, Not) and isinstance(node.a, IntImm):
+    if isinstance(node, ir.Not) and isinstance(node.a, IntImm):
         return FALSE if node.a.value else TRUE
     return None
