@@ -14,42 +14,14 @@ from metasched.codegen.ops import OP_RULES, touches_memory
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
+from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL
-from metasched.ir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
-    Add,
-    And,
-    Arithmetic,
-    Cast,
-    Compare,
-    Div,
-    Expr,
-    FloatImm,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Let,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Not,
-    Or,
-    Select,
-    StringImm,
-    Sub,
-    Var,
-)  # fmt: skip
+from metasched.ir.expr import Add, And, Arithmetic, Cast, Div, Expr, FloatImm, IntImm, Let, Mul, Not
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
 
 
-def _var(e: Emitter, node: Var) -> Val:
+def _var(e: Emitter, node: ir.Var) -> Val:
     if e.lane is not None and node is e.lane.var:
         offsets = lane_offsets(e, e.lane.lanes, 1, node.dtype)
         return binary(e, Add, e.widen(e.lane.base, e.lane.lanes), offsets)
@@ -63,7 +35,7 @@ def _imm(e: Emitter, node: IntImm | FloatImm) -> Val:
     return literal(node.value, node.dtype)
 
 
-def _string(e: Emitter, node: StringImm) -> Val:
+def _string(e: Emitter, node: ir.StringImm) -> Val:
     return e.module.text_constant(node.value)
 
 
@@ -84,11 +56,11 @@ def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
     return value
 
 
-def _compare(e: Emitter, node: Compare) -> Val:
+def _compare(e: Emitter, node: ir.Compare) -> Val:
     return compare(e, type(node), e.value(node.a), e.value(node.b))
 
 
-def _logical(e: Emitter, node: And | Or) -> Val:
+def _logical(e: Emitter, node: And | ir.Or) -> Val:
     """Both sides, or the right side only where needed when it reads memory."""
     is_and = isinstance(node, And)
     left = e.value(node.a)
@@ -113,7 +85,7 @@ def _cast(e: Emitter, node: Cast) -> Val:
     return convert(e, e.value(node.value), node.dtype.scalar)
 
 
-def _select(e: Emitter, node: Select) -> Val:
+def _select(e: Emitter, node: ir.Select) -> Val:
     condition = e.value(node.condition)
     return select(e, condition, *e.same_lanes(e.value(node.a), e.value(node.b)))
 
@@ -178,9 +150,10 @@ def _call(e: Emitter, node: Call) -> Val:
 
 
 EXPRESSION_RULES: dict[type[Expr], Callable[[Emitter, Any], Val]] = {
-    Var: _var, IntImm: _imm, FloatImm: _imm, StringImm: _string,
-    **dict.fromkeys((Add, Sub, Mul, Div, Mod, FloorDiv, FloorMod, Min, Max), _arithmetic),
-    **dict.fromkeys((EQ, NE, LT, LE, GT, GE), _compare),
-    And: _logical, Or: _logical, Not: _not, Cast: _cast, Select: _select, Let: _let,
+    ir.Var: _var, IntImm: _imm, FloatImm: _imm, ir.StringImm: _string,
+    **dict.fromkeys((Add, ir.Sub, Mul, Div, ir.Mod), _arithmetic),
+    **dict.fromkeys((ir.FloorDiv, ir.FloorMod, ir.Min, ir.Max), _arithmetic),
+    **dict.fromkeys((ir.EQ, ir.NE, ir.LT, ir.LE, ir.GT, ir.GE), _compare),
+    And: _logical, ir.Or: _logical, Not: _not, Cast: _cast, ir.Select: _select, Let: _let,
     BufferLoad: _load, Ramp: _ramp, Broadcast: _broadcast, Shuffle: _shuffle, Call: _call,
 }  # fmt: skip

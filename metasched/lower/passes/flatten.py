@@ -8,37 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import (
-    Add,
-    Arithmetic,
-    Cast,
-    Compare,
-    Div,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Select,
-    Sub,
-    Var,
-    add,
-    as_expr,
-    binary,
-    cast,
-    compare,
-    floordiv,
-    floormod,
-    maximum,
-    minimum,
-    mul,
-    sub,
-)  # fmt: skip
+from metasched.ir.expr import Add, Arithmetic, Cast, Expr, IntImm, Mul, Select, Var, as_expr, cast
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
@@ -54,8 +27,8 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import transform_expr, walk_exprs, walk_stmts
 
 _BUILD: dict[type[Arithmetic], Callable[[Expr, Expr], Expr]] = {
-    Add: add, Sub: sub, Mul: mul, FloorDiv: floordiv, FloorMod: floormod,
-    Min: minimum, Max: maximum,
+    Add: ir.add, ir.Sub: ir.sub, Mul: ir.mul, ir.FloorDiv: ir.floordiv, ir.FloorMod: ir.floormod,
+    ir.Min: ir.minimum, ir.Max: ir.maximum,
 }  # fmt: skip
 
 
@@ -171,12 +144,12 @@ class _Flatten:
             where = self.flat_index(expr.buffer, expr.indices)
             return BufferLoad(self.buffer(expr.buffer), (where,), expr.predicate)
         if (
-            isinstance(expr, Compare)
+            isinstance(expr, ir.Compare)
             and expr.a.dtype == "int32"
             and self._is_index(expr.a)
             and self._is_index(expr.b)
         ):
-            return compare(type(expr), self.index(expr.a), self.index(expr.b))
+            return ir.compare(type(expr), self.index(expr.a), self.index(expr.b))
         return None
 
     def _is_index(self, expr: Expr) -> bool:
@@ -211,8 +184,8 @@ class _Flatten:
             return Broadcast(self.index(expr.value), expr.lanes)
         if expr.dtype.scalar not in ("int32", "int64"):
             return cast(INT64.with_lanes(lanes), expr)
-        if isinstance(expr, Div | Mod):
-            return binary(type(expr), self.index(expr.a), self.index(expr.b))
+        if isinstance(expr, ir.Div | ir.Mod):
+            return ir.binary(type(expr), self.index(expr.a), self.index(expr.b))
         if isinstance(expr, Arithmetic):
             return _BUILD[type(expr)](self.index(expr.a), self.index(expr.b))
         if isinstance(expr, Select):
@@ -228,4 +201,4 @@ def _scaled(vector: Expr, step: Expr) -> Expr:
         return Ramp(vector.base * step, vector.stride * step, vector.lanes)
     if isinstance(step, IntImm) and step.value == 1:
         return vector
-    return binary(Mul, vector, Broadcast(step, vector.dtype.lanes))
+    return ir.binary(Mul, vector, Broadcast(step, vector.dtype.lanes))
