@@ -8,6 +8,7 @@ do its part); 2 wrong usage or input; 3 the trace is for something else, with --
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from metasched import __version__
-from metasched.commands import bench, database, doctor, replay, report, show, tune
+from metasched.commands.names import HELP, MODULES
 from metasched.errors import (
     BuildError,
     DatabaseError,
@@ -28,13 +29,13 @@ from metasched.errors import (
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-COMMANDS: tuple[Any, ...] = (tune, replay, bench, show, database, report, doctor)
 FAILURES = (BuildError, DatabaseError, ExportError, LowerError, MeasureError)
 """Errors of the work itself; all others say what is wrong with the input."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The command line, with the arguments of the command that `argv` names: the imports of the
+    others are not paid for."""
     codes = (__doc__ or "").split("\n\n")[1]
     top = argparse.ArgumentParser(
         prog="metasched", description="Tune, check, save, replay and ship tensor kernels.",
@@ -42,8 +43,12 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"metasched {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        module.add_to(commands)
+    called = next((MODULES[word] for word in argv if word in MODULES), None)
+    for name, file in MODULES.items():
+        if file != called:
+            commands.add_parser(name, help=HELP[name])
+    if called is not None:
+        importlib.import_module(f"metasched.commands.{called}").add_to(commands)
     for each in commands.choices.values():
         each.epilog = codes
     return top
@@ -51,7 +56,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; wrong usage ends in SystemExit(2)."""
-    arguments = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser(argv).parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         with _plain_warnings():

@@ -75,7 +75,7 @@ FLOORS: list[tuple[str, str]] = [
     ("frontend", "te einsum torch"),
     (
         "report",
-        "selftest doctor torch_ops tvm_record peers contest bandwidth progress tables compare "
+        "selftest doctor torch_ops tvm_record peers contest bandwidth tables progress compare "
         "history svg html",
     ),
     ("commands", "*"),

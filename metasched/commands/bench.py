@@ -12,6 +12,7 @@ from typing import Any
 
 from metasched import workloads
 from metasched.codegen.peak import measured_peak
+from metasched.commands.names import HELP
 from metasched.commands.source import CONSTANT, add_target, shape_of
 from metasched.errors import MetaschedError
 from metasched.report.compare import (
@@ -34,7 +35,7 @@ Case = tuple[str, tuple[int, ...]]
 
 def add_to(commands: Any) -> None:
     """Declare the command."""
-    parser = commands.add_parser("bench", help="compare tuned kernels with other libraries")
+    parser = commands.add_parser("bench", help=HELP["bench"])
     parser.add_argument("ops", nargs="*", help="workloads; none with --suite")
     parser.add_argument("--suite", choices=("operators",), help="all thirteen operators")
     parser.add_argument("--shape", help="numbers separated by commas, for a single workload")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched import config
+from metasched.commands.names import HELP
 from metasched.cost.quality import Quality, held_out
 from metasched.database.record import Record
 from metasched.database.store import Store
@@ -20,7 +21,7 @@ from metasched.tune import STORE
 
 def add_to(commands: Any) -> None:
     """Declare the command."""
-    parser = commands.add_parser("db", help="list the trials of a work folder")
+    parser = commands.add_parser("db", help=HELP["db"])
     parser.add_argument("work_dir", nargs="?", help="folder of the database")
     parser.add_argument("--workload", help="start of a workload's name or hash")
     parser.add_argument("--limit", type=int, default=20, help="trials of each workload at most")

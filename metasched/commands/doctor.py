@@ -7,13 +7,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from metasched.commands.names import HELP
 from metasched.report.doctor import diagnose
 from metasched.report.tables import columns
 
 
 def add_to(commands: Any) -> None:
     """Declare the command."""
-    parser = commands.add_parser("doctor", help="check this machine and installation")
+    parser = commands.add_parser("doctor", help=HELP["doctor"])
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 

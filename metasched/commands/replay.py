@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from metasched.commands.names import HELP
 from metasched.commands.source import add_source, add_target, load
 from metasched.database.record import TraceFile
 from metasched.errors import TraceError, TraceMiss
@@ -22,14 +23,14 @@ MISS = 3
 
 def add_to(commands: Any) -> None:
     """Declare both commands."""
-    one = commands.add_parser("replay", help="apply a trace to a program and show the result")
+    one = commands.add_parser("replay", help=HELP["replay"])
     one.add_argument("trace", help="a trace file")
     add_source(one)
     add_target(one)
     one.add_argument("--strict", action="store_true", help=f"exit with {MISS} when it does not fit")
     one.add_argument("--json", action="store_true", help="print one JSON value")
     one.set_defaults(run=run_replay)
-    two = commands.add_parser("build", help="compile a trace to .o, .so, .h and a manifest")
+    two = commands.add_parser("build", help=HELP["build"])
     two.add_argument("trace", help="a trace file")
     two.add_argument("-o", "--output", required=True, help="folder to write to")
     two.add_argument("--name", help="stem of the files and the C name of the kernel")

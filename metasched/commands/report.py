@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched import config
+from metasched.commands.names import HELP
 from metasched.errors import ExportError, MetaschedError
 from metasched.files import atomic_write
 from metasched.report.html import Machine, chapters_of, page, timed_points
@@ -16,7 +17,7 @@ from metasched.target import Target
 
 def add_to(commands: Any) -> None:
     """Declare the command."""
-    parser = commands.add_parser("report", help="write a work folder as one offline HTML page")
+    parser = commands.add_parser("report", help=HELP["report"])
     parser.add_argument("work_dir", nargs="?", help="folder of the database and the event log")
     parser.add_argument("-o", "--output", help="the file to write (default WORK_DIR/report.html)")
     parser.add_argument("--json", action="store_true", help="print one JSON value")

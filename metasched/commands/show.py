@@ -6,9 +6,10 @@ import argparse
 import json
 from typing import Any
 
+from metasched.commands.names import HELP
 from metasched.commands.source import add_source, add_target, load
 from metasched.database.record import TraceFile
-from metasched.report.progress import duration
+from metasched.report.tables import duration
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
 from metasched.script.printer import script
@@ -16,7 +17,7 @@ from metasched.script.printer import script
 
 def add_to(commands: Any) -> None:
     """Declare the command."""
-    parser = commands.add_parser("show", help="print a program, a trace file, or machine code")
+    parser = commands.add_parser("show", help=HELP["show"])
     add_source(parser)
     add_target(parser)
     parser.add_argument(

@@ -10,6 +10,7 @@ from typing import Any
 
 from metasched import config
 from metasched.codegen.peak import measured_peak
+from metasched.commands.names import HELP
 from metasched.commands.source import Program, add_source, add_target, load
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
@@ -21,7 +22,7 @@ from metasched.tune import EVENTS, tune
 
 def add_to(commands: Any) -> None:
     """Declare the command."""
-    parser = commands.add_parser("tune", help="find the fastest schedule of a program")
+    parser = commands.add_parser("tune", help=HELP["tune"])
     add_source(parser)
     add_target(parser)
     parser.add_argument("--trials", type=int, help="candidates to measure (default 64)")

@@ -11,8 +11,7 @@ from typing import Any
 from metasched.errors import MetaschedError
 from metasched.report.contest import Outcome, contest, ratio
 from metasched.report.peers import OURS, PEERS, what_is_missing
-from metasched.report.progress import duration
-from metasched.report.tables import columns
+from metasched.report.tables import columns, duration
 from metasched.report.tvm_record import Times
 
 TVM = "tvm"

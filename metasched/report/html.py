@@ -15,8 +15,8 @@ from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
 from metasched.report.bandwidth import measured_bandwidth
 from metasched.report.history import History, read_history
-from metasched.report.progress import duration
 from metasched.report.svg import Axis, Point, Series, chart
+from metasched.report.tables import duration
 from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
 from metasched.script.printer import script

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from metasched.report.tables import duration
 from metasched.search.observe import (
     Event,
     ModelNews,
@@ -21,16 +22,6 @@ from metasched.search.observe import (
     TaskStarted,
     TrialDone,
 )
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if not math.isfinite(seconds):
-        return "-"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 class _Row:

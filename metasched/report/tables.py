@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from metasched.database.record import Record
-from metasched.report.progress import duration
-from metasched.tune import TuneResult
+if TYPE_CHECKING:  # `doctor` needs columns, not the tuner
+    from metasched.database.record import Record
+    from metasched.tune import TuneResult
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if not math.isfinite(seconds):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
 
 
 def tune_data(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from metasched.cli import COMMANDS, main
+from metasched.cli import main
+from metasched.commands.names import MODULES
 from metasched.cost.prior import Prior
 from metasched.report import compare
 
@@ -30,7 +31,26 @@ def test_every_command_is_there_with_help_and_exit_codes(cli):
         one = cli(name, "--help")
         assert one.code == 0 and "usage: metasched " + name in one.out
         assert "130 interrupted" in one.out
-    assert len(COMMANDS) == len(NAMES) - 1  # replay and build are one file
+    assert tuple(MODULES) == NAMES
+
+
+@pytest.mark.parametrize(
+    "words, absent",
+    [
+        ("--help", ("numpy", "metasched.ir", "metasched.tune", "metasched.report")),
+        ("doctor --help", ("pydantic", "lightgbm", "rich", "metasched.tune", "metasched.search")),
+        ("tune --help", ("lightgbm", "llvmlite.binding")),
+    ],
+)
+def test_a_command_imports_what_it_needs_alone(words, absent):
+    program = "try: main(sys.argv[1:])\nfinally: print(*sys.modules)"
+    whole = f"import sys; from metasched.cli import main\n{program}"
+    command = [sys.executable, "-c", whole, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "usage: metasched" in done.stdout
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "metasched.cli" in loaded
+    assert not {name for name in absent if name in loaded}
 
 
 def test_no_command_or_an_unknown_option_is_wrong_usage(cli):

@@ -9,8 +9,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from metasched.report.progress import LiveProgress, PlainProgress, duration, progress
-from metasched.report.tables import columns
+from metasched.report.progress import LiveProgress, PlainProgress, progress
+from metasched.report.tables import columns, duration
 from metasched.search.observe import PeerTimed, RoundDone, TaskFinished, TaskStarted, TrialDone
 
 EVENTS = [

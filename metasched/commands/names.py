@@ -1,0 +1,24 @@
+"""The commands by name, and what they are for: all that the help of the whole needs."""
+
+MODULES = {
+    "tune": "tune",
+    "replay": "replay",
+    "build": "replay",
+    "bench": "bench",
+    "show": "show",
+    "db": "database",
+    "report": "report",
+    "doctor": "doctor",
+}
+"""Which file declares a command; only the one that is called is imported."""
+
+HELP = {
+    "tune": "find the fastest schedule of a program",
+    "replay": "apply a trace to a program and show the result",
+    "build": "compile a trace to .o, .so, .h and a manifest",
+    "bench": "compare tuned kernels with other libraries",
+    "show": "print a program, a trace file, or machine code",
+    "db": "list the trials of a work folder",
+    "report": "write a work folder as one offline HTML page",
+    "doctor": "check this machine and installation",
+}
