@@ -46,8 +46,8 @@ class EvolutionOptions:
     """
 
     drafts: int = 20_000
-    replays: int = 160
-    first: int = 128
+    replays: int = 112
+    first: int = 96
     drafted: float = 0.3
     unbiased: float = 0.1
     generations: int = 3

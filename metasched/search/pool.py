@@ -1,4 +1,4 @@
-"""Replays on every core: worker processes that replay batches and send back keys and vectors.
+"""Replays on every core: by this process and by workers that send back keys and vectors.
 
 The results do not depend on how many workers there are. A worker that fails is named in a warning
 and this process does the work itself from then on.
@@ -7,9 +7,10 @@ and this process does the work itself from then on.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
@@ -23,14 +24,16 @@ _BATCH = 8  # replays sent at a time: long against a message, short against a ro
 _LIMIT = 120.0  # seconds for one batch
 
 Request = tuple[int, list[Any], int]
+Here: TypeAlias = "Callable[[Request], Summary | str]"
 
 
 class ReplayPool:
     """Workers shared by the tasks of a session; `close` ends them."""
 
     def __init__(self, workers: int) -> None:
+        """`workers` is how many processes replay, this one among them."""
         preload = _JOBS.rstrip(":")
-        self._workers = [Worker(f"replayer {n}", preload=preload) for n in range(workers)]
+        self._workers = [Worker(f"replayer {n}", preload=preload) for n in range(workers - 1)]
         self._numbers = count()
         self._broken = workers < 2
         if not self._broken:
@@ -55,21 +58,34 @@ class ReplayPool:
             return number
         return None
 
-    def replay(self, number: int, requests: Sequence[Request]) -> list[Summary | str] | None:
-        """The results in the order of the requests; None when a worker has failed."""
+    def replay(
+        self, number: int, requests: Sequence[Request], here: Here
+    ) -> list[Summary | str] | None:
+        """The results in the order of the requests; None when a worker has failed.
+
+        Args:
+            here: replays one in this process, which does its share between looks at the workers.
+        """
         if self._broken:
             return None
         order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
         results: list[Summary | str] = [""] * len(requests)
         at: dict[Worker, list[int]] = {}
-        shares = _shares(order, len(self._workers))
-        while any(shares) or at:
+        *shares, share = _shares(order, len(self._workers) + 1)
+        everyone = [*shares, share]
+        mine: deque[int] = deque()
+        while any(everyone) or at or mine:
             for worker, own in zip(self._workers, shares, strict=True):
-                if not worker.busy and (own or any(shares)):
-                    at[worker] = batch = _taken(own, shares)
+                if not worker.busy and (own or any(everyone)):
+                    at[worker] = batch = _taken(own, everyone)
                     job = (number, [requests[n] for n in batch])
                     worker.submit(_JOBS + "replay_batch", *job, limit=_LIMIT)
-            for worker, reply in wait(self._workers):
+            if not mine and any(everyone):
+                mine.extend(_taken(share, everyone))
+            if mine:
+                n = mine.popleft()
+                results[n] = here(requests[n])
+            for worker, reply in wait(self._workers, timeout=0.0 if mine else None):
                 if reply.kind != "value":
                     self._fail(reply)
                     return None
@@ -101,14 +117,14 @@ class ReplayPool:
 
 
 def _shares(order: list[int], workers: int) -> list[list[int]]:
-    """Each worker's part of the requests, those that begin alike together: what a replay shares
+    """Each process's part of the requests, those that begin alike together: what a replay shares
     with another was kept by the worker that made it."""
     size = -(-len(order) // workers)
     return [order[n * size : (n + 1) * size] for n in range(workers)]
 
 
 def _taken(own: list[int], shares: list[list[int]]) -> list[int]:
-    """The next batch of a worker: from its own part, else the end of the longest one."""
+    """The next batch of a process: from its own part, else the end of the longest one."""
     if own:
         batch, own[:] = own[:_BATCH], own[_BATCH:]
         return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,10 +23,13 @@ from metasched.search.replaying import (
     Replayer,
     Summary,
     replayed,
+    summary,
     with_decisions,
 )
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
+
+_KEPT = 256  # schedules of this process's replays that are kept until they are asked for
 
 
 class Individual:
@@ -125,6 +128,7 @@ class Workshop:
         self.survival = Survival()
         self._pool = pool
         self._number: int | None = None
+        self._finished: OrderedDict[str, Schedule] = OrderedDict()
         if pool is not None:
             self._number = pool.prepare(func, self.spaces, tuple(generator.postprocs), target)
 
@@ -146,7 +150,7 @@ class Workshop:
         found: list[Summary | str] | None = None
         if self._pool is not None and self._number is not None:
             jobs = [(r.space, _decisions(r.trace), r.seed) for r in requests]
-            found = self._pool.replay(self._number, jobs)
+            found = self._pool.replay(self._number, jobs, self._summarised)
         if found is None:
             return [self.replay(r.trace, r.space, r.seed) for r in requests]
         return [self._entered(r, one) for r, one in zip(requests, found, strict=True)]
@@ -166,6 +170,9 @@ class Workshop:
 
         Raises TuneError when it does not come out the same.
         """
+        finished = self._finished.pop(key, None)
+        if finished is not None:
+            return finished
         if space < 0:
             made = self._replayed(trace, "stored", 0)
         else:  # beginnings shared with what was made before are kept
@@ -173,6 +180,18 @@ class Workshop:
         if isinstance(made, str) or structural_hash(made.schedule.mod) != key:
             raise TuneError(f"the replay of {key} in another process gave another program")
         return made.schedule
+
+    def _summarised(self, request: tuple[int, list[Any], int]) -> Summary | str:
+        """A replay in this process as a worker would tell it; the last schedules are kept, for the
+        best of them are asked for soon."""
+        made = self._replayer.repaired(*request)
+        if isinstance(made, str):
+            return made
+        told = summary(made, self.target)
+        self._finished[told.key] = made.schedule
+        if len(self._finished) > _KEPT:
+            self._finished.popitem(last=False)
+        return told
 
     def _entered(self, request: Request, result: Summary | str) -> Individual | None:
         """What a worker told, as an individual."""

@@ -141,6 +141,15 @@ class Summary:
     repairs: int
 
 
+def summary(made: Replayed, target: Target) -> Summary:
+    """What there is to know of a replayed program."""
+    sch, steps = made.schedule, [e for _, e in made.before.sampling()]
+    return Summary(
+        structural_hash(sch.mod), features(sch.mod, target),
+        [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
+    )  # fmt: skip
+
+
 _tasks: dict[int, Replayer] = {}
 
 
@@ -168,16 +177,7 @@ def replay_batch(
     out: list[Summary | str] = []
     for space, decisions, seed in requests:
         made = task.repaired(space, decisions, seed)
-        if isinstance(made, str):
-            out.append(made)
-            continue
-        sch, steps = made.schedule, [e for _, e in made.before.sampling()]
-        out.append(
-            Summary(
-                structural_hash(sch.mod), features(sch.mod, task.target),
-                [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
-            )
-        )  # fmt: skip
+        out.append(made if isinstance(made, str) else summary(made, task.target))
     gc.collect(1)
     return out
 
