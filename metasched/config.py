@@ -60,7 +60,6 @@ class Config:
     prior: bool = _setting(True, "start the cost model from the prior that ships with the package")
     strategy: str = _setting("evolutionary", "search strategy")
     plugins: tuple[str, ...] = _setting((), "Python files loaded before tuning")
-    opt_level: int = _setting(2, "LLVM's optimisation level, 0 to 3", low=0)
     cc: str = _setting("", "C compiler that links exported kernels; empty looks for cc, gcc, clang")
     check: int = _setting(0, "1 verifies the program after every schedule step", low=0)
     debug: int = _setting(0, "0 silent, 1 rounds, 2 candidates, 3 scripts, 5 machine code", low=0)

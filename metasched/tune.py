@@ -330,8 +330,10 @@ class _Session:
         if self.make is not None:
             return self.make(func, self.machine)
         options = MeasureOptions.of(self.settings, cores=self.machine.num_cores)
-        quick = _scheduled(func, default) if self.stand_ins else None
-        return LocalRunner(func, self.machine, options, quick)
+        quick = Schedule(func, seed=0, check=False)
+        default.apply(quick)
+        stand_in = _single(quick.mod) if self.stand_ins else None
+        return LocalRunner(func, self.machine, options, stand_in)
 
 
 def default_space(target: Target) -> SpaceGenerator:
@@ -339,13 +341,6 @@ def default_space(target: Target) -> SpaceGenerator:
     return SpaceGenerator(
         default_modules(target), default_postprocs(target), default_mutators(target)
     )
-
-
-def _scheduled(func: PrimFunc, trace: Trace) -> PrimFunc:
-    """A function with a schedule applied."""
-    sch = Schedule(func, seed=0, check=False)
-    trace.apply(sch)
-    return _single(sch.mod)
 
 
 def _single(source: Source) -> PrimFunc:

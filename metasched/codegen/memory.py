@@ -51,10 +51,10 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     for atom, factor in terms.items():
         if e.lane is not None and atom is e.lane.var:
             lane_step += factor
-            _collect(e.lane.base, factor, uniform)
+            uniform.append((e.lane.base, factor))
             continue
         value = e.value(atom)
-        _collect(value, factor, uniform if value.lanes == 1 else varying)
+        (uniform if value.lanes == 1 else varying).append((value, factor))
     constant += sum(int(v.const) * f for v, f in uniform if v.const is not None)
     uniform = [(v, f) for v, f in uniform if v.const is None]
     start = _offset(e, base, buffer.dtype, _sum(e, uniform), 0)
@@ -68,10 +68,6 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     lanes = e.lane.lanes if lane_step and e.lane is not None else 1
     spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
     return Place(pointer, lanes, lane_step, None, spot if lane_step in (0, 1) else None)
-
-
-def _collect(value: Val, factor: int, terms: list[tuple[Val, int]]) -> None:
-    terms.append((value, factor))
 
 
 def _sum(e: Emitter, terms: list[tuple[Val, int]]) -> Val | None:

@@ -1,17 +1,5 @@
 """The commands by name, and what they are for: all that the help of the whole needs."""
 
-MODULES = {
-    "tune": "tune",
-    "replay": "replay",
-    "build": "replay",
-    "bench": "bench",
-    "show": "show",
-    "db": "database",
-    "report": "report",
-    "doctor": "doctor",
-}
-"""Which file declares a command; only the one that is called is imported."""
-
 HELP = {
     "tune": "find the fastest schedule of a program",
     "replay": "apply a trace to a program and show the result",
@@ -22,3 +10,6 @@ HELP = {
     "report": "write a work folder as one offline HTML page",
     "doctor": "check this machine and installation",
 }
+
+MODULES = {name: name for name in HELP} | {"build": "replay", "db": "database"}
+"""Which file declares a command; only the one that is called is imported."""

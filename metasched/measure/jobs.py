@@ -240,23 +240,18 @@ def baseline(
     name: str,
     fd: int,
     settings: Mapping[str, Any],
-    normal: bool = False,
     stand_in: PrimFunc | None = None,
 ) -> Baseline:
     """Build the unscheduled program serially (or the one that stands in for it, in parallel),
-    decide the test data (normally distributed ones, if `normal`), compute the expected results.
+    decide the test data, compute the expected results.
 
     One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
     the moment the program is built.
     """
     start = time.perf_counter()
-    if stand_in is None:
-        compiled = build(func, target, name, parallel=False)
-    else:
-        compiled = build(stand_in, target, name)
+    compiled = build(stand_in or func, target, name, parallel=stand_in is not None)
     built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
-    task = task.with_normal_data() if normal else task
     _resize(fd, shared_size(task))
     task, seconds = expect(task, fd, compiled)
     return Baseline(task, compiled, built, seconds)

@@ -89,7 +89,8 @@ class LocalRunner:
         # One descriptor for each kind of data, so that a restarted runner gets them again, and one
         # for the unscheduled program where something stands in for it.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
-        self._stand_in = stand_in if self._wants_stand_in() else None
+        slow = flops(func) > _LONG and not inexact_reason(func)  # equal means equal bit for bit
+        self._stand_in = stand_in if slow else None
         self._memory = {False: fds[0], True: fds[1]}
         self._aside = fds[0] if self._stand_in is None else fds[2]
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
@@ -228,15 +229,10 @@ class LocalRunner:
 
     # -- the baseline ------------------------------------------------------------------------------
 
-    def _wants_stand_in(self) -> bool:
-        """Whether the unscheduled program is slow, and equal results are equal bit for bit."""
-        return flops(self.func) > _LONG and not inexact_reason(self.func)
-
     def _start_baseline(self) -> None:
         """Set the runner to work on the unscheduled program; it needs no attention until it ends,
-        so the search goes on meanwhile. Where that takes long, it runs at the side instead, for
-        something stands in for it; if nothing does, its run on normal data (`verify`) begins at
-        once as well."""
+        so the search goes on meanwhile. Where that takes long and something stands in for it, it
+        runs at the side instead."""
         o, name = self.options, str(self.func.attrs.get("global_symbol", "main"))
         settings = {
             "key": structural_hash(self.func), "seed": o.seed, "extents": dict(o.extents),
@@ -247,14 +243,9 @@ class LocalRunner:
         if self._stand_in is not None:
             self._submit(
                 worker, self._stand_in_ready, limit,
-                "baseline", *given, self._memory[False], settings, False, self._stand_in,
+                "baseline", *given, self._memory[False], settings, self._stand_in,
             )  # fmt: skip
             worker = self._reference
-        elif flops(self.func) > _LONG:
-            self._submit(
-                self._reference, self._verification_ready, limit,
-                "baseline", *given, self._memory[True], settings, True,
-            )  # fmt: skip
         self._submit(worker, self._baseline_ready, limit, "baseline", *given, self._aside, settings)
 
     def _stand_in_ready(self, reply: Reply) -> None:
@@ -310,8 +301,7 @@ class LocalRunner:
         if reply.kind != "value":
             self._no_verification = f"no expected results on normal data: {_reason(reply)}"
             return
-        found = reply.value
-        self._tasks[True] = found.task if isinstance(found, Baseline) else found[0]
+        self._tasks[True] = reply.value[0]
 
     # -- workers -----------------------------------------------------------------------------------
 
