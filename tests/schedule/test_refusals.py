@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from oracle import check_refused, check_trace, refusal
+from oracle import check_refused, check_trace, check_transform, refusal
 from schedule.programs import argmax, elementwise, matmul, strided
 from schedule.test_blocks import start
 
@@ -73,6 +73,16 @@ def repeated(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
 def test_a_loop_that_drives_nothing_is_no_place_for_rfactor() -> None:
     sch, (c,), ((i, u, k),) = start(repeated, "C")
     check_refused(sch, lambda: sch.rfactor(k, 0), "idle-loop", "u drives no iterator")
+
+
+def test_a_reduction_that_is_repeated_starts_inside() -> None:
+    """Found by the random machine, case 61040217: three times the sum."""
+    sch, (c,), ((i, u, k),) = start(repeated, "C")
+    message = "C starts anew in each iteration of u"
+    check_refused(sch, lambda: sch.blockize(u), "repeated-reduction", message)
+    check_refused(sch, lambda: sch.blockize(i), "repeated-reduction", message)
+    sch.blockize(k)
+    check_transform(repeated, sch)
 
 
 def test_a_stored_trace_holds_its_decisions() -> None:

@@ -42,7 +42,7 @@ def blockize(
 
     requires  below the loop exactly one block, under a chain of loops whose bounds use no loop
               above it; bindings that divide into a part of the outer and one of the inner loops;
-              a block with init must be a reduction.
+              a block with init must be a reduction that no inner loop repeats.
               of blocks: they follow each other, their parts of the outer loops have the same
               kinds and conditions, and none of them reduces over an outer loop
     rewrite   for i, j in T.grid(8, 16): B(vi = i * 16 + j)
@@ -89,6 +89,7 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
         scope = state.scope(old)
         token = inner.token
         refuse_on(state, reduction(scope, token, among=[scope.child(token)]), old)
+        _require_one_start(state, part, old)
         init = _init_nest(state, part)
         body = under(part.loops, evolve(part.inner, block=without_init(inner)))
     name = state.fresh_block_name(f"{inner.name}_o")
@@ -96,6 +97,18 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
     reads, writes = block_access_regions(made)
     made = evolve(made, reads=reads, writes=writes)
     return BlockRealize(tuple(part.bindings), part.predicate, made)
+
+
+def _require_one_start(state: State, part: Part, old: BlockRealize) -> None:
+    """No loop inside runs the reduction again: its init will run once for all of them."""
+    used = frozenset().union(*map(free_vars, old.iter_values))
+    for loop in part.loops:
+        if loop.var not in used and as_int(loop.extent) != 1:
+            raise state.error(
+                "repeated-reduction", f"{old.block.name} starts anew in each iteration of "
+                f"{loop.var.name}, where the new block would initialize it once", loop,
+                hint="blockize a loop further in",
+            )  # fmt: skip
 
 
 def _init_nest(state: State, part: Part) -> Stmt:
