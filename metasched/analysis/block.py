@@ -229,19 +229,6 @@ def _stage_pipeline(scope: Scope) -> Failure | None:
     return None
 
 
-def compact_dataflow(scope: Scope, tokens: Iterable[BlockToken]) -> Failure | None:
-    """Whether each of these children, taken among themselves, is complete or a reduction.
-
-    Two blocks may write one buffer where their regions are proved disjoint.
-    """
-    among = [scope.child(t) for t in tokens]
-    for child in among:
-        failure = complete_or_reduction(scope, child.token, sole=False, among=among)
-        if failure is not None:
-            return Failure("not-compact-dataflow", failure.sentence, child.block)
-    return None
-
-
 def loop_iter_kind(loop: For, children: Iterable[Child]) -> IterKind:
     """What a loop iterates: reduce or spatial iterators only, or opaque when mixed or other.
 
@@ -341,7 +328,6 @@ __all__ = [
     "TILED",
     "Failure",
     "affine_binding",
-    "compact_dataflow",
     "complete",
     "complete_or_reduction",
     "dominant",

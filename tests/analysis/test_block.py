@@ -17,7 +17,6 @@ from analysis.programs import (
 
 from metasched.analysis.block import (
     affine_binding,
-    compact_dataflow,
     complete,
     complete_or_reduction,
     dominant,
@@ -422,16 +421,6 @@ def test_stage_pipeline_refuses_other_statements() -> None:
 
     sentence = "scope root holds more than loops and blocks: if "
     refused(stage_pipeline(scope_of(f)), "not-structured", sentence)
-
-
-def test_compact_dataflow() -> None:
-    scope = scope_of(matmul_relu)
-    assert compact_dataflow(scope, [c.token for c in scope.realizes]) is None
-    scope = scope_of(concat)
-    assert compact_dataflow(scope, [c.token for c in scope.realizes]) is None
-    scope = scope_of(stencil_in_place)
-    failure = compact_dataflow(scope, [c.token for c in scope.realizes])
-    refused(failure, "not-compact-dataflow", "block S is neither complete")
 
 
 # ---- loops and rules -------------------------------------------------------------------------

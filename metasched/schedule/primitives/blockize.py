@@ -104,11 +104,8 @@ def _require_one_start(state: State, part: Part, old: BlockRealize) -> None:
     used = frozenset().union(*map(free_vars, old.iter_values))
     for loop in part.loops:
         if loop.var not in used and as_int(loop.extent) != 1:
-            raise state.error(
-                "repeated-reduction", f"{old.block.name} starts anew in each iteration of "
-                f"{loop.var.name}, where the new block would initialize it once", loop,
-                hint="blockize a loop further in",
-            )  # fmt: skip
+            what = f"{old.block.name} starts anew in each iteration of {loop.var.name}"
+            raise state.error("repeated-reduction", what, loop, hint="blockize a loop further in")
 
 
 def _init_nest(state: State, part: Part) -> Stmt:

@@ -103,9 +103,8 @@ def _refuse_cut_tile(
         if used & outside and used & inside:
             raise state.error(
                 "cut-tile",
-                lambda condition=condition: (
-                    f"the condition {show_expr(condition)} cuts the last tile of "
-                    f"{realize.block.name} short: the blocks inside would not be of one size"
+                lambda c=condition: (
+                    f"the condition {show_expr(c)} cuts the last tile of {realize.block.name} short"
                 ),
                 realize,
                 hint="split by a factor that divides, or make the extent a multiple of it first "
