@@ -1,11 +1,10 @@
-"""Loops: trip counts, chains, perfect nests."""
+"""Loops: chains, perfect nests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from metasched.ir.expr import as_int
 from metasched.ir.stmt import Block, For, Stmt
 
 
@@ -22,12 +21,6 @@ def loops_above(ancestors: Iterable[Stmt]) -> tuple[For, ...]:
         if isinstance(stmt, For):
             loops.append(stmt)
     return tuple(reversed(loops))
-
-
-def trip_count(loop: For) -> int | None:
-    """How many iterations a loop has, None when symbolic."""
-    extent = as_int(loop.extent)
-    return None if extent is None else max(extent, 0)
 
 
 def chain(loop: For) -> tuple[For, ...]:

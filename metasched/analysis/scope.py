@@ -19,15 +19,7 @@ from metasched.analysis.collide import Outside, Side, collide
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import IntImm, Var
 from metasched.ir.intern import quick
-from metasched.ir.stmt import (
-    Block,
-    BlockRealize,
-    BlockToken,
-    Evaluate,
-    For,
-    SeqStmt,
-    Stmt,
-)
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, Evaluate, For, SeqStmt, Stmt
 
 
 class EdgeKind(enum.Enum):

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metasched.arith.iterform import (
-    Group,
-    IterMark,
-    IterSplit,
-    IterSum,
-    NotAffine,
-    Reader,
-    Size,
-)
+from metasched.arith.iterform import Group, IterMark, IterSplit, IterSum, NotAffine, Reader, Size
 from metasched.arith.text import text
 from metasched.ir.expr import Expr, Var
 

@@ -8,13 +8,7 @@ from typing import NamedTuple
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.iterform import IterMark, IterSplit, IterSum, Size, size_expr
-from metasched.arith.itermap import (
-    Level,
-    conjuncts,
-    detect_iter_map,
-    narrowed_ranges,
-    split_expr,
-)
+from metasched.arith.itermap import Level, conjuncts, detect_iter_map, narrowed_ranges, split_expr
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, logical_and

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import EXPRESSION_RULES
-from metasched.codegen.signature import (
-    FIRST_ASSERT,
-    BufferArg,
-    Extent,
-    ScalarArg,
-    Signature,
-)
+from metasched.codegen.signature import FIRST_ASSERT, BufferArg, Extent, ScalarArg, Signature
 from metasched.codegen.statements import STATEMENT_RULES
 from metasched.codegen.types import llvm_string, register_type
 from metasched.codegen.values import Val

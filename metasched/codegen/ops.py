@@ -16,18 +16,7 @@ from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, INT32, INT64, DType
-from metasched.ir.expr import (
-    LT,
-    NE,
-    Add,
-    Expr,
-    IntImm,
-    Min,
-    Mul,
-    StringImm,
-    Sub,
-    Var,
-)  # fmt: skip
+from metasched.ir.expr import LT, NE, Add, Expr, IntImm, Min, Mul, StringImm, Sub, Var  # fmt: skip
 from metasched.ir.op import OPS, Call, Effect
 from metasched.ir.visit import walk_exprs
 

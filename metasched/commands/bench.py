@@ -15,14 +15,7 @@ from metasched.codegen.peak import measured_peak
 from metasched.commands.names import HELP
 from metasched.commands.source import CONSTANT, add_target, shape_of
 from metasched.errors import MetaschedError
-from metasched.report.compare import (
-    KNOWN,
-    comparison_text,
-    peers_of,
-    row,
-    side_by_side,
-    usable,
-)
+from metasched.report.compare import KNOWN, comparison_text, peers_of, row, side_by_side, usable
 from metasched.report.peers import OURS
 from metasched.report.progress import progress
 from metasched.report.tvm_record import Times, load_record

@@ -12,16 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from metasched.errors import VerifyError
-from metasched.ir.stmt import (
-    Block,
-    BlockRealize,
-    For,
-    IfThenElse,
-    SeqStmt,
-    Stmt,
-    evolve,
-    seq,
-)
+from metasched.ir.stmt import Block, BlockRealize, For, IfThenElse, SeqStmt, Stmt, evolve, seq
 
 Change: TypeAlias = "Callable[[Stmt], Stmt | None]"
 Edits: TypeAlias = "dict[Stmt, Change]"

@@ -17,12 +17,7 @@ from metasched.ir.verify import verify
 from metasched.schedule import primitives as p
 from metasched.schedule.constraint import solve
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
-from metasched.schedule.instruction import (
-    PRIMITIVES,
-    Entry,
-    InstructionKind,
-    flat_outputs,
-)
+from metasched.schedule.instruction import PRIMITIVES, Entry, InstructionKind, flat_outputs
 from metasched.schedule.legal import footprint, legal
 from metasched.schedule.primitives.decompose_padding import can_decompose_padding
 from metasched.schedule.state import Snapshot, State

@@ -360,3 +360,30 @@ def test_an_init_comes_after_what_it_reads() -> None:
     )
     sch.decompose_reduction(c, k)
     check_transform(shifted_sums, sch)
+
+
+@T.prim_func
+def filled_in_parts(A: T.Buffer((8,), "int32"), C: T.Buffer((6,), "int32")) -> None:
+    B = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        with T.block("B0"):
+            v = T.axis.spatial(8, i)
+            B[v] = 0
+    with T.block("scope"):
+        T.reads(A[0:8], B[0:8])
+        T.writes(B[1:7], C[0:6])
+        for i in range(6):
+            with T.block("B"):
+                v = T.axis.spatial(6, i)
+                B[v + 1] = A[v]
+        for i in range(6):
+            with T.block("C"):
+                v = T.axis.spatial(6, i)
+                C[v] = B[v] + B[v + 2]
+
+
+def test_a_cache_of_what_is_written_here_lacks_what_is_written_elsewhere() -> None:
+    sch = Schedule(filled_in_parts, seed=0)
+    says = "C reads more of B than this scope writes"
+    check_refused(sch, lambda: sch.cache_write("B", 0, "global", ["C"]), "not-held", says)
+    check_refused(sch, lambda: sch.cache_read("C", "B", "global"), "not-held", says)

@@ -20,16 +20,7 @@ from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Add, BinaryOp, Expr, IntImm, Max, Min, Mul, Var, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import (
-    Allocate,
-    AttrStmt,
-    BufferStore,
-    For,
-    ForKind,
-    Stmt,
-    evolve,
-    seq,
-)
+from metasched.ir.stmt import Allocate, AttrStmt, BufferStore, For, ForKind, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, map_body, substitute, transform, walk_exprs
 
 _KINDS = (Add, Mul, Max, Min)

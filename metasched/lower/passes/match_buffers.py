@@ -9,13 +9,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Ramp
-from metasched.ir.stmt import (
-    Block,
-    BufferStore,
-    MatchBufferRegion,
-    Stmt,
-    evolve,
-)
+from metasched.ir.stmt import Block, BufferStore, MatchBufferRegion, Stmt, evolve
 from metasched.ir.visit import map_body, substitute, transform
 
 

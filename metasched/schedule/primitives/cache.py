@@ -81,6 +81,8 @@ def cache_read(
     else:
         region = bounds = scope_bounds(scope, buffer, "reads")
     plan = CachePlan.of(buffer, storage_scope, region, outer, bounds)
+    if writers:
+        _require_held(state, plan, readers)
     cache = plan.cache
     copy = plan.copy(state, into_cache=True)
     edits = [edit.wrap(c.realize, lambda s: plan.redirect(s, stores=False)) for c in readers]
@@ -134,6 +136,7 @@ def cache_write(
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
     plan = CachePlan.of(buffer, storage_scope, region, outer, scope_bounds(scope, buffer, "writes"))
+    _require_held(state, plan, direct)
     cache = plan.cache
     copy = plan.copy(state, into_cache=False)
     edits = [edit.wrap(realize, lambda s: plan.redirect(s, stores=True))]
@@ -320,6 +323,24 @@ def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -
     outer = state.loops_above(anchor)
     inner = [n for n in writer.loops if n not in outer]
     return _bound_region(writer, writer.block.writes, buffer, inner)
+
+
+def _require_held(state: State, plan: CachePlan, readers: Sequence[Child]) -> None:
+    """A compact cache lacks what is written outside of the scope; readers must not need that."""
+    whole = plan.buffer.whole().region
+    for child in readers if plan.compact else ():
+        need = _bound_region(child, child.block.reads, plan.buffer, child.loops)
+        if not all(map(_holds, plan.region, need, whole)):
+            text = f"{child.block.name} reads more of {plan.buffer.name} than this scope writes"
+            raise state.error("not-held", text, child.realize, hint="give other consumer_blocks")
+
+
+def _holds(held: Range, need: Range, whole: Range) -> bool:
+    """Whether `held` has all that `need` has of the `whole`; no, where that is not constant."""
+    return any(
+        None not in (as_int(r.min), as_int(r.extent)) and clipped(r, held) is r
+        for r in (whole, clipped(need, whole))
+    )
 
 
 def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:

@@ -7,17 +7,7 @@ from collections.abc import Iterator
 
 from metasched.analysis import block as block_facts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import (
-    BinaryOp,
-    Cast,
-    Div,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    Mod,
-    Var,
-    as_int,
-)
+from metasched.ir.expr import BinaryOp, Cast, Div, Expr, FloorDiv, FloorMod, Mod, Var, as_int
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import Block, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs, walk_stmts

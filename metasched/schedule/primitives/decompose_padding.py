@@ -11,17 +11,7 @@ from metasched.arith.itermap import narrowed_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import BufferLoad, Range
-from metasched.ir.expr import (
-    LE,
-    LT,
-    Expr,
-    IntImm,
-    Select,
-    Var,
-    as_int,
-    compare,
-    logical_and,
-)
+from metasched.ir.expr import LE, LT, Expr, IntImm, Select, Var, as_int, compare, logical_and
 from metasched.ir.op import Call, Effect, effect_of
 from metasched.ir.stmt import (
     Block,

@@ -6,16 +6,7 @@ from metasched.arith.intset import relax
 from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.ir.buffer import BufferLoad, BufferRegion
 from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
-from metasched.ir.stmt import (
-    Block,
-    BlockRealize,
-    For,
-    ForKind,
-    IterVar,
-    Stmt,
-    evolve,
-    seq,
-)
+from metasched.ir.stmt import Block, BlockRealize, For, ForKind, IterVar, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, fresh_copy, substitute, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import require_reduction

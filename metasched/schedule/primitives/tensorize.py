@@ -13,14 +13,7 @@ from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Ramp
-from metasched.ir.stmt import (
-    Block,
-    BufferStore,
-    FrozenMap,
-    MatchBufferRegion,
-    Stmt,
-    evolve,
-)
+from metasched.ir.stmt import Block, BufferStore, FrozenMap, MatchBufferRegion, Stmt, evolve
 from metasched.ir.visit import (
     blocks_of,
     free_vars,

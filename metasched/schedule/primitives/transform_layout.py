@@ -19,11 +19,7 @@ from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.layout_padding import Padding, padding_edits, padding_of
-from metasched.schedule.primitives.staging import (
-    BufferChoice,
-    as_index_map,
-    choose_buffer,
-)
+from metasched.schedule.primitives.staging import BufferChoice, as_index_map, choose_buffer
 from metasched.schedule.primitives.storage_align import KEY as ALIGNED
 from metasched.schedule.state import State
 

@@ -13,13 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.access import accesses
-from metasched.analysis.block import (
-    FOLD,
-    TILED,
-    needs_multi_level_tiling,
-    needs_rfactor,
-    reduction,
-)
+from metasched.analysis.block import FOLD, TILED, needs_multi_level_tiling, needs_rfactor, reduction
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import Block
