@@ -413,13 +413,13 @@ def undisturbed(repeat: Repeat, calls: int) -> float:
 
 
 def interleave(
-    task: Task, fd: int, a: Compiled, b: Compiled, rounds: int, sample_ms: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Time two programs in turn, so that what disturbs one disturbs the other as well."""
+    task: Task, fd: int, programs: Sequence[Compiled], rounds: int, sample_ms: float
+) -> list[tuple[float, ...]]:
+    """Time programs in turn, so that what disturbs one disturbs the others as well."""
     bench = _bench(task, fd)
     bench.restore()
     runs = []
-    for compiled in (a, b):
+    for compiled in programs:
         native = Native.of(compiled)
         values = bench.values(native, compiled.signature)
 
@@ -429,10 +429,11 @@ def interleave(
         once = take(repeat, 1)
         once = min(once, take(repeat, 1)) if once < _WARM else once
         runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9)))))
-    out: tuple[list[float], list[float]] = ([], [])
+    out: list[list[float]] = [[] for _ in runs]
     for number in range(rounds):
-        for (repeat, calls), samples, others in zip(runs, out, out[::-1], strict=True):
-            decided = number >= _DECIDED and min(samples) > _FAR * max(others)
-            if not decided:  # what is far behind need not be timed to the last digit
+        worst = [max(samples, default=math.inf) for samples in out]
+        limit = min(worst) * (_FAR if number >= _DECIDED else _FAR**4)
+        for (repeat, calls), samples in zip(runs, out, strict=True):
+            if min(samples, default=0.0) <= limit:  # what is far behind is not timed further
                 samples.append(undisturbed(repeat, calls))
-    return tuple(out[0]), tuple(out[1])
+    return [tuple(samples) for samples in out]

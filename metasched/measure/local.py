@@ -189,28 +189,31 @@ class LocalRunner:
         )  # fmt: skip
 
     def interleave(
-        self, a: Candidate | IRModule, b: Candidate | IRModule, rounds: int = 10
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Time two programs in turn with no build running: samples in seconds of each.
+        self, candidates: Sequence[Candidate | IRModule], rounds: int = 10
+    ) -> list[tuple[float, ...]]:
+        """Time programs in turn with no build running: samples in seconds of each.
 
-        Raises MeasureError when one of them cannot be built or run.
+        One that falls far behind gets fewer samples than the rest. Raises MeasureError when one of
+        them cannot be built or run.
         """
         self._open()
         task = self.task
-        programs = [self._build_now(c) for c in (a, b)]
-        for program in programs:
+        programs: list[Compiled] = []
+        for candidate in candidates:
+            program = self._build_now(candidate)
             if isinstance(program, Outcome):
                 raise MeasureError(f"{program.status.value}: {program.message}")
+            programs.append(program)
         while any(w.busy for w in (*self._builders, self._reference, self._runner)):
             self._pump()
         reply = self._runner.run(
-            _JOBS + "interleave", task, self._memory[False], *programs, rounds,
+            _JOBS + "interleave", task, self._memory[False], programs, rounds,
             self.options.sample_ms, limit=self._run_limit() * (rounds + 1),
         )  # fmt: skip
         if reply.kind != "value":
-            raise MeasureError(f"comparing two programs failed: {reply.message}")
-        first, second = reply.value
-        return first, second
+            raise MeasureError(f"comparing programs failed: {reply.message}")
+        times: list[tuple[float, ...]] = reply.value
+        return times
 
     def close(self) -> None:
         """End all workers; closing twice is allowed."""

@@ -105,8 +105,8 @@ class MadeUpRunner(ReplayRunner):
     def verify(self, module: Any) -> Outcome:
         return Outcome(Status.OK, (1e-6,))
 
-    def interleave(self, a: Any, b: Any) -> tuple[list[float], list[float]]:
-        return [1e-6], [2e-6]
+    def interleave(self, candidates: Any) -> list[tuple[float]]:
+        return [(1e-6 * (1 + n),) for n, _ in enumerate(candidates)]
 
 
 @pytest.fixture

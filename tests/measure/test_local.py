@@ -155,12 +155,12 @@ def test_interrupt_leaves_a_usable_runner(runner):
 
 
 def test_interleaving_and_verification(runner):
-    a, b = runner.interleave(candidate(scale()), candidate(scale()), rounds=4)
+    a, b = runner.interleave([candidate(scale()), candidate(scale())], rounds=4)
     assert len(a) == len(b) == 4 and min(a + b) > 0
     with pytest.raises(MeasureError, match="build_error: BuildError: refused"):
-        runner.interleave(candidate(scale()), candidate(scale(fault="raise")))
-    with pytest.raises(MeasureError, match="comparing two programs failed: .*SIGABRT"):
-        runner.interleave(candidate(scale()), candidate(scale(extra=crash())))
+        runner.interleave([candidate(scale()), candidate(scale(fault="raise"))])
+    with pytest.raises(MeasureError, match="comparing programs failed: .*SIGABRT"):
+        runner.interleave([candidate(scale()), candidate(scale(extra=crash()))])
     good = runner.verify(candidate(scale()))
     assert good.ok and "normally distributed" in good.check and good.seconds == ()
     assert runner.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
@@ -305,7 +305,7 @@ def test_constant_weights_are_packed_before_a_candidate_runs():
         outcome = one(made, sch.func)
         assert outcome.ok and outcome.check == "exact"
         assert made.verify(candidate(sch.func)).ok
-        a, b = made.interleave(candidate(sch.func), candidate(func), rounds=2)
+        a, b = made.interleave([candidate(sch.func), candidate(func)], rounds=2)
         assert min(*a, *b) > 0
         assert one(made, wrong).status is Status.WRONG_RESULT
         found = one(made, outside)

@@ -6,12 +6,14 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
-from metasched.errors import MetaschedError, StandInError, TraceError, TuneError
+from metasched.errors import MeasureError, MetaschedError, StandInError, TraceError, TuneError
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
@@ -21,7 +23,7 @@ from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
 from metasched.search.population import Workshop
 from metasched.search.strategy import STRATEGIES
-from metasched.tune import STORE, default_space, replay, tune, tune_tasks
+from metasched.tune import STORE, _final, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
 FUNC = matmul()
@@ -306,3 +308,38 @@ def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
     assert result.ended == "interrupted" and result.trials == 3
     assert result.best is not None and result.best.path.exists()
     assert result.default_seconds >= result.best.seconds
+
+
+def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypatch):
+    a, b, c, far, default = (
+        SimpleNamespace(key=name, module=name) for name in ("a", "b", "c", "far", "default")
+    )
+    ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (far, 2.0), (default, 9.0)]
+    run = SimpleNamespace(
+        name="f", default=default, population=SimpleNamespace(measured=ranking)
+    )  # fmt: skip
+    timed = {"a": 1.2, "b": 1.0, "c": 1.1, "default": 8.0}
+
+    class Final:
+        wrong: ClassVar = {"b"}
+
+        def interleave(self, modules):
+            assert modules == ["a", "b", "c", "default"]
+            return [(timed[m],) for m in modules]
+
+        def verify(self, module):
+            return Outcome(Status.WRONG_RESULT if module in self.wrong else Status.OK)
+
+    with pytest.warns(UserWarning, match="f: a fast candidate was refused at last: wrong_result"):
+        assert _final(run, Final(), 9.0) == ((c, 1.1), 8.0)
+    monkeypatch.setattr(Final, "wrong", {"b", "c", "a", "default"})
+    with pytest.warns(UserWarning, match="refused"):
+        assert _final(run, Final(), 9.0) == ((far, 2.0), 8.0)
+    with pytest.warns(UserWarning, match="f: the winner was not timed again .*: no time"):
+        monkeypatch.setattr(Final, "wrong", set())
+        monkeypatch.setattr(Final, "interleave", broken)
+        assert _final(run, Final(), 9.0) == ((a, 1.0), 9.0)
+
+
+def broken(*_):
+    raise MeasureError("no time")
