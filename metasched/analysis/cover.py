@@ -276,7 +276,15 @@ def _bound_key(child: Child) -> tuple[object, ...]:
     """All that the iterators of a child depend on."""
     realize = child.realize
     loops = [(p.var, p.min, p.extent, p.step, p.thread) for p in child.loops]
-    return (realize.block, realize.iter_values, realize.predicate, *loops)
+    block = realize.block
+    if "cover" not in block.facts:  # equal in replays of one trace, whose blocks are new objects
+        block.facts["cover"] = (
+            tuple(v.var for v in block.iter_vars),
+            *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in block.reads), None,
+            *((r.buffer, writes_all(block, r.buffer), *((d.min, d.extent) for d in r.region))
+              for r in block.writes),
+        )  # fmt: skip
+    return (block.facts["cover"], realize.iter_values, realize.predicate, *loops)
 
 
 def _covered(

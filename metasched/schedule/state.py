@@ -8,16 +8,18 @@ first asked for; an edit gives the next one from the paths that it copied.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any
 
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import ScheduleError
-from metasched.ir.dtype import DType
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import HANDLE, DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, DeclBuffer, For, Stmt
 from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
@@ -25,17 +27,18 @@ from metasched.schedule.rng import Rng
 from metasched.schedule.selfcheck import check_index, check_module
 from metasched.script.printer import script_with_marks
 
-_POOL: dict[tuple[str, str, int], Var] = {}
 
-
-def pooled_var(name: str, dtype: DType | str, serial: int) -> Var:
+@cache
+def _pooled_var(name: str, dtype: str, serial: int) -> Var:
     """The variable number `serial` of that name: replays of one trace get the same objects, so
     that interned expressions over them, and what was proved about those, are found again."""
-    key = (name, str(dtype), serial)
-    var = _POOL.get(key)
-    if var is None:
-        var = _POOL[key] = Var(name, dtype, serial)
-    return var
+    return Var(name, dtype, serial)
+
+
+@lru_cache(maxsize=1 << 12)
+def _pooled_buffer(serial: int, *given: Any) -> Buffer:
+    """The buffer number `serial` of that content, for the same reason."""
+    return replace(Buffer(*given), data=Var(given[0], HANDLE, serial))
 
 
 class Index:
@@ -308,7 +311,12 @@ class State:
     def fresh_var(self, name: str, dtype: DType | str = "int32") -> Var:
         """A variable that no statement of the module binds."""
         self.serial += 1
-        return pooled_var(name, dtype, self.serial)
+        return _pooled_var(name, str(dtype), self.serial)
+
+    def fresh_buffer(self, *given: Any) -> Buffer:
+        """`Buffer(*given)` that the module does not have."""
+        self.serial += 1
+        return _pooled_buffer(self.serial, *given)
 
     def fresh_block_name(self, name: str) -> str:
         """`name`, or `name_1`, `name_2`, ... when a block has it already."""
@@ -373,13 +381,17 @@ class State:
 
 
 def _last_serial(mod: IRModule) -> int:
-    """The largest pool number among the variables a module binds."""
-    last = 0
+    """The largest pool number among the variables a module binds and its buffers."""
+    drawn = [b.data for func in mod.functions.values() for b in func.buffers]
     for func in mod.functions.values():
         for node in walk_stmts(func.body):
-            for var in bound_vars(node):
-                last = max(last, var.serial)
-    return last
+            drawn.extend(bound_vars(node))
+            if isinstance(node, Block):
+                views = [m.buffer for m in node.match_buffers]
+                drawn.extend(b.data for b in (*node.alloc_buffers, *views))
+            elif isinstance(node, DeclBuffer):
+                drawn.append(node.buffer.data)
+    return max((var.serial for var in drawn), default=0)
 
 
 def expr_rvs(expr: Expr) -> list[ExprRV]:

@@ -12,10 +12,13 @@ from oracle import check_trace, check_transform, refusal
 from schedule.programs import elementwise, matmul, matmul_relu
 from schedule.test_blocks import start
 
+from metasched.analysis import cover
 from metasched.errors import ScheduleError, TraceError
+from metasched.ir.buffer import Buffer
 from metasched.ir.equal import structural_equal
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
+from metasched.script import tir as T
 
 
 def sampled(seed: int = 0) -> Schedule:
@@ -45,6 +48,68 @@ def replay(trace: Trace, seed: int = 1, **options: Any) -> Schedule:
 
 
 # -- replay ----------------------------------------------------------------------------------------
+
+
+@T.prim_func
+def two_readers(
+    A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")
+):
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] * 2.0
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = A[vi] + 1.0
+
+
+def allocated(sch: Schedule) -> tuple[Buffer, ...]:
+    return sch.mod["main"].root.alloc_buffers
+
+
+def cached_twice() -> Schedule:
+    """Each block reads its own copy of A; but for their numbers the copies are alike."""
+    sch = Schedule(two_readers)
+    for name in "BC":
+        sch.cache_read(sch.get_block(name), 0, "global", [name])
+    return sch
+
+
+def test_replays_share_buffers_and_one_schedule_never_does() -> None:
+    first, second = cached_twice(), cached_twice()
+    assert all(a is b for a, b in zip(allocated(first), allocated(second), strict=True))
+    a, b = allocated(first)
+    assert (a.name, a.shape, a.dtype, a.scope) == (b.name, b.shape, b.dtype, b.scope)
+    assert a is not b and a.data is not b.data
+    fork = first.copy()
+    for sch, scope in ((first, "local"), (fork, "shared")):
+        sch.set_scope(sch.get_block(a.name), 0, scope)
+    assert {x.scope for x in allocated(first)} == {"local", "global"}
+    assert {x.scope for x in allocated(fork)} == {"shared", "global"}
+
+
+def test_a_replay_finds_what_was_proved_about_its_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved() -> None:
+        sch = cached_twice()
+        sch.compute_at(sch.get_block("A_global"), sch.get_loops(sch.get_block("B"))[0])
+
+    monkeypatch.setattr(cover, "_COVERED", set())
+    moved()
+    proved = len(cover._COVERED)
+    moved()
+    assert len(cover._COVERED) == proved > 0
+
+
+def test_a_schedule_of_a_scheduled_module_numbers_buffers_from_its_last_on() -> None:
+    sch = cached_twice()
+    copies = [n.name for n in allocated(sch)]
+    assert len(copies) == 2
+    sch.set_scope(sch.get_block("A_global"), 0, "local")  # the newest number is a buffer's
+    later = Schedule(sch.mod)
+    later.set_scope(later.get_block("A_global_1"), 0, "local")
+    a, b = allocated(later)
+    assert a.scope == b.scope == "local" and a is not b
 
 
 def test_all_round_trips() -> None:

@@ -80,7 +80,7 @@ def cache_read(
         bounds = scope_bounds(scope, buffer, "writes")
     else:
         region = bounds = scope_bounds(scope, buffer, "reads")
-    plan = CachePlan.of(buffer, storage_scope, region, outer, bounds)
+    plan = CachePlan.of(state, buffer, storage_scope, region, outer, bounds)
     if writers:
         _require_held(state, plan, readers)
     cache = plan.cache
@@ -135,7 +135,8 @@ def cache_write(
     anchor = _split_point(state, writer, readers)
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
-    plan = CachePlan.of(buffer, storage_scope, region, outer, scope_bounds(scope, buffer, "writes"))
+    bounds = scope_bounds(scope, buffer, "writes")
+    plan = CachePlan.of(state, buffer, storage_scope, region, outer, bounds)
     _require_held(state, plan, direct)
     cache = plan.cache
     copy = plan.copy(state, into_cache=False)
@@ -150,11 +151,12 @@ def cache_write(
     return state.new_block(token)
 
 
-def cache_buffer(buffer: Buffer, scope: str, shape: tuple[Expr, ...] | None = None) -> Buffer:
+def cache_buffer(state: State, buffer: Buffer, scope: str, shape: tuple[Expr, ...] = ()) -> Buffer:
     """A dense buffer like `buffer` (or of another shape) in another scope, named after both."""
     name = f"{buffer.name}_{scope.replace('.', '_')}"
-    size = buffer.shape if shape is None else shape
-    return Buffer(name, size, buffer.dtype, scope, (), None, buffer.align)
+    return state.fresh_buffer(
+        name, shape or buffer.shape, buffer.dtype, scope, (), None, buffer.align
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,6 +181,7 @@ class CachePlan:
 
     @staticmethod
     def of(
+        state: State,
         buffer: Buffer,
         scope: str,
         region: Sequence[Range],
@@ -191,7 +194,7 @@ class CachePlan:
             as_int(r.min) is not None and as_int(r.extent) is not None for r in region
         )
         shape = tuple(r.extent for r in region) if compact else buffer.shape
-        cache = cache_buffer(buffer, scope, shape)
+        cache = cache_buffer(state, buffer, scope, shape)
         return CachePlan(buffer, cache, tuple(region), tuple(outer), tuple(bounds), compact)
 
     def inside(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:

@@ -60,7 +60,7 @@ def cache_index(
     loads: dict[Expr, BufferLoad] = {}
     for number, expr in enumerate(chosen):
         used = [v for v in old.iter_vars if v.var in free_vars(expr)]
-        buffer = Buffer(
+        buffer = state.fresh_buffer(
             f"index_var_{number}", tuple(v.dom.min + v.dom.extent for v in used), expr.dtype,
             storage_scope,
         )  # fmt: skip

@@ -60,7 +60,7 @@ def cache_inplace(
     _require_sequential(state, realize, buffer)
     read, write = (_touched(state, realize, buffer, r) for r in (old.reads, old.writes))
     loaded = read if covers(read, write) else union_regions(read, write)
-    cache = cache_buffer(buffer, storage_scope)
+    cache = cache_buffer(state, buffer, storage_scope)
     known = Analyzer({**known_ranges(state, realize), **ranges_of(state.loops_above(realize))})
     runs = realize.predicate
     copy_in, first = _copy(state, buffer, cache, cache.name, loaded, known, runs)

@@ -72,7 +72,7 @@ def read_at(
             "written-below", f"{site.buffer.name} is written below {site.loop.var.name} at or "
             "after its first reader", site.loop,
         )  # fmt: skip
-    cache = cache_buffer(site.buffer, storage_scope)
+    cache = cache_buffer(state, site.buffer, storage_scope)
     region = site.region(readers, "reads")
     return site.commit(cache, readers, first, site.copy(site.buffer, cache, region))
 
@@ -115,7 +115,7 @@ def write_at(
         )  # fmt: skip
     region = site.region(writers, "writes")
     site.require_all_written(writers, region)
-    cache = cache_buffer(site.buffer, storage_scope)
+    cache = cache_buffer(state, site.buffer, storage_scope)
     after = max(map(site.place, writers)) + 1
     return site.commit(cache, writers, after, site.copy(cache, site.buffer, region))
 

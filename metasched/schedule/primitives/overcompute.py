@@ -152,7 +152,7 @@ def _larger(
                 realize,
             )
         shape.append(as_expr(grown[index], size.dtype) if index in grown else size)
-    return Buffer(
+    return state.fresh_buffer(
         old.name, tuple(shape), old.dtype, old.scope, (), None, old.align, old.offset_factor
     )
 

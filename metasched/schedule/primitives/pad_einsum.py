@@ -92,7 +92,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
         if not any(i in grown for i in indices):
             continue
         shape = tuple(grown.get(i, s) for i, s in zip(indices, buffer.shape, strict=True))
-        pad = Buffer(f"{buffer.name}_pad", shape, buffer.dtype, buffer.scope)
+        pad = state.fresh_buffer(f"{buffer.name}_pad", shape, buffer.dtype, buffer.scope)
         renamed[buffer] = pad
         stage_of = _padded
         if buffer in written:

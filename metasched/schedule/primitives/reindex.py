@@ -60,7 +60,7 @@ def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
     old = one_pattern(state, realize, target)
     covered = covered_iters(realize.block, old)
     shape = tuple(v.dom.min + v.dom.extent for v in covered)
-    cache = Buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
+    cache = state.fresh_buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
     new = tuple(v.var for v in covered)
     anchor = top_of(state, realize)
 

@@ -150,7 +150,7 @@ def _laid_out(
             )
     shape = tuple(Analyzer().simplify(r.min + r.extent) for r in ranges)
     name = f"{buffer.name}_{scope.replace('.', '_')}"
-    return Buffer(name, shape, buffer.dtype, scope), old, new
+    return state.fresh_buffer(name, shape, buffer.dtype, scope), old, new
 
 
 def _require_same_iters(

@@ -159,7 +159,8 @@ class _Plan:
     def _partial_buffer(self, buffer: Buffer) -> Buffer:
         shape = list(buffer.shape)
         shape.insert(self.axis, self.node.extent)
-        return Buffer(f"{buffer.name}.rf", tuple(shape), buffer.dtype, buffer.scope)
+        content = (f"{buffer.name}.rf", tuple(shape), buffer.dtype, buffer.scope)
+        return self.state.fresh_buffer(*content)
 
     def _widened(self, indices: Sequence[Expr], at: Expr) -> tuple[Expr, ...]:
         out = list(indices)

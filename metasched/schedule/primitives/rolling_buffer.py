@@ -92,7 +92,7 @@ def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str
         guard = logical_and(guard, Or(first, IntImm(offset.dtype, roll.overlap) <= offset))
     (region,) = realize.block.writes
     rolled = {region.region[roll.axis].min for roll in rolls}
-    ring = _Ring(buffer, rolls[0].axis, rolls[0].length)
+    ring = _Ring(state, buffer, rolls[0].axis, rolls[0].length)
 
     def change(node: Stmt) -> Stmt:
         made = transform(node, lambda s: ring.stmt(s, realize.block, guard, rolled), ring.expr)
@@ -230,11 +230,11 @@ def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Exp
 class _Ring:
     """The buffer with one dimension folded, and accesses to it."""
 
-    def __init__(self, buffer: Buffer, axis: int, length: int) -> None:
+    def __init__(self, state: State, buffer: Buffer, axis: int, length: int) -> None:
         self.old, self.axis, self.length = buffer, axis, length
         shape = list(buffer.shape)
         shape[axis] = IntImm(shape[axis].dtype, length)
-        self.new = Buffer(
+        self.new = state.fresh_buffer(
             buffer.name, tuple(shape), buffer.dtype, buffer.scope, (), None, buffer.align
         )
 

@@ -27,11 +27,11 @@ def set_scope(
     buffer = written_buffer(state, realize, buffer_index)
     site = allocating_block(state, realize, buffer)
     if buffer.scope != storage_scope:
-        replace_allocated(state, site, buffer, _in_scope(buffer, storage_scope))
+        replace_allocated(state, site, buffer, _in_scope(state, buffer, storage_scope))
 
 
-def _in_scope(buffer: Buffer, scope: str) -> Buffer:
-    return Buffer(
+def _in_scope(state: State, buffer: Buffer, scope: str) -> Buffer:
+    return state.fresh_buffer(
         buffer.name, buffer.shape, buffer.dtype, scope, buffer.strides, buffer.elem_offset,
         buffer.align, buffer.offset_factor,
     )  # fmt: skip

@@ -179,7 +179,7 @@ def _renewed(state: State, buffer: Buffer, symbols: dict[Var, Expr]) -> Buffer:
         for var in sorted(free_vars(expr), key=lambda v: v.name):
             if var not in symbols:
                 symbols[var] = state.fresh_var(var.name, var.dtype)
-    return Buffer(
+    return state.fresh_buffer(
         buffer.name, buffer.shape, buffer.dtype, buffer.scope,
         tuple(substitute(s, symbols) for s in buffer.strides),
         None if offset is None else substitute(offset, symbols),

@@ -123,7 +123,7 @@ def _new_buffer(state: State, realize: BlockRealize, old: Buffer, mapping: Index
                 "negative-index", f"the new index {show_expr(output)} may be negative", realize
             )
     shape = tuple(an.simplify(r.min + r.extent) for r in ranges)
-    return Buffer(
+    return state.fresh_buffer(
         old.name, shape, old.dtype, old.scope, (), None, old.align, old.offset_factor
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def unsafe_set_dtype(
         raise state.error("same-dtype", f"{old.name} is {wanted} already", realize)
     site = allocating_block(state, realize, old)
     refuse_opaque(state, site, old)
-    new = Buffer(
+    new = state.fresh_buffer(
         old.name, old.shape, wanted, old.scope, old.strides, old.elem_offset, old.align,
         old.offset_factor,
     )  # fmt: skip
