@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from cost.tiled import Matmul, block, nest, sample
@@ -263,17 +261,6 @@ def test_every_row_is_finite_and_not_negative():
         rows = store_features(program, TARGET)
         assert np.isfinite(rows).all()
         assert (rows >= 0).all()
-
-
-def test_cost_of_a_vector():
-    programs, _ = sample(30, seed=1)
-    features(programs[0], TARGET)
-    times = []
-    for program in programs:
-        start = time.perf_counter()
-        features(program, TARGET)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.5e-3
 
 
 def test_facts_of_a_store_are_found_once(monkeypatch):
