@@ -97,7 +97,7 @@ def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
         model.update("gmm", vectors, np.linspace(1.0, 2.0, len(parents)))
         made, asked = [0], set()
 
-        def round_():
+        def asked_for():
             requests = []
             while len(requests) < 128:
                 parent = parents[rng.below(len(parents))]
@@ -106,11 +106,14 @@ def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
                 if trace is not None and trace.decisions() not in asked:
                     asked.add(trace.decisions())
                     requests.append(Request(trace, parent.space))
+            return (requests,), {}
+
+        def round_(requests):
             good = [one for one in shop.replay_many(requests) if one is not None]
             model.predict(np.stack([one.vector for one in good]))
             made[0] = len(good)
 
-        benchmark.pedantic(round_, rounds=5, warmup_rounds=1)
+        benchmark.pedantic(round_, setup=asked_for, rounds=5, warmup_rounds=1)
     finally:
         pool.close()
     if benchmark.stats is not None:
