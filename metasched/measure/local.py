@@ -324,8 +324,9 @@ class LocalRunner:
         busy = [w for w in self._then if w.busy]
         if not busy:
             raise MeasureError(self._failure or "no worker has anything to do")
-        for worker, reply in wait(busy):
-            self._then.pop(worker)(reply)
+        # All are taken out first: what one does may give another of these workers its next job.
+        for then, reply in [(self._then.pop(worker), reply) for worker, reply in wait(busy)]:
+            then(reply)
 
     def _settle(self, worker: Worker) -> None:
         while worker.busy:

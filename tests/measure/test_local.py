@@ -32,6 +32,7 @@ from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
 from metasched.lower.packing import PREPROC
 from metasched.measure.candidate import Status
 from metasched.measure.local import LocalRunner
+from metasched.measure.process import wait
 from metasched.measure.settings import MeasureOptions
 from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
@@ -152,6 +153,24 @@ def test_interrupt_leaves_a_usable_runner(runner):
             lambda c, o: done.append(c.index),
         )
     assert one(runner, scale()).ok
+
+
+def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypatch):
+    assert one(runner, scale()).ok  # the expected results are there
+
+    def together(workers):
+        waiting, replies = set(workers), []
+        while waiting:
+            found = wait(list(waiting))
+            replies += found
+            waiting -= {worker for worker, _ in found}
+        return sorted(replies, key=lambda pair: pair[0] is not runner._runner)
+
+    monkeypatch.setattr(local, "wait", together)
+    factors = [2, 3, 2, 2, 3, 3, 2, 3]  # `scale` is by 2
+    found = runner.measure([candidate(scale(factor=f), n) for n, f in enumerate(factors)])
+    expected = [Status.OK if f == 2 else Status.WRONG_RESULT for f in factors]
+    assert [outcome.status for outcome in found] == expected
 
 
 def test_interleaving_and_verification(runner):
