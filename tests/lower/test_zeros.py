@@ -140,3 +140,39 @@ def test_integers_need_no_promise():
 def test_what_is_no_product_with_zero_stays(change):
     func = _scheduled(_program(**change), 9, slide=True)
     assert _rows(func) == [9]
+
+
+WRITERS = {
+    "a view": """
+        Q = T.decl_buffer((10,), "int32", data=P.data)
+        Q[0] = 7""",
+    "its address": """
+        T.evaluate(T.call_extern("int32", "memset", T.address_of(P[0]), 7, 1))""",
+}
+
+
+@pytest.mark.parametrize("by", WRITERS)
+def test_what_may_be_written_in_another_way_is_not_known_to_be_zero(by):
+    func = parse(
+        f"""
+@T.prim_func
+def f(X: T.Buffer((8,), "int32"), W: T.Buffer((2048,), "int32"), Y: T.Buffer((10,), "int32")):
+    P = T.alloc_buffer((10,), "int32")
+    for i in range(10):
+        with T.block("pad"):
+            v = T.axis.spatial(10, i)
+            P[v] = T.if_then_else(1 <= v and v < 9, X[v - 1], 0)
+    with T.block("other"):
+        T.reads()
+        T.writes(P[0:10]){WRITERS[by]}
+    for i, k in T.grid(10, 2048):
+        with T.block("sum"):
+            v, r = T.axis.remap("SR", [i, k])
+            T.reads(Y[v], P[v], W[r])
+            T.writes(Y[v])
+            Y[v] = Y[v] + P[v] * W[r]
+"""
+    )
+    result = np.zeros(10, np.int32)
+    ms.build(func)(np.ones(8, np.int32), np.ones(2048, np.int32), result)
+    assert list(result) == [7 * 2048, *[2048] * 8, 0]

@@ -32,7 +32,17 @@ from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import OPS, Call
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, ForKind, IfThenElse, Stmt, seq
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    DeclBuffer,
+    For,
+    ForKind,
+    IfThenElse,
+    Stmt,
+    seq,
+)
 from metasched.ir.visit import free_vars, fresh_copy, map_body, substitute, transform, walk
 from metasched.lower.affine import affine
 from metasched.lower.passes.guards import conjuncts
@@ -66,15 +76,22 @@ def skip_zeros(func: PrimFunc) -> PrimFunc:
 def _padded(func: PrimFunc) -> dict[Buffer, Zeros]:
     """The temporary buffers that are zero outside of a range."""
     stores: Counter[Buffer] = Counter()
-    loose: set[Expr] = set()
+    loose: set[Expr] = set()  # memory that something else may write, by another name or an address
+    addresses: Counter[Var] = Counter()
     blocks: list[Block] = []
     for node in walk(func.body):
         if isinstance(node, Block):
             blocks.append(node)
         elif isinstance(node, BufferStore):
             stores[node.buffer] += 1
+        elif isinstance(node, DeclBuffer):
+            loose.add(node.source.data)
         elif isinstance(node, Call):
             loose.update(v for a in node.args for v in free_vars(a) if v.dtype.is_handle)
+            addresses.update(_addressed(node))
+            if node.op.name == "prefetch":
+                addresses.subtract(v for a in node.args for v in _addressed(a))
+    loose |= {data for data, times in addresses.items() if times > 0}
     found = {}
     for block in blocks:
         store = block.body
@@ -84,6 +101,12 @@ def _padded(func: PrimFunc) -> dict[Buffer, Zeros]:
             if zeros is not None:
                 found[store.buffer] = zeros
     return found
+
+
+def _addressed(expr: Expr) -> list[Var]:
+    """The memory of which an expression is an address."""
+    taken = expr.args if isinstance(expr, Call) and expr.op.name == "address_of" else ()
+    return [load.buffer.data for load in taken if isinstance(load, BufferLoad)]
 
 
 def _zeros(block: Block, store: BufferStore) -> Zeros | None:
