@@ -82,7 +82,11 @@ OnOutcome = Callable[[Candidate, Outcome], None]
 
 
 class Runner(Protocol):
-    """Anything that measures candidates."""
+    """Anything that measures candidates.
+
+    One that has an attribute `proved` says by it whether what it compared results with is known to
+    be right; while it is false, outcomes are not stored.
+    """
 
     def measure(
         self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None

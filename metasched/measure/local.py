@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from metasched.analysis.flops import flops
@@ -324,9 +325,11 @@ class LocalRunner:
         busy = [w for w in self._then if w.busy]
         if not busy:
             raise MeasureError(self._failure or "no worker has anything to do")
-        # All are taken out first: what one does may give another of these workers its next job.
-        for then, reply in [(self._then.pop(worker), reply) for worker, reply in wait(busy)]:
-            then(reply)
+        # All are taken out first: what one does may give another of these workers its next job. An
+        # interrupt while one is delivered does not lose the others.
+        with ExitStack() as replies:
+            for worker, reply in reversed(wait(busy)):
+                replies.callback(self._then.pop(worker), reply)
 
     def _settle(self, worker: Worker) -> None:
         while worker.busy:
