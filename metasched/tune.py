@@ -34,6 +34,7 @@ from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
 from metasched.mutate import default_mutators
 from metasched.postproc import default_postprocs
+from metasched.runtime.timing import beside_each_other
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script.printer import script
@@ -52,8 +53,10 @@ from metasched.target import Target
 Source: TypeAlias = "PrimFunc | IRModule"
 MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
 STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
-_FINALISTS, _NEAR = 4, 1.15
-"""How many programs, at most so many times slower than the best, are timed again at the end."""
+_FINALISTS, _SHARE, _NEAR = 4, 16, 1.15
+"""How many programs are timed again at the end: so many, or one in so many trials where that is
+more, that are at most so many times slower than the best."""
+_FINAL_SECONDS = 1 / 64  # for each trial; rounds of the final take about so long together
 
 
 @dataclass(frozen=True)
@@ -415,17 +418,12 @@ def _final(
     The first ones are timed again, in turn with the default: the best of many noisy times is
     often a lucky one.
     """
-    ranking = run.population.measured[:8]
-    near = [one for one, s in ranking[:_FINALISTS] if s <= _NEAR * ranking[0][1]]
+    count, best = max(_FINALISTS, run.progress.trials // _SHARE), run.best_seconds
+    ranking = run.population.measured[: 2 * count]
+    near = [one for one, s in ranking[:count] if s <= _NEAR * best]
     if default_seconds is not None and all(one.key != run.default.key for one in near):
         near.append(run.default)
-    try:
-        samples = runner.interleave([one.module for one in near]) if len(near) > 1 else []
-    except MeasureError as error:
-        text = f"{run.name}: the winner was not timed again beside the default: {error}"
-        warnings.warn(text, stacklevel=4)
-        samples = []
-    again = dict(zip((one.key for one in near), map(_median, samples), strict=False))
+    again = _times_in_turns(run, runner, near) if len(near) > 1 else {}
     finalists = sorted(
         ((one, again[one.key]) for one in near if again), key=lambda pair: pair[1]
     )
@@ -439,10 +437,19 @@ def _final(
     return None, default_seconds
 
 
-def _median(samples: Sequence[float]) -> float:
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def _times_in_turns(
+    run: TaskRun, runner: LocalRunner, programs: Sequence[Individual]
+) -> dict[str, float]:
+    """Seconds of programs by their keys, timed in turns; nothing where that fails."""
+    took = len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
+    rounds = int(min(40, max(10, _FINAL_SECONDS * run.progress.trials / took)))
+    try:
+        turns = runner.interleave([one.module for one in programs], rounds)
+    except MeasureError as error:
+        text = f"{run.name}: the winner was not timed again beside the default: {error}"
+        warnings.warn(text, stacklevel=5)
+        return {}
+    return dict(zip((one.key for one in programs), beside_each_other(turns), strict=False))
 
 
 def replay(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -93,3 +94,20 @@ def measure(
             before()
         samples.append(take(repeat, calls))
     return Timing(tuple(samples), calls)
+
+
+def beside_each_other(turns: Sequence[Sequence[float]]) -> list[float]:
+    """Seconds of programs from samples that were taken in turns, a sequence for each program.
+
+    What slows down a whole round (a clock that wanders, a neighbour) is divided out: a program's
+    time is the median of its samples, each scaled by how fast its round was. The rounds are those
+    of the programs with the most samples; one that was given up early has fewer.
+    """
+    most = max(map(len, turns))
+    rounds = list(zip(*(samples for samples in turns if len(samples) == most), strict=True))
+    speeds = [math.exp(statistics.fmean(map(math.log, times))) for times in rounds]
+    scales = [statistics.median(speeds) / speed for speed in speeds]
+    return [
+        statistics.median(time * scale for time, scale in zip(samples, scales, strict=False))
+        for samples in turns
+    ]

@@ -14,6 +14,7 @@ import pytest
 from metasched.cli import main
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.replay import ReplayRunner
+from metasched.measure.settings import MeasureOptions
 from metasched.report import contest
 from metasched.tune import TuneResult
 
@@ -101,11 +102,12 @@ class MadeUpRunner(ReplayRunner):
     def __init__(self, *_: Any) -> None:
         super().__init__(cost=lambda c: 1e-6 * (1 + int(c.key[:4], 16) / 65536))
         self.baseline = Outcome(Status.OK, (1e-3,))
+        self.options = MeasureOptions()
 
     def verify(self, module: Any) -> Outcome:
         return Outcome(Status.OK, (1e-6,))
 
-    def interleave(self, candidates: Any) -> list[tuple[float]]:
+    def interleave(self, candidates: Any, rounds: int) -> list[tuple[float]]:
         return [(1e-6 * (1 + n),) for n, _ in enumerate(candidates)]
 
 

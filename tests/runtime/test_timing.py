@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metasched.runtime.timing import Timing, measure
+from metasched.runtime.timing import Timing, beside_each_other, measure
 
 
 @given(st.lists(st.floats(1e-9, 1.0), min_size=1, max_size=20))
@@ -38,3 +38,14 @@ def test_calls_fill_the_time():
 def test_preparation_is_not_timed():
     t = measure(lambda n: None, repeats=2, before=lambda: time.sleep(0.01))
     assert t.calls == 1 and max(t.samples) < 0.009
+
+
+def test_a_clock_that_wanders_does_not_change_who_is_faster():
+    clock = (1.0, 1.3, 1.5, 1.1, 0.8)
+    a, b = [2.0 * c for c in clock], [2.1 * c for c in clock]
+    b[1] *= 3  # one disturbed sample
+    given_up = [8.0 * c for c in clock[:2]]
+    quick, slow, slowest = beside_each_other([a, b, given_up])
+    assert slow / quick == pytest.approx(1.05)
+    assert slowest / quick == pytest.approx(4.0, rel=0.35)  # one of its two rounds was disturbed
+    assert beside_each_other([[3.0], [2.0]]) == [3.0, 2.0]

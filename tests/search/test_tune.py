@@ -316,15 +316,17 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
     )
     ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (far, 2.0), (default, 9.0)]
     run = SimpleNamespace(
-        name="f", default=default, population=SimpleNamespace(measured=ranking)
+        name="f", default=default, population=SimpleNamespace(measured=ranking),
+        best_seconds=1.0, progress=SimpleNamespace(trials=64),
     )  # fmt: skip
     timed = {"a": 1.2, "b": 1.0, "c": 1.1, "default": 8.0}
 
     class Final:
         wrong: ClassVar = {"b"}
+        options = SimpleNamespace(sample_ms=5.0)
 
-        def interleave(self, modules):
-            assert modules == ["a", "b", "c", "default"]
+        def interleave(self, modules, rounds):
+            assert modules == ["a", "b", "c", "default"] and rounds == 10
             return [(timed[m],) for m in modules]
 
         def verify(self, module):
