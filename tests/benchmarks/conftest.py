@@ -7,6 +7,9 @@ asserted: machines differ. The tables at the end say what was within its budget.
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 
 BUDGETS: list[tuple[str, float, float]] = []
@@ -16,12 +19,20 @@ LINES: list[str] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="tiny shapes and few trials")
     parser.addoption("--keep", help="folder in which finished runs are kept, to go on later")
+    parser.addoption("--minutes", type=float, help="with --keep: stop about then, go on later")
     parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig) -> bool:
     return bool(pytestconfig.getoption("--quick"))
+
+
+@pytest.fixture(scope="session")
+def deadline(pytestconfig) -> float:
+    """When to stop, by the monotonic clock."""
+    minutes = pytestconfig.getoption("--minutes")
+    return time.monotonic() + 60 * minutes if minutes else math.inf
 
 
 @pytest.fixture
