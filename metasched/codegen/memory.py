@@ -289,6 +289,8 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
         e.line(f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}")
     elif where.indices is None and where.stride == 1 and mask is not None:
         typed = to_memory(e, value)
+        if memory_type(dtype) in ("i8", "i16", "i32"):
+            mask = _opaque(e, mask)
         name = f"llvm.masked.store.{_mangle(dtype, where.lanes)}.p0"
         kind = memory_type(dtype, where.lanes)
         e.module.declare(name, f"void @{name}({kind}, ptr, {mask.type})")
@@ -301,6 +303,18 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
             e.line(f"store {one}, ptr {pointer.text}, align {dtype.bytes}")
     else:
         _scatter(e, dtype, where, value, mask)
+
+
+def _opaque(e: Emitter, mask: Val) -> Val:
+    """The mask, in a form that LLVM cannot find to be constant.
+
+    For x86 with AVX-512, LLVM 22 turns a masked store of truncated integers whose constant mask
+    holds in one lane into a store of the element before it was truncated, which is longer.
+    """
+    if "%holds = alloca i1" not in e.allocas:
+        e.allocas += ["%holds = alloca i1", "store volatile i1 true, ptr %holds"]
+    holds = e.pure("load volatile i1, ptr %holds", BOOL, 1)
+    return e.both(mask, e.widen(holds, mask.lanes))
 
 
 def _store_where(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) -> None:

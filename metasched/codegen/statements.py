@@ -184,6 +184,12 @@ def _allocate(e: Emitter, node: Allocate) -> None:
             e.stack_bytes += size
             name = e.fresh("stack")
             e.allocas.append(f"{name} = alloca [{max(int(count.const), 1)} x {element}], align 64")
+            # A use that is no load and no store keeps SROA of LLVM 22 from joining vectors that
+            # were stored side by side: it does so where the one at the highest address was stored,
+            # even when others come later.
+            start = "llvm.lifetime.start.p0"
+            e.module.declare(start, f"void @{start}(i64, ptr)")
+            e.allocas.append(f"call void @{start}(i64 -1, ptr {name})")
             e.pointers[buffer.data] = Val(name, HANDLE, 1, 0)
             e.statement(node.body)
             return
