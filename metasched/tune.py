@@ -84,7 +84,8 @@ class TuneResult:
     Attributes:
         best: None when no candidate was right.
         default_seconds: the default schedule (candidate 0), timed in turn with the best.
-        unscheduled_seconds: the program as written, run serially; None for a runner without one.
+        unscheduled_seconds: the program as written, run serially on padded rows (see
+            `measure.padding`); None for a runner without one.
         trials, failed: candidates measured and failed, earlier runs on the store included.
         failures: status -> (count, one message), of this run.
         phases: seconds spent in search, build, run, check and model; build runs beside the others.

@@ -63,7 +63,10 @@ FLOORS: list[tuple[str, str]] = [
     ("space", "module strides combinators tiling finish modules.* zero_search defaults generate"),
     ("postproc", "*"),
     ("mutate", "*"),
-    ("measure", "candidate priority worker process data arena jobs settings local replay cluster"),
+    (
+        "measure",
+        "candidate priority worker process data arena padding jobs settings local replay cluster",
+    ),
     ("cost", "motion summary reach machine features quality prior model lightgbm"),
     ("database", "record store lookup"),
     (

@@ -161,6 +161,8 @@ def make_task(
             strides = tuple(extent_value(e, numbers) for e in arg.strides)
         except KeyError as error:
             raise MeasureError(f"the extent {error} has no value: give it in `extents`") from None
+        if not buffer.strides:  # those of the function compiled may be padded
+            strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
         initial = not arg.written or reads_before_writing(func, buffer)
         eps = max(coarse, _EPS.get(str(dtype), 0.0))
         arrays.append(

@@ -8,14 +8,13 @@ maps them again instead of computing them again.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import mmap
 import os
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from metasched.ir.func import PrimFunc
 from metasched.measure.arena import Arena
 from metasched.measure.candidate import Status
 from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task
+from metasched.measure.padding import padded
 from metasched.measure.priority import waited
 from metasched.runtime.native import Native
 from metasched.runtime.timing import Repeat, take
@@ -79,7 +79,7 @@ class Trial:
 def build(func: PrimFunc, target: Target, name: str, parallel: bool = True) -> Compiled:
     """Compile; the LLVM text stays behind, a runner needs the object only."""
     compiled = compile_func(func, target, name, parallel=parallel)
-    return dataclasses.replace(compiled, llvm_ir="")
+    return replace(compiled, llvm_ir="")
 
 
 class _Layout:
@@ -103,10 +103,20 @@ def shared_size(task: Task) -> int:
 
 def _packed_array(param: BufferArg, extents: Mapping[str, int]) -> Array:
     """A packed weight as an array between red zones."""
-    shape, strides = (
-        tuple(extent_value(e, extents) for e in which) for which in (param.shape, param.strides)
-    )
+    shape = tuple(extent_value(e, extents) for e in param.shape)
+    strides = _strides(param, extents)
     return Array(param.name, param.dtype, shape, strides, False, False, 0, 0, 0.0)
+
+
+def _laid_out(task: Task, signature: Signature) -> list[Array]:
+    """The arrays of a task with the strides that a program declares."""
+    extents = {n: int(v) for n, v in task.values}
+    given = zip(task.arrays, signature.buffers, strict=True)
+    return [a if p.compact else replace(a, strides=_strides(p, extents)) for a, p in given]
+
+
+def _strides(param: BufferArg, extents: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(extent_value(e, extents) for e in param.strides)
 
 
 def _compact_bytes(array: Array) -> int:
@@ -117,16 +127,19 @@ def _compact_bytes(array: Array) -> int:
 class _Bench:
     """A task set up for running: arena, initial contents, expected results."""
 
-    def __init__(self, task: Task, fd: int, *, write: bool) -> None:
+    def __init__(self, task: Task, fd: int, reference: Signature | None = None) -> None:
+        """`reference`: of the program that computes the expected results, whose rows may be padded;
+        None for candidates, which find those results and must not change them."""
         self.task = task
         layout = _Layout(task.arrays)
-        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+        access = mmap.ACCESS_READ if reference is None else mmap.ACCESS_WRITE
         self._shared = mmap.mmap(fd, layout.size, access=access)
         self.initial, self.expected = (
             [_mapped(self._shared, a, p) for a, p in zip(task.arrays, places, strict=True)]
             for places in (layout.initial, layout.expected)
         )
-        self.arena = Arena(task.arrays)
+        arrays = task.arrays if reference is None else _laid_out(task, reference)
+        self.arena = Arena(arrays)
         self.packed: list[Arena] = []
         self.clean = False
 
@@ -219,7 +232,7 @@ def _bench(task: Task, fd: int) -> _Bench:
     if task.key not in _BENCHES:
         while len(_BENCHES) >= 2:
             _BENCHES.pop(next(iter(_BENCHES)))
-        _BENCHES[task.key] = _Bench(task, fd, write=False)
+        _BENCHES[task.key] = _Bench(task, fd)
     _BENCHES[task.key].packed.clear()
     return _BENCHES[task.key]
 
@@ -242,14 +255,14 @@ def baseline(
     settings: Mapping[str, Any],
     stand_in: PrimFunc | None = None,
 ) -> Baseline:
-    """Build the unscheduled program serially (or the one that stands in for it, in parallel),
-    decide the test data, compute the expected results.
+    """Build the unscheduled program serially, its rows padded (or the one that stands in for it, in
+    parallel), decide the test data, compute the expected results.
 
     One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
     the moment the program is built.
     """
     start = time.perf_counter()
-    compiled = build(stand_in or func, target, name, parallel=stand_in is not None)
+    compiled = build(stand_in or padded(func), target, name, parallel=stand_in is not None)
     built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
     _resize(fd, shared_size(task))
@@ -268,13 +281,13 @@ def _resize(fd: int, size: int) -> None:
 
 
 def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
-    """Compute the expected results with the unscheduled program.
+    """Compute the expected results with the unscheduled program, in memory as it lays it out.
 
     Returns the task (an output that the program turned out not to overwrite wholly counts as
     initialised from now on) and the processor seconds of one call: it is serial, and what it waits
     for a core that others hold is not its time.
     """
-    bench = _Bench(task, fd, write=True)
+    bench = _Bench(task, fd, compiled.signature)
     for number, array in enumerate(task.arrays):
         bench.initial[number][...] = fill(array, task, number)
     native = Native.of(compiled)
@@ -284,8 +297,8 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
     if partial:
         arrays = list(task.arrays)
         for number in partial:
-            arrays[number] = dataclasses.replace(arrays[number], initial=True)
-        task = bench.task = dataclasses.replace(task, arrays=tuple(arrays))
+            arrays[number] = replace(arrays[number], initial=True)
+        task = bench.task = replace(task, arrays=tuple(arrays))
         bench.clean = False
         seconds = _reference_run(bench, native, compiled)
     return task, seconds

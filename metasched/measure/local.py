@@ -113,7 +113,7 @@ class LocalRunner:
 
     @property
     def baseline(self) -> Outcome:
-        """Time of the unscheduled program run serially; waits for it.
+        """Time of the unscheduled program run serially, its rows padded; waits for it.
 
         Raises MeasureError when that program cannot be built or run.
         """
