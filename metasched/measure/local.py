@@ -20,7 +20,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
 from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
-from metasched.measure.priority import FIRST, LAST, beside_timing
+from metasched.measure.priority import FIRST, beside_timing
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
@@ -28,7 +28,6 @@ from metasched.target import Target
 _JOBS = "metasched.measure.jobs:"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
-_BEHIND = 5  # nice levels of builders after the unscheduled program: the end may wait for it
 _SPIN = "3000"
 """Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 sleeps. The default is milliseconds: where another process has taken the core of the thread that is
@@ -97,7 +96,7 @@ class LocalRunner:
         self._aside = fds[0] if self._stand_in is None else fds[2]
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
         self._builders = [
-            Worker(f"builder {n}", nice=min(LAST, beside_timing() + _BEHIND), **limits)
+            Worker(f"builder {n}", nice=beside_timing(), **limits)
             for n in range(max(1, self.options.build_workers))
         ]
         self._runner = Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits)

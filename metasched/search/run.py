@@ -7,7 +7,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,11 +91,7 @@ class TimedModel:
             self.model.update(task, vectors, seconds)
 
     def predict(self, vectors: Vectors) -> Any:
-        before = self.phases.seconds["model"]
-        with self.phases.of("model"):
-            scores = self.model.predict(vectors)
-        self.phases.seconds["search"] -= self.phases.seconds["model"] - before
-        return scores
+        return self._asked(self.model.predict, vectors)
 
     def predict_with_spread(self, vectors: Vectors) -> Any:
         """Scores with the disagreement of the model's members (zero for a single model)."""
@@ -103,9 +99,13 @@ class TimedModel:
         if spread is None:
             scores = self.predict(vectors)
             return scores, 0.0 * scores
+        return self._asked(spread, vectors)
+
+    def _asked(self, question: Callable[[Vectors], Any], vectors: Vectors) -> Any:
+        """The model's answer; it is asked within a search, whose time this is not."""
         before = self.phases.seconds["model"]
         with self.phases.of("model"):
-            found = spread(vectors)
+            found = question(vectors)
         self.phases.seconds["search"] -= self.phases.seconds["model"] - before
         return found
 
