@@ -76,10 +76,9 @@ class Trial:
     check: str = ""
 
 
-def build(func: PrimFunc, target: Target, name: str, parallel: bool = True) -> Compiled:
+def build(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:
     """Compile; the LLVM text stays behind, a runner needs the object only."""
-    compiled = compile_func(func, target, name, parallel=parallel)
-    return replace(compiled, llvm_ir="")
+    return replace(compile_func(func, target, parallel=parallel), llvm_ir="")
 
 
 class _Layout:
@@ -103,20 +102,19 @@ def shared_size(task: Task) -> int:
 
 def _packed_array(param: BufferArg, extents: Mapping[str, int]) -> Array:
     """A packed weight as an array between red zones."""
-    shape = tuple(extent_value(e, extents) for e in param.shape)
-    strides = _strides(param, extents)
+    shape, strides = (
+        tuple(extent_value(e, extents) for e in which) for which in (param.shape, param.strides)
+    )
     return Array(param.name, param.dtype, shape, strides, False, False, 0, 0, 0.0)
 
 
 def _laid_out(task: Task, signature: Signature) -> list[Array]:
     """The arrays of a task with the strides that a program declares."""
     extents = {n: int(v) for n, v in task.values}
-    given = zip(task.arrays, signature.buffers, strict=True)
-    return [a if p.compact else replace(a, strides=_strides(p, extents)) for a, p in given]
-
-
-def _strides(param: BufferArg, extents: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(extent_value(e, extents) for e in param.strides)
+    return [
+        a if p.compact else replace(a, strides=_packed_array(p, extents).strides)
+        for a, p in zip(task.arrays, signature.buffers, strict=True)
+    ]
 
 
 def _compact_bytes(array: Array) -> int:
@@ -138,8 +136,7 @@ class _Bench:
             [_mapped(self._shared, a, p) for a, p in zip(task.arrays, places, strict=True)]
             for places in (layout.initial, layout.expected)
         )
-        arrays = task.arrays if reference is None else _laid_out(task, reference)
-        self.arena = Arena(arrays)
+        self.arena = Arena(task.arrays if reference is None else _laid_out(task, reference))
         self.packed: list[Arena] = []
         self.clean = False
 
@@ -250,7 +247,6 @@ class Baseline:
 def baseline(
     func: PrimFunc,
     target: Target,
-    name: str,
     fd: int,
     settings: Mapping[str, Any],
     stand_in: PrimFunc | None = None,
@@ -262,7 +258,7 @@ def baseline(
     the moment the program is built.
     """
     start = time.perf_counter()
-    compiled = build(stand_in or padded(func), target, name, parallel=stand_in is not None)
+    compiled = build(stand_in or padded(func), target, parallel=stand_in is not None)
     built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
     _resize(fd, shared_size(task))
@@ -295,9 +291,7 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
     partial = [n for n, a in enumerate(task.arrays) if a.written and not a.initial
                and _has_poison(a, bench.expected[n])]  # fmt: skip
     if partial:
-        arrays = list(task.arrays)
-        for number in partial:
-            arrays[number] = replace(arrays[number], initial=True)
+        arrays = (replace(a, initial=a.initial or n in partial) for n, a in enumerate(task.arrays))
         task = bench.task = replace(task, arrays=tuple(arrays))
         bench.clean = False
         seconds = _reference_run(bench, native, compiled)

@@ -237,12 +237,12 @@ class LocalRunner:
         """Set the runner to work on the unscheduled program; it needs no attention until it ends,
         so the search goes on meanwhile. Where that takes long and something stands in for it, it
         runs at the side instead."""
-        o, name = self.options, str(self.func.attrs.get("global_symbol", "main"))
+        o = self.options
         settings = {
             "key": structural_hash(self.func), "seed": o.seed, "extents": dict(o.extents),
             "scalars": dict(o.scalars),
         }  # fmt: skip
-        given, limit = (self.func, self.target, name), o.baseline_timeout
+        given, limit = (self.func, self.target), o.baseline_timeout
         worker = self._runner
         if self._stand_in is not None:
             self._submit(
@@ -345,11 +345,8 @@ class LocalRunner:
         module = source.module if isinstance(source, Candidate) else source
         builder = self._builders[0]
         self._settle(builder)
-        func = single_function(module)
-        name = str(func.attrs.get("global_symbol", "main"))
-        reply = builder.run(
-            _JOBS + "build", func, self.target, name, limit=self.options.build_timeout
-        )
+        func, limit = single_function(module), self.options.build_timeout
+        reply = builder.run(_JOBS + "build", func, self.target, limit=limit)
         if reply.kind != "value":
             return Outcome(_BUILD_STATUS[reply.kind], message=_reason(reply))
         compiled: Compiled = reply.value
@@ -399,7 +396,6 @@ class _Batch:
         except MeasureError as error:
             self._end(number, Outcome(Status.BUILD_ERROR, message=str(error)))
             return
-        name = str(func.attrs.get("global_symbol", "main"))
 
         def then(reply: Reply) -> None:
             if reply.kind == "value":
@@ -409,8 +405,7 @@ class _Batch:
             message = _reason(reply)
             self._end(number, Outcome(status, message=message, build_seconds=reply.seconds))
 
-        limit = owner.options.build_timeout
-        owner._submit(builder, then, limit, "build", func, owner.target, name)
+        owner._submit(builder, then, owner.options.build_timeout, "build", func, owner.target)
 
     def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
         owner, o = self._owner, self._owner.options

@@ -283,11 +283,10 @@ class TaskRun:
             Candidate(first + n, partial(getattr, one, "module"), one.key)
             for n, one in enumerate(chosen)
         ]
-        by_index = {c.index: one for c, one in zip(candidates, chosen, strict=True)}
 
         def ended(candidate: Candidate, outcome: Outcome) -> None:
             with uninterrupted():
-                self._note(candidate, by_index[candidate.index], outcome)
+                self._note(candidate, chosen[candidate.index - first], outcome)
 
         return self.runner.measure(candidates, ended)
 

@@ -12,7 +12,7 @@ from metasched.measure.jobs import agree, baseline, expect, interleave, trial
 __all__ = ["agree", "baseline", "build", "expect", "interleave", "trial"]
 
 
-def build(func, target, name, parallel=True):
+def build(func, target, parallel=True):
     """Compile, or abort, hang, raise, or print for ever before."""
     fault = func.attrs.get("fault")
     if fault == "abort":
@@ -24,4 +24,4 @@ def build(func, target, name, parallel=True):
         raise BuildError("refused on purpose")
     if fault == "noise":
         os.write(1, b"x" * 100_000)
-    return jobs.build(func, target, name, parallel)
+    return jobs.build(func, target, parallel)

@@ -48,7 +48,7 @@ def test_only_rows_that_conflict_get_room():
 def test_results_are_the_same_bits():
     func, target, fds = parse(TWO_STAGES), Target.native(), []
     for program in (func, padded(func)):
-        compiled = build(program, target, "f", parallel=False)
+        compiled = build(program, target, parallel=False)
         task = make_task(func, compiled.signature, key="k").with_normal_data()
         assert task.arrays[0].strides == (768, 256, 1)  # what candidates get
         fds.append(os.memfd_create("test"))
