@@ -425,12 +425,10 @@ def _final(
     if default_seconds is not None and all(one.key != run.default.key for one in near):
         near.append(run.default)
     again = _times_in_turns(run, runner, near) if len(near) > 1 else {}
-    finalists = sorted(
-        ((one, again[one.key]) for one in near if again), key=lambda pair: pair[1]
-    )
+    finalists = sorted(((one, again[one.key]) for one in near if again), key=lambda pair: pair[1])
     default_seconds = again.get(run.default.key, default_seconds)
     for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
-        outcome = runner.verify(one.module)
+        outcome = runner.verify(one.candidate())
         if outcome.ok:
             return (one, seconds), default_seconds
         why = f"{outcome.status.value}: {outcome.message}"
@@ -445,7 +443,7 @@ def _times_in_turns(
     took = len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
     rounds = int(min(40, max(10, _FINAL_SECONDS * run.progress.trials / took)))
     try:
-        turns = runner.interleave([one.module for one in programs], rounds)
+        turns = runner.interleave([one.candidate() for one in programs], rounds)
     except MeasureError as error:
         text = f"{run.name}: the winner was not timed again beside the default: {error}"
         warnings.warn(text, stacklevel=5)

@@ -49,7 +49,7 @@ class TimingPlan:
     Attributes:
         sample_ms: a sample makes as many calls as fill this time.
         samples: how many at most.
-        budget_ms: total time of the samples, about; at least three are taken if each fits.
+        budget_ms: total time of the samples, about; at least three are taken if one fits, else one.
         best: seconds of the best candidate so far, 0 for none yet.
         slower: one whose fastest sample is more than that many times slower than the best gets two
             samples, at the square of it one; one that is slower at all, three.
@@ -236,11 +236,10 @@ def _bench(task: Task, fd: int) -> _Bench:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the unscheduled program gave: the task, the program and its times."""
+    """What the unscheduled program gave: the task, the program and its time."""
 
     task: Task
     program: Compiled
-    build_seconds: float
     seconds: float
 
 
@@ -257,13 +256,11 @@ def baseline(
     One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
     the moment the program is built.
     """
-    start = time.perf_counter()
     compiled = build(stand_in or padded(func), target, parallel=stand_in is not None)
-    built = time.perf_counter() - start
     task = make_task(func, compiled.signature, **settings)
     _resize(fd, shared_size(task))
     task, seconds = expect(task, fd, compiled)
-    return Baseline(task, compiled, built, seconds)
+    return Baseline(task, compiled, seconds)
 
 
 def _resize(fd: int, size: int) -> None:
@@ -387,7 +384,8 @@ def _samples(
     estimate = warm_up * calls
     if estimate > 4 * plan.budget_ms * 1e-3:
         return (min(first, warm_up),)
-    count = max(3, min(plan.samples, int(plan.budget_ms * 1e-3 / estimate)))
+    fitting = int(plan.budget_ms * 1e-3 / estimate)
+    count = max(3, min(plan.samples, fitting)) if fitting else 1
     samples = [] if begun or calls > 1 else [warm_up]
     while len(samples) < count:
         limit = plan.slower ** max(0, 3 - len(samples)) * plan.best

@@ -28,6 +28,7 @@ from metasched.target import Target
 _JOBS = "metasched.measure.jobs:"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
+_KEPT = 64  # programs that need not be built again when the best are compared at the end
 _SPIN = "3000"
 """Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 sleeps. The default is milliseconds: where another process has taken the core of the thread that is
@@ -83,6 +84,7 @@ class LocalRunner:
         self._written: Baseline | None = None  # what the unscheduled program gave,
         self._quick: Baseline | None = None  # and what stands in for it
         self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
+        self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
         self._then: dict[Worker, Callable[[Reply], None]] = {}
         threads = {"OMP_NUM_THREADS": str(self.options.threads)} if self.options.threads else {}
         if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
@@ -289,12 +291,8 @@ class LocalRunner:
                 f"{reply.value}"
             )
             raise StandInError(self._failure)
-        found = self._written
-        assert found is not None
-        self._baseline = Outcome(
-            Status.OK, (found.seconds,), build_seconds=found.build_seconds,
-            run_seconds=found.seconds,
-        )  # fmt: skip
+        assert self._written is not None
+        self._baseline = Outcome(Status.OK, (self._written.seconds,))
 
     def _fail(self, reason: str) -> NoReturn:
         self._failure = reason
@@ -342,6 +340,8 @@ class LocalRunner:
                 worker.close(grace=0.0)
 
     def _build_now(self, source: Candidate | IRModule) -> Compiled | Outcome:
+        if isinstance(source, Candidate) and source.key in self._kept:
+            return self._kept[source.key][1]
         module = source.module if isinstance(source, Candidate) else source
         builder = self._builders[0]
         self._settle(builder)
@@ -416,7 +416,12 @@ class _Batch:
                 # Not a kernel's own doing: killed from outside, or for memory. Once more.
                 self._built.appendleft((number, compiled, built, tries + 1))
                 return
-            self._end(number, outcome_of(reply, built), feed=True)
+            outcome, kept = outcome_of(reply, built), owner._kept
+            if outcome.ok:
+                kept[self._candidates[number].key] = outcome.median, compiled
+            if len(kept) > _KEPT:
+                del kept[max(kept, key=lambda key: kept[key][0])]
+            self._end(number, outcome, feed=True)
 
         task, fd = owner._tasks[False], owner._memory[False]
         owner._submit(owner._runner, then, owner._run_limit(), "trial", task, fd, compiled, plan)

@@ -14,6 +14,7 @@ from metasched.cost.features import features
 from metasched.errors import TuneError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.measure.candidate import Candidate
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
@@ -68,6 +69,10 @@ class Individual:
     def module(self) -> IRModule:
         """The scheduled program."""
         return self.schedule.mod
+
+    def candidate(self, index: int = 0) -> Candidate:
+        """What a runner measures; the program is made when its turn comes."""
+        return Candidate(index, lambda: self.module, self.key)
 
     @property
     def vector(self) -> np.ndarray[Any, Any]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from metasched.analysis.flops import flops
@@ -279,10 +278,7 @@ class TaskRun:
 
     def _measure(self, chosen: Sequence[Individual]) -> list[Outcome]:
         first = self.progress.trials
-        candidates = [
-            Candidate(first + n, partial(getattr, one, "module"), one.key)
-            for n, one in enumerate(chosen)
-        ]
+        candidates = [one.candidate(first + n) for n, one in enumerate(chosen)]
 
         def ended(candidate: Candidate, outcome: Outcome) -> None:
             with uninterrupted():

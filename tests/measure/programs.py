@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.equal import structural_hash
 from metasched.ir.expr import FALSE, TRUE, Expr, Var, add, as_expr, mul
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import call
@@ -110,9 +111,10 @@ def failing() -> Stmt:
     return AssertStmt(FALSE, "never true")
 
 
-def candidate(func: PrimFunc, index: int = 0) -> Candidate:
-    """A candidate with a key of its own."""
-    return Candidate(index, IRModule.of(func), f"key{index}")
+def candidate(func: PrimFunc, index: int = 0, key: str = "") -> Candidate:
+    """A candidate with its key, or another one."""
+    module = IRModule.of(func)
+    return Candidate(index, module, key or structural_hash(module))
 
 
 def add_expr(a: Expr, b: Expr) -> Expr:

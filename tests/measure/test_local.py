@@ -29,6 +29,7 @@ from metasched.ir.expr import EQ, Var, as_expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import call
 from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
+from metasched.ir.visit import fresh_copy
 from metasched.lower.packing import PREPROC
 from metasched.measure.candidate import Status
 from metasched.measure.local import LocalRunner
@@ -185,6 +186,18 @@ def test_interleaving_and_verification(runner):
     assert runner.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
     assert runner.verify(candidate(scale(fault="raise"))).status is Status.BUILD_ERROR
     assert one(runner, scale()).ok
+
+
+def test_the_fastest_programs_are_not_built_again(runner, monkeypatch):
+    monkeypatch.setattr(local, "_KEPT", 1)
+    monkeypatch.setattr(runner, "_kept", {})
+    func = scale()
+    again = For.serial(Var("n"), 2000, fresh_copy(func.root.body))
+    quick, slow = candidate(func), candidate(scale_with(func, *func.params, again), 1)
+    assert [o.status for o in runner.measure([quick, slow])] == [Status.OK] * 2
+    assert list(runner._kept) == [quick.key]
+    monkeypatch.setattr(runner, "_builders", [])
+    assert len(runner.interleave([quick, quick], rounds=2)) == 2 and runner.verify(quick).ok
 
 
 def test_verification_is_prepared_in_the_background(monkeypatch):

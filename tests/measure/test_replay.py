@@ -17,7 +17,7 @@ BAD = Outcome(Status.RUN_CRASH, message="SIGSEGV")
 
 def test_known_keys_unknown_keys_and_a_cost_function():
     runner = ReplayRunner({"key0": GOOD, "key1": BAD})
-    asked = [candidate(scale(), n) for n in range(3)]
+    asked = [candidate(scale(), n, f"key{n}") for n in range(3)]
     seen = []
     outcomes = runner.measure(asked, lambda c, o: seen.append(c.key))
     assert outcomes[:2] == [GOOD, BAD] and outcomes[2].status is Status.NOT_RECORDED
@@ -32,7 +32,7 @@ def test_known_keys_unknown_keys_and_a_cost_function():
 
 def test_recorded_table_round_trip(tmp_path):
     recorder = RecordingRunner(ReplayRunner({"key0": GOOD, "key1": BAD}))
-    asked = [candidate(scale(), n) for n in range(2)]
+    asked = [candidate(scale(), n, f"key{n}") for n in range(2)]
     first = recorder.measure(asked)
     recorder.save(tmp_path / "table.json")
     assert ReplayRunner.load(tmp_path / "table.json").measure(asked) == first

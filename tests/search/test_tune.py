@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -312,7 +313,8 @@ def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
 
 def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypatch):
     a, b, c, far, default = (
-        SimpleNamespace(key=name, module=name) for name in ("a", "b", "c", "far", "default")
+        SimpleNamespace(key=name, candidate=partial(str, name))
+        for name in ("a", "b", "c", "far", "default")
     )
     ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (far, 2.0), (default, 9.0)]
     run = SimpleNamespace(
@@ -325,12 +327,12 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
         wrong: ClassVar = {"b"}
         options = SimpleNamespace(sample_ms=5.0)
 
-        def interleave(self, modules, rounds):
-            assert modules == ["a", "b", "c", "default"] and rounds == 10
-            return [(timed[m],) for m in modules]
+        def interleave(self, candidates, rounds):
+            assert candidates == ["a", "b", "c", "default"] and rounds == 10
+            return [(timed[c],) for c in candidates]
 
-        def verify(self, module):
-            return Outcome(Status.WRONG_RESULT if module in self.wrong else Status.OK)
+        def verify(self, candidate):
+            return Outcome(Status.WRONG_RESULT if candidate in self.wrong else Status.OK)
 
     with pytest.warns(UserWarning, match="f: a fast candidate was refused at last: wrong_result"):
         assert _final(run, Final(), 9.0) == ((c, 1.1), 8.0)
