@@ -1,0 +1,484 @@
+"""The fuzz of the space: odd programs, random candidates, several processors, fenced memory.
+
+A case is a number: it chooses an operator (of `metasched.workloads`, of `space.chains` or a random
+program), an odd shape, the features of a processor, and a few candidates of the default space,
+drawn at random, mutated and crossed. Each candidate is compiled and run twice, on arrays that end
+and that begin at a page that cannot be touched, results poisoned, temporary buffers fenced and
+poisoned as well; tiny ones are interpreted too, with their regions checked. All must compute what
+NumPy does.
+
+    python -m tests.space.fuzz --cases 2000        a long run; failures are made smaller and printed
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import ctypes
+import json
+import math
+import mmap
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from space.chains import CHAINS
+from strategies import random_func
+
+from metasched.codegen import load
+from metasched.errors import ScheduleError
+from metasched.ir.dtype import DType
+from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
+from metasched.measure.arena import poison
+from metasched.measure.data import Array, Task, compare, fill, make_task
+from metasched.mutate import default_mutators
+from metasched.mutate.base import mutate
+from metasched.mutate.crossover import crossover
+from metasched.postproc import default_postprocs, run_postprocs
+from metasched.runtime.build import build
+from metasched.schedule.rng import Rng, derive_seed
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.script import script
+from metasched.space.defaults import default_modules
+from metasched.space.generate import SpaceGenerator
+from metasched.target import Target
+from metasched.workloads import get, names
+from metasched.workloads.workload import Workload
+
+CANDIDATES = 4  # of each case
+MOST = 4e5  # operations of a program
+TINY = 6000  # operations, and ten for each element, of a program that is interpreted too
+EXTENTS = (1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 19, 24, 31, 32, 33, 37, 48, 63, 64, 65,
+           97, 127, 128, 130)  # fmt: skip
+SMALL = {  # what parameters of these names are drawn from
+    "kernel": (1, 2, 3, 3, 4, 5), "stride": (1, 1, 2, 3), "pad": (0, 1, 1, 2, 3),
+    "dilation": (1, 2, 3), "groups": (1, 2, 3, 4), "pool": (1, 2, 3), "kind": tuple(range(7)),
+    "batch": (1, 1, 2, 3), "heads": (1, 2, 3, 5),
+}  # fmt: skip
+RANDOM = "random"
+OPERATORS: dict[str, Workload | None] = {
+    **{name: get(name) for name in names()}, **{w.name: w for w in CHAINS}, RANDOM: None
+}  # fmt: skip
+
+
+def targets() -> dict[str, Target]:
+    """Processors whose code this machine runs: other features, cores, caches and vector widths."""
+    native = Target.native()
+    made = {"native": native}
+    for mcpu in ("x86-64", "nehalem", "haswell", "skylake-avx512", "znver4", "sapphirerapids"):
+        for cores in (1, 2, 6):
+            target = Target.of({"kind": "cpu", "mcpu": mcpu, "num_cores": cores})
+            if native.supports(target) is None:
+                made[f"{mcpu}/{cores}"] = target
+    made["narrow"] = replace(native, vector_bits=min(256, native.vector_bits))
+    made["small caches"] = replace(native, l1_bytes=16 << 10, l2_bytes=64 << 10, num_cores=3)
+    return made
+
+
+TARGETS = targets()
+
+
+class Broken(Exception):
+    """A candidate breaks a promise; `kind` groups failures of one sort."""
+
+    def __init__(self, kind: str, detail: str, sch: Schedule | None = None) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.sch = kind, sch
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and a processor; `seed` draws the candidates and the data."""
+
+    seed: int
+    operator: str
+    shape: tuple[int, ...]
+    target: str
+    constant: bool = False
+
+    def func(self) -> PrimFunc:
+        """The program; ValueError for a shape that makes none."""
+        work = OPERATORS[self.operator]
+        if work is None:
+            return random_func(random.Random(self.shape[0]))
+        return work.func(self.shape, constant_weights=self.constant)
+
+    def cost(self) -> float:
+        """Operations, roughly."""
+        work = OPERATORS[self.operator]
+        return 1000.0 if work is None else work.flops(self.shape)
+
+
+@dataclass
+class Tally:
+    """What a run did: candidates that ran and that were rejected, by operator."""
+
+    ran: collections.Counter[str] = field(default_factory=collections.Counter)
+    rejected: collections.Counter[str] = field(default_factory=collections.Counter)
+    reasons: collections.Counter[str] = field(default_factory=collections.Counter)
+    modules: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, other: dict[str, dict[str, int]]) -> None:
+        for name, counts in other.items():
+            getattr(self, name).update(counts)
+
+
+def case_of(number: int) -> Case:
+    """Case n."""
+    rng = random.Random(number)
+    operator = rng.choice(list(OPERATORS))
+    work, target = OPERATORS[operator], rng.choice(list(TARGETS))
+    while True:
+        if work is None:
+            case = Case(number, operator, (rng.randrange(1 << 30),), target)
+            if all(b.constant_shape() is not None for b in case.func().buffers):
+                return case
+            continue
+        words = work.parameters.split()
+        shape = tuple(rng.choice(SMALL.get(w, EXTENTS)) for w in words)
+        case = Case(number, operator, shape, target, bool(work.weights) and rng.random() < 0.2)
+        try:
+            if case.cost() <= MOST:
+                sizes = [math.prod(b.constant_shape() or ()) for b in case.func().buffers]
+                if max(sizes) <= MOST / 4:
+                    return case
+        except ValueError:
+            pass  # a kernel larger than its input, channels that groups do not divide
+
+
+# -- candidates ------------------------------------------------------------------------------------
+
+
+def candidates(case: Case, func: PrimFunc, tally: Tally, count: int) -> Iterator[Schedule]:
+    """Candidates of the default space that survive their postprocs."""
+    target, rng = TARGETS[case.target], Rng(derive_seed(case.seed, 0))
+    generator = SpaceGenerator(default_modules(target))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spaces = generator.generate(func, target)
+    for failure in generator.failures:
+        tally.modules[f"{failure.module} on {failure.block}: {failure.message}"] += 1
+        if not failure.refused:
+            raise Broken("module", f"{failure.module} on {failure.block}: {failure.message}")
+    base = Schedule(func, seed=0, check=False)
+    made: list[Trace] = []
+    for number in range(count):
+        sch = base.copy()
+        sch.state.rng.state = derive_seed(case.seed, 1, number)
+        trace, how = rng.choice(spaces), "fresh"
+        if number >= 2 and made:
+            trace, how = _descendant(made, rng, target), "repair"
+        try:
+            trace.apply(sch, decisions=how)
+            made.append(sch.trace)
+            run_postprocs(sch, target, default_postprocs(target))
+        except ScheduleError as error:
+            tally.rejected[case.operator] += 1
+            tally.reasons[f"{case.operator} {error.primitive}: {error.reason}"] += 1
+            continue
+        except Exception as error:
+            raise Broken(f"space {type(error).__name__}", str(error), sch) from error
+        yield sch
+
+
+def _descendant(made: Sequence[Trace], rng: Rng, target: Target) -> Trace:
+    """A mutant, or a cross of two."""
+    found = crossover(made[0], made[-1], rng) if rng.random() < 0.4 else None
+    for _ in range(0 if found else rng.choice(range(1, 6))):
+        found = mutate(found or made[-1], default_mutators(target), rng, target) or found
+    return found or made[-1]
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_PAGE = mmap.PAGESIZE
+
+
+class Fenced:
+    """Memory that ends (or begins) where a page begins (or ends) that cannot be touched."""
+
+    def __init__(self, size: int, at_end: bool = True) -> None:
+        inside = max(1, -(-size // _PAGE)) * _PAGE
+        self.whole = inside + 2 * _PAGE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self.base = _LIBC.mmap(None, self.whole, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        self.start = self.base + _PAGE + (inside - size if at_end else 0)
+        self.size, self.slack = size, inside - size
+        self.canary = self.base + _PAGE if at_end else self.start + size
+        ctypes.memset(self.base, 0xFF, self.whole)
+        for page in (self.base, self.base + self.whole - _PAGE):
+            assert _LIBC.mprotect(page, _PAGE, 0) == 0
+
+    def array(self, like: np.ndarray) -> np.ndarray:
+        """The memory as an array."""
+        raw = (ctypes.c_uint8 * self.size).from_address(self.start)
+        return np.frombuffer(raw, np.uint8).view(like.dtype).reshape(like.shape)
+
+    def touched(self) -> bool:
+        """Whether what lies beside the memory was written."""
+        return ctypes.string_at(self.canary, self.slack).strip(b"\xff") != b""
+
+    def free(self) -> None:
+        _LIBC.munmap(self.base, self.whole)
+
+
+_HEAP: dict[int, Fenced] = {}
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+def _allocate(align: int, size: int) -> int:
+    # Of what a kernel asks for, at least the last 64 bytes are to spare.
+    fenced = Fenced(size - 64)
+    assert align == 64 and fenced.start % 64 == 0
+    _HEAP[fenced.start] = fenced
+    return fenced.start
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _free(pointer: int | None) -> None:
+    if pointer:
+        _HEAP.pop(pointer).free()
+
+
+@contextmanager
+def fenced_heap() -> Iterator[None]:
+    """Kernels that are linked inside get their temporary buffers fenced, and filled with NaN."""
+    real = load._address
+    own = {"aligned_alloc": _allocate, "free": _free}
+
+    def address(symbol: str) -> int:
+        found = own.get(symbol)
+        return real(symbol) if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+
+    load._address = address
+    try:
+        yield
+    finally:
+        load._address = real
+
+
+def expected(case: Case, func: PrimFunc, task: Task) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The arguments before a call, and those after it, by NumPy or the interpreter."""
+    given = [
+        fill(a, task, n) if a.initial else _poisoned(a) for n, a in enumerate(task.arrays)
+    ]  # fmt: skip
+    after = [a.copy() for a in given]
+    work = OPERATORS[case.operator]
+    if work is None:
+        run(func, *after)
+    else:
+        inputs = given if task.arrays[-1].initial else given[:-1]
+        with np.errstate(all="ignore"):
+            found = work.reference(case.shape, *inputs)
+        assert found.shape == given[-1].shape, (found.shape, given[-1].shape)
+        after[-1] = found.astype(given[-1].dtype)
+    return given, after
+
+
+def _poisoned(array: Array) -> np.ndarray:
+    dtype = DType(array.dtype).numpy
+    raw = np.full(dtype.itemsize, poison(array.dtype), np.uint8)
+    return np.full(array.shape, raw.view(dtype)[0])
+
+
+def check(case: Case, sch: Schedule, data: tuple[Task, Any, Any]) -> None:
+    """Run a candidate; raises Broken when it is wrong."""
+    task, given, after = data
+    try:
+        with fenced_heap():
+            kernel = build(sch, TARGETS[case.target])
+    except Exception as error:
+        raise Broken(f"build {type(error).__name__}", str(error), sch) from error
+    for at_end in (True, False):
+        fences = [Fenced(a.nbytes, at_end) for a in given]
+        arrays = [f.array(a) for f, a in zip(fences, given, strict=True)]
+        for array, value in zip(arrays, given, strict=True):
+            array[...] = value
+        try:
+            arguments = list(arrays)
+            for position, _, _ in kernel.signature.packed:
+                arguments[position] = None
+            if kernel.signature.packed:
+                weights = [arrays[p] for p, _, _ in kernel.signature.packed]
+                packed = kernel.pack(*weights)
+                packed = packed if isinstance(packed, tuple) else (packed,)
+                for (position, _, _), array in zip(kernel.signature.packed, packed, strict=True):
+                    arguments[position] = array
+            kernel(*arguments)
+        except Exception as error:
+            raise Broken(f"call {type(error).__name__}", str(error), sch) from error
+        _compare(task, arrays, after, sch, "compiled")
+        for array, fence in zip(task.arrays, fences, strict=True):
+            if fence.touched():
+                raise Broken("fence", f"memory beside {array.name} was written", sch)
+            fence.free()
+        if _HEAP:
+            raise Broken("leak", f"{len(_HEAP)} temporary buffers were not freed", sch)
+    if case.cost() + 10 * sum(a.size for a in given) <= TINY and not kernel.signature.packed:
+        got = [a.copy() for a in given]
+        try:
+            run(sch.mod, *got, seed=case.seed, check_regions=True)
+        except Exception as error:
+            raise Broken(f"interpreter {type(error).__name__}", str(error), sch) from error
+        _compare(task, got, after, sch, "interpreted")
+
+
+def _compare(task: Task, got: Any, after: Any, sch: Schedule, how: str) -> None:
+    for array, a, b in zip(task.arrays, got, after, strict=True):
+        wrong, _ = compare(array, a, b, task.exact)
+        if wrong:
+            raise Broken(f"{how} result", wrong, sch)
+
+
+def play(case: Case, tally: Tally, count: int = CANDIDATES) -> None:
+    """Check the candidates of a case; raises Broken."""
+    func = case.func()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        signature = build(replace_weights(func)).signature
+    task = make_task(func, signature, key="fuzz", seed=case.seed)
+    if case.seed % 4 == 3:
+        task = task.with_normal_data()
+    data = (task, *expected(case, func, task))
+    for sch in candidates(case, func, tally, count):
+        check(case, sch, data)
+        tally.ran[case.operator] += 1
+
+
+def replace_weights(func: PrimFunc) -> PrimFunc:
+    """The function with all arguments as they are written."""
+    return PrimFunc(func.params, func.body)
+
+
+# -- a long run ------------------------------------------------------------------------------------
+
+
+def failure_of(case: Case) -> Broken | None:
+    """What a case breaks, None when it is fine or no program."""
+    try:
+        play(case, Tally())
+    except Broken as error:
+        return error
+    except ValueError:
+        pass
+    return None
+
+
+def shrink(case: Case, kind: str, limit: float = 60.0) -> Case:
+    """A smaller shape, and another seed, that fails in the same way."""
+    end = time.monotonic() + limit
+    best, changed = case, OPERATORS[case.operator] is not None
+    while changed:
+        changed = False
+        for axis, size in enumerate(best.shape):
+            for smaller in sorted({1, 2, 3, size // 2, size - 1} - {0}):
+                shape = (*best.shape[:axis], smaller, *best.shape[axis + 1 :])
+                for seed in (best.seed, 0, 1, 2):
+                    if smaller >= size or time.monotonic() > end:
+                        break
+                    try:
+                        found = failure_of(replace(best, shape=shape, seed=seed))
+                    except Exception:
+                        found = None
+                    if found is not None and found.kind == kind:
+                        best, changed = replace(best, shape=shape, seed=seed), True
+                        break
+                if changed:
+                    break
+    return best
+
+
+def report(case: Case, error: Broken) -> str:
+    """A failing case for a person."""
+    text = f"{case}\n{error}\n"
+    if error.sch is not None:
+        text += f"{error.sch.trace.simplified().as_python()}\n{script(error.sch.mod)}\n"
+    return text
+
+
+def inside(start: int, stop: int, seconds: float) -> None:
+    """Play cases and say so line by line; a case that takes a minute is killed."""
+    end = time.monotonic() + seconds
+    for number in range(start, stop):
+        if time.monotonic() > end:
+            return
+        case, tally = case_of(number), Tally()
+        print(json.dumps({"case": number, "what": str(case)}), flush=True)
+        signal.alarm(120)
+        try:
+            play(case, tally)
+        except Broken as error:
+            print(json.dumps({"broken": f"case {number}\n{report(case, error)}"}), flush=True)
+            signal.alarm(300)
+            small = shrink(case, error.kind)
+            found = failure_of(small) or error
+            if small != case:
+                print(json.dumps({"broken": f"smaller\n{report(small, found)}"}), flush=True)
+        print(json.dumps({"tally": vars(tally)}), flush=True)
+
+
+def main() -> int:
+    """Play so many cases in child processes and print what happened."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seconds", type=float, default=1e9, help="time after which to stop")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        inside(options.start, options.start + options.cases, options.seconds)
+        return 0
+    tally, failed, number = Tally(), 0, options.start - 1
+    stop, began = options.start + options.cases, time.monotonic()
+    while number + 1 < stop:
+        left = options.seconds - (time.monotonic() - began)
+        if left <= 0:
+            break
+        words = [sys.executable, __file__, "--inside", "--start", str(number + 1)]
+        words += ["--cases", str(stop - number - 1), "--seconds", str(left)]
+        what = ""
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+            for line in child.stdout or ():
+                said = json.loads(line)
+                number, what = said.get("case", number), said.get("what", what)
+                tally.add(said.get("tally", {}))
+                if "broken" in said:
+                    failed += 1
+                    print(f"{'=' * 80}\n{said['broken']}", flush=True)
+        if child.returncode:
+            failed += 1
+            print(f"{'=' * 80}\nended by {child.returncode}: {what}", flush=True)
+        else:
+            break
+    cases = number + 1 - options.start
+    print(f"{cases} cases, {tally.ran.total()} candidates ran, {failed} failures")
+    for name in sorted(tally.ran | tally.rejected):
+        ran, lost = tally.ran[name], tally.rejected[name]
+        print(f"{name:22}{ran:7}{ran / max(1, ran + lost):8.1%}")
+    for counts in (tally.reasons, tally.modules):
+        for what, count in counts.most_common(20):
+            print(f"{count:6} {what}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""A short run of the fuzz of the space; METASCHED_FUZZ_CASES asks for a longer one."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from space.fuzz import RANDOM, Broken, Case, Tally, case_of, check, play, report
+
+from metasched.measure.data import make_task
+from metasched.runtime.build import build
+from metasched.script import parse
+
+CASES = int(os.environ.get("METASCHED_FUZZ_CASES", "0"))
+WRONG = """
+@T.prim_func
+def main(A: T.Buffer((5,), "float32"), C: T.Buffer((5,), "float32")):
+    for i in range(5):
+        C[i] = A[i]
+        if i == 3:
+            {more}
+"""
+
+
+def test_candidates_of_odd_programs_compute_the_same() -> None:
+    tally = Tally()
+    for number in range(CASES) if CASES else (0, 7, 12):
+        case = case_of(number)
+        try:
+            play(case, tally, 2 if not CASES else 4)
+        except Broken as error:
+            pytest.fail(report(case, error), pytrace=False)
+    assert tally.ran.total() >= max(6, 3 * CASES) and not tally.modules
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [("C[i] = A[i] + T.float32(1)", "compiled result"), ("C[i - 4] = A[i]", "fence")],
+)
+def test_a_program_that_is_wrong_is_seen(more: str, kind: str) -> None:
+    func = parse(WRONG.format(more=more))
+    task = make_task(func, build(func).signature, key="wrong")
+    a = np.arange(5, dtype="float32")
+    with pytest.raises(Broken) as caught:
+        check(Case(0, RANDOM, (0,), "native"), func, (task, [a, a * 0], [a, a]))
+    assert caught.value.kind == kind
