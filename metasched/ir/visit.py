@@ -290,7 +290,7 @@ def fresh_copy(stmt: Stmt, fresh_var: Callable[[Var], Var] | None = None) -> Stm
         if isinstance(node, Block):
             iters = tuple(IterVar(rename(v.var), v.dom, v.kind) for v in node.iter_vars)
             return evolve(node, iter_vars=iters, token=BlockToken())
-        return None
+        return None if node.stmts else evolve(node)
 
     return transform(stmt, on_stmt, lambda e: renamed.get(e) if isinstance(e, Var) else None)
 

@@ -14,6 +14,7 @@ from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, For
 from metasched.ir.verify import verify
+from metasched.ir.visit import fresh_copy, map_body
 from metasched.schedule import primitives as p
 from metasched.schedule.constraint import solve
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
@@ -49,6 +50,16 @@ def _verify_once(func: PrimFunc) -> None:
         func.body.facts["well_formed"] = parts
 
 
+def _apart(module: IRModule) -> IRModule:
+    """`module` with functions that are one object each its own: a handle is an identity."""
+    bodies = set()
+    for name, func in module.items():
+        if func.body in bodies:
+            module = module.with_func(name, map_body(func, fresh_copy))
+        bodies.add(func.body)
+    return module
+
+
 class Schedule:
     """A program being transformed.
 
@@ -74,7 +85,7 @@ class Schedule:
         check: bool | None = None,
         debug_mask: str | int = "none",
     ) -> None:
-        module = IRModule.of(mod)
+        module = _apart(IRModule.of(mod))
         for func in module.values():
             _verify_once(func)
         self.seed = secrets.randbits(62) if seed is None else seed

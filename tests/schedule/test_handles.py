@@ -11,6 +11,7 @@ from schedule.programs import convolution, elementwise, fan_out, matmul, matmul_
 from schedule.test_blocks import start
 
 from metasched.errors import ScheduleError, VerifyError
+from metasched.ir.equal import structural_equal
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import evolve
 from metasched.schedule.handles import BlockRV, LoopRV
@@ -211,3 +212,14 @@ def test_errors_show_the_place_and_a_hint() -> None:
 def test_get_needs_a_number() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     check_refused(sch, lambda: sch.get(sch.mod["main"].params[0]), "not-a-number", "number")
+
+
+def test_a_function_that_stands_twice_in_a_module_is_two() -> None:
+    for func in (matmul, fan_out):
+        sch = Schedule({"a": func, "b": func}, check=True)
+        name = [r.block.name for r in sch.state.index.blocks.values()][1]
+        for where in "ab":
+            block = sch.get_block(name, func_name=where)
+            sch.split(sch.get_loops(block)[0], [None, 2])
+        assert structural_equal(sch.mod["a"], sch.mod["b"])
+        assert not structural_equal(sch.mod["a"], func)
