@@ -160,7 +160,7 @@ def make_task(
             shape = tuple(extent_value(e, numbers) for e in arg.shape)
             strides = tuple(extent_value(e, numbers) for e in arg.strides)
         except KeyError as error:
-            raise MeasureError(f"the extent {error} has no value: give it in `extents`") from None
+            raise _unknown(str(error)) from None
         if not buffer.strides:  # those of the function compiled may be padded
             strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
         initial = not arg.written or reads_before_writing(func, buffer)
@@ -194,9 +194,17 @@ def _values(signature: Signature, given: Mapping[str, float]) -> dict[str, float
             values[param.name] = given.get(param.name, 1 if param.dtype == "bool" else 2)
     for symbol in signature.symbols:
         if symbol not in given:
-            raise MeasureError(f"the extent {symbol!r} has no value: give it in `extents`")
+            raise _unknown(repr(symbol))
         values[symbol] = given[symbol]
     return values
+
+
+def _unknown(symbol: str) -> MeasureError:
+    return MeasureError(
+        f"the extent {symbol} has no value, so there is no size to measure at: write the function "
+        "with a number for it, or let `runner` of tune make a metasched.measure.local.LocalRunner "
+        f"with options=MeasureOptions(extents={{{symbol}: 1024}})"
+    )
 
 
 def inexact_reason(func: PrimFunc) -> str:
