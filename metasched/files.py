@@ -7,6 +7,15 @@ import os
 import tempfile
 from pathlib import Path
 
+from metasched.errors import MetaschedError
+
+
+def path_of(given: object, what: str, error: type[MetaschedError]) -> Path:
+    """What was given as a path; `error` where it is none."""
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    raise error(f"{what} is a path, not {type(given).__name__}")
+
 
 def atomic_write(path: str | Path, data: bytes | str, *, mode: int | None = None) -> None:
     """Replace `path` with `data`; on any failure the old file stays as it was.

@@ -208,8 +208,8 @@ def tune_tasks(
         trials: limit of each task; total_trials: of all together in this run.
     """
     funcs, weights = _checked_tasks(tasks), weights or {}
-    if time_limit is not None and not time_limit >= 0:
-        raise TuneError(f"time_limit is {time_limit}; it must be 0 seconds or more")
+    if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit >= 0):
+        raise TuneError(f"time_limit is {time_limit!r}; it must be 0 seconds or more")
     for name in weights.keys() - funcs.keys():
         raise TuneError(f"{name!r} has a weight, but the tasks are {', '.join(funcs)}")
     c = config.load(

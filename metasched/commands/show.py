@@ -9,6 +9,7 @@ from typing import Any
 from metasched.commands.names import HELP
 from metasched.commands.source import add_source, add_target, load
 from metasched.database.record import TraceFile
+from metasched.errors import MetaschedError
 from metasched.report.tables import duration
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
@@ -29,7 +30,11 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
+    if arguments.target is not None and arguments.what == "script":
+        raise MetaschedError("--target is for --what llvm and --what asm; a script is for all")
     if arguments.program.endswith(".json"):
+        if arguments.what != "script":
+            raise MetaschedError(f"--what {arguments.what} is of a program; build the trace first")
         stored = TraceFile.load(arguments.program)
         steps = Trace.from_json(json.dumps(stored.trace)).as_python()
         if arguments.json:

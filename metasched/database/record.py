@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from metasched.errors import DatabaseError, MetaschedError, TargetError, TraceError, TraceMiss
-from metasched.files import atomic_write
+from metasched.files import atomic_write, path_of
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
@@ -185,8 +185,9 @@ class TraceFile(Measured):
     @classmethod
     def load(cls, path: str | Path) -> TraceFile:
         """Read a trace file. Raises TraceError with the file, the position and the field."""
+        place = path_of(path, "a trace file", cls.ERROR)
         try:
-            raw = Path(path).read_bytes()
+            raw = place.read_bytes()
         except OSError as error:
             raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
         return cls.from_json(raw, source=str(path))

@@ -16,7 +16,7 @@ from metasched.ir.func import PrimFunc
 from metasched.report.bandwidth import measured_bandwidth
 from metasched.report.history import History, read_history
 from metasched.report.svg import Axis, Point, Series, chart
-from metasched.report.tables import duration
+from metasched.report.tables import duration, ending
 from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
 from metasched.script.printer import script
@@ -181,7 +181,7 @@ def _summary(c: Chapter, machine: Machine) -> str:
     head = ("what", "time", "GFLOP/s", "of peak", "its time over the best")
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in h.phases.items())
     failed = sum(not t.ok for t in h.trials)
-    ended = f"; ended by {h.ended}" if h.ended else ""
+    ended = f"; {ending(h.ended)}" if h.ended else ""
     told = f"{len(h.trials)} trials, {failed} failed{ended}. {spent}"
     return f"{_table(head, rows)}<p>{escape(told)}</p>"
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from metasched.report.tables import duration
+from metasched.report.tables import duration, ending
 from metasched.search.observe import (
     Event,
     ModelNews,
@@ -112,7 +112,7 @@ class PlainProgress:
         elif isinstance(event, ModelNews):
             self._say(f"{event.task}: the cost model {event.text}")
         elif isinstance(event, TaskFinished):
-            self._say(f"{event.task}: ended ({event.reason}) after {event.elapsed:.1f} s")
+            self._say(f"{event.task}: ended ({ending(event.reason)}) after {event.elapsed:.1f} s")
 
     def _say(self, text: str) -> None:
         print(text, file=self.out, flush=True)

@@ -21,6 +21,12 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+def ending(reason: str) -> str:
+    """Why a search ended, in words."""
+    words = {"budget": "all are used", "time": "time is up", "exhausted": "no others are left"}
+    return words.get(reason, reason)
+
+
 def tune_data(
     result: TuneResult,
     shape: Sequence[int] | None,
@@ -91,7 +97,7 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
             lines.append(f"  {over:.2f} x NumPy ({duration(peer)}), timed in turns")
     where = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.phases.items())
     lines.append(f"  took      {result.wall_seconds:.1f} s: {where} (builds run beside the rest)")
-    lines.append(f"  trials    {result.trials}, {result.failed} failed; ended by {result.ended}")
+    lines.append(f"  trials    {result.trials}, {result.failed} failed; {ending(result.ended)}")
     lines += [f"  model     {note}" for note in result.notes]
     for status, (count, message) in result.failures.items():
         first = message.strip().splitlines()[0] if message.strip() else ""

@@ -18,6 +18,7 @@ from metasched import __version__, config
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import FIRST_ASSERT, BufferArg, Extent, ScalarArg, Signature
 from metasched.errors import ExportError
+from metasched.files import path_of
 from metasched.runtime.parallel import library_file
 from metasched.target import Target
 
@@ -62,8 +63,9 @@ def export(
 
     Raises ExportError naming the place and the reason.
     """
-    stem, place = name or compiled.symbol, Path(folder)
-    if Path(stem).name != stem or stem.startswith("."):
+    place = path_of(folder, "the folder of an export", ExportError)
+    stem = compiled.symbol if name is None else str(name)
+    if not stem or Path(stem).name != stem or stem.startswith("."):
         raise ExportError(f"{stem!r} is not a plain file name")
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ def from_json(text: str) -> tuple[Entry, ...]:
     """Read entries; TraceError says which step and field is wrong."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, TypeError) as error:
         raise TraceError(f"the trace is not JSON: {error}") from None
     if not isinstance(data, dict) or "schema" not in data:
         raise TraceError('the trace has no "schema" field')

@@ -55,6 +55,8 @@ class Trace:
 
         Raises ScheduleError when a step is refused, TraceError when an entry does not fit.
         """
+        if not hasattr(sch, "execute"):
+            raise TraceError(f"a trace is applied to a Schedule, not {type(sch).__name__}")
         trace = self.before_postproc() if without_postproc else self
         if any(rv in sch.state.table for e in trace.entries for rv in e.outputs):
             trace = trace.renamed()

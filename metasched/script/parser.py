@@ -121,6 +121,8 @@ def prim_func(
     """
 
     def read(fn: FunctionType) -> PrimFunc:
+        if not isinstance(fn, FunctionType):
+            raise ParseError(f"T.prim_func reads a function, not {type(fn).__name__}")
         source, node = source_of(fn)
         parser = FunctionReader(source, _captured(fn, sys._getframe(depth)), NAMESPACES)
         return parser.function(node, private=private, s_tir=s_tir)

@@ -260,6 +260,16 @@ def test_a_folder_without_a_run(cli, tmp_path):
     refused(cli("report", tmp_path / "none"), "there is no folder")
 
 
+def test_a_workload_that_the_database_has_not(cli, tuned):
+    ran = cli("db", tuned.folder, "--workload", "nothing")
+    refused(ran, "no workload starts with 'nothing'; there are gmm")
+
+
+def test_options_of_show_that_would_change_nothing(cli, tuned):
+    refused(cli("show", "gmm", "--target", "native"), "--target is for --what llvm and --what asm")
+    refused(cli("show", tuned.trace, "--what", "asm"), "--what asm is of a program")
+
+
 def test_a_limit_below_zero(cli, tuned):
     refused(cli("db", tuned.folder, "--limit", -1), "--limit -1: must be 0 or more")
 

@@ -121,7 +121,7 @@ def test_a_second_run_measures_nothing_again_and_its_text_says_everything(cli, t
     assert "4 known already" in ran.err
     for part in (
         "best ", "GFLOP/s", "of the measured FMA peak", "x default schedule",
-        "x unscheduled, serial", "search ", "trials    4, 0 failed; ended by budget", "trace     ",
+        "x unscheduled, serial", "search ", "trials    4, 0 failed; all are used", "trace     ",
     ):  # fmt: skip
         assert part in ran.out
     events = (folder / "events.jsonl").read_text()

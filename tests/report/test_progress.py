@@ -42,7 +42,7 @@ def test_plain_lines():
     assert out.getvalue().splitlines() == [
         "gmm: 64 trials, 2 design spaces, 3 known already",
         "gmm: round 1, 5 trials, 1 failed, best 20 ms, 100.0 GFLOP/s (50 % of peak), 2.0 s",
-        "gmm: ended (budget) after 2.5 s",
+        "gmm: ended (all are used) after 2.5 s",
     ]
 
 
