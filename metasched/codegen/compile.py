@@ -55,11 +55,6 @@ class Compiled:
 
 
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_C_WORDS = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto if
-    inline int long register restrict return short signed sizeof static struct switch typedef union
-    unsigned void volatile while""".split()
-)
 
 
 def compile_func(
@@ -79,7 +74,7 @@ def compile_func(
     Raises LowerError and BuildError for what cannot be compiled, before LLVM sees it.
     """
     symbol = str(func.attrs.get("global_symbol", "main")) if name is None else name
-    if not isinstance(symbol, str) or not _C_NAME.fullmatch(symbol) or symbol in _C_WORDS:
+    if not isinstance(symbol, str) or not _C_NAME.fullmatch(symbol):
         raise BuildError(f"{symbol!r} is not a C function name")
     if opt_level not in (None, 0, 1, 2, 3):
         raise BuildError(f"opt_level is {opt_level!r}; LLVM has 0, 1, 2 and 3")

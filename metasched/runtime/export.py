@@ -25,6 +25,11 @@ from metasched.target import Target
 MANIFEST_VERSION = 1
 _C_TYPES = {"bool": "uint8_t", "float32": "float", "float64": "double", "float16": "uint16_t",
             "bfloat16": "uint16_t"}  # fmt: skip
+_C_WORDS = frozenset(
+    """auto break case char const continue default do double else enum extern float for goto if
+    inline int long register restrict return short signed sizeof static struct switch typedef union
+    unsigned void volatile while""".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ def export(
     stem = compiled.symbol if name is None else str(name)
     if not stem or Path(stem).name != stem or stem.startswith("."):
         raise ExportError(f"{stem!r} is not a plain file name")
+    if compiled.symbol in _C_WORDS:
+        raise ExportError(f"{compiled.symbol!r} is a word of C: build the kernel by another `name`")
     try:
         place.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{stem}.", dir=place))
