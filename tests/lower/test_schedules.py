@@ -142,6 +142,33 @@ def test_a_halo_is_part_of_the_box() -> None:
     assert [as_int(b.shape[0]) for b in _allocations(lower(s.func, NATIVE))] == [18]
 
 
+def test_parallel_iterations_share_no_memory_though_guards_hide_that_all_is_written() -> None:
+    text = """
+@T.prim_func
+def main(A: T.Buffer((3, 5), "float32"), C: T.Buffer((4, 3), "float32")):
+    S = T.alloc_buffer((3,), "float32")
+    for i in T.parallel(4):
+        for j0, j1, k in T.grid(2, 2, 5):
+            with T.block("S"):
+                vj = T.axis.spatial(3, j0 * 2 + j1)
+                vk = T.axis.reduce(5, k)
+                T.where(j0 * 2 + j1 < 3)
+                with T.init():
+                    S[vj] = T.float32(0)
+                S[vj] = S[vj] + A[vj, vk]
+        for j in range(8):
+            with T.block("C"):
+                vi = T.axis.spatial(4, i)
+                vj = T.axis.spatial(3, j)
+                T.where(j < 3)
+                C[vi, vj] = S[vj]
+"""
+    stmts = list(walk_stmts(lower(_func(text), NATIVE).body))
+    (loop,) = [s for s in stmts if isinstance(s, For) and s.kind is ForKind.PARALLEL]
+    assert any(isinstance(s, Allocate) for s in walk_stmts(loop))
+    agree(text, integers((3, 5)), np.zeros((4, 3), "float32"))
+
+
 def test_what_an_earlier_iteration_wrote_is_kept() -> None:
     text = """
 @T.prim_func

@@ -82,7 +82,9 @@ def _sunk(
     own = any(buffer in _used_by(e) for e in stmt.exprs) or isinstance(stmt, (While, BufferStore))
     if not own and len(inside) == 1 and _may_enter(stmt, carried):
         loop = isinstance(stmt, For) and as_int(stmt.extent) != 1
-        deeper = _sunk(inside[0], buffer, carried, aligned, crossing or loop)
+        # Iterations that run at once read only what they wrote: each must have its own memory.
+        alone = isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL
+        deeper = _sunk(inside[0], buffer, carried, aligned, not alone and (crossing or loop))
         if deeper is not None:
             parts = [deeper if s is inside[0] else s for s in stmt.stmts]
             return stmt.rebuild(parts, stmt.exprs)
