@@ -452,10 +452,7 @@ def _times_in_turns(
 
 
 def replay(
-    path: str | Path,
-    func: Source,
-    *,
-    target: Target | str | Mapping[str, Any] | None = None,
+    path: str | Path, func: Source, *, target: Target | str | Mapping[str, Any] | None = None
 ) -> Schedule:
     """Apply a stored trace to the function it was tuned for; nothing is drawn or measured.
 

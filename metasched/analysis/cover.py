@@ -403,10 +403,7 @@ def _domain(loops: Iterable[For]) -> dict[Var, Range]:
 
 
 def _relaxed(
-    buffer: Buffer,
-    region: list[tuple[Expr, Expr]],
-    loops: Sequence[For],
-    analyzer: Analyzer,
+    buffer: Buffer, region: list[tuple[Expr, Expr]], loops: Sequence[For], analyzer: Analyzer
 ) -> list[Range]:
     """What a consumer reads while `loops` run, not clipped to the buffer."""
     points = BufferRegion(buffer, tuple(Range(low, extent) for low, extent in region))

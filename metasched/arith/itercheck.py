@@ -57,11 +57,7 @@ def _check_group(reader: Reader, group: Group, done: set[IterMark]) -> None:
 
 
 def _check_mark(
-    reader: Reader,
-    mark: IterMark,
-    splits: list[IterSplit],
-    bijective: bool,
-    exprs: Sequence[Expr],
+    reader: Reader, mark: IterMark, splits: list[IterSplit], bijective: bool, exprs: Sequence[Expr]
 ) -> None:
     left = [s for s in splits if s.extent != 1]
     if not bijective and len(left) <= 1:

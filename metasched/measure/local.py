@@ -34,15 +34,9 @@ _SPIN = "3000"
 sleeps. The default is milliseconds: where another process has taken the core of the thread that is
 waited for, the spinning one keeps its own from it, and microseconds read as milliseconds."""
 _BUILD_STATUS = {
-    "error": Status.BUILD_ERROR,
-    "timeout": Status.BUILD_TIMEOUT,
-    "crash": Status.BUILD_CRASH,
+    "error": Status.BUILD_ERROR, "timeout": Status.BUILD_TIMEOUT, "crash": Status.BUILD_CRASH
 }
-_RUN_STATUS = {
-    "error": Status.RUN_ERROR,
-    "timeout": Status.RUN_TIMEOUT,
-    "crash": Status.RUN_CRASH,
-}
+_RUN_STATUS = {"error": Status.RUN_ERROR, "timeout": Status.RUN_TIMEOUT, "crash": Status.RUN_CRASH}
 
 
 class LocalRunner:

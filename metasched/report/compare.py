@@ -87,13 +87,7 @@ def side_by_side(
 
 
 def row(
-    op: str,
-    shape: Sequence[int],
-    dtype: str,
-    peer: str,
-    side: Side,
-    flops: float,
-    peak: float,
+    op: str, shape: Sequence[int], dtype: str, peer: str, side: Side, flops: float, peak: float
 ) -> dict[str, Any]:
     """One line of `metasched bench --json`.
 

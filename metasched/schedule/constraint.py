@@ -98,12 +98,7 @@ def _redraw(
     return changed
 
 
-def _take(
-    entry: Entry,
-    table: dict[Any, Any],
-    conditions: Sequence[Expr],
-    rng: Rng,
-) -> Any:
+def _take(entry: Entry, table: dict[Any, Any], conditions: Sequence[Expr], rng: Rng) -> Any:
     """Enter a decision of one step that keeps the conditions in `table`; None: there is none."""
 
     def holds(decision: Any) -> bool:

@@ -178,10 +178,7 @@ def _ir_word(name: str) -> Any:
 _MARKS = {"prim_func": StatementWord("prim_func")}
 _MODULE_WORDS = {n: StatementWord(n) for n in ("ir_module", "module_attrs")}
 TIR = Namespace("T", _tir_word)
-NAMESPACES = {
-    "metasched.script.tir": TIR,
-    "metasched.script.ir": Namespace("I", _ir_word),
-}
+NAMESPACES = {"metasched.script.tir": TIR, "metasched.script.ir": Namespace("I", _ir_word)}
 
 
 def parse(

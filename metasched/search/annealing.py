@@ -74,11 +74,7 @@ class SimulatedAnnealing:
         return starts
 
     def _walk(
-        self,
-        chains: list[Individual],
-        temperature: float,
-        rng: Rng,
-        met: dict[str, Individual],
+        self, chains: list[Individual], temperature: float, rng: Rng, met: dict[str, Individual]
     ) -> list[Individual]:
         workshop = self.task.workshop
         mutators, target = workshop.generator.mutators, workshop.target

@@ -42,11 +42,7 @@ class Replayer:
     """
 
     def __init__(
-        self,
-        base: Schedule,
-        spaces: Sequence[Trace],
-        postprocs: Sequence[Postproc],
-        target: Target,
+        self, base: Schedule, spaces: Sequence[Trace], postprocs: Sequence[Postproc], target: Target
     ) -> None:
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target

@@ -54,11 +54,7 @@ LATEST, EARLIEST = -1, -2
 
 @primitive()
 def compute_at(
-    state: State,
-    block: BlockLike,
-    loop: LoopRV,
-    preserve_unit_loops: bool = False,
-    index: int = -1,
+    state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:
     """Execute a producer under `loop`, just what its consumers need in one iteration.
 
@@ -83,11 +79,7 @@ def compute_at(
 
 @primitive()
 def reverse_compute_at(
-    state: State,
-    block: BlockLike,
-    loop: LoopRV,
-    preserve_unit_loops: bool = False,
-    index: int = -1,
+    state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:
     """Execute a consumer under `loop`, just what one iteration of its producers has made.
 

@@ -91,9 +91,7 @@ def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr
         condition, value, constant = choice.children
     else:
         raise state.error(
-            "no-padding",
-            f"the body of {block.name} is not one store of an if_then_else",
-            realize,
+            "no-padding", f"the body of {block.name} is not one store of an if_then_else", realize
         )
     assert isinstance(store, BufferStore)
     if block.init is not None or block.alloc_buffers or block.match_buffers:

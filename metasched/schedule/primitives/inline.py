@@ -258,10 +258,7 @@ def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr])
     out: Expr = TRUE
     for iter_var in consumer.iter_vars:
         value, dom = at_store[iter_var.var], iter_var.dom
-        for condition in (
-            compare(LT, value, dom.min + dom.extent),
-            dom.min <= value,
-        ):
+        for condition in (compare(LT, value, dom.min + dom.extent), dom.min <= value):
             if not analyzer.prove(condition):
                 out = logical_and(out, analyzer.simplify(condition))
     return out

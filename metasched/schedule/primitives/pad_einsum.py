@@ -190,9 +190,7 @@ def _require_neutral(
             continue
         if any(isinstance(e, BufferLoad) for e in walk_exprs(node.b)):
             raise state.error(
-                "divides",
-                f"{block.name} divides by a value that would be a padded zero",
-                realize,
+                "divides", f"{block.name} divides by a value that would be a padded zero", realize
             )
     for v in block.iter_vars:
         for region in block.writes:

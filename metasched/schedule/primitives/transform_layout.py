@@ -129,12 +129,7 @@ def _new_buffer(state: State, realize: BlockRealize, old: Buffer, mapping: Index
 
 
 def _padding(
-    state: State,
-    realize: BlockRealize,
-    old: Buffer,
-    new: Buffer,
-    mapping: IndexMap,
-    pad_value: Any,
+    state: State, realize: BlockRealize, old: Buffer, new: Buffer, mapping: IndexMap, pad_value: Any
 ) -> Padding | None:
     """What is padding in the new layout; None when every element stands for an old one."""
     value = _pad_map(state, realize, new, pad_value)
