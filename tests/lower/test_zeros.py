@@ -118,6 +118,17 @@ def test_rows_that_add_nothing_are_left_out_of_a_short_loop():
     _check(func, 9, 3, 1, 1, 1)
 
 
+@pytest.mark.parametrize("planes", [1, 2])
+def test_a_constant_index_writes_all_of_a_single_plane_only(planes):
+    """As layout transformations leave it; what nothing wrote in a second plane is not zero."""
+    text = SUMS.replace("P[", "P[0, ").replace("alloc_buffer((", f"alloc_buffer(({planes}, ")
+    values = {"n": 9, "c": 128, "k": 3, "pad": 1, "dtype": "float32", "promise": PROMISE}
+    load = LOAD.format(stride=1, dilation=1).replace("P[", "P[0, ")
+    func = _scheduled(parse(text.format(**values, out=9, factor=load, beyond=0)), 9, slide=True)
+    assert _rows(func) == ([8, 9, 8] if planes == 1 else [9])
+    _check(func, 9, 3, 1, 1, 1)
+
+
 def test_without_the_promise_infinite_weights_reach_the_border():
     func = _scheduled(_program(promise="pass"), 9, slide=True)
     assert _rows(func) == [9] and not _tests(_scheduled(_program(promise="pass"), 1, slide=False))

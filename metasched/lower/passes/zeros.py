@@ -57,7 +57,7 @@ _GAIN = 0.02
 """The share of products that copies must save."""
 Sum: TypeAlias = tuple[Mapping[Expr, int], int]
 """Integer terms, each with its factor, and a constant."""
-Zeros: TypeAlias = tuple[list[Var], list[Expr]]
+Zeros: TypeAlias = tuple[list[Expr], list[Expr]]
 """Indices of a buffer and comparisons: where one of these does not hold, it is zero."""
 Spans: TypeAlias = tuple[int, int, list[tuple[int, int]]]
 """The places of two loops in a nest, and for each iteration of the first the ends of the second."""
@@ -115,13 +115,15 @@ def _zeros(block: Block, store: BufferStore) -> Zeros | None:
     if not isinstance(value, Call) or value.op.name != "if_then_else":
         return None
     at = [i for i in store.indices if isinstance(i, Var) and i in own]
+    shape = zip(store.indices, store.buffer.shape, strict=True)
+    single = sum(as_int(i) == 0 and as_int(n) == 1 for i, n in shape)
     other = value.args[2]
     zero = isinstance(other, (IntImm, ir.FloatImm)) and other.value == 0
-    if not zero or len(set(at)) != store.buffer.ndim or store.predicate is not None:
+    if not zero or len(set(at)) + single != store.buffer.ndim or store.predicate is not None:
         return None
     parts = [p for p in conjuncts(value.args[0]) if isinstance(p, (ir.LT, ir.LE, ir.GT, ir.GE))]
     inside: list[Expr] = [p for p in parts if p.a.dtype.is_int and free_vars(p) <= set(at)]
-    return (at, inside) if inside else None
+    return (list(store.indices), inside) if inside else None
 
 
 def _not_negative(part: Expr) -> Sum:
@@ -200,7 +202,8 @@ class _Skipper:
             if load.buffer in self.padded:
                 at, inside = self.padded[load.buffer]
                 indices = [substitute(i, self.values) for i in load.indices]
-                values = dict(zip(at, indices, strict=True))
+                pairs = zip(at, indices, strict=True)
+                values = {v: index for v, index in pairs if isinstance(v, Var)}
                 found += [_not_negative(substitute(part, values)) for part in inside]
         return found
 
