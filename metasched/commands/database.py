@@ -44,19 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.quality or arguments.write_prior:
         return _learn(path, arguments)
     chosen: list[Record] = []
-    known: set[str] = set()
     with Store(path, read_only=True) as store:
         for workload in store.workloads():
             for target in store.targets(workload):
                 records = sorted(store.all(workload, target), key=lambda r: r.seconds)
                 names = {workload, *(r.workload_name for r in records[:1])}
-                known |= {r.workload_name or workload for r in records[:1]}
                 if any(name.startswith(arguments.workload or "") for name in names):
                     chosen += records[: arguments.limit]
     if arguments.workload and not (chosen or arguments.json or arguments.limit == 0):
-        raise MetaschedError(
-            f"no workload starts with {arguments.workload!r}; there are {', '.join(sorted(known))}"
-        )
+        raise MetaschedError(f"no workload in {folder} starts with {arguments.workload!r}")
     if arguments.json:
         print(json.dumps([json.loads(r.to_json()) for r in chosen]))
     else:

@@ -23,7 +23,7 @@ from metasched.ir.dtype import DType
 class Checker:
     """Turns Python arguments into the values of the C call, or refuses them by name."""
 
-    def __init__(self, signature: Signature, name: str) -> None:
+    def __init__(self, signature: Signature, name: str, layout: str = "") -> None:
         self.name = name
         self._signature = signature
         self._count = len(signature.params)
@@ -32,6 +32,7 @@ class Checker:
             for n, p in enumerate(signature.params)
         ]
         for position, plain, packed in signature.packed:
+            self._specs[position].layout = layout
             if plain.shape != packed.shape:
                 self._specs[position].hint = (
                     f"; {plain.name} is a constant weight, which the kernel takes packed: call its "
@@ -109,9 +110,13 @@ def _address(value: Any) -> int:
 
 
 class _Buffer:
-    """One buffer parameter; `hint` follows what is said of a wrong shape."""
+    """One buffer parameter; `hint` follows what is said of a wrong shape.
 
-    hint = ""
+    `layout` names the kernel that packs it. Arrays that do not say by which they were packed are
+    known by their shape, which is never that of the weight as it is.
+    """
+
+    hint, layout = "", ""
 
     def __init__(self, param: BufferArg, position: int) -> None:
         self.param, self.position = param, position
@@ -135,9 +140,13 @@ class _Buffer:
                 (flags.c_contiguous if self.compact else self._strides(value, values))
                 and (flags.writeable or not self.param.written)
                 and not address % self.align
+                and (type(value) is np.ndarray or self._mine(value))
             ):
                 return address
         raise checker.refuse(self.position, self._complaint(value))
+
+    def _mine(self, value: Any) -> bool:
+        return getattr(value, "layout", None) in (None, self.layout)
 
     def _rank(self, value: np.ndarray[Any, Any]) -> bool:
         return value.ndim == len(self.param.shape)
@@ -200,6 +209,8 @@ class _Buffer:
         if not self.compact and not self._strides(value, {}):
             declared = ", ".join(_text(e) for e in self.param.strides)
             return f"has strides {value.strides} bytes, expected ({declared}) elements"
+        if not self._mine(value):
+            return f"was packed by another kernel{self.hint}"
         if self.param.written and not value.flags.writeable:
             return "is written by the kernel, but the array is read-only"
         return f"is not aligned to its item size of {self.align} bytes"
@@ -209,7 +220,7 @@ class _Scalar:
     """One parameter passed by value."""
 
     compact = True
-    hint = ""
+    hint, layout = "", ""
 
     def __init__(self, param: ScalarArg, position: int) -> None:
         self.param, self.position = param, position

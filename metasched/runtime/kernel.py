@@ -48,8 +48,8 @@ class Kernel:
         self.compiled = compiled
         self._native = native
         self._call = native.call
-        self._check = Checker(signature, self.name)
-        self._packer = Packer(signature, native) if signature.pack is not None else None
+        self._check = Checker(signature, self.name, workload_hash)
+        self._packer = Packer(signature, native, workload_hash) if signature.pack else None
 
     def __call__(self, *arguments: Any) -> None:
         """Run on arrays and scalars in the order of the program's parameters.
@@ -66,7 +66,8 @@ class Kernel:
 
         The weights are the parameters that the function marks by `layout_free_buffers`, in the
         order of the mark; the result is one array for one weight, a tuple for several. Another
-        kernel, even of the same function, may take them in another layout.
+        kernel, even of the same function, may take them in another layout, and refuses these; from
+        arrays that were stored and read again it can tell by their shape alone.
 
         Raises KernelError when there is no such parameter, or naming the weight that does not fit.
         """

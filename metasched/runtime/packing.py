@@ -18,12 +18,22 @@ ALIGNMENT = 64
 """Of packed arrays in bytes: a cache line, and the widest vector."""
 
 
+class Packed(np.ndarray[Any, Any]):
+    """A packed weight that knows for which kernel, by the hash of its program, it was packed.
+
+    What becomes a plain array, by a file say, knows it no more, and only its shape can tell.
+    """
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.layout: str | None = getattr(source, "layout", None)
+
+
 class Packer:
     """The pack function of a kernel on NumPy arrays."""
 
-    def __init__(self, signature: Signature, native: Native) -> None:
+    def __init__(self, signature: Signature, native: Native, layout: str) -> None:
         assert signature.pack is not None
-        self._signature, self._native = signature.pack, native
+        self._signature, self._native, self._layout = signature.pack, native, layout
         self._count = len(signature.weights)
         weights = replace(signature.pack, params=signature.pack.params[: self._count])
         self._check = Checker(weights, f"{signature.symbol}.pack")
@@ -44,7 +54,10 @@ class Packer:
         code = self._native.pack(*given, *places, *symbols)
         if code:
             raise KernelError(f"{pack.symbol}: {pack.failure(code)}")
-        return tuple(made)
+        found = tuple([array.view(Packed) for array in made])
+        for array in found:
+            array.layout = self._layout
+        return found
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

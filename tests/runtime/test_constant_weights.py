@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from schedule.programs import matmul
 
 from metasched.codegen.compile import compile_func
 from metasched.errors import KernelError, LowerError
@@ -172,3 +173,26 @@ def test_a_c_program_packs_and_calls(kernel, tmp_path, kind):
 
 def test_a_header_without_constant_weights_has_no_pack():
     assert "pack" not in header(build(get("gmm").func(SHAPE)).signature, "gmm")
+
+
+def test_layouts_of_equal_shape_are_told_apart():
+    def packed(index_map):
+        sch = Schedule(matmul.with_attr("layout_free_buffers", [1]))
+        sch.annotate(sch.reindex_cache_read("C", 1, "global", index_map), PREPROC, True)
+        return build(sch)
+
+    a, b = np.arange(96.0, dtype="float32").reshape(8, 12), np.ones((12, 6), "float32")
+    b[:, 0], c = np.arange(12), np.zeros((8, 6), "float32")
+    one = packed(lambda i, j, k: (k % 2 * 6 + k // 2, j))
+    two = packed(lambda i, j, k: (k % 3 * 4 + k // 3, j))
+    for kernel, other in ((one, two), (two, one)):
+        assert kernel.pack(b).shape == other.pack(b).shape
+        kernel(a, kernel.pack(b).copy(), c)
+        assert np.array_equal(c, a @ b)
+        with pytest.raises(KernelError, match=r"\(B\): was packed by another kernel; B is a const"):
+            kernel(a, other.pack(b), c)
+
+
+def test_packed_weights_that_were_stored_are_taken_where_their_shape_tells(kernel, tmp_path):
+    np.save(tmp_path / "y.npy", kernel.pack(Y))
+    assert np.array_equal(result(kernel, np.load(tmp_path / "y.npy")), X @ Y)
