@@ -25,7 +25,7 @@ _PUBLIC = {
     "assert_structural_equal": "metasched.ir.equal",
     "IndexMap": "metasched.arith.indexmap",
     "Schedule": "metasched.schedule.schedule",
-    "Trace": "metasched.schedule.trace",
+    "Trace": "metasched.schedule.schedule",  # with the kinds of steps that a trace may hold
     "BlockRV": "metasched.schedule.handles",
     "LoopRV": "metasched.schedule.handles",
     "ExprRV": "metasched.schedule.handles",

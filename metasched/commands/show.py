@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+import metasched.schedule.primitives  # noqa: F401  the kinds of steps that a trace may hold
 from metasched.commands.names import HELP
 from metasched.commands.source import add_source, add_target, load
 from metasched.database.record import TraceFile
@@ -43,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         print(f"# {stored.workload_name or stored.workload_hash} on {stored.target_value.key}")
         print(f"# {stored.status.value}, {duration(stored.seconds)}, checked: {stored.check}")
-        print(stored.workload)
-        print(steps)
+        print(f"{stored.workload}\n{steps}")
         return 0
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     if arguments.what == "script":

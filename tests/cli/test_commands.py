@@ -180,6 +180,16 @@ def test_show(cli, tuned, program):
     assert data["format"] == "metasched-trace" and "sch." in data["python"]
 
 
+def test_a_trace_is_read_by_a_process_that_has_made_no_schedule():
+    path = str(sorted((Path(__file__).parents[2] / "traces").glob("*.json"))[0])
+    read = f"import json, metasched as m; d = json.load(open({path!r})); "
+    read += "print(m.Trace.from_json(json.dumps(d['trace'])).as_python())"
+    show = f"import sys; from metasched.cli import main; sys.exit(main(['show', {path!r}]))"
+    shells = [[sys.executable, "-c", code] for code in (read, show)]
+    for ran in [subprocess.Popen(s, stdout=subprocess.PIPE, text=True) for s in shells]:
+        assert "sch.get_block(" in ran.communicate()[0] and ran.returncode == 0
+
+
 def test_db(cli, tuned):
     ran = cli("db", tuned.folder)
     assert ran.code == 0 and len(ran.out.splitlines()) == 4
