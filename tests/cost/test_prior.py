@@ -12,7 +12,7 @@ from cost.tiled import sample
 
 from metasched.cost import prior as module
 from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
-from metasched.cost.lightgbm import WARM_UP, LightGBMModel, boosted, slim, train_prior
+from metasched.cost.lightgbm import JUDGED, LightGBMModel, boosted, slim, train_prior
 from metasched.cost.prior import Prior, shipped
 from metasched.cost.quality import Sample, agreement
 from metasched.errors import DatabaseError
@@ -63,13 +63,17 @@ def test_a_prior_that_orders_no_better_than_chance_is_dropped(prior, other):
     X, y = other.vectors, other.seconds
     model = started(prior)
     assert model.news().startswith("started from a prior") and model.news() == ""
-    model.update("t", X[: WARM_UP - 1], 1 / y[: WARM_UP - 1])
+    model.update("t", X[: JUDGED - 1], 1 / y[: JUDGED - 1])
     assert model.news() == ""  # too few to judge by
-    model.update("t", X[WARM_UP:16], 1 / y[WARM_UP:16])
+    alike = started(prior)
+    assert alike.news()
+    alike.update("t", X[:JUDGED], 1.0 - 0.03 * y[:JUDGED] / y.max())
+    assert alike.news() == "" and alike.ready  # their times hardly differ
+    model.update("t", X[JUDGED - 1 : JUDGED], 1 / y[JUDGED - 1 : JUDGED])
     assert "dropped its prior, which put" in model.news()
     plain = LightGBMModel(0)
-    plain.update("t", X[: WARM_UP - 1], 1 / y[: WARM_UP - 1])
-    plain.update("t", X[WARM_UP:16], 1 / y[WARM_UP:16])
+    plain.update("t", X[: JUDGED - 1], 1 / y[: JUDGED - 1])
+    plain.update("t", X[JUDGED - 1 : JUDGED], 1 / y[JUDGED - 1 : JUDGED])
     np.testing.assert_array_equal(model.predict(X), plain.predict(X))
 
 
