@@ -13,7 +13,7 @@ import mmap
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,10 @@ class TimingPlan:
         slower: one whose fastest sample is more than that many times slower than the best gets two
             samples, at the square of it one; one that is slower at all, three.
         hopeless: times slower than the best from which the run that warms up is enough.
+        anchor: a program that was right, about as fast as the best, and the seconds that it took:
+            candidates that are not hopeless are timed in turns with it, and each sample is divided
+            by how many times slower the anchor is beside it than it was. A clock that wanders by
+            more than the candidates differ would else say who is faster.
     """
 
     sample_ms: float = 5.0
@@ -62,6 +66,7 @@ class TimingPlan:
     best: float = 0.0
     slower: float = 1.2
     hopeless: float = 3.0
+    anchor: tuple[Compiled, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +367,7 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
         return Trial(status, (), message, first, checked, how)
     bench.restore()
     begin = time.perf_counter()
-    samples = _samples(native, values, first, plan)
+    samples = _samples(native, values, first, plan, _pace(bench, plan))
     spent = time.perf_counter() - begin + first
     breach = bench.breach()
     if breach:
@@ -371,13 +376,31 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
     return Trial(Status.OK, samples, "", spent, checked, how)
 
 
+def _pace(bench: _Bench, plan: TimingPlan) -> Callable[[], float] | None:
+    """What tells how many times slower than usual this machine is now, by the plan's anchor."""
+    if plan.anchor is None:
+        return None
+    compiled, usual = plan.anchor
+    native = Native.of(compiled)
+    values = bench.values(native, compiled.signature)
+    calls = max(1, int(plan.sample_ms * 1e-3 / usual))
+    return lambda: undisturbed(lambda count: native.repeat(*values, count), calls) / usual
+
+
 def _samples(
-    native: Native, values: list[Any], first: float, plan: TimingPlan
+    native: Native,
+    values: list[Any],
+    first: float,
+    plan: TimingPlan,
+    pace: Callable[[], float] | None = None,
 ) -> tuple[float, ...]:
     """Timing samples: as many as the plan says, fewer for what is slow, one for the hopeless."""
 
     def repeat(count: int) -> None:
         native.repeat(*values, count)
+
+    def now() -> float:
+        return pace() if pace is not None else 1.0
 
     begun = first > _WARM
     warm_up = first if begun else undisturbed(repeat, 1)
@@ -389,14 +412,16 @@ def _samples(
     estimate = warm_up * calls
     if estimate > 4 * plan.budget_ms * 1e-3:
         return (min(first, warm_up),)
+    if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
+        pace = None
     fitting = int(plan.budget_ms * 1e-3 / estimate)
     count = max(3, min(plan.samples, fitting)) if fitting else 1
-    samples = [] if begun or calls > 1 else [warm_up]
+    samples = [] if begun or calls > 1 else [warm_up / now()]
     while len(samples) < count:
         limit = plan.slower ** max(0, 3 - len(samples)) * plan.best
         if samples and plan.best and min(samples) > limit:
             break
-        samples.append(undisturbed(repeat, calls))
+        samples.append(undisturbed(repeat, calls) / now())
     return tuple(samples)
 
 

@@ -6,6 +6,7 @@ One thread, no locks: every worker has at most one job and a function to call wi
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,9 @@ _SPIN = "3000"
 """Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 sleeps. The default is milliseconds: where another process has taken the core of the thread that is
 waited for, the spinning one keeps its own from it, and microseconds read as milliseconds."""
+_HANDOVER = 1.15
+"""Times faster that a program must be to become the anchor. Were any that seemed a little faster to
+follow it, the luck of each of their readings would add up."""
 _BUILD_STATUS = {
     "error": Status.BUILD_ERROR, "timeout": Status.BUILD_TIMEOUT, "crash": Status.BUILD_CRASH
 }
@@ -74,6 +78,7 @@ class LocalRunner:
             raise MeasureError(f"candidates for {self.target.key} cannot run here: {reason}")
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
         self.best = 0.0
+        self.anchor: tuple[Compiled, float] | None = None  # see `TimingPlan`
         self._baseline: Outcome | None = None
         self._written: Baseline | None = None  # what the unscheduled program gave,
         self._quick: Baseline | None = None  # and what stands in for it
@@ -403,7 +408,7 @@ class _Batch:
 
     def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
         owner, o = self._owner, self._owner.options
-        plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, owner.best)
+        plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, owner.best, anchor=owner.anchor)
 
         def then(reply: Reply) -> None:
             if reply.kind == "crash" and reply.signal == "SIGKILL" and tries < 2:
@@ -415,6 +420,8 @@ class _Batch:
                 kept[self._candidates[number].key] = outcome.median, compiled
             if len(kept) > _KEPT:
                 del kept[max(kept, key=lambda key: kept[key][0])]
+            if outcome.median * _HANDOVER < (owner.anchor[1] if owner.anchor else math.inf):
+                owner.anchor = compiled, outcome.median
             self._end(number, outcome, feed=True)
 
         task, fd = owner._tasks[False], owner._memory[False]

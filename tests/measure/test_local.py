@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -32,7 +33,7 @@ from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
 from metasched.ir.visit import fresh_copy
 from metasched.lower.packing import PREPROC
 from metasched.measure.candidate import Status
-from metasched.measure.local import LocalRunner
+from metasched.measure.local import LocalRunner, outcome_of
 from metasched.measure.process import wait
 from metasched.measure.settings import MeasureOptions
 from metasched.schedule.schedule import Schedule
@@ -173,6 +174,23 @@ def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypat
     found = runner.measure([candidate(scale(factor=f), n) for n, f in enumerate(factors)])
     expected = [Status.OK if f == 2 else Status.WRONG_RESULT for f in factors]
     assert [outcome.status for outcome in found] == expected
+
+
+def test_the_anchor_changes_hands_only_to_what_is_clearly_faster(runner, monkeypatch):
+    found = []
+
+    def known(reply, built):
+        found.append(outcome_of(reply, built))
+        return dataclasses.replace(found[-1], seconds=(next(seconds),))
+
+    monkeypatch.setattr(local, "outcome_of", known)
+    monkeypatch.setattr(runner, "anchor", None)
+    seconds = iter((1.0, 0.9, 0.8, 0.75))
+    taken = []
+    for _ in range(4):
+        assert one(runner, scale()).ok and found[-1].ok
+        taken.append(runner.anchor[1])
+    assert taken == [1.0, 1.0, 0.8, 0.8]
 
 
 def test_interleaving_and_verification(runner):

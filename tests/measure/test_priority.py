@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,3 +110,22 @@ def test_a_short_program_is_not_judged_by_the_waking_of_its_threads():
     samples = jobs._samples(native, [], 60e-6, plan)
     assert len(samples) == 3 and max(samples) < 40e-6
     assert max(native.calls) > 10
+
+
+def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
+    clock, now = iter((1.0, 1.5, 0.8, 1.2, 1.0, 1.4, 1.3, 1.0)), [1.0]
+
+    def take(repeat, calls):
+        now[0] = next(clock)
+        return 0.011 * now[0]
+
+    monkeypatch.setattr(jobs, "take", take)
+    native = SimpleNamespace(repeat=None)
+    plan = jobs.TimingPlan(budget_ms=1e3, best=0.012)
+    samples = jobs._samples(native, [], 0.025, plan, lambda: now[0])
+    assert samples == pytest.approx((0.011,) * 5)
+    slow = jobs._samples(native, [], 0.025, replace(plan, best=0.009), lambda: now[0])
+    assert slow == pytest.approx((0.011,) * 2)  # neither is its haste or slowness its own
+    clock = iter((1.0,) * 6)
+    ahead = jobs._samples(native, [], 0.001, replace(plan, best=1.0, sample_ms=1), lambda: 1 / 0)
+    assert ahead  # what is far ahead is not timed beside an anchor that takes long
