@@ -26,18 +26,18 @@ from metasched.cost.prior import Prior
 from metasched.cost.quality import Sample, Scores, agreement
 from metasched.errors import DatabaseError
 
+# Distinct labels of a query: the fastest of them have the highest.
 LEVELS = 31
-"""Distinct labels of a query: the fastest of them have the highest."""
 
+# Measured candidates below which scores are random, unless there is a prior.
 WARM_UP = 8
-"""Measured candidates below which scores are random, unless there is a prior."""
 
+# A prior that orders no more than this share of the pairs of a task rightly is dropped (chance is
+# 0.5); so many first programs of the task decide, and of their pairs those whose times differ by
+# more than that share. Of 52 searches three had dropped by this a prior trained without the task,
+# by eight programs and pairs within the noise seven, by 32 programs six: later ones are chosen to
+# be alike, and the pairs that were hard for the best model of all would be held against it.
 POOR, JUDGED, CLEAR = 0.5, 16, 0.05
-"""A prior that orders no more than this share of the pairs of a task rightly is dropped (chance is
-0.5); so many first programs of the task decide, and of their pairs those whose times differ by more
-than that share. Of 52 searches three had dropped by this a prior trained without the task, by eight
-programs and pairs within the noise seven, by 32 programs six: later ones are chosen to be alike,
-and the pairs that were hard for the best model of all would be held against it."""
 
 
 class LightGBMModel:
@@ -309,8 +309,8 @@ _TRAIN: dict[str, Any] = {
     "bagging_freq": 1,
 }
 _GENERAL: dict[str, Any] = {"learning_rate": 0.08, "min_data_in_leaf": 10}
+# What differs for a prior, by held-out rank quality and the size of the file.
 _GENERAL_ITERATIONS = 150
-"""What differs for a prior, by held-out rank quality and the size of the file."""
 
 _FAR = 4.0  # logarithm of a ratio of times beyond which all are equally bad
 

@@ -18,17 +18,17 @@ from metasched.cost.reach import Reach
 from metasched.cost.summary import Loop, Store
 from metasched.target import Target
 
+# Bytes a core moves in a cycle to its registers, from L2, from L3, from memory: orders of size.
 PER_CYCLE = (64.0, 32.0, 16.0, 6.0)
-"""Bytes a core moves in a cycle to its registers, from L2, from L3, from memory: orders of size."""
 
+# Cycles from one sum to the next that needs it, of a loop's step, of a parallel region.
 FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
-"""Cycles from one sum to the next that needs it, of a loop's step, of a parallel region."""
 
+# Bytes of a line of the caches.
 LINE = 64
-"""Bytes of a line of the caches."""
 
+# Pages whose addresses a core has at hand, and the cycles that another one costs.
 PAGES, PAGE_MISS = 64, 8.0
-"""Pages whose addresses a core has at hand, and the cycles that another one costs."""
 
 MACHINE_FEATURES: tuple[str, ...] = (
     "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "all", "loop_steps",
@@ -168,8 +168,8 @@ def machine_features(nests: list[Nest], sizes: tuple[int, int], target: Target) 
     return row
 
 
+# What stands for the second store where there is one only.
 _ALONE = [0.0, -10.0, -10.0, -10.0, -10.0, 0.0, 0.0, 0.0]
-"""What stands for the second store where there is one only."""
 
 
 def _second(cost: _Cost, bound: float, share: Callable[[float], float]) -> list[float]:

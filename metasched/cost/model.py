@@ -42,8 +42,8 @@ class CostModel(Protocol):
         """Take over what `save` wrote; raises DatabaseError when the file does not fit."""
 
 
+# Name -> factory that takes a seed.
 COST_MODELS: Registry[Callable[[int], CostModel]] = Registry("cost model")
-"""Name -> factory that takes a seed."""
 
 
 @runtime_checkable

@@ -14,11 +14,11 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Add, Cast, Expr, FloorDiv, FloorMod, IntImm, Mul, Sub, Var
 from metasched.ir.op import Broadcast, Call, Ramp
 
+# Loop position -> (step, width); loops that do not move the index are absent.
 Motion = dict[int, tuple[int, int]]
-"""Loop position -> (step, width); loops that do not move the index are absent."""
 
+# The position that stands for the lanes of a vector index.
 LANES = -1
-"""The position that stands for the lanes of a vector index."""
 
 STILL: Motion = {}
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Relative difference of two times below which they say nothing of the order.
 NOISE = 0.03
-"""Relative difference of two times below which they say nothing of the order."""
 
 
 @dataclass(frozen=True, slots=True)

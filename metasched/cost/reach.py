@@ -5,8 +5,8 @@ from __future__ import annotations
 from metasched.cost.motion import LANES
 from metasched.cost.summary import Access, Loop
 
+# Bytes of a page, and the distance at which addresses meet in the nearest cache.
 PAGE = 4096
-"""Bytes of a page, and the distance at which addresses meet in the nearest cache."""
 
 
 class Memory:

@@ -43,12 +43,12 @@ from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
 
+# What a symbolic extent is taken for.
 UNKNOWN_EXTENT = 64
-"""What a symbolic extent is taken for."""
 
 SPATIAL, REDUCE = 1, 2
+# Operation counts of one store: KINDS for floats, KINDS for the rest, then logic and select.
 KINDS = ("mad", "add_sub", "mul", "div_mod", "cmp", "math", "call")
-"""Operation counts of one store: KINDS for floats, KINDS for the rest, then logic and select."""
 
 LOGIC, SELECT = 14, 15
 

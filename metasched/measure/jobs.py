@@ -376,10 +376,10 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
     return Trial(Status.OK, samples, "", spent, checked, how)
 
 
-def _pace(bench: _Bench, plan: TimingPlan) -> Callable[[], float] | None:
+def _pace(bench: _Bench, plan: TimingPlan) -> Callable[[], float]:
     """What tells how many times slower than usual this machine is now, by the plan's anchor."""
     if plan.anchor is None:
-        return None
+        return lambda: 1.0
     compiled, usual = plan.anchor
     native = Native.of(compiled)
     values = bench.values(native, compiled.signature)
@@ -392,15 +392,12 @@ def _samples(
     values: list[Any],
     first: float,
     plan: TimingPlan,
-    pace: Callable[[], float] | None = None,
+    pace: Callable[[], float] = lambda: 1.0,
 ) -> tuple[float, ...]:
     """Timing samples: as many as the plan says, fewer for what is slow, one for the hopeless."""
 
     def repeat(count: int) -> None:
         native.repeat(*values, count)
-
-    def now() -> float:
-        return pace() if pace is not None else 1.0
 
     begun = first > _WARM
     warm_up = first if begun else undisturbed(repeat, 1)
@@ -413,15 +410,15 @@ def _samples(
     if estimate > 4 * plan.budget_ms * 1e-3:
         return (min(first, warm_up),)
     if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
-        pace = None
+        pace = lambda: 1.0  # noqa: E731
     fitting = int(plan.budget_ms * 1e-3 / estimate)
     count = max(3, min(plan.samples, fitting)) if fitting else 1
-    samples = [] if begun or calls > 1 else [warm_up / now()]
+    samples = [] if begun or calls > 1 else [warm_up / pace()]
     while len(samples) < count:
         limit = plan.slower ** max(0, 3 - len(samples)) * plan.best
         if samples and plan.best and min(samples) > limit:
             break
-        samples.append(undisturbed(repeat, calls) / now())
+        samples.append(undisturbed(repeat, calls) / pace())
     return tuple(samples)
 
 

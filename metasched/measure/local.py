@@ -30,13 +30,13 @@ _JOBS = "metasched.measure.jobs:"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
+# Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
+# sleeps. The default is milliseconds: where another process has taken the core of the thread that
+# is waited for, the spinning one keeps its own from it, and microseconds read as milliseconds.
 _SPIN = "3000"
-"""Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
-sleeps. The default is milliseconds: where another process has taken the core of the thread that is
-waited for, the spinning one keeps its own from it, and microseconds read as milliseconds."""
+# Times faster that a program must be to become the anchor. Were any that seemed a little faster to
+# follow it, the luck of each of their readings would add up.
 _HANDOVER = 1.15
-"""Times faster that a program must be to become the anchor. Were any that seemed a little faster to
-follow it, the luck of each of their readings would add up."""
 _BUILD_STATUS = {
     "error": Status.BUILD_ERROR, "timeout": Status.BUILD_TIMEOUT, "crash": Status.BUILD_CRASH
 }

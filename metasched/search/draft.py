@@ -23,10 +23,10 @@ from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+# Decisions of one step that are listed; larger domains are represented by as many draws.
 ENUMERATED = 30_000
-"""Decisions of one step that are listed; larger domains are represented by as many draws."""
+# Spaces of at most so many decision vectors are listed whole, once, instead of drawn from.
 WHOLE = 1 << 20
-"""Spaces of at most so many decision vectors are listed whole, once, instead of drawn from."""
 _CHUNK = 1 << 16
 _REDRAWS = 3  # further draws where constraints and repetitions leave too few rows
 _RIDGE = 1e-2

@@ -42,5 +42,5 @@ class Strategy(Protocol):
         ...
 
 
+# Name -> factory; plug-ins join through the entry-point group `metasched.strategy`.
 STRATEGIES: Registry[Callable[[SearchTask], Strategy]] = Registry("strategy")
-"""Name -> factory; plug-ins join through the entry-point group `metasched.strategy`."""
