@@ -59,18 +59,6 @@ def test_a_panel_is_a_slice_of_an_operand():
     assert place[1].extent.value == count
 
 
-def test_columns_stand_on_both_sides_of_the_rows():
-    """Outside strips of the panel, then rows and the columns of a strip, then the registers."""
-    sch = Schedule(get("gmm").func(SHAPES["gmm"]), seed=0)
-    deep = DEEP(sch, sch.get_block("Z"))[1]
-    wide = next(e.decision for _, e in deep.trace.sampling() if len(e.decision or ()) == 4)
-    assert wide[0] * wide[1] * wide[2] * wide[3] == SHAPES["gmm"][2]
-    loops = deep.state.loops_above(deep.state.block(deep.get_block("Z")))
-    strips, rows, columns = loops[2:5]
-    assert [strips.extent.value, columns.extent.value] == list(wide[1:3])
-    assert "1" in rows.var.name and strips.var.name.split("_")[0] == columns.var.name.split("_")[0]
-
-
 def test_short_reductions_are_not_sliced():
     modules = default_modules(TARGET)
     (deep,) = [m for m in modules if isinstance(m, DepthBlocking)]

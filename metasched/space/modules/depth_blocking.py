@@ -3,7 +3,7 @@
     for io, jo in parallel:
         for ko:                           # slices of the reduction
             [pack a slice of the columns of B]    # smaller than the second-level cache
-            for j1, i1, j2:
+            for i1, j1:
                 registers = sum over the slice     # as in register_tiling
                 results += registers
         [the elementwise consumer]
@@ -11,8 +11,6 @@
 The loops of Goto and van de Geijn (2008) around the register block of `register_tiling`, which
 holds a whole reduction in registers at once and so needs panels as deep as the reduction. The
 results pass through memory once for each slice; slices are sampled, deep enough for that to pay.
-Columns stand on both sides of the rows: where those outside are many, a strip of the panel stays in
-the nearest cache while the rows pass over it; inside, rows of the other operand stay instead.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ from metasched.space.modules.register_tiling import (
 )
 from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
 
-STRUCTURE = "SRSSS"
-_PARALLEL, _SLICE, _STRIPS, _MIDDLE, _REGISTER = range(5)
+STRUCTURE = "SRSS"
+_PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,8 @@ class DepthBlocking:
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
         width, tiles = self._tiles(sch, every, plan, pack)
         columns = tiles[next(a for a in every if a.position == plan.vector)][1]
-        sch.require(as_expr(product([*steps, *columns[1:], item])) <= self.blocks.panel_bytes)
+        sch.require(as_expr(product([*steps, columns[1], columns[2], item]))
+                    <= self.blocks.panel_bytes)  # fmt: skip
         parts = [(a, *tiles[a]) for a in every]
         lane = next(p for p in parts if p[0].position == plan.vector)
         parts.remove(lane)
@@ -98,7 +97,7 @@ class DepthBlocking:
         place = levels[_MIDDLE][-1]
         sch.compute_at(partial, place, preserve_unit_loops=True)
         results = _register_results(tiles, every, plan, width)
-        self._inner(sch, partial, 3 + len(levels[_MIDDLE]), plan, width, results)
+        self._inner(sch, partial, 2 + len(levels[_MIDDLE]), plan, width, results)
         if pack not in plan.ahead:
             self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
         vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
@@ -139,7 +138,7 @@ class DepthBlocking:
             width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
         tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
         spatial = [a for a in every if a.spatial]
-        levels = (_PARALLEL, _STRIPS, _MIDDLE, _REGISTER)
+        levels = (_PARALLEL, _MIDDLE, _REGISTER)
         lane = next(a for a in spatial if a.position == plan.vector)
         again = self.blocks.repacked(spatial, lane, pack)
         outside: list[ExprRV] = []
@@ -147,23 +146,22 @@ class DepthBlocking:
             if not axis.spatial:
                 tiles[axis] = ((_SLICE,), ())
             elif axis.position == plan.vector:
-                columns = sch.sample_perfect_tile(axis.loop, 4, max(plan.widths) * 4)
-                sch.require(compare(EQ, columns[-1] % width, 0))
-                held = as_expr(product(columns[1:]))
-                sch.require(compare(EQ, held % max(plan.widths), 0))
+                columns = sch.sample_perfect_tile(axis.loop, 3, max(plan.widths) * 4)
+                sch.require(compare(EQ, columns[2] % width, 0))
+                sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
                 tiles[axis] = (levels, columns)
             elif axis.extent == 1 or axis.position in pack.batch:
                 tiles[axis] = ((_PARALLEL,), ())
             else:
                 most = max(1, self.blocks.registers - 2)
-                places = (_PARALLEL, *levels[2:]) if again > 1 else levels[2:]
+                places = levels if again > 1 else levels[1:]
                 taken = sch.sample_perfect_tile(axis.loop, len(places), most)
                 tiles[axis] = (places, taken)
                 outside += taken[: len(places) - 2]
         results = _register_results(tiles, every, plan, width)
         if outside:
             sch.require(as_expr(product(outside)) <= again)
-        across = tiles[lane][1][-1] // width
+        across = tiles[lane][1][2] // width
         sch.require(results + across + 1 <= self.blocks.registers)
         least = self.blocks.least([a for a in spatial if tiles[a][1]], plan, padded=False)
         if least > 1:
