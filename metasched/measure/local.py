@@ -21,7 +21,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
 from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
-from metasched.measure.priority import FIRST, beside_timing
+from metasched.measure.priority import FIRST, LAST, beside_timing
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
@@ -29,6 +29,7 @@ from metasched.target import Target
 _JOBS = "metasched.measure.jobs:"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
+_BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
 # Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 # sleeps. The default is milliseconds: where another process has taken the core of the thread that
@@ -38,7 +39,9 @@ _SPIN = "3000"
 # follow it, the luck of each of their readings would add up.
 _HANDOVER = 1.15
 _BUILD_STATUS = {
-    "error": Status.BUILD_ERROR, "timeout": Status.BUILD_TIMEOUT, "crash": Status.BUILD_CRASH
+    "error": Status.BUILD_ERROR,
+    "timeout": Status.BUILD_TIMEOUT,
+    "crash": Status.BUILD_CRASH,
 }
 _RUN_STATUS = {"error": Status.RUN_ERROR, "timeout": Status.RUN_TIMEOUT, "crash": Status.RUN_CRASH}
 
@@ -96,12 +99,13 @@ class LocalRunner:
         self._memory = {False: fds[0], True: fds[1]}
         self._aside = fds[0] if self._stand_in is None else fds[2]
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
+        behind = min(LAST, beside_timing() + _BEHIND)
         self._builders = [
-            Worker(f"builder {n}", nice=beside_timing(), **limits)
+            Worker(f"builder {n}", nice=behind, **limits)
             for n in range(max(1, self.options.build_workers))
         ]
         self._runner = Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits)
-        self._reference = Worker("reference", nice=beside_timing(), fds=fds, **limits)
+        self._reference = Worker("reference", nice=behind, fds=fds, **limits)
         self._closed = False
         self._failure = ""  # why there is no baseline, once that is known
         self._no_verification = ""  # why there are no expected results on normal data

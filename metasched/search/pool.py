@@ -47,16 +47,19 @@ class ReplayPool:
         postprocs: tuple[Postproc, ...],
         target: Target,
     ) -> int | None:
-        """Enter a task; its number, or None when this process has to replay it itself."""
+        """Enter a task; its number, or None when this process has to replay it itself.
+
+        Workers that are still starting join in when they are ready.
+        """
+        while not self._broken and any(worker.busy for worker in self._workers):
+            self._took(wait(self._workers))
         if self._broken:
             return None
         number = next(self._numbers)
         texts = [trace.to_json() for trace in spaces]
         for worker in self._workers:
             worker.submit(_JOBS + "prepare", number, func, texts, postprocs, target, limit=_LIMIT)
-        if all(reply.kind == "value" for reply in self._all_replies()):
-            return number
-        return None
+        return number
 
     def replay(
         self, number: int, requests: Sequence[Request], here: Here
@@ -85,12 +88,13 @@ class ReplayPool:
             if mine:
                 n = mine.popleft()
                 results[n] = here(requests[n])
-            for worker, reply in wait(self._workers, timeout=0.0 if mine else None):
-                if reply.kind != "value":
-                    self._fail(reply)
-                    return None
-                for n, result in zip(at.pop(worker), reply.value, strict=True):
-                    results[n] = result
+            ended = wait(self._workers, timeout=0.0 if mine or any(everyone) else None)
+            if not self._took(ended):
+                return None
+            for worker, reply in ended:
+                if worker in at:  # else it has entered the task
+                    for n, result in zip(at.pop(worker), reply.value, strict=True):
+                        results[n] = result
         return results
 
     def close(self) -> None:
@@ -98,22 +102,16 @@ class ReplayPool:
         for worker in self._workers:
             worker.close()
 
-    def _all_replies(self) -> list[Reply]:
-        replies: list[Reply] = []
-        while len(replies) < len(self._workers):
-            for _, reply in wait(self._workers):
-                if reply.kind != "value":
-                    self._fail(reply)
-                replies.append(reply)
-        return replies
-
-    def _fail(self, reply: Reply) -> None:
-        """Go on without workers."""
-        if not self._broken:
-            text = f"{reply.kind}: {reply.message}"
-            warnings.warn(f"a replay worker failed ({text}); replaying in process", stacklevel=5)
-        self._broken = True
-        self.close()
+    def _took(self, ended: list[tuple[Worker, Reply]]) -> bool:
+        """Whether all jobs that ended went well; otherwise this process goes on without workers."""
+        for _, reply in ended:
+            if reply.kind != "value" and not self._broken:
+                text = f"{reply.kind}: {reply.message}"
+                text = f"a replay worker failed ({text}); replaying in process"
+                warnings.warn(text, stacklevel=5)
+                self._broken = True
+                self.close()
+        return not self._broken
 
 
 def _shares(order: list[int], workers: int) -> list[list[int]]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from metasched.errors import TuneError
+from metasched.measure.process import wait
 from metasched.search.draft import Draft
 from metasched.search.pool import ReplayPool, _shares, _taken
 from metasched.search.population import Request, Workshop
@@ -18,6 +19,12 @@ def pool():
     made = ReplayPool(2)
     yield made
     made.close()
+
+
+def settle(pool: ReplayPool) -> None:
+    """Wait until the workers have entered the task."""
+    while any(worker.busy for worker in pool._workers):
+        assert pool._took(wait(pool._workers))
 
 
 def requests(workshop: Workshop, count: int) -> list[Request]:
@@ -35,6 +42,7 @@ def test_workers_and_this_process_make_the_same_individuals(pool):
     here, there = Workshop(func, TARGET, space, 0), Workshop(func, TARGET, space, 0, pool)
     wanted = requests(here, 12)
     mine = here.replay_many(wanted)
+    settle(pool)
     other = [Request(_moved(r.trace, here, there, r.space), r.space, r.seed) for r in wanted]
     theirs = there.replay_many(other)
     assert [m.key for m in mine] == [t.key for t in theirs]
@@ -57,11 +65,21 @@ def _moved(trace, here, there, space):
 def test_a_worker_that_dies_is_named_and_its_work_done_here(pool):
     workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
     wanted = requests(workshop, 12)
+    settle(pool)
     pool._workers[0]._kill()
     with pytest.warns(UserWarning, match=r"a replay worker failed \(.*in process"):
         made = workshop.replay_many(wanted)
     assert all(one is not None for one in made)
     assert workshop.replay_many(wanted)[0].key == made[0].key
+
+
+def test_work_begins_while_the_workers_are_starting(pool):
+    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
+    assert pool._workers[0].busy
+    assert any(workshop.replay_many(requests(workshop, 1)))
+    second = Workshop(matmul(16), TARGET, default_space(TARGET), 0, pool)
+    assert (workshop._number, second._number) == (0, 1) and pool._workers[0].busy
+    settle(pool)
 
 
 def test_a_program_that_comes_out_otherwise_is_an_error():
