@@ -43,12 +43,12 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "analysis",
-        "failure affine collide scope cover binding access block reducer loops dependence "
+        "failure affine radix collide scope cover binding access block reducer loops dependence "
         "reordering sequence flops",
     ),
     (
         "schedule",
-        "path edit handles rng domain numbers selfcheck state checks radix rebind "
+        "path edit handles rng domain numbers selfcheck state checks rebind "
         "instruction constraint codec trace intrinsics primitives.* legal schedule "
         "tensorize_mapping",
     ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metasched.analysis.affine import linear
 from metasched.analysis.failure import Failure
+from metasched.analysis.radix import tiles
 from metasched.analysis.scope import Child
 from metasched.arith.itermap import detect_iter_map
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import TRUE, Var, as_int
+from metasched.ir.expr import TRUE
 from metasched.ir.stmt import BlockRealize, For
 
 
@@ -57,31 +57,12 @@ def affine_binding(
     key = ("affine", *[(p.var, p.min, p.extent, p.step) for p in above])
     facts = realize.facts
     if key not in facts:
-        facts[key] = None if _plain(realize, above) else _by_iter_map(realize, above)
+        plain = realize.predicate is TRUE and all(p.step is None for p in above)
+        if plain and tiles(realize.iter_values, {p.var: p for p in above}):
+            facts[key] = None
+        else:
+            facts[key] = _by_iter_map(realize, above)
     return facts[key]  # type: ignore[no-any-return]
-
-
-def _plain(realize: BlockRealize, loops: Sequence[For]) -> bool:
-    """The common case at little cost: sums of distinct loop variables that tile exactly."""
-    if realize.predicate is not TRUE:
-        return False
-    extents: dict[Var, int | None] = {}
-    for loop in loops:
-        if as_int(loop.min) != 0 or loop.step is not None:
-            return False
-        extents[loop.var] = as_int(loop.extent)
-    for value in realize.iter_values:
-        expected: int | None = 1
-        for atom, coef in sorted(linear(value).terms.items(), key=lambda item: item[1]):
-            if not isinstance(atom, Var) or atom not in extents:
-                return False
-            extent = extents.pop(atom)
-            if extent == 1:
-                continue
-            if coef != expected:
-                return False
-            expected = None if extent is None else expected * extent
-    return True
 
 
 def _by_iter_map(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:

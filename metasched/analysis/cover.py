@@ -20,7 +20,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
-from metasched.ir.expr import LT, TRUE, And, Expr, IntImm, Var, as_int, compare
+from metasched.ir.expr import LT, TRUE, And, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, compare
 from metasched.ir.stmt import Block, BlockToken, BufferStore, For, IfThenElse, Stmt, While
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 
@@ -34,13 +34,15 @@ class Span(NamedTuple):
 
 
 Box: TypeAlias = tuple[Span, ...]
+Region: TypeAlias = list[tuple[Expr, Expr]]
+Packed: TypeAlias = tuple[tuple[int, int], ...]
 _NOTHING: frozenset[tuple[Expr, int]] = frozenset()
 
 
-def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, list[tuple[Expr, Expr]]]]:
+def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, Region]]:
     """The regions of a child over loop variables: its iterators replaced by bindings (cached)."""
     key = ("bound", writes)
-    found: list[tuple[Buffer, list[tuple[Expr, Expr]]]] | None = child.realize.facts.get(key)
+    found: list[tuple[Buffer, Region]] | None = child.realize.facts.get(key)
     if found is None:
         block = child.block
         names = [v.var for v in block.iter_vars]
@@ -123,7 +125,7 @@ def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
     return out
 
 
-def lower_box(region: list[tuple[Expr, Expr]], predicate: Expr, varying: Ranges) -> Box | None:
+def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Box | None:
     """A box surely filled while the `varying` variables take all their values; None if unknown."""
     limits = _limits(predicate, varying)
     if limits is None:
@@ -183,9 +185,44 @@ def shared_loops(a: Child, b: Child) -> int:
     return count
 
 
-def _whole(buffer: Buffer) -> Box:
+def _whole(buffer: Buffer, packed: Packed = ()) -> Box:
     """All of a buffer; symbolic dimensions have no upper end."""
-    return tuple(Span(_NOTHING, 0, interval(s, {})[1] - 1) for s in buffer.shape)
+    sizes = [interval(s, {})[1] for s in buffer.shape]
+    for outer, inner in packed:
+        sizes[outer] *= sizes[inner]
+    inners = {inner for _, inner in packed}
+    return tuple(Span(_NOTHING, 0, s - 1) for n, s in enumerate(sizes) if n not in inners)
+
+
+def _packed(regions: list[Region], buffer: Buffer) -> Packed:
+    """The pairs of dimensions that hold e // c and e % c of some e in every region, the second
+    of extent c: they tell e and no more, so each pair is as good as one dimension that holds e."""
+    found: set[tuple[int, int]] | None = None
+    for region in regions:
+        pairs = {
+            (outer, inner)
+            for inner, (low, width) in enumerate(region)
+            if type(low) is FloorMod and as_int(width) == 1 and low.b is buffer.shape[inner]
+            for outer, (high, count) in enumerate(region)
+            if type(high) is FloorDiv and high.a is low.a and high.b is low.b
+            if as_int(count) == 1
+        }  # fmt: skip
+        found = pairs if found is None else found & pairs
+        if not found:
+            return ()
+    return tuple(sorted(found or ()))
+
+
+def _unpacked(region: Region, packed: Packed) -> Region:
+    """A region with each pair of `packed` as one dimension."""
+    if not packed:
+        return region
+    joined, inners = list(region), {inner for _, inner in packed}
+    for outer, inner in packed:
+        low = region[inner][0]
+        assert isinstance(low, FloorMod)
+        joined[outer] = (low.a, region[inner][1])
+    return [r for n, r in enumerate(joined) if n not in inners]
 
 
 def _inside(inner: Span, outer: Span, whole: Span) -> bool:
@@ -294,21 +331,22 @@ def _covered(
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
+    reads = [(k, r) for k, (b, r) in enumerate(bound_regions(child, writes=False)) if b is buffer]
+    made = [
+        (p, r) for p in producers for b, r in bound_regions(p, writes=True) if b is buffer
+    ]
+    packed = _packed([r for _, r in (*reads, *made)], buffer)
     written: list[Box] = []
-    for producer in producers:
+    for producer, region in made:
         varying = loop_ranges((*producer.loops[shared:], *extra))
-        for where, region in bound_regions(producer, writes=True):
-            if where is buffer:
-                box = lower_box(region, producer.realize.predicate, varying)
-                if box is not None:
-                    written.append(box)
+        box = lower_box(_unpacked(region, packed), producer.realize.predicate, varying)
+        if box is not None:
+            written.append(box)
     written = _merge(written)
-    whole = _whole(buffer)
+    whole = _whole(buffer, packed)
     varying = loop_ranges((*child.loops[shared:], *extra))
-    for k, (where, region) in enumerate(bound_regions(child, writes=False)):
-        if where is not buffer:
-            continue
-        need = [upper_span(low, extent, varying) for low, extent in region]
+    for k, region in reads:
+        need = [upper_span(low, extent, varying) for low, extent in _unpacked(region, packed)]
         if any(all(map(_inside, need, box, whole)) for box in written):
             continue
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in producers):
@@ -369,7 +407,7 @@ def _uncertain(stmt: Stmt, inner: set[Var]) -> bool:
 
 
 def _covers_symbolically(
-    child: Child, producer: Child, buffer: Buffer, shared: int, region: list[tuple[Expr, Expr]]
+    child: Child, producer: Child, buffer: Buffer, shared: int, region: Region
 ) -> bool:
     """The same question to the prover, which knows symbolic extents and fused iterators."""
     extra = thread_loops(child.loops[:shared], buffer.scope)
@@ -403,7 +441,7 @@ def _domain(loops: Iterable[For]) -> dict[Var, Range]:
 
 
 def _relaxed(
-    buffer: Buffer, region: list[tuple[Expr, Expr]], loops: Sequence[For], analyzer: Analyzer
+    buffer: Buffer, region: Region, loops: Sequence[For], analyzer: Analyzer
 ) -> list[Range]:
     """What a consumer reads while `loops` run, not clipped to the buffer."""
     points = BufferRegion(buffer, tuple(Range(low, extent) for low, extent in region))

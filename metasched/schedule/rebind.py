@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.radix import in_mixed_radix
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import iter_map_simplify
 from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr, logical_and
 from metasched.ir.stmt import BlockRealize, For, ForKind, IfThenElse, Stmt, evolve
 from metasched.ir.visit import stmt_vars, substitute
-from metasched.schedule.radix import in_mixed_radix
 
 
 def ranges_of(loops: Sequence[For]) -> dict[Var, Range]:

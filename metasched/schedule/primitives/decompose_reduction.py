@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metasched.analysis.radix import tiles
 from metasched.arith.intset import relax
 from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.ir.buffer import BufferLoad, BufferRegion
@@ -88,10 +89,11 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
                 hint="choose a loop below it",
             )
     values, guard = realize.iter_values, realize.predicate
-    for above in (loops, state.loops_above(realize)):
-        known = ranges_of(above)
-        if detect_iter_map(values, known, guard, "bijective").error is None:
-            return
+    known = [ranges_of(above) for above in (loops, state.loops_above(realize))]
+    if guard is TRUE and any(tiles(values, ranges, every=True) for ranges in known):
+        return
+    if any(detect_iter_map(values, r, guard, "bijective").error is None for r in known):
+        return
     raise state.error(
         "repeated-reduction",
         f"part of the iterations of {loops[0].var.name} and below may compute "

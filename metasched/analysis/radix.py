@@ -1,18 +1,22 @@
-"""Bindings in mixed radix, written in normal form without the iterator-map analysis.
+"""Bindings in mixed radix, recognised without the iterator-map analysis.
 
 Splitting and fusing leave bindings that are sums of digits: `i_0 * 64 + i_1 * 4 + i_2`, where a
 digit is a loop variable or a part of a fused one (`f // 8`, `f % 8`, `f % 64 // 8`). Such sums are
 recognised by their coefficients alone, which is many times cheaper than the analysis and gives the
-same text.
+same answers and the same text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from metasched.analysis.affine import linear
 from metasched.ir.buffer import Range
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
+from metasched.ir.stmt import For
+
+Ranges: TypeAlias = "Mapping[Var, Range | For]"
 
 
 class _Digit:
@@ -25,7 +29,52 @@ class _Digit:
         self.size = high // low
 
 
-def in_mixed_radix(bindings: Sequence[Expr], ranges: Mapping[Var, Range]) -> list[Expr] | None:
+def tiles(values: Sequence[Expr], ranges: Ranges, *, every: bool = False) -> bool:
+    """Whether the values fill a box, each on its own, from step 1; False also where it takes more
+    than a look to tell.
+
+    Args:
+        every: demand as well that each point comes from one iteration of all the loops.
+    """
+    used: dict[Var, list[_Digit]] = {}
+    for value in values:
+        terms = linear(value).terms
+        if _digits(sorted(terms.items(), key=lambda term: term[1]), ranges, used) is None:
+            return False
+    return not every or all(_whole(used.get(v, ()), as_int(r.extent)) for v, r in ranges.items())
+
+
+def _digits(
+    terms: Iterable[tuple[Expr, int]], ranges: Ranges, used: dict[Var, list[_Digit]]
+) -> list[_Digit] | None:
+    """The digits of a sum, `terms` by rising step, that takes its values without gap or overlap;
+    None where it is anything else, or a digit is not independent of those `used` before."""
+    step, found = 1, []
+    for atom, coef in terms:
+        digit = _digit(atom, ranges)
+        if digit is None:
+            return None
+        others = used.setdefault(digit.var, [])
+        if any(d.size == 1 or (digit.low % d.high and d.low % digit.high) for d in others):
+            return None
+        others.append(digit)
+        found.append(digit)
+        if digit.size != 1:
+            if coef != step:
+                return None
+            step *= digit.size
+    return found
+
+
+def _whole(digits: Iterable[_Digit], extent: int | None) -> bool:
+    """Whether independent digits of a loop variable tell its value."""
+    count = 1
+    for digit in digits:
+        count *= digit.size
+    return count == extent
+
+
+def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | None:
     """The bindings as sums of digits, largest step first; None when they are anything else.
 
     Every digit is used once, the steps of a sum fill its range without gap or overlap, and loop
@@ -34,6 +83,9 @@ def in_mixed_radix(bindings: Sequence[Expr], ranges: Mapping[Var, Range]) -> lis
     used: dict[Var, list[_Digit]] = {}
     out: list[Expr] = []
     for binding in bindings:
+        if type(binding) is IntImm:
+            out.append(binding)
+            continue
         if type(binding) is Var and binding not in used:
             digit = _digit(binding, ranges)
             if digit is None:
@@ -48,29 +100,19 @@ def in_mixed_radix(bindings: Sequence[Expr], ranges: Mapping[Var, Range]) -> lis
     return out
 
 
-def _sum(binding: Expr, ranges: Mapping[Var, Range], used: dict[Var, list[_Digit]]) -> Expr | None:
+def _sum(binding: Expr, ranges: Ranges, used: dict[Var, list[_Digit]]) -> Expr | None:
     form = linear(binding)
     if form.const or not form.terms:
         return None
     terms = list(form.terms.items())
     terms.reverse()  # as written
     terms.sort(key=lambda term: -term[1])
-    own: set[Var] = set()
-    step = 1
-    for atom, coef in reversed(terms):
-        digit = _digit(atom, ranges)
-        if digit is None or digit.var in own or atom.dtype is not binding.dtype:
-            return None
-        others = used.setdefault(digit.var, [])
-        if any((d.low < digit.high and digit.low < d.high) or d.size == 1 for d in others):
-            return None
-        others.append(digit)
-        own.add(digit.var)
-        if digit.size != 1:
-            if coef != step:
-                return None
-            step *= digit.size
-    if step == 1 and len(terms) > 1:
+    digits = _digits(reversed(terms), ranges, used)
+    if digits is None or len({d.var for d in digits}) < len(digits):
+        return None
+    if any(atom.dtype is not binding.dtype for atom, _ in terms):
+        return None
+    if len(terms) > 1 and all(d.size == 1 for d in digits):
         return None  # iterations of one value only: what stays visible is the analysis' choice
     total: Expr | None = None
     for atom, coef in terms:
@@ -79,7 +121,7 @@ def _sum(binding: Expr, ranges: Mapping[Var, Range], used: dict[Var, list[_Digit
     return total
 
 
-def _digit(atom: Expr, ranges: Mapping[Var, Range]) -> _Digit | None:
+def _digit(atom: Expr, ranges: Ranges) -> _Digit | None:
     if type(atom) is Var:
         found = ranges.get(atom)
         if found is None or as_int(found.min) != 0:

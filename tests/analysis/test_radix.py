@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 
-from metasched.arith.itermap import iter_map_simplify
+from metasched.arith.itermap import Level, detect_iter_map, iter_map_simplify
 from metasched.ir.buffer import Range
 from metasched.ir.expr import Expr, Var, as_expr
-from metasched.schedule.radix import in_mixed_radix
+from metasched.analysis.radix import in_mixed_radix, tiles
 
 
 def a_sum(rng: random.Random, name: str, ranges: dict[Var, Range]) -> Expr:
@@ -46,6 +46,22 @@ def test_same_as_the_analysis() -> None:
     assert taken > 200
 
 
+def test_tiles_only_where_the_analysis_says_so() -> None:
+    rng, counts = random.Random(1), {False: 0, True: 0}
+    for _ in range(600):
+        ranges: dict[Var, Range] = {}
+        values = [a_sum(rng, name, ranges) + rng.choice([0, 0, 2]) for name in "ij"]
+        if rng.random() < 0.5:
+            fused = next((v for v in ranges if v.name.endswith("fused")), rng.choice([*ranges]))
+            values.append(rng.choice([fused % 2, fused // 2, fused % 4 // 2, fused]))
+        for every in (False, True):
+            if tiles(values, ranges, every=every):
+                counts[every] += 1
+                level: Level = "bijective" if every else "surjective"
+                assert detect_iter_map(values, ranges, level=level).error is None
+    assert min(counts.values()) > 60
+
+
 def test_what_is_left_to_the_analysis() -> None:
     i, j, f = Var("i"), Var("j"), Var("f")
     ranges = {i: Range.of(0, 4), j: Range.of(0, 3), f: Range.of(0, 12)}
@@ -59,8 +75,8 @@ def test_what_is_left_to_the_analysis() -> None:
         [f // 4, f // 2],  # overlapping digits
         [f % 5],  # no exact part
         [Var("n") + i],
-        [as_expr(0)],
+        [f % 4, f // 6],  # parts that do not fit together
     ):
         assert in_mixed_radix(bindings, ranges) is None
     assert in_mixed_radix([f // 4, f % 4], ranges) == [f // 4, f % 4]
-    assert in_mixed_radix([j + i * 3], ranges) == [i * 3 + j]
+    assert in_mixed_radix([j + i * 3, as_expr(0)], ranges) == [i * 3 + j, as_expr(0)]
