@@ -57,6 +57,8 @@ def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, Region]]:
 
 def bind(expr: Expr, values: dict[Var, Expr]) -> Expr:
     """`expr` with variables replaced."""
+    if type(expr) is IntImm:
+        return expr
     if isinstance(expr, Var):
         value = values.get(expr)
         return expr if value is None else value
@@ -332,9 +334,7 @@ def _covered(
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
     reads = [(k, r) for k, (b, r) in enumerate(bound_regions(child, writes=False)) if b is buffer]
-    made = [
-        (p, r) for p in producers for b, r in bound_regions(p, writes=True) if b is buffer
-    ]
+    made = [(p, r) for p in producers for b, r in bound_regions(p, writes=True) if b is buffer]
     packed = _packed([r for _, r in (*reads, *made)], buffer)
     written: list[Box] = []
     for producer, region in made:

@@ -157,19 +157,26 @@ def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
 
 
 def _in_body(child: Child, exact: Sequence[Access], guards: tuple[Form, ...]) -> Iterator[Touch]:
-    """The accesses of the body; one that an earlier write covers (a load of C[i] in an update of
-    C[i]) meets others exactly as that does and is left out."""
-    own = child.block.alloc_buffers
-    seen: set[tuple[Buffer, tuple[Expr, ...]]] = set()
-    for access in sorted(exact, key=lambda a: not a.is_write):
-        key = (access.buffer, access.indices)
-        if key in seen or any(access.buffer is b for b in own):
-            continue
-        seen.add(key)
+    """The accesses of the body over loop variables."""
+    for access, where in _distinct(child.block, exact):
         box = bound_access(access, child)
-        where = BufferRegion.point(access.buffer, access.indices)
         inner = access.inner
         yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, guards=guards)
+
+
+def _distinct(block: Block, exact: Sequence[Access]) -> list[tuple[Access, BufferRegion]]:
+    """The accesses of a body; one that an earlier write covers (a load of C[i] in an update of
+    C[i]) meets others exactly as that does and is left out (cached)."""
+    found: list[tuple[Access, BufferRegion]] | None = block.facts.get("distinct")
+    if found is None:
+        found, own = block.facts.setdefault("distinct", []), block.alloc_buffers
+        seen: set[tuple[Buffer, tuple[Expr, ...]]] = set()
+        for access in sorted(exact, key=lambda a: not a.is_write):
+            key = (access.buffer, access.indices)
+            if key not in seen and all(access.buffer is not b for b in own):
+                seen.add(key)
+                found.append((access, BufferRegion.point(access.buffer, access.indices)))
+    return found
 
 
 def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...]) -> Touch:
@@ -272,14 +279,20 @@ def carried_dependence(
     if (extent is not None and extent <= 1) or _plainly_independent(loop, scope):
         return None
     excused: dict[Buffer, bool] = {}
-    for a, b, distance in conflicts(scope, loop, lambda a, b: _same_iteration(a, b, loop)):
+
+    def excuse(buffer: Buffer) -> bool:
+        if buffer not in excused:
+            excused[buffer] = harmless(buffer, scope, loop, thread, private)
+        return excused[buffer]
+
+    own = set(scope.block.alloc_buffers) if private else set()  # (costs less to tell than to meet)
+    cleared = lambda a, b: _same_iteration(a, b, loop) or (a.buffer in own and excuse(a.buffer))  # noqa: E731
+    for a, b, distance in conflicts(scope, loop, cleared):
         if distance.get(loop.var) == (0, 0):
             continue
         if a is b and a.child is not None and idempotent(a.child, scope, loop):
             continue
-        if a.buffer not in excused:
-            excused[a.buffer] = harmless(a.buffer, scope, loop, thread, private)
-        if not excused[a.buffer]:
+        if not excuse(a.buffer):
             reduces = a.child is b.child and a.child is not None and feeds_reduction(loop, a.child)
             if not (reduces and allow_reduction):
                 return _carried(loop, a, b, reduces)

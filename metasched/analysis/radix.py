@@ -19,14 +19,8 @@ from metasched.ir.stmt import For
 Ranges: TypeAlias = "Mapping[Var, Range | For]"
 
 
-class _Digit:
-    """Part of a loop variable: value // low % (high // low), a number below `size`."""
-
-    __slots__ = ("high", "low", "size", "var")
-
-    def __init__(self, var: Var, low: int, high: int) -> None:
-        self.var, self.low, self.high = var, low, high
-        self.size = high // low
+_Digit: TypeAlias = tuple[Var, int, int]
+"""Part of a loop variable, (var, low, high): value // low % (high // low)."""
 
 
 def tiles(values: Sequence[Expr], ranges: Ranges, *, every: bool = False) -> bool:
@@ -54,23 +48,28 @@ def _digits(
         digit = _digit(atom, ranges)
         if digit is None:
             return None
-        others = used.setdefault(digit.var, [])
-        if any(d.size == 1 or (digit.low % d.high and d.low % digit.high) for d in others):
-            return None
-        others.append(digit)
+        var, low, high = digit
+        others = used.get(var)
+        if others is None:
+            used[var] = [digit]
+        else:
+            for _, bottom, top in others:
+                if bottom == top or (low % top and bottom % high):
+                    return None
+            others.append(digit)
         found.append(digit)
-        if digit.size != 1:
+        if low != high:
             if coef != step:
                 return None
-            step *= digit.size
+            step *= high // low
     return found
 
 
 def _whole(digits: Iterable[_Digit], extent: int | None) -> bool:
     """Whether independent digits of a loop variable tell its value."""
     count = 1
-    for digit in digits:
-        count *= digit.size
+    for _, low, high in digits:
+        count *= high // low
     return count == extent
 
 
@@ -108,11 +107,11 @@ def _sum(binding: Expr, ranges: Ranges, used: dict[Var, list[_Digit]]) -> Expr |
     terms.reverse()  # as written
     terms.sort(key=lambda term: -term[1])
     digits = _digits(reversed(terms), ranges, used)
-    if digits is None or len({d.var for d in digits}) < len(digits):
+    if digits is None or len({var for var, _, _ in digits}) < len(digits):
         return None
     if any(atom.dtype is not binding.dtype for atom, _ in terms):
         return None
-    if len(terms) > 1 and all(d.size == 1 for d in digits):
+    if len(terms) > 1 and all(low == high for _, low, high in digits):
         return None  # iterations of one value only: what stays visible is the analysis' choice
     total: Expr | None = None
     for atom, coef in terms:
@@ -124,10 +123,10 @@ def _sum(binding: Expr, ranges: Ranges, used: dict[Var, list[_Digit]]) -> Expr |
 def _digit(atom: Expr, ranges: Ranges) -> _Digit | None:
     if type(atom) is Var:
         found = ranges.get(atom)
-        if found is None or as_int(found.min) != 0:
+        if found is None or type(found.extent) is not IntImm or as_int(found.min) != 0:
             return None
-        extent = as_int(found.extent)
-        return None if extent is None or extent < 1 else _Digit(atom, 1, extent)
+        extent = found.extent.value
+        return (atom, 1, extent) if extent > 0 else None
     low, high = 1, None
     if type(atom) is FloorDiv:
         if type(atom.b) is not IntImm:
@@ -137,12 +136,10 @@ def _digit(atom: Expr, ranges: Ranges) -> _Digit | None:
         if type(atom.b) is not IntImm:
             return None
         high, atom = atom.b.value, atom.a
-    if type(atom) is not Var:
-        return None
-    whole = _digit(atom, ranges)
+    whole = _digit(atom, ranges) if type(atom) is Var else None
     if whole is None:
         return None
-    top = whole.high if high is None else high
-    exact = low > 0 and top > 0 and top % low == 0 and whole.high % top == 0
-    shrinks = 1 < top // low < whole.high if exact else False
-    return _Digit(whole.var, low, top) if exact and shrinks else None
+    var, _, extent = whole
+    top = extent if high is None else high
+    exact = low > 0 and top > 0 and top % low == 0 and extent % top == 0
+    return (var, low, top) if exact and 1 < top // low < extent else None

@@ -127,8 +127,12 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
     while stack:
         stmt, loops = stack.pop()
         if isinstance(stmt, For):
-            stack.append((stmt.body, (*loops, stmt)))
-        elif isinstance(stmt, BlockRealize):
+            chain: list[For] = []
+            while isinstance(stmt, For):
+                chain.append(stmt)
+                stmt = stmt.body
+            loops = (*loops, *chain)
+        if isinstance(stmt, BlockRealize):
             children.append(Child(stmt, loops))
         elif isinstance(stmt, SeqStmt):
             stack.extend((item, loops) for item in reversed(stmt.items))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 
+from metasched.analysis.radix import in_mixed_radix, tiles
 from metasched.arith.itermap import Level, detect_iter_map, iter_map_simplify
 from metasched.ir.buffer import Range
 from metasched.ir.expr import Expr, Var, as_expr
-from metasched.analysis.radix import in_mixed_radix, tiles
 
 
 def a_sum(rng: random.Random, name: str, ranges: dict[Var, Range]) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metasched.ir.expr import Expr
-from metasched.ir.stmt import BlockRealize, For, FrozenMap, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, For, FrozenMap, Stmt, evolve
 from metasched.schedule import edit
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -60,7 +60,20 @@ def _put(state: State, rv: BlockRV | LoopRV | str, notes: FrozenMap) -> None:
     node: Stmt
     node, _ = _target(state, rv)
     node = node.block if isinstance(node, BlockRealize) else node
-    state.commit(edit.wrap(node, lambda s: evolve(s, annotations=notes)))
+    state.commit(edit.wrap(node, lambda s: _noted(s, notes)))
+
+
+def _noted(node: Stmt, notes: FrozenMap) -> Stmt:
+    """The node with other notes; a block with plain ones is the same object each time, so that
+    replays share what is found out about it."""
+    assert isinstance(node, (Block, For))
+    if type(node) is For or not all(isinstance(v, (str, int)) for v in notes.values()):
+        return evolve(node, annotations=notes)
+    key = ("noted", *((name, type(value), value) for name, value in notes.items()))
+    found: Stmt | None = node.facts.get(key)
+    if found is None:
+        found = node.facts[key] = evolve(node, annotations=notes)
+    return found
 
 
 def _plain(state: State, value: Any) -> Any:
