@@ -235,6 +235,16 @@ class Schedule:
             return
         self._step(entry.kind, entry.values, decision, entry)
 
+    def take_over(self, entry: Entry, made: Snapshot) -> None:
+        """Enter a step of a trace that draws nothing with the outcome it had on this very module,
+        with these arguments, in another schedule."""
+        state = self.state
+        self._history.append(state.snapshot())
+        state.mod, state._index, state.serial = made.mod, made.index, made.serial
+        for rv in entry.outputs:
+            state.table[rv] = made.table[rv]
+        self.trace = self.trace.append(entry)
+
     def _step(
         self, kind: InstructionKind, values: tuple[Any, ...], decision: Any, entry: Entry | None
     ) -> Any:

@@ -13,13 +13,16 @@ import numpy as np
 from metasched.cost.features import features
 from metasched.errors import MeasureError, ScheduleError, TraceError
 from metasched.ir.equal import structural_hash
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.schedule.handles import RV
+from metasched.schedule.instruction import Entry
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
 from metasched.space.generate import Postproc
 from metasched.target import Target
 
-_KEPT = 256  # schedules of a task that are kept for their siblings
+_KEPT = 1024  # steps of a task whose outcomes are kept for siblings
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,9 @@ class Replayed:
 class Replayer:
     """Exact replays of the mutants of one task.
 
-    Everything in a schedule is immutable, so it is kept as it stood before each sampling step, by
-    the decisions that led there, and a mutant begins where it first differs from one before it.
+    Everything in a schedule is immutable, so what a step made of a module is kept, by the module
+    and the arguments, and a sibling that comes to the same step with the same ones takes it over.
+    Decisions that no step has used yet play no part in that.
 
     Attributes:
         base: the program, unscheduled.
@@ -46,45 +50,59 @@ class Replayer:
     ) -> None:
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target
-        self._kept: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
+        self._shared = [_shared_steps(trace) for trace in spaces]
+        self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
     def repaired(self, space: int, decisions: Sequence[Any], seed: int) -> Replayed | str:
         """Replay a member of a space, impossible decisions repaired, and run the postprocs; the
         slug of a refusal otherwise."""
         trace = with_decisions(self.spaces[space], decisions)
-        places = [position for position, _ in trace.sampling()]
-        keys: list[tuple[Any, ...]] = [(space,)]
-        for decision in decisions:
-            keys.append((*keys[-1], tuple(decision) if isinstance(decision, list) else decision))
-        start, sch = 0, self._resumed(self.base, seed)
-        for n in range(len(places) - 1, -1, -1):
-            kept = self._kept.get(keys[n])
-            if kept is not None:
-                self._kept.move_to_end(keys[n])
-                start, sch = places[n], self._resumed(kept, seed)
-                break
-        key_at = dict(zip(places, keys, strict=False))
+        sch = self.base.copy()
+        sch.state.rng.state = seed
+        shared = self._shared[space]
         try:
-            for position in range(start, len(trace.entries)):
-                if position in key_at and position != start and sch.state.rng.state == seed:
-                    self._keep(key_at[position], sch)
-                sch.execute(trace.entries[position], "repair")
+            for position, entry in enumerate(trace.entries):
+                if position in shared:
+                    self._step(sch, entry, (space, position), shared[position])
+                else:
+                    sch.execute(entry, "repair")
         except ScheduleError as error:
             return error.reason
         except TraceError:
             return "trace-does-not-fit"
         return finished(sch, self.postprocs, self.target)
 
-    def _resumed(self, kept: Schedule, seed: int) -> Schedule:
-        sch = kept.copy()
-        sch.state.rng.state, sch.state.repairs = seed, kept.state.repairs
-        return sch
-
-    def _keep(self, key: tuple[Any, ...], sch: Schedule) -> None:
-        """Keep a schedule for those that begin alike, the ones used last longest."""
-        self._kept[key] = self._resumed(sch, 0)
+    def _step(
+        self, sch: Schedule, entry: Entry, place: tuple[int, int], inputs: Sequence[RV]
+    ) -> None:
+        """Take a step over from a sibling, or run it and keep what it made."""
+        state = sch.state
+        given = [state.table.get(rv) for rv in inputs]
+        key = (*place, id(state.mod), state.serial, *given)
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            sch.take_over(entry, found[1])
+            return
+        before = state.mod  # kept as well: its identity is part of the key
+        sch.execute(entry, "repair")
+        self._kept[key] = before, state.snapshot()
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
+
+
+def _shared_steps(trace: Trace) -> dict[int, list[RV]]:
+    """The steps that change the program before every decision is used, with the handles they
+    take: what later ones make is a candidate's own."""
+    waiting = {rv for _, entry in trace.sampling() for rv in entry.outputs}
+    found: dict[int, list[RV]] = {}
+    for position, entry in enumerate(trace.entries):
+        if not waiting:
+            break
+        if not entry.kind.pure and entry.kind.name != "require":
+            found[position] = list(entry.uses())
+            waiting.difference_update(found[position])
+    return found
 
 
 def replayed(
