@@ -27,7 +27,6 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 ENUMERATED = 30_000
 # Spaces of at most so many decision vectors are listed whole, once, instead of drawn from.
 WHOLE = 1 << 20
-_CHUNK = 1 << 16
 _REDRAWS = 3  # further draws where constraints and repetitions leave too few rows
 _RIDGE = 1e-2
 _LEAST_ROWS = 24  # fitted rows below which a fit says nothing
@@ -108,15 +107,15 @@ class Draft:
 
     @cached_property
     def _every(self) -> Rows:
-        """All rows that keep every constraint, in their natural order."""
-        lengths = [len(x) for x in self.lists]
-        parts: list[Rows] = []
-        for start in range(0, self.size, _CHUNK):
-            numbers = np.arange(start, min(start + _CHUNK, self.size))
-            parts.append(self._kept(np.stack(np.unravel_index(numbers, lengths), axis=1)))
-        return Rows(
-            np.concatenate([p.picks for p in parts]), np.concatenate([p.numbers for p in parts])
-        )
+        """All rows that keep every constraint, in their natural order: a constraint is asked as
+        soon as its numbers are there, so what breaks it is not continued."""
+        picks, left = np.zeros((1, 0), np.int64), self.conditions
+        for table in self.tables:
+            own = np.tile(np.arange(len(table)), len(picks))
+            picks = np.column_stack([np.repeat(picks, len(table), axis=0), own])
+            good, left = self._allowed(self._numbers(picks), left)
+            picks = picks[good]
+        return Rows(picks, self._numbers(picks))
 
     def _drawn(self, count: int, rng: np.random.Generator) -> Rows:
         picks = np.stack([rng.integers(0, len(x), count) for x in self.lists], axis=1)
@@ -125,7 +124,7 @@ class Draft:
     def _kept(self, picks: Array) -> Rows:
         """The rows that keep every constraint."""
         rows = Rows(picks, self._numbers(picks))
-        return rows.take(np.flatnonzero(self._allowed(rows.numbers)))
+        return rows.take(np.flatnonzero(self._allowed(rows.numbers, self.conditions)[0]))
 
     def row_of(self, trace: Trace) -> Array | None:
         """The numbers of a trace of this space, None when its steps are others."""
@@ -148,16 +147,20 @@ class Draft:
         return Trace(tuple(entries))
 
     def _numbers(self, picks: Array) -> Array:
-        parts = [table[picks[:, n]] for n, table in enumerate(self.tables)]
-        return np.concatenate(parts, axis=1)
+        """The numbers behind picks of the first steps, or of all."""
+        count = picks.shape[1]
+        return np.concatenate([t[picks[:, n]] for n, t in enumerate(self.tables[:count])], axis=1)
 
-    def _allowed(self, numbers: Array) -> Array:
-        good = np.ones(len(numbers), dtype=bool)
-        for condition in self.conditions:
+    def _allowed(self, numbers: Array, conditions: Sequence[Expr]) -> tuple[Array, list[Expr]]:
+        """Which rows keep the conditions, and those that there are not numbers enough to ask."""
+        good, left = np.ones(len(numbers), dtype=bool), []
+        for condition in conditions:
             value = self._evaluate(condition, numbers)
-            if value is not None:
+            if value is None:
+                left.append(condition)
+            else:
                 good &= np.broadcast_to(np.asarray(value, dtype=bool), good.shape)
-        return good
+        return good, left
 
     def _evaluate(self, expr: Expr, numbers: Array) -> Any:
         """An expression over whole columns; None where it has parts that are no columns."""
@@ -165,7 +168,7 @@ class Draft:
             return expr.value
         column = self.columns.get(expr)
         if column is not None:
-            return numbers[:, column]
+            return numbers[:, column] if column < numbers.shape[1] else None
         rule = _UFUNCS.get(type(expr))
         parts = [self._evaluate(child, numbers) for child in expr.children]
         if rule is None or any(p is None for p in parts):

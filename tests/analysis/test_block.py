@@ -285,6 +285,31 @@ def test_region_cover_fails_where_an_element_is_missing() -> None:
     refused(stage_pipeline(scope), "region-cover", sentence)
 
 
+def packed(made: int) -> PrimFunc:
+    """A tile of four elements of which `made` are written before it is read, in rows of eight."""
+
+    @T.prim_func
+    def f(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
+        P = T.alloc_buffer((2, 8), "float32")
+        for i in T.serial(4):
+            for j in T.serial(made):
+                with T.block("P"):
+                    v = T.axis.spatial(16, i * 4 + j)
+                    P[v // 8, v % 8] = A[v]
+            for j in T.serial(4):
+                with T.block("B"):
+                    v = T.axis.spatial(16, i * 4 + j)
+                    B[v] = P[v // 8, v % 8]
+
+    return f
+
+
+def test_region_cover_of_a_packed_buffer(monkeypatch) -> None:
+    refused(stage_pipeline(scope_of(packed(3))), "region-cover", "block B reads P")
+    monkeypatch.setattr("metasched.analysis.cover._covers_symbolically", None)  # not asked
+    assert stage_pipeline(scope_of(packed(4))) is None
+
+
 def test_region_cover_within_a_shared_loop() -> None:
     @T.prim_func
     def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):

@@ -45,7 +45,7 @@ def test_a_small_space_is_listed_whole_and_a_large_one_drawn_from(draft, monkeyp
     every = table.draw(10, np.random.default_rng(0))
     vectors = list(itertools.product(*(range(len(x)) for x in table.lists)))
     picks = np.array(vectors)
-    good = table._allowed(table._numbers(picks)).astype(bool)
+    good = table._allowed(table._numbers(picks), table.conditions)[0]
     assert np.array_equal(every.picks, picks[good])
     monkeypatch.setattr("metasched.search.draft.WHOLE", table.size - 1)
     some = table.draw(200, np.random.default_rng(0))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
 from metasched.errors import TuneError
 from metasched.measure.process import wait
+from metasched.schedule.domain import enumerated
+from metasched.schedule.schedule import Schedule
 from metasched.search.draft import Draft
 from metasched.search.pool import ReplayPool, _shares, _taken
 from metasched.search.population import Request, Workshop
+from metasched.search.replaying import Replayer
 from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
 
@@ -51,6 +56,34 @@ def test_workers_and_this_process_make_the_same_individuals(pool):
         assert a.trace.decisions() == b.trace.decisions()
         assert b.shipped.to_json() == a.shipped.to_json()
     assert here.survival.repaired == there.survival.repaired > 0
+
+
+def test_siblings_take_steps_over_and_come_out_as_on_their_own(monkeypatch):
+    taken, plain = [], Schedule.take_over
+    monkeypatch.setattr(
+        Schedule, "take_over", lambda self, *given: (taken.append(given), plain(self, *given))
+    )
+    shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    draft = Draft(shop.fresh(0, 1).trace, 0)
+    wanted = [Request(draft.decoded(draft.draw(8, np.random.default_rng(0)), 0), 0)]
+    for position, entry in wanted[0].trace.sampling():  # one decision changed at a time
+        other = next(d for d in enumerated(entry.domain, 99) if d != entry.decision)
+        wanted.append(Request(wanted[0].trace.with_decision(position, other), 0))
+    together = shop.replay_many(wanted)
+    assert len(taken) > len(wanted)
+    for request, one in zip(wanted, together, strict=True):
+        del taken[:]
+        alone = Workshop.replay(_afresh(shop), *request)
+        assert not taken
+        assert (one and one.key) == (alone and alone.key)
+        assert one is None or np.array_equal(one.vector, alone.vector)
+
+
+def _afresh(shop):
+    """The same workshop, with nothing kept of its replays."""
+    other = copy.copy(shop)
+    other._replayer = Replayer(shop.base, shop.spaces, shop.generator.postprocs, TARGET)
+    return other
 
 
 def _moved(trace, here, there, space):
