@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
 
 from metasched.codegen.compile import compile_func
 from metasched.codegen.load import load
+from metasched.cost.features import FEATURE_NAMES
 from metasched.cost.lightgbm import LightGBMModel
 from metasched.mutate import mutate
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.search.draft import WHOLE, Draft
+from metasched.search.evolution import EvolutionarySearch
 from metasched.search.pool import ReplayPool
-from metasched.search.population import Request, Workshop
+from metasched.search.population import Population, Request, Workshop
+from metasched.search.run import paused_collection
+from metasched.search.strategy import SearchTask
 from metasched.target import Target
 from metasched.tune import default_space
 from metasched.workloads import get
@@ -120,6 +125,36 @@ def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
         tell(
             f"replayed and scored by workers: {made[0] / benchmark.stats.stats.median:.0f} a second"
         )
+
+
+def test_replays_of_a_search_on_every_core(benchmark, tell):
+    """The replays that five rounds of the search ask for, programs timed by a made-up machine."""
+    pool = ReplayPool(max(2, len(os.sched_getaffinity(0))))
+    try:
+        shop = Workshop(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
+        weights = np.random.default_rng(0).normal(size=len(FEATURE_NAMES)) / 500
+        task = SearchTask("gmm", shop, Population(), LightGBMModel(0), seed=0)
+        search, spent, plain = EvolutionarySearch(task), [0.0], shop.replay_many
+
+        def timed(requests):
+            start = time.perf_counter()
+            try:
+                return plain(requests)
+            finally:
+                spent[0] += time.perf_counter() - start
+
+        shop.replay_many = timed
+
+        def rounds():
+            for _ in range(5):
+                chosen = search.propose(16)
+                search.learn(chosen, [float(np.exp(one.vector @ weights)) for one in chosen])
+
+        with paused_collection():
+            benchmark.pedantic(rounds)
+    finally:
+        pool.close()
+    tell(f"replayed and scored in a search: {shop.survival.survived / spent[0]:.0f} a second")
 
 
 def test_draft_of_20_000_candidates(benchmark, budget, programs, tell):
