@@ -337,7 +337,7 @@ def wait(workers: Iterable[Worker], timeout: float | None = None) -> list[tuple[
     by_fd = {w.fileno(): w for w in busy}
     for fd in by_fd:
         poll.register(fd, select.POLLIN | select.POLLHUP)
-    ready = {fd for fd, _ in poll.poll(max(0.0, left) * 1000 + 1)}
+    ready = {fd for fd, _ in poll.poll(left * 1000 + 1 if left > 0 else 0)}
     ended = []
     for fd, worker in by_fd.items():
         reply = None

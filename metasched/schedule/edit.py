@@ -91,9 +91,18 @@ def _replaced(node: Stmt, new: Stmt | None, parents: Parents) -> Stmt | None:
     while above is not None:
         if new is node:
             return _root(above, parents)
-        new = _over(above, {node: new})
+        new = _loop_over(above, new) if type(above) is For else _over(above, {node: new})
         node, above = above, parents[above]
     return new
+
+
+def _loop_over(loop: For, body: Stmt | None) -> For | None:
+    """A loop over another body; gone without one."""
+    if body is None:
+        return None
+    return For(
+        loop.var, loop.min, loop.extent, loop.kind, body, loop.thread, loop.annotations, loop.step
+    )
 
 
 def _root(node: Stmt, parents: Parents) -> Stmt:
@@ -115,12 +124,7 @@ def _over(node: Stmt, below: Mapping[Stmt, Stmt | None]) -> Stmt | None:
     """A statement of which some children have become others."""
     if type(node) is For:
         body = below[node.body]
-        if body is None or body is node.body:
-            return None if body is None else node
-        return For(
-            node.var, node.min, node.extent, node.kind, body, node.thread, node.annotations,
-            node.step,
-        )  # fmt: skip
+        return node if body is node.body else _loop_over(node, body)
     if type(node) is BlockRealize:
         block = below[node.block]
         assert block is None or isinstance(block, Block)

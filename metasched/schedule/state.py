@@ -331,6 +331,8 @@ class State:
     def func_of(self, node: Stmt) -> tuple[str, PrimFunc]:
         """Name and body of the function that holds `node`."""
         parent = self.index.parent
+        if len(self.mod.functions) == 1:
+            return next(iter(self.mod.functions.items()))
         top = node
         while (above := parent[top]) is not None:
             top = above

@@ -7,7 +7,6 @@ and this process does the work itself from then on.
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, TypeAlias
@@ -20,7 +19,6 @@ from metasched.space.generate import Postproc
 from metasched.target import Target
 
 _JOBS = "metasched.search.replaying:"
-_BATCH = 8  # replays sent at a time: long against a message, short against a round
 _LIMIT = 120.0  # seconds for one batch
 
 Request = tuple[int, list[Any], int]
@@ -76,19 +74,15 @@ class ReplayPool:
         at: dict[Worker, list[int]] = {}
         *shares, share = _shares(order, len(self._workers) + 1)
         everyone = [*shares, share]
-        mine: deque[int] = deque()
-        while any(everyone) or at or mine:
+        while any(everyone) or at:
             for worker, own in zip(self._workers, shares, strict=True):
-                if not worker.busy and (own or any(everyone)):
+                if not worker.busy and any(everyone):
                     at[worker] = batch = _taken(own, everyone)
                     job = (number, [requests[n] for n in batch])
                     worker.submit(_JOBS + "replay_batch", *job, limit=_LIMIT)
-            if not mine and any(everyone):
-                mine.extend(_taken(share, everyone))
-            if mine:
-                n = mine.popleft()
+            for n in _taken(share, everyone, 1):
                 results[n] = here(requests[n])
-            ended = wait(self._workers, timeout=0.0 if mine or any(everyone) else None)
+            ended = wait(self._workers, timeout=0.0 if any(everyone) else None)
             if not self._took(ended):
                 return None
             for worker, reply in ended:
@@ -121,11 +115,11 @@ def _shares(order: list[int], workers: int) -> list[list[int]]:
     return [order[n * size : (n + 1) * size] for n in range(workers)]
 
 
-def _taken(own: list[int], shares: list[list[int]]) -> list[int]:
-    """The next batch of a process: from its own part, else the end of the longest one."""
-    if own:
-        batch, own[:] = own[:_BATCH], own[_BATCH:]
-        return batch
-    longest = max(shares, key=len)
-    batch, longest[:] = longest[-_BATCH:], longest[:-_BATCH]
+def _taken(own: list[int], shares: list[list[int]], most: int | None = None) -> list[int]:
+    """The next batch of a process: from its own part, else the end of the longest one. Half of
+    what is there, or `most`: so messages are few and all processes end together."""
+    part = own or max(shares, key=len)
+    count = min(most or len(part), -(-len(part) // 2))
+    batch = part[:count] if part is own else part[len(part) - count :]
+    part[:] = part[count:] if part is own else part[: len(part) - count]
     return batch
