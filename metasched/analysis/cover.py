@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -199,32 +200,28 @@ def _whole(buffer: Buffer, packed: Packed = ()) -> Box:
 def _packed(regions: list[Region], buffer: Buffer) -> Packed:
     """The pairs of dimensions that hold e // c and e % c of some e in every region, the second
     of extent c: they tell e and no more, so each pair is as good as one dimension that holds e."""
-    found: set[tuple[int, int]] | None = None
-    for region in regions:
-        pairs = {
-            (outer, inner)
-            for inner, (low, width) in enumerate(region)
-            if type(low) is FloorMod and as_int(width) == 1 and low.b is buffer.shape[inner]
-            for outer, (high, count) in enumerate(region)
-            if type(high) is FloorDiv and high.a is low.a and high.b is low.b
-            if as_int(count) == 1
-        }  # fmt: skip
-        found = pairs if found is None else found & pairs
-        if not found:
-            return ()
-    return tuple(sorted(found or ()))
+    places = permutations(range(len(buffer.shape)), 2)
+    return tuple(
+        (k, n) for k, n in places
+        if all(_splits(r[k], r[n], buffer.shape[n]) for r in regions) and regions
+    )  # fmt: skip
+
+
+def _splits(outer: tuple[Expr, Expr], inner: tuple[Expr, Expr], size: Expr) -> bool:
+    (high, count), (low, width) = outer, inner
+    if type(high) is not FloorDiv or type(low) is not FloorMod or as_int(width) != 1:
+        return False
+    return high.a is low.a and high.b is low.b is size and as_int(count) == 1
 
 
 def _unpacked(region: Region, packed: Packed) -> Region:
     """A region with each pair of `packed` as one dimension."""
-    if not packed:
-        return region
-    joined, inners = list(region), {inner for _, inner in packed}
+    joined, inners = dict(enumerate(region)), {inner for _, inner in packed}
     for outer, inner in packed:
         low = region[inner][0]
         assert isinstance(low, FloorMod)
-        joined[outer] = (low.a, region[inner][1])
-    return [r for n, r in enumerate(joined) if n not in inners]
+        joined[outer] = low.a, region[inner][1]
+    return [r for n, r in joined.items() if n not in inners]
 
 
 def _inside(inner: Span, outer: Span, whole: Span) -> bool:

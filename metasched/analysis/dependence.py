@@ -320,39 +320,14 @@ def _keeps_to_own_elements(block: Block) -> bool:
     it writes only the element it updates (cached)."""
     found: bool | None = block.facts.get("own_elements")
     if found is None:
-        found = _plain_store(block)
-        if not found:
-            written = [(b, f) for b, f in footprints(block).items() if f.writes]
-            found = exact_accesses(block) is not None and all(
-                updates_in_place(block, b)
-                and all(_determines(block, r, spatial_only=True) for r in f.writes)
-                for b, f in written
-            )
+        written = [(b, f) for b, f in footprints(block).items() if f.writes]
+        found = exact_accesses(block) is not None and all(
+            updates_in_place(block, b)
+            and all(_determines(block, r, spatial_only=True) for r in f.writes)
+            for b, f in written
+        )
         block.facts["own_elements"] = found
     return found
-
-
-def _plain_store(block: Block) -> bool:
-    """One store indexed by the spatial iterators themselves, which reads that element at most."""
-    store, init = block.body, block.init
-    if not isinstance(store, BufferStore) or block.match_buffers:
-        return False
-    if init is not None and not (
-        isinstance(init, BufferStore)
-        and init.buffer is store.buffer
-        and init.indices == store.indices
-    ):
-        return False
-    spatial = (v for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1)
-    return (
-        all(any(v.var is i for i in store.indices) for v in spatial)
-        and all(
-            x.buffer is not store.buffer or x.indices == store.indices
-            for x in loads_of(store.value)
-        )
-        and not any(loads_of(i) for i in store.indices)
-        and effect_of(store.value) is Effect.PURE
-    )
 
 
 def unknown_effects(loop: For, scope: Scope) -> Failure | None:

@@ -9,6 +9,7 @@ same answers and the same text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import TypeAlias
 
 from metasched.analysis.affine import linear
@@ -35,7 +36,10 @@ def tiles(values: Sequence[Expr], ranges: Ranges, *, every: bool = False) -> boo
         terms = linear(value).terms
         if _digits(sorted(terms.items(), key=lambda term: term[1]), ranges, used) is None:
             return False
-    return not every or all(_whole(used.get(v, ()), as_int(r.extent)) for v, r in ranges.items())
+    return not every or all(
+        prod(high // low for _, low, high in used.get(var, ())) == as_int(r.extent)
+        for var, r in ranges.items()
+    )
 
 
 def _digits(
@@ -49,28 +53,16 @@ def _digits(
         if digit is None:
             return None
         var, low, high = digit
-        others = used.get(var)
-        if others is None:
-            used[var] = [digit]
-        else:
-            for _, bottom, top in others:
-                if bottom == top or (low % top and bottom % high):
-                    return None
-            others.append(digit)
+        others = used.setdefault(var, [])
+        if others and any(b == t or (low % t and b % high) for _, b, t in others):
+            return None
+        others.append(digit)
         found.append(digit)
         if low != high:
             if coef != step:
                 return None
             step *= high // low
     return found
-
-
-def _whole(digits: Iterable[_Digit], extent: int | None) -> bool:
-    """Whether independent digits of a loop variable tell its value."""
-    count = 1
-    for _, low, high in digits:
-        count *= high // low
-    return count == extent
 
 
 def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | None:
@@ -83,13 +75,6 @@ def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | Non
     out: list[Expr] = []
     for binding in bindings:
         if type(binding) is IntImm:
-            out.append(binding)
-            continue
-        if type(binding) is Var and binding not in used:
-            digit = _digit(binding, ranges)
-            if digit is None:
-                return None
-            used[binding] = [digit]
             out.append(binding)
             continue
         total = _sum(binding, ranges, used)

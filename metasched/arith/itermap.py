@@ -6,9 +6,9 @@ independently of each other; blocks whose bindings do are what schedules may reo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itercheck import check, depth
@@ -47,6 +47,7 @@ from metasched.ir.expr import (
 from metasched.ir.op import Call
 from metasched.ir.visit import free_vars, walk_exprs
 
+T = TypeVar("T")
 Level: TypeAlias = Literal["none", "surjective", "bijective"]
 
 
@@ -87,16 +88,19 @@ def detect_iter_map(
     Returns: an IterMap; `error` names the offending expression. The idea is TVM's
     DetectIterMap; results are memoised by value.
     """
-    key = (
-        tuple(exprs), predicate, level, simplify_trivial,
-        *[(v, r.min, r.extent) for v, r in ranges.items()],
-    )  # fmt: skip
-    found = _FOUND.get(key)
+    return _known(_FOUND, _attempt, exprs, ranges, predicate, level, simplify_trivial)
+
+
+def _known(
+    table: dict[Any, T], make: Callable[..., T], exprs: Any, ranges: Mapping[Var, Range], *how: Any
+) -> T:
+    """What `make` gives for these arguments, remembered by value."""
+    key = (tuple(exprs), *how, *[(v, r.min, r.extent) for v, r in ranges.items()])
+    found = table.get(key)
     if found is None:
-        found = _attempt(exprs, ranges, predicate, level, simplify_trivial)
-        if len(_FOUND) >= _LIMIT:
-            _FOUND.clear()
-        _FOUND[key] = found
+        if len(table) >= _LIMIT:
+            table.clear()
+        found = table[key] = make(exprs, ranges, *how)
     return found
 
 
@@ -365,17 +369,8 @@ def iter_map_simplify(
     Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
     value visible.
     """
-    key = (
-        tuple(exprs), predicate, level, simplify_trivial,
-        *[(v, r.min, r.extent) for v, r in ranges.items()],
-    )  # fmt: skip
-    known = _SIMPLE.get(key)
-    if known is None:
-        known = _simplified(exprs, ranges, predicate, level, simplify_trivial)
-        if len(_SIMPLE) >= _LIMIT:
-            _SIMPLE.clear()
-        _SIMPLE[key] = known
-    return list(known)
+    found = _known(_SIMPLE, _simplified, exprs, ranges, predicate, level, simplify_trivial)
+    return list(found)
 
 
 def _simplified(

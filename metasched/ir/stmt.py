@@ -26,10 +26,8 @@ The uniform access `stmts`, `exprs`, `rebuild` is what `ir.visit` traverses by.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
@@ -97,24 +95,14 @@ class Stmt:
 
 def evolve(node: S, /, **changes: Any) -> S:
     """A copy of `node` with some fields changed."""
-    kind: Any = type(node)
-    read, place = _fields_of(kind)
-    values = list(read(node))
-    for name, value in changes.items():
-        if name not in place:
-            raise TypeError(f"{kind.__name__} has no field {name}")
-        values[place[name]] = value
-    return kind(*values)  # type: ignore[no-any-return]
-
-
-@cache
-def _fields_of(kind: Any) -> tuple[Callable[[Any], Iterable[Any]], dict[str, int]]:
-    """What reads all fields of a node at once, and the position of each."""
-    names: list[str] = list(kind.__dataclass_fields__)
-    place = {name: n for n, name in enumerate(names)}
-    if len(names) > 1:
-        return attrgetter(*names), place
-    return (lambda node: [getattr(node, n) for n in names]), place
+    kind = type(node)
+    values = [
+        changes.pop(n) if n in changes else getattr(node, n)
+        for n in kind.__dataclass_fields__  # type: ignore[attr-defined]
+    ]
+    if changes:
+        raise TypeError(f"{kind.__name__} has no field {', '.join(sorted(changes))}")
+    return kind(*values)
 
 
 class ForKind(enum.Enum):

@@ -19,15 +19,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.ir.stmt import (
-    Block,
-    BlockRealize,
-    BlockToken,
-    DeclBuffer,
-    For,
-    SeqStmt,
-    Stmt,
-)
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, DeclBuffer, For, Stmt
 from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
@@ -62,7 +54,7 @@ class Index:
         self._by_name: dict[str, list[BlockRealize]] | None = None
         for name, func in mod.functions.items():
             self.func_of[func.body] = name
-            self._add(func.body, None, ())
+            self._add(func.body, ())
 
     @property
     def by_name(self) -> dict[str, list[BlockRealize]]:
@@ -82,64 +74,26 @@ class Index:
         other._by_name = None
         del other.func_of[old]
         other.func_of[new] = name
-        rest = other._follow(old, new)
-        if rest is not None:
-            other._exchange(*rest, self.parent)
-        return other
-
-    def _follow(self, old: Stmt, new: Stmt) -> tuple[Stmt, Stmt, Stmt | None] | None:
-        """Go down the copied path as long as the new nodes stand for the old ones: the first pair
-        that does not, and what is above it; None when the path has ended."""
-        parent = self.parent
-        above: Stmt | None = None
-        while old is not new:
-            kept: Sequence[Stmt] = ()
-            below: tuple[Stmt, Stmt]
-            if type(old) is For and type(new) is For and old.var is new.var:
-                self.loops[new.var] = new
-                below = old.body, new.body
-            elif type(old) is BlockRealize and type(new) is BlockRealize and (
-                old.block.token is new.block.token
-            ):  # fmt: skip
-                self.blocks[new.block.token] = new
-                below = old.block, new.block
-            elif type(old) is type(new) and type(new) in (Block, SeqStmt):
-                before, kept = old.stmts, new.stmts
-                pairs = [(x, y) for x, y in zip(before, kept, strict=False) if x is not y]
-                if len(pairs) != 1 or len(before) != len(kept):
-                    break
-                below = pairs[0]
-            else:
-                break
-            del parent[old]
-            parent[new] = above
-            for child in kept:
-                parent[child] = new
-            old, new, above = *below, new
-            parent[new] = above
-        return None if old is new else (old, new, above)
-
-    def _exchange(self, old: Stmt, new: Stmt, above: Stmt | None, known: Container[Stmt]) -> None:
-        """Enter `new` in the place of `old`, with all that is below and was not `known`."""
-        kept = self._add(new, above, known)
+        kept = other._add(new, self.parent)
         stack = [old]
         while stack:
             node = stack.pop()
             if node in kept:
                 continue
-            self.parent.pop(node, None)
+            other.parent.pop(node, None)
             if type(node) is For:
-                if self.loops[node.var] is node:
-                    del self.loops[node.var]
-            elif type(node) is BlockRealize and self.blocks[node.block.token] is node:
-                del self.blocks[node.block.token]
+                if other.loops[node.var] is node:
+                    del other.loops[node.var]
+            elif type(node) is BlockRealize and other.blocks[node.block.token] is node:
+                del other.blocks[node.block.token]
             stack.extend(node.stmts)
+        return other
 
-    def _add(self, top: Stmt, above: Stmt | None, known: Container[Stmt]) -> set[Stmt]:
-        """Enter a statement; returns the topmost ones in it that are `known` with all below."""
-        parent, stack = self.parent, [top]
+    def _add(self, body: Stmt, known: Container[Stmt]) -> set[Stmt]:
+        """Enter a body; returns the topmost statements in it that are `known` with all below."""
+        parent, stack = self.parent, [body]
         kept: set[Stmt] = set()
-        parent[top] = above
+        parent[body] = None
         while stack:
             node = stack.pop()
             if node in known:

@@ -19,14 +19,7 @@ from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.pool import ReplayPool
-from metasched.search.replaying import (
-    Replayed,
-    Replayer,
-    Summary,
-    replayed,
-    summary,
-    with_decisions,
-)
+from metasched.search.replaying import Replayed, Replayer, Summary, summary, with_decisions
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 
@@ -179,7 +172,7 @@ class Workshop:
         if finished is not None:
             return finished
         if space < 0:
-            made = self._replayed(trace, "stored", 0)
+            made = self._replayer.replayed(trace, "stored", 0)
         else:  # beginnings shared with what was made before are kept
             made = self._replayer.repaired(space, _decisions(trace), 0)
         if isinstance(made, str) or structural_hash(made.schedule.mod) != key:
@@ -210,7 +203,7 @@ class Workshop:
         return Individual(trace, result.key, request.space, self, vector=result.vector)
 
     def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
-        return self._counted(self._replayed(trace, decisions, seed), space)
+        return self._counted(self._replayer.replayed(trace, decisions, seed), space)
 
     def _counted(self, made: Replayed | str, space: int) -> Individual | None:
         self.survival.tried += 1
@@ -221,10 +214,6 @@ class Workshop:
         sch = made.schedule
         self.survival.repaired += sch.state.repairs
         return Individual(made.before, structural_hash(sch.mod), space, self, schedule=sch)
-
-    def _replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Replayed | str:
-        postprocs = self.generator.postprocs
-        return replayed(self.base, trace, decisions, seed, postprocs, self.target)
 
 
 def _decisions(trace: Trace) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,21 +56,35 @@ class Replayer:
     def repaired(self, space: int, decisions: Sequence[Any], seed: int) -> Replayed | str:
         """Replay a member of a space, impossible decisions repaired, and run the postprocs; the
         slug of a refusal otherwise."""
-        trace = with_decisions(self.spaces[space], decisions)
-        sch = self.base.copy()
-        sch.state.rng.state = seed
-        shared = self._shared[space]
-        try:
+        trace, shared = with_decisions(self.spaces[space], decisions), self._shared[space]
+
+        def steps(sch: Schedule) -> None:
             for position, entry in enumerate(trace.entries):
                 if position in shared:
                     self._step(sch, entry, (space, position), shared[position])
                 else:
                     sch.execute(entry, "repair")
+
+        return self._finished(steps, seed)
+
+    def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Replayed | str:
+        """Replay any trace and run the postprocs; the slug of a refusal otherwise."""
+        return self._finished(lambda sch: trace.apply(sch, decisions=decisions), seed)
+
+    def _finished(self, steps: Callable[[Schedule], None], seed: int) -> Replayed | str:
+        sch = self.base.copy()
+        sch.state.rng.state = seed
+        try:
+            steps(sch)
+            before = sch.trace
+            sch.enter_postproc()
+            for postproc in self.postprocs:
+                postproc(sch, self.target)
         except ScheduleError as error:
             return error.reason
         except TraceError:
             return "trace-does-not-fit"
-        return finished(sch, self.postprocs, self.target)
+        return Replayed(sch, before)
 
     def _step(
         self, sch: Schedule, entry: Entry, place: tuple[int, int], inputs: Sequence[RV]
@@ -103,40 +117,6 @@ def _shared_steps(trace: Trace) -> dict[int, list[RV]]:
             found[position] = list(entry.uses())
             waiting.difference_update(found[position])
     return found
-
-
-def replayed(
-    base: Schedule,
-    trace: Trace,
-    decisions: Decisions,
-    seed: int,
-    postprocs: Sequence[Postproc],
-    target: Target,
-) -> Replayed | str:
-    """Replay `trace` on a copy of `base` and run the postprocs; the slug of a refusal otherwise."""
-    sch = base.copy()
-    sch.state.rng.state = seed
-    try:
-        trace.apply(sch, decisions=decisions)
-    except ScheduleError as error:
-        return error.reason
-    except TraceError:
-        return "trace-does-not-fit"
-    return finished(sch, postprocs, target)
-
-
-def finished(sch: Schedule, postprocs: Sequence[Postproc], target: Target) -> Replayed | str:
-    """A schedule with the postprocs run on it, or the slug of a refusal."""
-    before = sch.trace
-    try:
-        sch.enter_postproc()
-        for postproc in postprocs:
-            postproc(sch, target)
-    except ScheduleError as error:
-        return error.reason
-    except TraceError:
-        return "trace-does-not-fit"
-    return Replayed(sch, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr, as_int, cast
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
 from metasched.ir.stmt import For
 from metasched.schedule import edit
 from metasched.schedule.checks import require_in_view, require_plain_loop, require_serial
@@ -45,11 +45,12 @@ def split(
     ranges = ranges_of(state.loops_above(node))
     zero = as_expr(0, node.var.dtype)
     ranges.update({v: Range(zero, e) for v, e in zip(variables, extents, strict=True)})
+    analyzer = Analyzer(ranges)
     guard: Expr = TRUE
-    if not (disable_predication or _exact(extents, node.extent)):
-        analyzer = Analyzer(ranges)
-        if not analyzer.prove(flat < node.extent):
-            guard = analyzer.simplify(flat < node.extent)
+    if not analyzer.prove(flat < node.extent):
+        guard = analyzer.simplify(flat < node.extent)
+    if disable_predication:
+        guard = TRUE
     body = rebind(
         node.body, {node.var: flat}, ranges, guard, preserve_unit_iters=preserve_unit_iters
     )
@@ -77,8 +78,6 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
         known.append(value)
     if known.count(None) > 1:
         raise state.error("open-factors", "at most one factor may be None")
-    if _exact(known, extent):
-        return [f for f in known if f is not None]
     product = as_expr(1, extent.dtype)
     for item in known:
         product = product if item is None else product * item
@@ -95,16 +94,6 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
         return [f for f in known if f is not None]
     rest = analyzer.simplify((extent + product - 1) // product)
     return [rest if f is None else f for f in known]
-
-
-def _exact(extents: Sequence[Expr | None], whole: Expr) -> bool:
-    """Whether constant extents multiply to exactly the whole."""
-    product = 1
-    for extent in extents:
-        if type(extent) is not IntImm:
-            return False
-        product *= extent.value
-    return type(whole) is IntImm and product == whole.value
 
 
 def mixed_radix(variables: Sequence[Var], extents: Sequence[Expr]) -> Expr:
