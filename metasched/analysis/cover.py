@@ -209,9 +209,9 @@ def _packed(regions: list[Region], buffer: Buffer) -> Packed:
 
 def _splits(outer: tuple[Expr, Expr], inner: tuple[Expr, Expr], size: Expr) -> bool:
     (high, count), (low, width) = outer, inner
-    if type(high) is not FloorDiv or type(low) is not FloorMod or as_int(width) != 1:
-        return False
-    return high.a is low.a and high.b is low.b is size and as_int(count) == 1
+    if type(high) is FloorDiv and type(low) is FloorMod and as_int(count) == as_int(width) == 1:
+        return high.a is low.a and high.b is low.b is size
+    return False
 
 
 def _unpacked(region: Region, packed: Packed) -> Region:

@@ -74,10 +74,7 @@ def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | Non
     used: dict[Var, list[_Digit]] = {}
     out: list[Expr] = []
     for binding in bindings:
-        if type(binding) is IntImm:
-            out.append(binding)
-            continue
-        total = _sum(binding, ranges, used)
+        total = binding if type(binding) is IntImm else _sum(binding, ranges, used)
         if total is None:
             return None
         out.append(total)

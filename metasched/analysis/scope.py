@@ -126,12 +126,8 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
     stack: list[tuple[Stmt, tuple[For, ...]]] = [(s, ()) for s in reversed(stmts)]
     while stack:
         stmt, loops = stack.pop()
-        if isinstance(stmt, For):
-            chain: list[For] = []
-            while isinstance(stmt, For):
-                chain.append(stmt)
-                stmt = stmt.body
-            loops = (*loops, *chain)
+        while isinstance(stmt, For):
+            loops, stmt = (*loops, stmt), stmt.body
         if isinstance(stmt, BlockRealize):
             children.append(Child(stmt, loops))
         elif isinstance(stmt, SeqStmt):
