@@ -40,12 +40,12 @@ def rebind(
     """
 
     def visit(node: Stmt, known: dict[Var, Range]) -> Stmt:
+        # `known` holds the loops above only: beside a loop it may not be taken to run at all
         if isinstance(node, BlockRealize):
             return _realize(node, known)
         if isinstance(node, For):
             low, extent = _simplified(node.min, known), _simplified(node.extent, known)
-            known[node.var] = Range(low, extent)
-            body = visit(node.body, known)
+            body = visit(node.body, {**known, node.var: Range(low, extent)})
             if low is node.min and extent is node.extent and body is node.body:
                 return node
             return evolve(node, min=low, extent=extent, body=body)

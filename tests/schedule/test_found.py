@@ -387,3 +387,61 @@ def test_a_cache_of_what_is_written_here_lacks_what_is_written_elsewhere() -> No
     says = "C reads more of B than this scope writes"
     check_refused(sch, lambda: sch.cache_write("B", 0, "global", ["C"]), "not-held", says)
     check_refused(sch, lambda: sch.cache_read("C", "B", "global"), "not-held", says)
+
+
+def test_a_loop_that_may_be_empty_says_nothing_to_what_stands_beside_it() -> None:
+    sch = Schedule(triangle, seed=0)
+    _, j = sch.get_loops("C")
+    sch.read_at(j, "C", 0, "global")
+    sch.cache_write("A_global", 0, "global", ["C"])
+    sch.split(sch.get_loops("C")[1], [None, 2])
+    check_transform(triangle, sch)
+
+
+@T.prim_func
+def beside_an_empty_loop(
+    A: T.Buffer((6,), "int32"), B: T.Buffer((6,), "int32"), D: T.Buffer((6, 6), "int32")
+) -> None:
+    C = T.alloc_buffer((6,), "int32")
+    for i in range(6):
+        with T.block("C"):
+            vi = T.axis.spatial(6, i)
+            C[vi] = A[vi] + 1
+    with T.block("all"):
+        T.reads(C[0:6])
+        T.writes(B[0:6], D[0:6, 0:6])
+        for j in range(6):
+            for k in range(6):
+                D[j, k] = 1
+            for k in range(3 - j):
+                D[j, k] = 0
+            B[j] = C[j]
+
+
+def test_a_layout_is_not_simplified_by_loops_that_may_be_empty() -> None:
+    sch = Schedule(beside_an_empty_loop, seed=0)
+    sch.transform_layout("C", ("write", 0), lambda i: (i // 3, i % 3))
+    check_transform(beside_an_empty_loop, sch)
+
+
+@T.prim_func
+def part_of_a_padded_row(A: T.Buffer((6,), "int32"), D: T.Buffer((6,), "int32")) -> None:
+    B = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        with T.block("B"):
+            v = T.axis.spatial(8, i)
+            B[v] = T.if_then_else(v < 6, A[v], 0)
+    with T.block("part"):
+        T.reads(B[0:6])
+        T.writes(D[0:6])
+        for j in range(8):
+            with T.block("D"):
+                v = T.axis.spatial(8, j)
+                T.where(j < 6)
+                D[v] = T.max(B[v], 0)
+
+
+def test_a_copy_in_a_layout_stays_within_what_the_block_around_it_reads() -> None:
+    sch = Schedule(part_of_a_padded_row, seed=0)
+    sch.reindex_cache_read("D", 0, "global", lambda i: i)
+    check_transform(part_of_a_padded_row, sch)

@@ -128,8 +128,8 @@ def _copy(
     ]
 
     def inside(point: tuple[Var, ...]) -> Expr:
-        indices, shape = [point[n] for n in doubtful], [source.shape[n] for n in doubtful]
-        return logical_and(runs, in_bounds(indices, shape, Analyzer()))
+        indices, within = [point[n] for n in doubtful], [domains[n] for n in doubtful]
+        return logical_and(runs, in_bounds(indices, within, Analyzer()))
 
     return stage(
         state, name, domains, lambda point: BufferStore(target, BufferLoad(source, point), point),

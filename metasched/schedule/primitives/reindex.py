@@ -18,6 +18,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.cache import scope_bounds
 from metasched.schedule.primitives.staging import (
     BufferChoice,
     Indices,
@@ -104,7 +105,8 @@ def put_stage(
         refuse_partial(state, realize, target)
         require_told(state, realize, old, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
-    missing = in_bounds(old, target.shape, Analyzer(known_ranges(state, realize)))
+    bounds = scope_bounds(scope, target, f"{side}s")
+    missing = in_bounds(old, bounds, Analyzer(known_ranges(state, realize)))
     names = [v.var for v in block.iter_vars]
     taken = dict(zip(names, run_ranges(state, realize), strict=True))
 

@@ -14,7 +14,7 @@ from metasched.arith.intset import covers, intersect, lower_region, relax_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
-from metasched.ir.expr import LE, LT, TRUE, Expr, IntImm, Var, as_expr, as_int, compare, logical_and
+from metasched.ir.expr import LE, LT, TRUE, Expr, IntImm, Var, as_int, compare, logical_and
 from metasched.ir.stmt import (
     AttrStmt,
     Block,
@@ -266,12 +266,11 @@ def tells(indices: Sequence[Expr], iters: Sequence[IterVar]) -> Var | None:
     return None
 
 
-def in_bounds(indices: Sequence[Expr], shape: Sequence[Expr], analyzer: Analyzer) -> Expr:
-    """The conditions, beyond those proved, under which `indices` lie within `shape`."""
+def in_bounds(indices: Sequence[Expr], region: Sequence[Range], analyzer: Analyzer) -> Expr:
+    """The conditions, beyond those proved, under which `indices` lie within `region`."""
     out: Expr = TRUE
-    for index, extent in zip(indices, shape, strict=True):
-        zero = as_expr(0, index.dtype)
-        for condition in (compare(LE, zero, index), compare(LT, index, extent)):
+    for index, r in zip(indices, region, strict=True):
+        for condition in (compare(LE, r.min, index), compare(LT, index, r.min + r.extent)):
             if not analyzer.prove(condition):
                 out = logical_and(out, condition)
     return out

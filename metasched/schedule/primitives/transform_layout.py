@@ -10,7 +10,7 @@ from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr
+from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr, maximum
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
 from metasched.ir.visit import free_vars, transform, walk_exprs, walk_stmts
@@ -190,13 +190,15 @@ def _pad_map(
 
 
 def _known(site: Block) -> Analyzer:
-    """The ranges of the iterators and loops below the site."""
+    """The ranges of the iterators and loops below the site, none of them empty: that another loop
+    runs at all is not known."""
     ranges: dict[Var, Range] = {}
     for node in walk_stmts(site):
         if isinstance(node, Block):
             ranges.update((v.var, v.dom) for v in node.iter_vars)
         elif isinstance(node, For) and node.step is None:
-            ranges[node.var] = Range(node.min, node.extent)
+            runs = Analyzer(ranges).prove(node.extent > 0)
+            ranges[node.var] = Range(node.min, node.extent if runs else maximum(node.extent, 1))
     return Analyzer(ranges)
 
 
