@@ -445,3 +445,22 @@ def test_a_copy_in_a_layout_stays_within_what_the_block_around_it_reads() -> Non
     sch = Schedule(part_of_a_padded_row, seed=0)
     sch.reindex_cache_read("D", 0, "global", lambda i: i)
     check_transform(part_of_a_padded_row, sch)
+
+
+@T.prim_func
+def padding_in_a_scope(A: T.Buffer((2,), "int32"), B: T.Buffer((8,), "int32")) -> None:
+    for i in range(8):
+        with T.block("one"):
+            vo = T.axis.spatial(8, i)
+            T.reads(A[vo - 3])
+            T.writes(B[vo])
+            with T.block("B"):
+                T.reads(A[vo - 3])
+                T.writes(B[vo])
+                B[vo] = T.if_then_else(vo >= 3 and vo < 5, A[vo - 3], 0)
+
+
+def test_what_a_block_declares_beyond_a_buffer_is_not_copied() -> None:
+    sch = Schedule(padding_in_a_scope, seed=0)
+    sch.reindex("B", ("read", 0))
+    check_transform(padding_in_a_scope, sch)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import Expr, Var
+from metasched.ir.expr import Expr, Var, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform
 from metasched.schedule import edit
@@ -105,8 +105,10 @@ def put_stage(
         refuse_partial(state, realize, target)
         require_told(state, realize, old, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
-    bounds = scope_bounds(scope, target, f"{side}s")
-    missing = in_bounds(old, bounds, Analyzer(known_ranges(state, realize)))
+    analyzer = Analyzer(known_ranges(state, realize))
+    missing = in_bounds(old, target.whole().region, analyzer)
+    declared = scope_bounds(scope, target, f"{side}s")
+    missing = logical_and(missing, in_bounds(old, declared, analyzer.assume(missing)))
     names = [v.var for v in block.iter_vars]
     taken = dict(zip(names, run_ranges(state, realize), strict=True))
 
