@@ -464,3 +464,33 @@ def test_what_a_block_declares_beyond_a_buffer_is_not_copied() -> None:
     sch = Schedule(padding_in_a_scope, seed=0)
     sch.reindex("B", ("read", 0))
     check_transform(padding_in_a_scope, sch)
+
+
+@T.prim_func
+def started_by_a_load(
+    A: T.Buffer((6, 3), "int32"), E: T.Buffer((6,), "int32"), D: T.Buffer((6,), "int32")
+) -> None:
+    for i in range(6):
+        with T.block("D_o"):
+            vi = T.axis.spatial(6, i)
+            T.reads(E[vi], A[vi, 0:3])
+            T.writes(D[vi])
+            with T.init():  # noqa: SIM117
+                with T.block("D_init"):
+                    T.reads(E[vi])
+                    T.writes(D[vi])
+                    D[vi] = E[vi]
+            for k in range(3):
+                with T.block("D"):
+                    vk = T.axis.reduce(3, k)
+                    T.reads(D[vi], A[vi, vk], E[vi])
+                    T.writes(D[vi])
+                    D[vi] = D[vi] + A[vi, vk] * E[vi]
+
+
+def test_a_cache_is_not_read_by_an_init_that_runs_before_it() -> None:
+    sch = Schedule(started_by_a_load, seed=0)
+    early = lambda: sch.cache_read("D", 2, "global", ["D_init"])  # noqa: E731
+    check_refused(sch, early, "in-init", "D_init stands in the init of D_o")
+    sch.cache_read("D", 2, "global")
+    check_transform(started_by_a_load, sch)

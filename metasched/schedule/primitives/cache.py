@@ -34,7 +34,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import require_free_of_init
+from metasched.schedule.primitives.staging import init_around, require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -288,8 +288,9 @@ def _consumers(
     wanted: Sequence[BlockRV | str],
     writers: Sequence[Child],
 ) -> list[Child]:
-    """The readers to redirect: those asked for, or all that read after the writer."""
-    readers = scope.readers(buffer)
+    """The readers to redirect: those asked for, or all that read after the writer. What stands in
+    an init runs before the copy."""
+    readers = [c for c in scope.readers(buffer) if wanted or not init_around(state, c.realize)]
     if wanted:
         tokens = {state.value(rv) for rv in wanted if isinstance(rv, BlockRV)}
         chosen = [c for c in readers if c.token in tokens]
@@ -300,6 +301,7 @@ def _consumers(
         readers = chosen
     order = {c.token: n for n, c in enumerate(scope.realizes)}
     for child in readers:
+        require_free_of_init(state, child.realize)
         if any(child.token is w.token or order[child.token] < order[w.token] for w in writers):
             raise state.error(
                 "reads-before-written",

@@ -181,20 +181,24 @@ def run_ranges(state: State, realize: BlockRealize) -> list[Range]:
     return out
 
 
-def require_free_of_init(state: State, realize: BlockRealize) -> None:
-    """The block does not stand in an init, which may write nothing but its block's results."""
+def init_around(state: State, realize: BlockRealize) -> Block | None:
+    """The block in whose init this one stands, if it does."""
     below: Stmt = realize
     for above in state.ancestors(realize):
         if isinstance(above, Block):
-            if above.init is below:
-                raise state.error(
-                    "in-init",
-                    f"{realize.block.name} stands in the init of {above.name}, which may write "
-                    "nothing but its results",
-                    realize,
-                )
-            return
+            return above if above.init is below else None
         below = above
+    return None
+
+
+def require_free_of_init(state: State, realize: BlockRealize) -> None:
+    """The block does not stand in an init, which may write nothing but its block's results."""
+    above = init_around(state, realize)
+    if above is not None:
+        raise state.error(
+            "in-init", f"{realize.block.name} stands in the init of {above.name}, which may write "
+            "nothing but its results", realize,
+        )  # fmt: skip
 
 
 def _stores_always(stmt: Stmt, buffer: Buffer) -> bool:
