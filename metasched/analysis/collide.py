@@ -9,7 +9,7 @@ against every equation, with a divisibility test, proves what affine schedules p
 fuses, tiles, strides and shifted stencils. What it cannot prove counts as touching.
 
 What only a predicate keeps in an interval (the binding of a guarded iterator) is told beside the
-boxes: a form f that both sides have, in [l, h] whenever they run, is one more atom.
+boxes: a form f that one side has, or both, in [l, h] whenever they run, is one more atom.
 """
 
 from __future__ import annotations
@@ -142,28 +142,34 @@ class _System:
         shift = b[0].const - a[0].const
         self.equations.append(_Equation(terms, shift - (a[1] - 1), shift + b[1] - 1))
 
-    def keep(self, a: Kept, b: Kept) -> None:
-        """Two forms that differ in their constants at most stay in their intervals.
+    def keep(self, a: Kept | None, b: Kept | None) -> None:
+        """A form stays in its interval in one execution, or two forms that differ in their
+        constants at most do so in both.
 
-        Their difference is an unknown of its own, also in the equations that hold a multiple of
-        it: the intervals of its parts add up to more than its own.
+        Its value, or their difference, is an unknown of its own, also in the equations that hold a
+        multiple of it: the intervals of its parts add up to more than its own.
         """
-        terms = self._changing(a[0].terms)
+        if a is not None and b is not None:
+            terms = [(self.difference(x), c) for x, c in self._changing(a[0].terms)]
+            shift = b[0].const - a[0].const
+            span = a[1][0] - b[1][1] + shift, a[1][1] - b[1][0] + shift
+        else:
+            known = a or b
+            assert known is not None
+            form, (low, high) = known
+            moving = {x for x, _ in self._changing(form.terms)} if a is None else ()
+            terms = [(self.single(x, int(x in moving)), c) for x, c in form.terms.items()]
+            span = low - form.const, high - form.const
         if not terms:
             return
-        for atom, _ in terms:
-            self.difference(atom)
-        shift = b[0].const - a[0].const
-        (low_a, high_a), (low_b, high_b) = a[1], b[1]
         whole = ("kept", *terms)
-        self.bounds[whole] = (low_a - high_b + shift, high_a - low_b + shift)
+        self.bounds[whole] = span
         for equation in list(self.equations):
             found = dict(equation.terms)
             times = found.get(terms[0][0], 0) // terms[0][1]
-            if times and all(found.get(atom) == times * coef for atom, coef in terms):
-                inside = {atom for atom, _ in terms}
-                rest = [(key, coef) for key, coef in equation.terms if key not in inside]
-                both = [*rest, (whole, times)]
+            if times and all(found.get(key) == times * coef for key, coef in terms):
+                inside = {key for key, _ in terms}
+                both = [*(t for t in equation.terms if t[0] not in inside), (whole, times)]
                 self.equations.append(_Equation(both, equation.low, equation.high))
         self.equations.append(_Equation([*terms, (whole, -1)], 0, 0))
 
@@ -260,7 +266,7 @@ def collide(
     b: Sequence[Side],
     fixed: Container[Var],
     ranges: Ranges,
-    kept: Iterable[tuple[Kept, Kept]] = (),
+    kept: Iterable[tuple[Kept | None, Kept | None]] = (),
 ) -> dict[Var, Interval] | None:
     """When two executions access the boxes `a` and `b`: can they touch one element?
 
@@ -268,7 +274,7 @@ def collide(
         a, b: for each dimension the first element and the number of elements.
         fixed: variables with one value in both executions.
         ranges: values the other variables can take (both included); missing means any.
-        kept: facts about a and about b, in pairs whose forms have the same terms.
+        kept: facts about a and about b, in pairs whose forms have the same terms, or alone.
 
     Returns:
         None when proved that they cannot; otherwise for each variable the interval of its value

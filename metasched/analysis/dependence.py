@@ -133,18 +133,19 @@ def _guards(child: Child) -> tuple[Form, ...]:
     return tuple(found)
 
 
-def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> list[tuple[Kept, Kept]]:
-    """What the predicates of two accesses say of the same terms, beyond what their loops do."""
-    pairs: list[tuple[Kept, Kept]] = []
-    for mine in a.guards:
-        low, high = form_interval(mine, ranges)
-        if low == -inf or high <= 0:
-            continue
-        for theirs in b.guards:
-            if theirs.terms == mine.terms:
-                least = low - mine.const + theirs.const
-                pairs.append(((mine, (low, 0)), (theirs, (least, 0))))
-    return pairs
+def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
+    """What the predicates of two accesses say beyond what their loops do: of the same terms in
+    pairs, else each alone."""
+    mine, theirs = _tight(a, ranges), _tight(b, ranges)
+    for terms in {**mine, **theirs}:
+        yield mine.get(terms), theirs.get(terms)
+
+
+def _tight(touch: Touch, ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
+    """The guards that cut what their loops give, by their terms."""
+    spans = ((form, form_interval(form, ranges)) for form in touch.guards)
+    tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
+    return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
 
 
 def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:

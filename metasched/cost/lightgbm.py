@@ -308,8 +308,8 @@ _TRAIN: dict[str, Any] = {
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
-_GENERAL: dict[str, Any] = {"learning_rate": 0.08, "min_data_in_leaf": 10}
 # What differs for a prior, by held-out rank quality and the size of the file.
+_GENERAL: dict[str, Any] = {"learning_rate": 0.08, "min_data_in_leaf": 10}
 _GENERAL_ITERATIONS = 150
 
 _FAR = 4.0  # logarithm of a ratio of times beyond which all are equally bad

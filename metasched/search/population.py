@@ -173,7 +173,7 @@ class Workshop:
             return finished
         if space < 0:
             made = self._replayer.replayed(trace, "stored", 0)
-        else:  # beginnings shared with what was made before are kept
+        else:  # steps shared with what was made before are kept
             made = self._replayer.repaired(space, _decisions(trace), 0)
         if isinstance(made, str) or structural_hash(made.schedule.mod) != key:
             raise TuneError(f"the replay of {key} in another process gave another program")

@@ -396,3 +396,31 @@ def test_a_guarded_iterator_stays_in_its_domain() -> None:
         assert carried(guarded(7, predicate), "i") is None
     for func in (guarded(8, "jo * 4 + ji < 8"), guarded(7, "i < 4"), guarded(7, "jo + ji < 7")):
         refused(carried(func, "i"), "carried-dependence", r"block Y writes Y\[")
+
+
+def copied(predicate: str) -> PrimFunc:
+    """Rows of 9, filled as a whole and copied by fours under a predicate."""
+    return parse(
+        f"""
+@T.prim_func
+def f(A: T.Buffer((27,), "float32"), B: T.Buffer((27,), "float32")):
+    L = T.alloc_buffer((27,))
+    for i in range(3):
+        for j in range(9):
+            with T.block("L"):
+                v = T.axis.spatial(27, i * 9 + j)
+                L[v] = A[v]
+        for jo, ji in T.grid(3, 4):
+            with T.block("B"):
+                v = T.axis.spatial(27, i * 9 + jo * 4 + ji)
+                T.where({predicate})
+                B[v] = L[v]
+"""
+    )
+
+
+def test_a_guarded_reader_stays_with_its_writer() -> None:
+    """Found by the fuzz of the space: a vector width that does not divide the rows; the guard of
+    the copy counted only where the other access had the same one."""
+    assert carried(copied("jo * 4 + ji < 9"), "i") is None
+    refused(carried(copied("jo * 4 + ji < 10"), "i"), "carried-dependence", "block B reads L")

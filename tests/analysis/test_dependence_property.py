@@ -209,14 +209,17 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
     x, y = x + kept * times, y + kept * times  # a guarded iterator, bound to `kept`
     widths = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     sides = [(index_side(e)[0], w) for e, w in zip((x, y), widths, strict=True)]
-    facts = [((linear(kept), (0, most)), (linear(kept + shift), (shift, most)))]
+    known = data.draw(st.sampled_from([(True, True), (True, False), (False, True)]))
+    fact_x, fact_y = (linear(kept), (0, most)), (linear(kept + shift), (shift, most))
+    facts = [(fact_x if known[0] else None, fact_y if known[1] else None)]
     met = collide(sides[:1], sides[1:], Outside(names[1:]), ranges, facts)
     points = list(itertools.product(*[range(r[1] + 1) for r in ranges.values()]))
     for p, q in itertools.product(points, points):
         if p[0] != q[0]:
             continue
         at = [dict(zip(names, point, strict=True)) for point in (p, q)]
-        if not (0 <= value(kept, at[0]) <= most and 0 <= value(kept, at[1]) <= most - shift):
+        within = 0 <= value(kept, at[0]) <= most, 0 <= value(kept, at[1]) <= most - shift
+        if any(k and not w for k, w in zip(known, within, strict=True)):
             continue
         low_x, low_y = value(x, at[0]), value(y, at[1])
         if low_x < low_y + widths[1] and low_y < low_x + widths[0]:

@@ -397,7 +397,7 @@ def shrink(case: Case, kind: str, limit: float = 60.0) -> Case:
                         break
                     try:
                         found = failure_of(replace(best, shape=shape, seed=seed))
-                    except Exception:
+                    except ValueError:  # the operator has no such shape
                         found = None
                     if found is not None and found.kind == kind:
                         best, changed = replace(best, shape=shape, seed=seed), True
