@@ -93,6 +93,17 @@ class Stmt:
         return self
 
 
+class _Around(Stmt):
+    """A statement around one other, its body."""
+
+    __slots__ = ()
+    body: Stmt
+
+    @property
+    def stmts(self) -> tuple[Stmt, ...]:
+        return (self.body,)
+
+
 def evolve(node: S, /, **changes: Any) -> S:
     """A copy of `node` with some fields changed."""
     kind = type(node)
@@ -117,7 +128,7 @@ class ForKind(enum.Enum):
 
 @quick
 @dataclass(frozen=True, slots=True, eq=False)
-class For(Stmt):
+class For(_Around):
     """`for var in [min, min + extent * step)`; `thread` is a bound loop's tag (`blockIdx.x`)."""
 
     var: Var
@@ -135,10 +146,6 @@ class For(Stmt):
         return For(var, IntImm(var.dtype, 0), as_expr(extent, var.dtype), ForKind.SERIAL, body)
 
     @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return (self.body,)
-
-    @property
     def exprs(self) -> tuple[Expr, ...]:
         return (self.min, self.extent) if self.step is None else (self.min, self.extent, self.step)
 
@@ -149,13 +156,9 @@ class For(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class While(Stmt):
+class While(_Around):
     condition: Expr
     body: Stmt
-
-    @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return (self.body,)
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
@@ -269,14 +272,10 @@ class Evaluate(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LetStmt(Stmt):
+class LetStmt(_Around):
     var: Var
     value: Expr
     body: Stmt
-
-    @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return (self.body,)
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
@@ -287,17 +286,13 @@ class LetStmt(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AttrStmt(Stmt):
+class AttrStmt(_Around):
     """`key` of `node` (a Buffer, Var, text or None) is `value` within `body`."""
 
     node: Buffer | Var | str | None
     key: str
     value: Expr
     body: Stmt
-
-    @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return (self.body,)
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
@@ -321,32 +316,24 @@ class AssertStmt(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Allocate(Stmt):
+class Allocate(_Around):
     """Fresh memory for `buffer`, alive within `body`; its contents start undefined."""
 
     buffer: Buffer
     body: Stmt
     annotations: FrozenMap = EMPTY
 
-    @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return (self.body,)
-
     def rebuild(self, stmts: Sequence[Stmt], exprs: Sequence[Expr]) -> Allocate:
         return Allocate(self.buffer, stmts[0], self.annotations)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DeclBuffer(Stmt):
+class DeclBuffer(_Around):
     """`buffer` is a view of `source`'s memory (shape, strides and offset its own) within `body`."""
 
     buffer: Buffer
     source: Buffer
     body: Stmt
-
-    @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return (self.body,)
 
     def rebuild(self, stmts: Sequence[Stmt], exprs: Sequence[Expr]) -> DeclBuffer:
         return DeclBuffer(self.buffer, self.source, stmts[0])
