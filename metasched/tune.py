@@ -142,7 +142,7 @@ def tune(
     model: str | CostModel | None = None,
     prior: bool | None = None,
     space: SpaceGenerator | None = None,
-    plugins: Sequence[str | Path] | None = None,
+    plugins: str | Path | Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
     observer: Observer = silent,
     name: str | None = None,
@@ -164,7 +164,7 @@ def tune(
         prior: start from what earlier records on other tasks taught (default yes); it is dropped
             when the first measurements do not bear it out. A model that is given starts as it is.
         space: modules, postprocs and mutators; None takes the target's defaults.
-        plugins: Python files that register schedule modules.
+        plugins: Python files (or one) that register schedule modules.
         runner: makes what measures; None measures on this machine.
         observer: is told what happens.
         name: for reports; None takes the function's.
@@ -196,7 +196,7 @@ def tune_tasks(
     model: str | CostModel | None = None,
     prior: bool | None = None,
     space: SpaceGenerator | None = None,
-    plugins: Sequence[str | Path] | None = None,
+    plugins: str | Path | Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
     observer: Observer = silent,
 ) -> dict[str, TuneResult]:
@@ -210,13 +210,18 @@ def tune_tasks(
     funcs, weights = _checked_tasks(tasks), weights or {}
     if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit >= 0):
         raise TuneError(f"time_limit is {time_limit!r}; it must be 0 seconds or more")
+    if not isinstance(weights, Mapping):
+        raise TuneError(f"weights are numbers by the name of the task, not {weights!r}")
+    if not isinstance(space, SpaceGenerator | None):
+        raise TuneError(f"space is {space!r}; it must be a SpaceGenerator")
     for name in weights.keys() - funcs.keys():
         raise TuneError(f"{name!r} has a weight, but the tasks are {', '.join(funcs)}")
     c = config.load(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
         strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
     )  # fmt: skip
-    for plugin in plugins if plugins is not None else c.plugins:
+    given = c.plugins if plugins is None else plugins
+    for plugin in [given] if isinstance(given, str | Path) else given:
         load_plugin(plugin)
     STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
     machine = Target.of(target if target is not None else c.target)

@@ -267,6 +267,8 @@ def test_a_module_of_two_functions_needs_a_choice(tmp_path):
         ({"a": "gmm"}, {}, "a program is a PrimFunc or an IRModule, not str"),
         ({"a/b": matmul(16)}, {}, "a task called 'a/b' has no place"),
         ({"a": matmul(16)}, {"weights": {"b": 2.0}}, "'b' has a weight, but the tasks are a"),
+        ({"a": matmul(16)}, {"weights": 3}, "weights are numbers by the name of the task, not 3"),
+        ({"a": matmul(16)}, {"space": "cpu"}, "space is 'cpu'; it must be a SpaceGenerator"),
         ({"a": matmul(16)}, {"time_limit": -1.0}, "time_limit is -1.0; it must be 0"),
         ({"a": matmul(16)}, {"time_limit": math.nan}, "time_limit is nan"),
         ({"a": matmul(16)}, {"strategy": "smal"}, "did you mean small"),
@@ -276,6 +278,12 @@ def test_what_cannot_be_tuned_is_refused_before_anything_starts(tmp_path, tasks,
     with pytest.raises(MetaschedError, match=re.escape(said)):
         tune_tasks(tasks, target=TARGET, work_dir=tmp_path / "w", **options)
     assert not (tmp_path / "w").exists()
+
+
+def test_one_plugin_is_a_path_like_several(tmp_path):
+    for given in (tmp_path / "none.py", str(tmp_path / "none.py"), [tmp_path / "none.py"]):
+        with pytest.warns(UserWarning, match=r"none\.py"), pytest.raises(MetaschedError):
+            tune_tasks({"a": matmul(16)}, target=TARGET, plugins=given, strategy="smal")
 
 
 def test_the_model_goes_on_from_an_earlier_run_and_a_damaged_one_is_named(tmp_path):
