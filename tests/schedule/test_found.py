@@ -494,3 +494,21 @@ def test_a_cache_is_not_read_by_an_init_that_runs_before_it() -> None:
     check_refused(sch, early, "in-init", "D_init stands in the init of D_o")
     sch.cache_read("D", 2, "global")
     check_transform(started_by_a_load, sch)
+
+
+@T.prim_func
+def gathered(
+    A: T.Buffer((5,), "int32"), I: T.Buffer((5,), "int32"), B: T.Buffer((8,), "int32")
+) -> None:
+    for i in range(5):
+        with T.block("B"):
+            v = T.axis.spatial(5, i)
+            T.reads(A[I[v] % 5], I[v])
+            T.writes(B[v])
+            B[v] = A[I[v] % 5] + 1
+
+
+def test_a_copy_of_what_an_index_buffer_tells_reads_that_too() -> None:
+    sch = Schedule(gathered, seed=0)
+    sch.read_at(sch.get_loops("B")[0], "B", "A", "global")
+    check_transform(gathered, sch)

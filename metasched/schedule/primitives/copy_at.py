@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metasched.analysis.access import loads_of
 from metasched.analysis.block import loop_iter_kind, stage_pipeline
 from metasched.analysis.cover import bound_regions, writes_all
 from metasched.analysis.scope import Child, Scope
@@ -218,9 +219,11 @@ class _Site:
         guard = self._guard(iters, box, point, bounds)
         body = nest(list(loops), body if guard is TRUE else IfThenElse(guard, body))
         cache = source if source is not self.buffer else target
+        asked = dict.fromkeys(x for r in box for e in (r.min, r.extent) for x in loads_of(e))
+        places = (BufferRegion.point(x.buffer, x.indices) for x in asked)  # of a box that they tell
         block = Block(
             state.fresh_block_name(cache.name), tuple(iters),
-            (BufferRegion(source, tuple(box)),), (BufferRegion(target, tuple(box)),), body,
+            (BufferRegion(source, tuple(box)), *places), (BufferRegion(target, tuple(box)),), body,
             annotations=FrozenMap({"auto_copy": 1}),
         )  # fmt: skip
         return BlockRealize(tuple(o.var for o in outer), TRUE, block)
