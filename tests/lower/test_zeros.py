@@ -94,15 +94,15 @@ def _check(func, n, k, pad, stride, dilation, dtype="float32"):
 @settings(max_examples=12, deadline=None)
 @given(
     n=st.integers(3, 11), k=st.integers(1, 5), pad=st.integers(0, 3), stride=st.integers(1, 2),
-    dilation=st.integers(1, 2), slide=st.booleans(), whole=st.booleans(),
+    dilation=st.integers(1, 2), slide=st.booleans(), tiles=st.integers(1, 6),
     dtype=st.sampled_from(["float32", "int32"]),
 )  # fmt: skip
-def test_all_sums_stay(n, k, pad, stride, dilation, slide, whole, dtype):
+def test_all_sums_stay(n, k, pad, stride, dilation, slide, tiles, dtype):
     if n + 2 * pad < dilation * (k - 1) + 1:
         return
     func = _program(n, 128, k, pad, stride, dilation, dtype)
     out = int(func.params[2].shape[0].value)
-    scheduled = _scheduled(func, out if whole else 1, slide)
+    scheduled = _scheduled(func, out // tiles if out % tiles == 0 else 1, slide)
     _check(scheduled, n, k, pad, stride, dilation, dtype)
 
 
@@ -115,6 +115,13 @@ def test_loops_that_add_nothing_are_skipped():
 def test_rows_that_add_nothing_are_left_out_of_a_short_loop():
     func = _scheduled(_program(), 9, slide=True)
     assert _rows(func) == [8, 9, 8]
+    _check(func, 9, 3, 1, 1, 1)
+
+
+def test_rows_of_the_tiles_at_the_border_are_cut_by_tests():
+    """The tiles between need all of theirs."""
+    func = _scheduled(_program(), 3, slide=True)
+    assert _rows(func) == [2, 2, 3] and len(_tests(func)) == 2
     _check(func, 9, 3, 1, 1, 1)
 
 

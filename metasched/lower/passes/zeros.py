@@ -14,6 +14,12 @@ have something to add:
     for kh in 3: for c: unrolled h in 14: ...
       ->  for c: unrolled h in 1 ... 13: ... ; for c: unrolled h in 0 ... 13: ... ; for c: ...
 
+A tile of rows among others is at the border only sometimes: tests of the loops around say when,
+and copies of the inner loops leave out one row, two, ... at either end:
+
+    for ho in 7: for kh in 3: for c: unrolled hi in 2: ...
+      ->  ... if ho * 2 + kh < 1: ... hi in 1; else if ...: ... hi in 0; else: ... hi in 0 ... 1
+
 Libraries clip the kernel of a convolution at the borders of the image in this way. A sum changes
 only where the other factor is infinite or not a number, so for floats the function must promise
 that there are no such elements, by the attribute `FINITE`.
@@ -22,8 +28,9 @@ that there are no such elements, by the attribute `FINITE`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.loops import perfect_nest
 from metasched.arith.analyzer import Analyzer
@@ -41,9 +48,10 @@ from metasched.ir.stmt import (
     ForKind,
     IfThenElse,
     Stmt,
+    evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, fresh_copy, map_body, substitute, transform, walk
+from metasched.ir.visit import free_vars, fresh_copy, map_body, substitute, walk
 from metasched.lower.affine import affine
 from metasched.lower.passes.guards import conjuncts
 
@@ -52,15 +60,36 @@ FINITE = "tir.finite"
 _WORTH = 1024
 """Fewer products than this are not worth a test."""
 _TAPS = 4
-"""Copies of a loop's body at most."""
+"""Iterations of a loop that is written out at most."""
+_WAYS = 6
+"""Tests in front of the innermost loops, and copies of these with fewer rows, at most."""
 _GAIN = 0.02
 """The share of products that copies must save."""
 Sum: TypeAlias = tuple[Mapping[Expr, int], int]
 """Integer terms, each with its factor, and a constant."""
 Zeros: TypeAlias = tuple[list[Expr], list[Expr]]
 """Indices of a buffer and comparisons: where one of these does not hold, it is zero."""
-Spans: TypeAlias = tuple[int, int, list[tuple[int, int]]]
-"""The places of two loops in a nest, and for each iteration of the first the ends of the second."""
+Span: TypeAlias = tuple[int, int]
+"""The first of a loop's iterations, and the first behind the last."""
+Only: TypeAlias = tuple[Var, Span, Collection[Var]]
+"""The one loop over rows that is cut, to what; and loops that need not be unrolled there."""
+
+
+class _Written(NamedTuple):
+    """A loop of a nest that is written out, and the rows that each iteration needs."""
+
+    tap: int
+    row: Var
+    spans: list[Span]
+
+
+class _Cut(NamedTuple):
+    """A loop over rows: the first of the tests in front of loop `place` to hold, the last one
+    first, says which rows are needed; all where none does."""
+
+    place: int
+    row: Var
+    ways: list[tuple[Expr, Span]]
 
 
 def skip_zeros(func: PrimFunc) -> PrimFunc:
@@ -177,23 +206,40 @@ class _Skipper:
         sums = self._inside(leaf.block.body)
         tests: dict[int, Expr] = {}
         inner = {loop.var for loop in chain[_guarded(chain) :]}
-        for test in (self._relaxed(total, inner) for total in sums if inner):
-            if test is not None:
-                used = free_vars(test)
-                place = max((n + 1 for n, loop in enumerate(chain) if loop.var in used), default=0)
+        for rest in (self._relaxed(total, inner) for total in sums if inner):
+            if rest is not None:
+                place, test = _place(rest, chain), ir.compare(ir.GE, rest, 0)
                 tests[place] = ir.logical_and(tests.get(place, ir.TRUE), test)
-        spans = self._clipped(chain, sums)
-        body: Stmt = leaf
-        for n, loop in reversed(list(enumerate(chain))):
-            if spans is not None and n == spans[0]:
-                body = _copies(loop.var, chain[spans[1]].var, spans[2], body)
-            elif body is not loop.body:
-                body = loop.rebuild((body,), loop.exprs)
+        written = self._written(chain, sums)
+        cuts = self._cuts(chain, sums, inner, written)
+        steps = _reduced(leaf)
+
+        def made(n: int, passed: int, only: Only | None = None) -> Stmt:
+            """The nest from its loop `n` on; `passed` cuts are decided on, or `only` says all."""
+            if only is None and passed < len(cuts) and cuts[passed].place == n:
+                body = made(n, passed + 1)
+                for test, span in cuts[passed].ways:
+                    part = made(n, passed, (cuts[passed].row, span, steps))
+                    body = IfThenElse(test, fresh_copy(part), body)
+                return body
+            if n == len(chain):
+                return leaf
+            loop = chain[n]
+            if only is None and written is not None and n == written.tap:
+                body = seq(
+                    [
+                        _at(loop.var, k, made(n + 1, passed, (written.row, span, ())))
+                        for k, span in enumerate(written.spans)
+                        if span[0] < span[1]
+                    ]
+                )
             else:
-                body = loop
+                body = _limited(loop, made(n + 1, passed, only), only)
             if n in tests:
                 body = IfThenElse(Call("bool", OPS.get("likely"), (tests[n],)), body)
-        return body
+            return body
+
+        return made(0, 0)
 
     def _inside(self, store: Stmt) -> list[Sum]:
         """Sums that are not negative wherever a block has something to add to its element."""
@@ -208,7 +254,8 @@ class _Skipper:
         return found
 
     def _relaxed(self, total: Sum, inner: set[Var]) -> Expr | None:
-        """What follows from a sum for the loops outside of `inner`; None if it always holds."""
+        """A sum with the terms of the loops in `inner` at their greatest; None if it is never
+        negative."""
         terms, constant = total
         rest = ir.as_expr(constant, next((atom.dtype for atom in terms), "int32"))
         for atom, times in terms.items():
@@ -218,7 +265,7 @@ class _Skipper:
                 return None
             rest = rest + reach
         least, _ = self.analyzer.bounds(rest)
-        return None if least is not None and least >= 0 else ir.compare(ir.GE, rest, 0)
+        return None if least is not None and least >= 0 else rest
 
     def _most(self, atom: Expr, times: int) -> int | None:
         """The greatest value of a term."""
@@ -226,21 +273,62 @@ class _Skipper:
         reach = most if times > 0 else least
         return None if reach is None else reach * times
 
-    def _clipped(self, chain: Sequence[For], sums: Sequence[Sum]) -> Spans | None:
-        """The best loops for copies with rows left out, if there are any."""
+    def _written(self, chain: Sequence[For], sums: Sequence[Sum]) -> _Written | None:
+        """The best short loop to write out, each time with the rows it needs, if there is any."""
         best, least = None, 1 - _GAIN
-        for tap, outer in enumerate(chain):
+        for tap, outer in enumerate(chain if sums else ()):
             taps = as_int(outer.extent) or 0
             if outer.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or not 1 < taps <= _TAPS:
                 continue
-            for row in range(tap + 1, len(chain)):
-                rows = as_int(chain[row].extent) or 0
-                if chain[row].kind is ForKind.UNROLLED and rows > 1:
-                    spans = [self._span(sums, outer.var, n, chain[row]) for n in range(taps)]
+            for row in chain[tap + 1 :]:
+                rows = as_int(row.extent) or 0
+                if row.kind is ForKind.UNROLLED and rows > 1:
+                    spans = [self._span(sums, outer.var, n, row) for n in range(taps)]
                     kept = sum(max(0, end - begin) for begin, end in spans) / (rows * taps)
                     if kept < least:
-                        best, least = (tap, row, spans), kept
+                        best, least = _Written(tap, row.var, spans), kept
         return best
+
+    def _cuts(
+        self, chain: Sequence[For], sums: Sequence[Sum], inner: set[Var], written: _Written | None
+    ) -> list[_Cut]:
+        """The unrolled loops over rows that tests of the loops around them may cut, the one that
+        saves most first."""
+        found: list[tuple[float, _Cut]] = []
+        for loop in chain:
+            rows = as_int(loop.extent) or 0
+            if loop.kind is not ForKind.UNROLLED or rows < 2 or loop.var not in inner:
+                continue
+            ways: list[tuple[Expr, Span]] = []
+            place, gain = 0, 0.0
+            for terms, constant in sums:
+                step = terms.get(loop.var, 0)
+                others = {a: t for a, t in terms.items() if a is not loop.var}
+                edge = constant + min(step, 0) * (rows - 1)  # of the row that fails first
+                rest = self._relaxed((others, edge), inner) if step else None
+                least = None if rest is None else self.analyzer.bounds(rest)[0]
+                if rest is None or least is None:
+                    continue
+                most = min(rows - 1, -(least // abs(step)))
+                place = max(place, _place(rest, chain))
+                gain += most / (rows * self._values(rest))
+                for n in range(1, most + 1):
+                    test = ir.compare(ir.LT, rest + (n - 1) * abs(step), 0)
+                    ways.append((test, (n, rows) if step > 0 else (0, rows - n)))
+            if gain >= _GAIN and (written is None or loop.var is not written.row):
+                found.append((gain, _Cut(place, loop.var, ways)))
+        found.sort(key=lambda pair: -pair[0])
+        counts = accumulate(len(cut.ways) for _, cut in found)
+        cuts = [cut for (_, cut), count in zip(found, counts, strict=True) if count <= _WAYS]
+        return sorted(cuts, key=lambda cut: cut.place)
+
+    def _values(self, rest: Expr) -> int:
+        """How many values a sum has, its terms free of each other."""
+        count = 1
+        for atom in affine(rest)[0]:
+            least, most = self.analyzer.bounds(atom)
+            count *= 1 if least is None or most is None else most - least + 1
+        return count
 
     def _span(self, sums: Sequence[Sum], tap: Var, n: int, row: For) -> tuple[int, int]:
         """The rows that have something to add in iteration `n` of the loop over taps."""
@@ -259,21 +347,32 @@ class _Skipper:
         return begin, end
 
 
-def _copies(tap: Var, row: Var, spans: Sequence[tuple[int, int]], body: Stmt) -> Stmt:
-    """The body of the loop over taps, once for each; the loop over rows from end to end."""
+def _place(expr: Expr, chain: Sequence[For]) -> int:
+    """Behind the innermost loop of a chain that an expression depends on."""
+    used = free_vars(expr)
+    return max((n + 1 for n, loop in enumerate(chain) if loop.var in used), default=0)
 
-    def shorter(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, For) and stmt.var is row:
-            inside = substitute(stmt.body, {row: row + begin})
-            return stmt.rebuild((inside,), (stmt.min, IntImm(row.dtype, end - begin)))
-        return None
 
-    found = []
-    for n, (begin, end) in enumerate(spans):
-        if begin < end:
-            one = transform(substitute(body, {tap: IntImm(tap.dtype, n)}), shorter)
-            found.append(fresh_copy(one))
-    return seq(found)
+def _at(var: Var, value: int, stmt: Stmt) -> Stmt:
+    """A copy of a statement for one value of a variable."""
+    return fresh_copy(substitute(stmt, {var: IntImm(var.dtype, value)}))
+
+
+def _reduced(leaf: BlockRealize) -> set[Var]:
+    """The loops that a block's reduction runs over."""
+    pairs = zip(leaf.block.iter_vars, leaf.iter_values, strict=True)
+    return {v for item, value in pairs if not item.is_spatial for v in free_vars(value)}
+
+
+def _limited(loop: For, body: Stmt, only: Only | None) -> Stmt:
+    """A loop around another body, over some of its iterations if it is the one that is cut."""
+    row, (begin, end), rolled = only or (None, (0, 0), ())
+    if loop.var is row:
+        body = substitute(body, {loop.var: loop.var + begin}) if begin else body
+        return loop.rebuild((body,), (loop.min, IntImm(loop.var.dtype, end - begin)))
+    if loop.var in rolled and loop.kind is ForKind.UNROLLED:
+        loop = evolve(loop, kind=ForKind.SERIAL)
+    return loop if body is loop.body else loop.rebuild((body,), loop.exprs)
 
 
 def _guarded(chain: Sequence[For]) -> int:
