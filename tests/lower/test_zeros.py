@@ -113,7 +113,9 @@ def test_loops_that_add_nothing_are_skipped():
 
 
 def test_rows_that_add_nothing_are_left_out_of_a_short_loop():
+    """Which is written out, so that nothing is tested when it runs."""
     func = _scheduled(_program(), 9, slide=True)
+    assert not _tests(func)
     assert _rows(func) == [8, 9, 8]
     _check(func, 9, 3, 1, 1, 1)
 

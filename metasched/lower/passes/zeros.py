@@ -75,21 +75,15 @@ Only: TypeAlias = tuple[Var, Span, Collection[Var]]
 """The one loop over rows that is cut, to what; and loops that need not be unrolled there."""
 
 
-class _Written(NamedTuple):
-    """A loop of a nest that is written out, and the rows that each iteration needs."""
-
-    tap: int
-    row: Var
-    spans: list[Span]
-
-
 class _Cut(NamedTuple):
-    """A loop over rows: the first of the tests in front of loop `place` to hold, the last one
-    first, says which rows are needed; all where none does."""
+    """Tests in front of loop `place` of a nest, the last one first: the first to hold says which of
+    the rows are needed, all are where none does. A loop `tap` that alone decides is written out."""
 
+    gain: float
     place: int
     row: Var
     ways: list[tuple[Expr, Span]]
+    tap: Var | None
 
 
 def skip_zeros(func: PrimFunc) -> PrimFunc:
@@ -208,38 +202,34 @@ class _Skipper:
         inner = {loop.var for loop in chain[_guarded(chain) :]}
         for rest in (self._relaxed(total, inner) for total in sums if inner):
             if rest is not None:
-                place, test = _place(rest, chain), ir.compare(ir.GE, rest, 0)
+                used, test = free_vars(rest), ir.compare(ir.GE, rest, 0)
+                place = max((n + 1 for n, loop in enumerate(chain) if loop.var in used), default=0)
                 tests[place] = ir.logical_and(tests.get(place, ir.TRUE), test)
-        written = self._written(chain, sums)
-        cuts = self._cuts(chain, sums, inner, written)
         steps = _reduced(leaf)
+        cuts = self._cuts(chain, sums, inner, steps) if sums else []
 
-        def made(n: int, passed: int, only: Only | None = None) -> Stmt:
+        def made(n: int, passed: int = 0, only: Only | None = None) -> Stmt:
             """The nest from its loop `n` on; `passed` cuts are decided on, or `only` says all."""
             if only is None and passed < len(cuts) and cuts[passed].place == n:
+                cut = cuts[passed]
                 body = made(n, passed + 1)
-                for test, span in cuts[passed].ways:
-                    part = made(n, passed, (cuts[passed].row, span, steps))
+                for test, span in cut.ways:
+                    part = made(n, passed, (cut.row, span, steps if cut.tap is None else ()))
                     body = IfThenElse(test, fresh_copy(part), body)
                 return body
             if n == len(chain):
                 return leaf
             loop = chain[n]
-            if only is None and written is not None and n == written.tap:
-                body = seq(
-                    [
-                        _at(loop.var, k, made(n + 1, passed, (written.row, span, ())))
-                        for k, span in enumerate(written.spans)
-                        if span[0] < span[1]
-                    ]
-                )
+            body = made(n + 1, passed, only)
+            if only is None and any(cut.tap is loop.var for cut in cuts):
+                body = seq([_at(loop.var, k, body) for k in range(as_int(loop.extent) or 0)])
             else:
-                body = _limited(loop, made(n + 1, passed, only), only)
+                body = _limited(loop, body, only)
             if n in tests:
                 body = IfThenElse(Call("bool", OPS.get("likely"), (tests[n],)), body)
             return body
 
-        return made(0, 0)
+        return made(0)
 
     def _inside(self, store: Stmt) -> list[Sum]:
         """Sums that are not negative wherever a block has something to add to its element."""
@@ -273,54 +263,50 @@ class _Skipper:
         reach = most if times > 0 else least
         return None if reach is None else reach * times
 
-    def _written(self, chain: Sequence[For], sums: Sequence[Sum]) -> _Written | None:
-        """The best short loop to write out, each time with the rows it needs, if there is any."""
-        best, least = None, 1 - _GAIN
-        for tap, outer in enumerate(chain if sums else ()):
-            taps = as_int(outer.extent) or 0
-            if outer.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or not 1 < taps <= _TAPS:
-                continue
-            for row in chain[tap + 1 :]:
-                rows = as_int(row.extent) or 0
-                if row.kind is ForKind.UNROLLED and rows > 1:
-                    spans = [self._span(sums, outer.var, n, row) for n in range(taps)]
-                    kept = sum(max(0, end - begin) for begin, end in spans) / (rows * taps)
-                    if kept < least:
-                        best, least = _Written(tap, row.var, spans), kept
-        return best
-
     def _cuts(
-        self, chain: Sequence[For], sums: Sequence[Sum], inner: set[Var], written: _Written | None
+        self, chain: Sequence[For], sums: Sequence[Sum], inner: set[Var], steps: set[Var]
     ) -> list[_Cut]:
-        """The unrolled loops over rows that tests of the loops around them may cut, the one that
-        saves most first."""
-        found: list[tuple[float, _Cut]] = []
-        for loop in chain:
+        """The unrolled loops over rows that may be cut, those that save most."""
+        written: list[_Cut] = []
+        tested: list[_Cut] = []
+        taps: set[Var] = set()
+        for n, loop in enumerate(chain):
             rows = as_int(loop.extent) or 0
-            if loop.kind is not ForKind.UNROLLED or rows < 2 or loop.var not in inner:
+            if loop.kind is ForKind.UNROLLED and rows > 1 and loop.var not in steps:
+                below = {inside.var for inside in chain[n:]}
+                cut = self._cut(chain, loop, sums, (inner | below) - taps)
+                written += [cut] if cut.tap in taps else []
+                if inner:  # there is work that is worth a test
+                    tested.append(self._cut(chain, loop, sums, inner)._replace(tap=None))
+            if loop.kind in (ForKind.SERIAL, ForKind.UNROLLED) and 1 < rows <= _TAPS:
+                taps.add(loop.var)
+        first = sorted(written, key=_gain)[-1:]
+        rest = (cut for cut in tested if all(cut.row is not other.row for other in first))
+        found = [c for c in (*first, *sorted(rest, key=_gain, reverse=True)) if c.gain >= _GAIN]
+        counts = accumulate(len(cut.ways) for cut in found)
+        kept = [cut for cut, count in zip(found, counts, strict=True) if count <= _WAYS]
+        return sorted(kept, key=lambda cut: cut.place)
+
+    def _cut(self, chain: Sequence[For], loop: For, sums: Sequence[Sum], hidden: set[Var]) -> _Cut:
+        """How tests of loops that are not hidden may cut a loop over rows."""
+        rows, ways, gain = as_int(loop.extent) or 0, [], 0.0
+        used: set[Var] = set()
+        for terms, constant in sums:
+            step = terms.get(loop.var, 0)
+            others = {a: t for a, t in terms.items() if a is not loop.var}
+            edge = constant + min(step, 0) * (rows - 1)  # of the row that fails first
+            rest = self._relaxed((others, edge), hidden) if step else None
+            least = None if rest is None else self.analyzer.bounds(rest)[0]
+            if rest is None or least is None:
                 continue
-            ways: list[tuple[Expr, Span]] = []
-            place, gain = 0, 0.0
-            for terms, constant in sums:
-                step = terms.get(loop.var, 0)
-                others = {a: t for a, t in terms.items() if a is not loop.var}
-                edge = constant + min(step, 0) * (rows - 1)  # of the row that fails first
-                rest = self._relaxed((others, edge), inner) if step else None
-                least = None if rest is None else self.analyzer.bounds(rest)[0]
-                if rest is None or least is None:
-                    continue
-                most = min(rows - 1, -(least // abs(step)))
-                place = max(place, _place(rest, chain))
-                gain += most / (rows * self._values(rest))
-                for n in range(1, most + 1):
-                    test = ir.compare(ir.LT, rest + (n - 1) * abs(step), 0)
-                    ways.append((test, (n, rows) if step > 0 else (0, rows - n)))
-            if gain >= _GAIN and (written is None or loop.var is not written.row):
-                found.append((gain, _Cut(place, loop.var, ways)))
-        found.sort(key=lambda pair: -pair[0])
-        counts = accumulate(len(cut.ways) for _, cut in found)
-        cuts = [cut for (_, cut), count in zip(found, counts, strict=True) if count <= _WAYS]
-        return sorted(cuts, key=lambda cut: cut.place)
+            most = min(rows - 1, -(least // abs(step)))
+            used |= free_vars(rest)
+            gain += most / (rows * self._values(rest))
+            for n in range(1, most + 1):
+                test = ir.compare(ir.LT, rest + (n - 1) * abs(step), 0)
+                ways.append((test, (n, rows) if step > 0 else (0, rows - n)))
+        place = max((n + 1 for n, outer in enumerate(chain) if outer.var in used), default=0)
+        return _Cut(gain, place, loop.var, ways, used.pop() if len(used) == 1 else None)
 
     def _values(self, rest: Expr) -> int:
         """How many values a sum has, its terms free of each other."""
@@ -330,32 +316,14 @@ class _Skipper:
             count *= 1 if least is None or most is None else most - least + 1
         return count
 
-    def _span(self, sums: Sequence[Sum], tap: Var, n: int, row: For) -> tuple[int, int]:
-        """The rows that have something to add in iteration `n` of the loop over taps."""
-        begin, end = 0, as_int(row.extent) or 0
-        for terms, constant in sums:
-            step, fixed = terms.get(row.var, 0), constant + terms.get(tap, 0) * n
-            others = [self._most(a, t) for a, t in terms.items() if a not in (row.var, tap)]
-            known = [o for o in others if o is not None]
-            if step == 0 or len(known) < len(others):
-                continue
-            fixed += sum(known)  # step * row + fixed >= 0
-            if step > 0:
-                begin = max(begin, -(fixed // step))
-            else:
-                end = min(end, fixed // -step + 1)
-        return begin, end
-
-
-def _place(expr: Expr, chain: Sequence[For]) -> int:
-    """Behind the innermost loop of a chain that an expression depends on."""
-    used = free_vars(expr)
-    return max((n + 1 for n, loop in enumerate(chain) if loop.var in used), default=0)
-
 
 def _at(var: Var, value: int, stmt: Stmt) -> Stmt:
     """A copy of a statement for one value of a variable."""
     return fresh_copy(substitute(stmt, {var: IntImm(var.dtype, value)}))
+
+
+def _gain(cut: _Cut) -> float:
+    return cut.gain
 
 
 def _reduced(leaf: BlockRealize) -> set[Var]:
