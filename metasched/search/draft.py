@@ -8,6 +8,7 @@ of the programs replayed so far, orders the rows. So exact replay is spent on th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,22 +72,17 @@ class Draft:
             for (_, entry), decisions in zip(self.steps, self.lists, strict=True)
         ]
         self.columns: dict[Any, int] = {}
+        start = 0
         for (_, entry), table in zip(self.steps, self.tables, strict=True):
             outputs = entry.outputs if table.shape[1] == len(entry.outputs) else ()
-            start = sum(t.shape[1] for t in self.tables[: self._position(entry)])
             self.columns.update({rv: start + n for n, rv in enumerate(outputs)})
+            start += table.shape[1]
         self.conditions = [x.values[0] for x in trace.entries if x.kind.name == "require"]
-
-    def _position(self, entry: Entry) -> int:
-        return next(n for n, (_, other) in enumerate(self.steps) if other is entry)
 
     @property
     def size(self) -> int:
         """How many decision vectors there are, constraints not counted."""
-        total = 1
-        for decisions in self.lists:
-            total *= len(decisions)
-        return total
+        return math.prod(len(decisions) for decisions in self.lists)
 
     def draw(self, count: int, rng: np.random.Generator) -> Rows:
         """Distinct rows that keep every constraint: `count` random ones at most, or every one
@@ -119,12 +115,9 @@ class Draft:
 
     def _drawn(self, count: int, rng: np.random.Generator) -> Rows:
         picks = np.stack([rng.integers(0, len(x), count) for x in self.lists], axis=1)
-        return self._kept(np.unique(picks, axis=0))
-
-    def _kept(self, picks: Array) -> Rows:
-        """The rows that keep every constraint."""
-        rows = Rows(picks, self._numbers(picks))
-        return rows.take(np.flatnonzero(self._allowed(rows.numbers, self.conditions)[0]))
+        picks = np.unique(picks, axis=0)
+        numbers = self._numbers(picks)
+        return Rows(picks, numbers).take(self._allowed(numbers, self.conditions)[0])
 
     def row_of(self, trace: Trace) -> Array | None:
         """The numbers of a trace of this space, None when its steps are others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from metasched.analysis.access import Access, accesses, strides
 from metasched.analysis.affine import linear
 from metasched.analysis.scope import Child
@@ -31,10 +33,7 @@ def vector_iter(block: Block) -> IterVar | None:
     """
     best: IterVar | None = None
     best_score = -1
-    for v in block.iter_vars:
-        if not v.is_spatial or as_int(v.dom.extent) == 1:
-            continue
-        moves = [(a.is_write, iter_stride(a, v.var)) for a in accesses(block)]
+    for v, moves in _moves(block):
         if not all(s == 1 for write, s in moves if write):
             continue
         score = sum(s in (0, 1) for write, s in moves if not write)
@@ -45,12 +44,14 @@ def vector_iter(block: Block) -> IterVar | None:
 
 def has_vectors(block: Block) -> bool:
     """Whether some spatial iterator moves every store by one element, every load by one or none."""
+    return any(all(s == 1 or (s == 0 and not w) for w, s in moves) for _, moves in _moves(block))
+
+
+def _moves(block: Block) -> Iterator[tuple[IterVar, list[tuple[bool, int | None]]]]:
+    """The spatial iterators, each with whether an access is a write, and its stride."""
     for v in block.iter_vars:
         if v.is_spatial and as_int(v.dom.extent) != 1:
-            moves = [(a.is_write, iter_stride(a, v.var)) for a in accesses(block)]
-            if all(s == 1 or (s == 0 and not w) for w, s in moves):
-                return True
-    return False
+            yield v, [(a.is_write, iter_stride(a, v.var)) for a in accesses(block)]
 
 
 def lanes_together(block: Block, var: Var, most: int) -> int:

@@ -60,8 +60,11 @@ def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
         return expr
 
     def visit(node: Expr) -> Expr | None:
-        if isinstance(node, (ir.And, ir.Or, ir.Not)):
-            return _logic(node)
+        if isinstance(node, ir.Not):
+            return ir.logical_not(node.a)
+        if isinstance(node, (ir.And, ir.Or)):
+            fold = ir.logical_and if isinstance(node, ir.And) else ir.logical_or
+            return fold(node.a, node.b)
         operand = node.a if isinstance(node, _WORTH) else None
         if operand is not None and operand.dtype is INT64 and not _is_data(node):
             return an.simplify(node)
@@ -73,17 +76,3 @@ def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
 def _is_data(expr: Expr) -> bool:
     """Made of elements of buffers: those wrap, the analyzer takes indices not to."""
     return any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(expr))
-
-
-def _logic(node: Expr) -> Expr | None:
-    if isinstance(node, ir.And):
-        if node.a is TRUE or node.b is FALSE:
-            return node.b
-        return node.a if node.b is TRUE or node.a is FALSE else None
-    if isinstance(node, ir.Or):
-        if node.a is FALSE or node.b is TRUE:
-            return node.b
-        return node.a if node.b is FALSE or node.a is TRUE else None
-    if isinstance(node, ir.Not) and isinstance(node.a, IntImm):
-        return FALSE if node.a.value else TRUE
-    return None

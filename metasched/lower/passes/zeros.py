@@ -27,9 +27,10 @@ that there are no such elements, by the attribute `FINITE`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.loops import perfect_nest
@@ -61,8 +62,8 @@ _WORTH = 1024
 """Fewer products than this are not worth a test."""
 _TAPS = 4
 """Iterations of a loop that is written out at most."""
-_WAYS = 6
-"""Tests in front of the innermost loops, and copies of these with fewer rows, at most."""
+_ROWS = 2
+"""Rows that are left out at either end at most: each number of them is another copy."""
 _GAIN = 0.02
 """The share of products that copies must save."""
 Sum: TypeAlias = tuple[Mapping[Expr, int], int]
@@ -205,7 +206,8 @@ class _Skipper:
                 used, test = free_vars(rest), ir.compare(ir.GE, rest, 0)
                 place = max((n + 1 for n, loop in enumerate(chain) if loop.var in used), default=0)
                 tests[place] = ir.logical_and(tests.get(place, ir.TRUE), test)
-        steps = _reduced(leaf)
+        pairs = zip(leaf.block.iter_vars, leaf.iter_values, strict=True)
+        steps = {v for item, value in pairs if not item.is_spatial for v in free_vars(value)}
         cuts = self._cuts(chain, sums, inner, steps) if sums else []
 
         def made(n: int, passed: int = 0, only: Only | None = None) -> Stmt:
@@ -222,7 +224,8 @@ class _Skipper:
             loop = chain[n]
             body = made(n + 1, passed, only)
             if only is None and any(cut.tap is loop.var for cut in cuts):
-                body = seq([_at(loop.var, k, body) for k in range(as_int(loop.extent) or 0)])
+                taps = (IntImm(loop.var.dtype, k) for k in range(as_int(loop.extent) or 0))
+                body = seq([fresh_copy(substitute(body, {loop.var: tap})) for tap in taps])
             else:
                 body = _limited(loop, body, only)
             if n in tests:
@@ -249,24 +252,20 @@ class _Skipper:
         terms, constant = total
         rest = ir.as_expr(constant, next((atom.dtype for atom in terms), "int32"))
         for atom, times in terms.items():
-            hidden = not inner.isdisjoint(free_vars(atom))
-            reach = self._most(atom, times) if hidden else atom * times
+            if inner.isdisjoint(free_vars(atom)):
+                rest = rest + atom * times
+                continue
+            reach = self.analyzer.bounds(atom)[times > 0]
             if reach is None:
                 return None
-            rest = rest + reach
+            rest = rest + reach * times
         least, _ = self.analyzer.bounds(rest)
         return None if least is not None and least >= 0 else rest
-
-    def _most(self, atom: Expr, times: int) -> int | None:
-        """The greatest value of a term."""
-        least, most = self.analyzer.bounds(atom)
-        reach = most if times > 0 else least
-        return None if reach is None else reach * times
 
     def _cuts(
         self, chain: Sequence[For], sums: Sequence[Sum], inner: set[Var], steps: set[Var]
     ) -> list[_Cut]:
-        """The unrolled loops over rows that may be cut, those that save most."""
+        """The unrolled loops over rows that are worth cutting, the outermost tests first."""
         written: list[_Cut] = []
         tested: list[_Cut] = []
         taps: set[Var] = set()
@@ -280,12 +279,9 @@ class _Skipper:
                     tested.append(self._cut(chain, loop, sums, inner)._replace(tap=None))
             if loop.kind in (ForKind.SERIAL, ForKind.UNROLLED) and 1 < rows <= _TAPS:
                 taps.add(loop.var)
-        first = sorted(written, key=_gain)[-1:]
-        rest = (cut for cut in tested if all(cut.row is not other.row for other in first))
-        found = [c for c in (*first, *sorted(rest, key=_gain, reverse=True)) if c.gain >= _GAIN]
-        counts = accumulate(len(cut.ways) for cut in found)
-        kept = [cut for cut, count in zip(found, counts, strict=True) if count <= _WAYS]
-        return sorted(kept, key=lambda cut: cut.place)
+        found = sorted(written, key=attrgetter("gain"))[-1:]
+        found += [cut for cut in tested if all(cut.row is not other.row for other in found)]
+        return sorted((cut for cut in found if cut.gain >= _GAIN), key=attrgetter("place"))
 
     def _cut(self, chain: Sequence[For], loop: For, sums: Sequence[Sum], hidden: set[Var]) -> _Cut:
         """How tests of loops that are not hidden may cut a loop over rows."""
@@ -299,7 +295,7 @@ class _Skipper:
             least = None if rest is None else self.analyzer.bounds(rest)[0]
             if rest is None or least is None:
                 continue
-            most = min(rows - 1, -(least // abs(step)))
+            most = min(_ROWS, rows - 1, -(least // abs(step)))
             used |= free_vars(rest)
             gain += most / (rows * self._values(rest))
             for n in range(1, most + 1):
@@ -310,26 +306,8 @@ class _Skipper:
 
     def _values(self, rest: Expr) -> int:
         """How many values a sum has, its terms free of each other."""
-        count = 1
-        for atom in affine(rest)[0]:
-            least, most = self.analyzer.bounds(atom)
-            count *= 1 if least is None or most is None else most - least + 1
-        return count
-
-
-def _at(var: Var, value: int, stmt: Stmt) -> Stmt:
-    """A copy of a statement for one value of a variable."""
-    return fresh_copy(substitute(stmt, {var: IntImm(var.dtype, value)}))
-
-
-def _gain(cut: _Cut) -> float:
-    return cut.gain
-
-
-def _reduced(leaf: BlockRealize) -> set[Var]:
-    """The loops that a block's reduction runs over."""
-    pairs = zip(leaf.block.iter_vars, leaf.iter_values, strict=True)
-    return {v for item, value in pairs if not item.is_spatial for v in free_vars(value)}
+        bounds = (self.analyzer.bounds(atom) for atom in affine(rest)[0])
+        return math.prod(b - a + 1 for a, b in bounds if a is not None and b is not None)
 
 
 def _limited(loop: For, body: Stmt, only: Only | None) -> Stmt:

@@ -85,7 +85,7 @@ class DepthBlocking:
         sch.set_scope(partial, 0, "local")
         # the slices are the first iterator of both parts, before those that the plan speaks of
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
-        width, tiles = self._tiles(sch, every, plan, pack)
+        width, tiles, results = self._tiles(sch, every, plan, pack)
         columns = tiles[next(a for a in every if a.position == plan.vector)][1]
         sch.require(as_expr(product([*steps, columns[1], columns[2], item]))
                     <= self.blocks.panel_bytes)  # fmt: skip
@@ -96,7 +96,6 @@ class DepthBlocking:
         outer = sch.fuse(*levels[_PARALLEL])
         place = levels[_MIDDLE][-1]
         sch.compute_at(partial, place, preserve_unit_loops=True)
-        results = _register_results(tiles, every, plan, width)
         self._inner(sch, partial, 2 + len(levels[_MIDDLE]), plan, width, results)
         if pack not in plan.ahead:
             self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
@@ -131,8 +130,9 @@ class DepthBlocking:
 
     def _tiles(
         self, sch: Schedule, every: Sequence[Axis], plan: Plan, pack: Operand
-    ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
-        """The width of a vector and, for each axis of the results, its levels and factors."""
+    ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]], Expr]:
+        """The width of a vector; for each axis of the results, its levels and factors; how many
+        registers the results of a block fill."""
         width: ExprRV | int = plan.widths[0]
         if len(plan.widths) > 1:
             width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
@@ -142,6 +142,7 @@ class DepthBlocking:
         lane = next(a for a in spatial if a.position == plan.vector)
         again = self.blocks.repacked(spatial, lane, pack)
         outside: list[ExprRV] = []
+        held: list[Expr] = []
         for axis in every:
             if not axis.spatial:
                 tiles[axis] = ((_SLICE,), ())
@@ -150,6 +151,7 @@ class DepthBlocking:
                 sch.require(compare(EQ, columns[2] % width, 0))
                 sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
                 tiles[axis] = (levels, columns)
+                held.append(columns[2] // width)
             elif axis.extent == 1 or axis.position in pack.batch:
                 tiles[axis] = ((_PARALLEL,), ())
             else:
@@ -157,8 +159,9 @@ class DepthBlocking:
                 places = levels if again > 1 else levels[1:]
                 taken = sch.sample_perfect_tile(axis.loop, len(places), most)
                 tiles[axis] = (places, taken)
+                held.append(taken[-1])
                 outside += taken[: len(places) - 2]
-        results = _register_results(tiles, every, plan, width)
+        results = as_expr(product(held))
         if outside:
             sch.require(as_expr(product(outside)) <= again)
         across = tiles[lane][1][2] // width
@@ -167,7 +170,7 @@ class DepthBlocking:
         if least > 1:
             sch.require(results >= least)
         self.blocks.balance(sch, spatial, tiles)
-        return width, tiles
+        return width, tiles, results
 
     def _inner(
         self,
@@ -196,18 +199,3 @@ class DepthBlocking:
         sch.reorder(*steps[:-1], rolled, unrolled, *rows, columns)
         sch.unroll(unrolled)
         vectors(sch, [*rows, columns], len(rows), width)
-
-
-def _register_results(
-    tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
-    every: Sequence[Axis],
-    plan: Plan,
-    width: ExprRV | int,
-) -> Expr:
-    """How many registers the results of a block fill."""
-    parts: list[Expr] = []
-    for axis in every:
-        taken = tiles[axis][1]
-        if taken:
-            parts.append(taken[-1] // width if axis.position == plan.vector else taken[-1])
-    return as_expr(product(parts))
