@@ -184,15 +184,10 @@ class DepthBlocking:
         """The loops of a slice: its steps, the last ones unrolled, around the register block."""
         node = sch.get(partial)
         loops = inner_loops(sch, partial, depth)
-        rows, steps, columns = [], [], None
-        for v, loop in zip(node.iter_vars[1:], loops[1:], strict=True):
-            if not v.is_spatial:
-                steps.append(loop)
-            elif v is node.iter_vars[1 + plan.vector]:
-                columns = loop
-            else:
-                rows.append(loop)
-        assert columns is not None
+        columns = loops[1 + plan.vector]
+        pairs = [p for p in zip(node.iter_vars[1:], loops[1:], strict=True) if p[1] != columns]
+        rows = [loop for v, loop in pairs if v.is_spatial]
+        steps = [loop for v, loop in pairs if not v.is_spatial]
         taken = sch.sample_perfect_tile(steps[-1], 2, 8)
         sch.require(taken[1] * results <= self.blocks.body)
         rolled, unrolled = sch.split(steps[-1], list(taken))
