@@ -28,7 +28,6 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 ENUMERATED = 30_000
 # Spaces of at most so many decision vectors are listed whole, once, instead of drawn from.
 WHOLE = 1 << 20
-_REDRAWS = 3  # further draws where constraints and repetitions leave too few rows
 _RIDGE = 1e-2
 _LEAST_ROWS = 24  # fitted rows below which a fit says nothing
 
@@ -91,15 +90,15 @@ class Draft:
             return Rows(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64))
         if self.size <= WHOLE:
             return self._every
-        found = self._drawn(count, rng)
-        for _ in range(_REDRAWS):
-            if len(found) >= count // 4:
-                break
-            picks = np.concatenate([found.picks, self._drawn(count, rng).picks])
-            picks = np.unique(picks, axis=0)
-            picks = picks[np.sort(rng.permutation(len(picks))[:count])]
-            found = Rows(picks, self._numbers(picks))
-        return found
+        picks, left = np.zeros((count, 0), np.int64), self.conditions
+        for table in self.tables:
+            picks = np.column_stack([picks, rng.integers(0, len(table), len(picks))])
+            good, left = self._allowed(self._numbers(picks), left)
+            if not good.all():  # what keeps the constraints so far goes on, in their place too
+                rows = np.flatnonzero(good)
+                picks = picks[rng.choice(rows, count)] if len(rows) else picks[:0]
+        picks = np.unique(picks, axis=0)
+        return Rows(picks, self._numbers(picks))
 
     @cached_property
     def _every(self) -> Rows:
@@ -112,12 +111,6 @@ class Draft:
             good, left = self._allowed(self._numbers(picks), left)
             picks = picks[good]
         return Rows(picks, self._numbers(picks))
-
-    def _drawn(self, count: int, rng: np.random.Generator) -> Rows:
-        picks = np.stack([rng.integers(0, len(x), count) for x in self.lists], axis=1)
-        picks = np.unique(picks, axis=0)
-        numbers = self._numbers(picks)
-        return Rows(picks, numbers).take(self._allowed(numbers, self.conditions)[0])
 
     def row_of(self, trace: Trace) -> Array | None:
         """The numbers of a trace of this space, None when its steps are others."""

@@ -49,7 +49,7 @@ def test_a_small_space_is_listed_whole_and_a_large_one_drawn_from(draft, monkeyp
     assert np.array_equal(every.picks, picks[good])
     monkeypatch.setattr("metasched.search.draft.WHOLE", table.size - 1)
     some = table.draw(200, np.random.default_rng(0))
-    assert 0 < len(some) <= 200
+    assert 80 < len(some) <= 200  # few draws are lost to constraints
     assert {*map(tuple, some.picks.tolist())} <= {*map(tuple, every.picks.tolist())}
 
 
