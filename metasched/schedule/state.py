@@ -75,23 +75,25 @@ class Index:
         del other.func_of[old]
         other.func_of[new] = name
         kept = other._add(new, self.parent)
-        stack = [old]
+        parent, loops, stack = other.parent, other.loops, [old]
         while stack:
             node = stack.pop()
             if node in kept:
                 continue
-            other.parent.pop(node, None)
+            parent.pop(node, None)
             if type(node) is For:
-                if other.loops[node.var] is node:
-                    del other.loops[node.var]
-            elif type(node) is BlockRealize and other.blocks[node.block.token] is node:
+                if loops[node.var] is node:
+                    del loops[node.var]
+                stack.append(node.body)
+                continue
+            if type(node) is BlockRealize and other.blocks[node.block.token] is node:
                 del other.blocks[node.block.token]
             stack.extend(node.stmts)
         return other
 
     def _add(self, body: Stmt, known: Container[Stmt]) -> set[Stmt]:
         """Enter a body; returns the topmost statements in it that are `known` with all below."""
-        parent, stack = self.parent, [body]
+        parent, loops, stack = self.parent, self.loops, [body]
         kept: set[Stmt] = set()
         parent[body] = None
         while stack:
@@ -99,9 +101,11 @@ class Index:
             if node in known:
                 kept.add(node)
                 continue
-            if type(node) is For:
-                self.loops[node.var] = node
-            elif type(node) is BlockRealize:
+            if type(node) is For:  # most of all nodes
+                loops[node.var], parent[node.body] = node, node
+                stack.append(node.body)
+                continue
+            if type(node) is BlockRealize:
                 self.blocks[node.block.token] = node
             children = node.stmts
             for child in children:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
@@ -45,12 +46,13 @@ def split(
     ranges = ranges_of(state.loops_above(node))
     zero = as_expr(0, node.var.dtype)
     ranges.update({v: Range(zero, e) for v, e in zip(variables, extents, strict=True)})
-    analyzer = Analyzer(ranges)
     guard: Expr = TRUE
-    if not analyzer.prove(flat < node.extent):
-        guard = analyzer.simplify(flat < node.extent)
-    if disable_predication:
-        guard = TRUE
+    sizes = [as_int(e) for e in extents]
+    exact = None not in sizes and prod(s for s in sizes if s is not None) == as_int(node.extent)
+    if not exact and not disable_predication:
+        analyzer = Analyzer(ranges)
+        if not analyzer.prove(flat < node.extent):
+            guard = analyzer.simplify(flat < node.extent)
     body = rebind(
         node.body, {node.var: flat}, ranges, guard, preserve_unit_iters=preserve_unit_iters
     )
@@ -81,6 +83,8 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
     product = as_expr(1, extent.dtype)
     for item in known:
         product = product if item is None else product * item
+    if None not in known and product is extent:
+        return [f for f in known if f is not None]
     analyzer = Analyzer()
     if None not in known:
         if not analyzer.prove(product >= extent):
