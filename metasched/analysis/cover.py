@@ -38,6 +38,9 @@ Box: TypeAlias = tuple[Span, ...]
 Region: TypeAlias = list[tuple[Expr, Expr]]
 Packed: TypeAlias = tuple[tuple[int, int], ...]
 _NOTHING: frozenset[tuple[Expr, int]] = frozenset()
+_COVERED: set[tuple[object, ...]] = set()
+_SPANS: dict[tuple[object, ...], Span] = {}
+_LIMIT = 1 << 14
 
 
 def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, Region]]:
@@ -84,7 +87,20 @@ def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
 
 
 def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
-    """Bounds of one dimension while the `varying` variables take all their values."""
+    """Bounds of one dimension while the `varying` variables take all their values.
+
+    Remembered by value: candidates of one space ask the same of many dimensions.
+    """
+    key = (low, extent, *[varying.get(v) for e in (low, extent) for v in free_vars(e)])
+    found = _SPANS.get(key)
+    if found is None:
+        if len(_SPANS) >= _LIMIT:
+            _SPANS.clear()
+        found = _SPANS[key] = _upper_span(low, extent, varying)
+    return found
+
+
+def _upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
     form = linear(low)
     fixed = []
     least: float = form.const
@@ -284,10 +300,6 @@ def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
         if failure is not None:
             return failure
     return None
-
-
-_COVERED: set[tuple[object, ...]] = set()
-_LIMIT = 1 << 14
 
 
 def covered(

@@ -169,9 +169,13 @@ class BinaryOp(Expr):
     b: Expr
 
     def __new__(cls, a: Expr, b: Expr) -> Any:
+        key = (cls, a, b)
+        found = known(key)
+        if found is not None:
+            return found
         if a.dtype is not b.dtype:
             raise TypeMismatchError(f"{cls.__name__}: operands are {a.dtype} and {b.dtype}")
-        return make(cls, (cls, a, b), cls.result(a.dtype), (a, b))
+        return make(cls, key, cls.result(a.dtype), (a, b))
 
     @staticmethod
     def result(dtype: DType) -> DType:

@@ -187,9 +187,25 @@ def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
     return _substitute_expr(node, values, {})
 
 
+_SUBSTITUTED: dict[tuple[object, ...], Expr] = {}
+_LIMIT = 1 << 16
+
+
 def _substitute_expr(expr: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
-    if free_vars(expr).isdisjoint(values):
+    """What was made is remembered by value: replays ask for the same again and again."""
+    names = free_vars(expr)
+    if names.isdisjoint(values):
         return expr
+    key = (expr, *[values.get(v) for v in names])
+    found = _SUBSTITUTED.get(key)
+    if found is None:
+        if len(_SUBSTITUTED) >= _LIMIT:
+            _SUBSTITUTED.clear()
+        found = _SUBSTITUTED[key] = _substituted(expr, values, memo)
+    return found
+
+
+def _substituted(expr: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
     stack = [expr]
     while stack:
         node = stack[-1]
