@@ -120,11 +120,9 @@ class IntImm(Expr):
     value: int
 
     def __new__(cls, dtype: DType | str, value: int) -> IntImm:
-        found = known((cls, dtype, value)) if type(value) is int else None
-        if found is not None:
+        if type(value) is int and (found := known((cls, dtype, value))) is not None:
             return found  # type: ignore[no-any-return]
-        dtype = DType(dtype)
-        value = int(value)
+        dtype, value = DType(dtype), int(value)
         low, high = dtype.range
         if not low <= value <= high:
             raise TypeMismatchError(f"{value} does not fit in {dtype}")
@@ -147,8 +145,7 @@ class FloatImm(Expr):
         dtype = DType(dtype)
         if not dtype.is_float:
             raise TypeMismatchError(f"FloatImm needs a floating-point type, not {dtype}")
-        value = float(value)
-        return make(cls, (cls, dtype, struct.pack("<d", value)), dtype, (value,))  # type: ignore[no-any-return]
+        return make(cls, (cls, dtype, struct.pack("<d", value)), dtype, (float(value),))  # type: ignore[no-any-return]
 
 
 class StringImm(Expr):
@@ -170,8 +167,7 @@ class BinaryOp(Expr):
 
     def __new__(cls, a: Expr, b: Expr) -> Any:
         key = (cls, a, b)
-        found = known(key)
-        if found is not None:
+        if (found := known(key)) is not None:
             return found
         if a.dtype is not b.dtype:
             raise TypeMismatchError(f"{cls.__name__}: operands are {a.dtype} and {b.dtype}")

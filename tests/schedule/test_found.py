@@ -512,3 +512,20 @@ def test_a_copy_of_what_an_index_buffer_tells_reads_that_too() -> None:
     sch = Schedule(gathered, seed=0)
     sch.read_at(sch.get_loops("B")[0], "B", "A", "global")
     check_transform(gathered, sch)
+
+
+@T.prim_func
+def counted(A: T.Buffer((4,), "int32")) -> None:
+    for i in range(4):
+        with T.block("A"):
+            v = T.axis.spatial(4, i)
+            T.reads(A[v])
+            T.writes(A[v])
+            A[v] = A[v] + 1
+
+
+def test_a_hidden_read_of_its_own_output_is_not_redirected() -> None:
+    sch = Schedule(counted, seed=0)
+    sch.unsafe_hide_buffer_access("A", "read", [0])
+    step = lambda: sch.reindex("A", ("write", 0))  # noqa: E731
+    check_refused(sch, step, "reads-own-output", "both reads and writes A")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from metasched.analysis.access import accesses
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
@@ -136,10 +137,13 @@ def put_stage(
 
 
 def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
-    """What is staged on one side is not used on the other as well."""
+    """What is staged on one side is not used on the other as well, declared there or hidden."""
     block = realize.block
     other = block.writes if side == "read" else block.reads
-    if any(r.buffer is target for r in other):
+    hidden = block.init is None and any(
+        a.buffer is target and a.is_write is (side == "read") for a in accesses(block)
+    )
+    if hidden or any(r.buffer is target for r in other):
         raise state.error(
             "reads-own-output",
             f"{block.name} both reads and writes {target.name}",
