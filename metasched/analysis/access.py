@@ -13,7 +13,7 @@ from math import inf
 
 from metasched.analysis.affine import ANY, Form, Interval, interval, linear
 from metasched.analysis.collide import Outside, Side, collide
-from metasched.analysis.cover import bind, bound_regions, loop_ranges, upper_span
+from metasched.analysis.cover import bound_regions, loop_ranges, upper_span
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, collect, footprints, iter_ranges
 from metasched.arith.intset import relax
@@ -152,7 +152,7 @@ def bound_access(access: Access, child: Child) -> tuple[Side, ...]:
     """An access of a child over loop variables: the iterators replaced by their bindings."""
     names = [v.var for v in child.block.iter_vars]
     values = dict(zip(names, child.realize.iter_values, strict=True))
-    return tuple(index_side(bind(i, values)) for i in access.indices)
+    return tuple(index_side(substitute(i, values)) for i in access.indices)
 
 
 def injective(indices: Sequence[Expr], ranges: dict[Var, Interval]) -> Failure | None:
@@ -270,7 +270,7 @@ def stride_of(access: Access, child: Child, loop: For) -> int | None:
     names = [v.var for v in child.block.iter_vars]
     values = dict(zip(names, child.realize.iter_values, strict=True))
     for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
-        bound = bind(index, values)
+        bound = substitute(index, values)
         if loop.var not in free_vars(bound):
             continue
         form, by = linear(bound), as_int(step)

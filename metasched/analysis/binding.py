@@ -13,10 +13,6 @@ from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE
 from metasched.ir.stmt import BlockRealize, For
 
-_TILED: set[tuple[object, ...]] = set()
-"""Bindings and loops, by value, found to be in mixed radix: replays meet most of them again."""
-_LIMIT = 1 << 14
-
 
 def trivial_binding(
     target: Child | BlockRealize, loops: Sequence[For] | None = None
@@ -61,13 +57,9 @@ def affine_binding(
     key = ("affine", *[(p.var, p.min, p.extent, p.step) for p in above])
     facts = realize.facts
     if key not in facts:
-        by_value = (realize.iter_values, *key)
         plain = realize.predicate is TRUE and all(p.step is None for p in above)
-        if plain and (by_value in _TILED or tiles(realize.iter_values, {p.var: p for p in above})):
+        if plain and tiles(realize.iter_values, {p.var: p for p in above}):
             facts[key] = None
-            if len(_TILED) >= _LIMIT:
-                _TILED.clear()
-            _TILED.add(by_value)
         else:
             facts[key] = _by_iter_map(realize, above)
     return facts[key]  # type: ignore[no-any-return]

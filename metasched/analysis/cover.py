@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -39,7 +40,6 @@ Region: TypeAlias = list[tuple[Expr, Expr]]
 Packed: TypeAlias = tuple[tuple[int, int], ...]
 _NOTHING: frozenset[tuple[Expr, int]] = frozenset()
 _COVERED: set[tuple[object, ...]] = set()
-_SPANS: dict[tuple[object, ...], Span] = {}
 _LIMIT = 1 << 14
 
 
@@ -50,23 +50,13 @@ def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, Region]]:
     if found is None:
         block = child.block
         names = [v.var for v in block.iter_vars]
-        values = dict(zip(names, child.realize.iter_values, strict=True))
+        at = dict(zip(names, child.realize.iter_values, strict=True))
         found = [
-            (r.buffer, [(bind(d.min, values), bind(d.extent, values)) for d in r.region])
+            (r.buffer, [(substitute(d.min, at), substitute(d.extent, at)) for d in r.region])
             for r in (block.writes if writes else block.reads)
         ]
         child.realize.facts[key] = found
     return found
-
-
-def bind(expr: Expr, values: dict[Var, Expr]) -> Expr:
-    """`expr` with variables replaced."""
-    if type(expr) is IntImm:
-        return expr
-    if isinstance(expr, Var):
-        value = values.get(expr)
-        return expr if value is None else value
-    return substitute(expr, values)
 
 
 def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
@@ -91,16 +81,13 @@ def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
 
     Remembered by value: candidates of one space ask the same of many dimensions.
     """
-    key = (low, extent, *[varying.get(v) for e in (low, extent) for v in free_vars(e)])
-    found = _SPANS.get(key)
-    if found is None:
-        if len(_SPANS) >= _LIMIT:
-            _SPANS.clear()
-        found = _SPANS[key] = _upper_span(low, extent, varying)
-    return found
+    names = (*free_vars(low), *free_vars(extent))
+    return _upper_span(low, extent, *[(v, varying[v]) for v in names if v in varying])
 
 
-def _upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
+@lru_cache(maxsize=1 << 14)
+def _upper_span(low: Expr, extent: Expr, *given: tuple[Var, Interval]) -> Span:
+    varying = dict(given)
     form = linear(low)
     fixed = []
     least: float = form.const

@@ -52,7 +52,7 @@ from metasched.analysis.scope import (
 from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
-from metasched.ir.expr import GE, GT, LE, LT, Expr, IntImm, Var, as_int
+from metasched.ir.expr import GE, GT, LE, LT, Expr, Var, as_int
 from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     Block,
@@ -200,8 +200,7 @@ def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
                 yield from (_point(load, False, loops) for load in loads_of(expr))
     for header in headers:
         for expr in header.exprs:
-            if type(expr) is not IntImm:
-                yield from (_point(load, False, (loop,)) for load in loads_of(expr))
+            yield from (_point(load, False, (loop,)) for load in loads_of(expr))
 
 
 def loops_below(loops: Sequence[For], top: For) -> list[For]:

@@ -53,13 +53,10 @@ def _digits(
         if digit is None:
             return None
         var, low, high = digit
-        others = used.get(var)
-        if others is None:
-            used[var] = [digit]
-        elif any(b == t or (low % t and b % high) for _, b, t in others):
+        others = used.setdefault(var, [])
+        if others and any(b == t or (low % t and b % high) for _, b, t in others):
             return None
-        else:
-            others.append(digit)
+        others.append(digit)
         found.append(digit)
         if low != high:
             if coef != step:

@@ -7,6 +7,7 @@ Expressions are traversed with an explicit stack (sums of thousands of terms are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import overload
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
@@ -182,57 +183,38 @@ def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
     Below a block's bindings loop variables do not occur, so the walk stops there by itself.
     Binders are left alone: the caller keeps variables unique (as `verify` demands).
     """
-    if isinstance(node, Stmt):
-        return _substitute_stmt(node, values, {})
-    return _substitute_expr(node, values, {})
+    if isinstance(node, Expr):
+        names = free_vars(node)
+        return node if names.isdisjoint(values) else _substituted(node, *map(values.get, names))
+    if stmt_vars(node).isdisjoint(values):
+        return node
+    stmts = [substitute(s, values) for s in node.stmts]
+    return node.rebuild(stmts, [substitute(e, values) for e in node.exprs])
 
 
-_SUBSTITUTED: dict[tuple[object, ...], Expr] = {}
-_LIMIT = 1 << 16
-
-
-def _substitute_expr(expr: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
-    """What was made is remembered by value: replays ask for the same again and again."""
-    names = free_vars(expr)
-    if names.isdisjoint(values):
-        return expr
-    key = (expr, *[values.get(v) for v in names])
-    found = _SUBSTITUTED.get(key)
-    if found is None:
-        if len(_SUBSTITUTED) >= _LIMIT:
-            _SUBSTITUTED.clear()
-        found = _SUBSTITUTED[key] = _substituted(expr, values, memo)
-    return found
-
-
-def _substituted(expr: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
+@lru_cache(maxsize=1 << 16)
+def _substituted(expr: Expr, *given: Expr | None) -> Expr:
+    """`expr` with values given for its free variables, in their order: replays ask for the same
+    again and again."""
+    pairs = zip(free_vars(expr), given, strict=True)
+    memo: dict[Expr, Expr] = {v: e for v, e in pairs if e is not None}
+    replaced = frozenset(memo)
     stack = [expr]
     while stack:
         node = stack[-1]
         if node in memo:
             stack.pop()
             continue
-        if free_vars(node).isdisjoint(values):
+        if free_vars(node).isdisjoint(replaced):
             memo[node] = node
-        elif isinstance(node, Var):
-            memo[node] = values[node]
-        else:
-            children = node.children
-            missing = [c for c in children if c not in memo]
-            if missing:
-                stack.extend(missing)
-                continue
-            memo[node] = node.rebuild([memo[c] for c in children])
-        stack.pop()
+            continue
+        children = node.children
+        missing = [c for c in children if c not in memo]
+        if missing:
+            stack.extend(missing)
+            continue
+        memo[node] = node.rebuild([memo[c] for c in children])
     return memo[expr]
-
-
-def _substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Stmt:
-    if stmt_vars(stmt).isdisjoint(values):
-        return stmt
-    stmts = tuple([_substitute_stmt(s, values, memo) for s in stmt.stmts])
-    exprs = tuple([_substitute_expr(e, values, memo) for e in stmt.exprs])
-    return stmt.rebuild(stmts, exprs)
 
 
 def substitute_buffers(stmt: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from metasched.errors import VerifyError
-from metasched.ir.stmt import Block, BlockRealize, For, IfThenElse, SeqStmt, Stmt, seq
+from metasched.ir.stmt import Block, BlockRealize, For, IfThenElse, SeqStmt, Stmt, evolve, seq
 
 Change: TypeAlias = "Callable[[Stmt], Stmt | None]"
 Edits: TypeAlias = "dict[Stmt, Change]"
@@ -140,11 +140,7 @@ def _with_children(node: Stmt, new: list[Stmt | None]) -> Stmt | None:
     if isinstance(node, Block):
         if new[-1] is None:
             return None
-        init = new[0] if node.init is not None else None
-        return Block(  # `evolve` would take three times as long
-            node.name, node.iter_vars, node.reads, node.writes, new[-1], init, node.alloc_buffers,
-            node.match_buffers, node.annotations, node.token,
-        )  # fmt: skip
+        return evolve(node, body=new[-1], init=new[0] if node.init is not None else None)
     if isinstance(node, IfThenElse):
         orelse = new[1] if len(new) > 1 else None
         if new[0] is None:

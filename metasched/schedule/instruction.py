@@ -267,6 +267,4 @@ def _kinds(hint: Any) -> list[str]:
 
 def flat_outputs(result: Any) -> tuple[RV, ...]:
     """The handles a primitive returned, in order."""
-    if result is None:
-        return ()
     return tuple(handles_in(result))

@@ -213,9 +213,6 @@ class Schedule:
     def _run(self, kind: InstructionKind, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a primitive as called by the user, and record it."""
         values, decision = kind.bind(args, kwargs)
-        if not kind.takes_names and kind.name != "require":  # (a step that fails leaves no mark)
-            self.state.mode = "live"
-            return self._step(kind, values, decision, None)
         before = (self.trace, len(self._history), self.state.snapshot())
         try:
             values = self._blocks_by_name(kind, values)

@@ -8,6 +8,7 @@ first asked for; an edit gives the next one from the paths that it copied.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -179,12 +180,9 @@ class State:
 
     def copy_for_trial(self) -> State:
         """A copy to try a step on; this state, its random stream included, does not notice."""
-        other = State.__new__(State)
-        other.mod, other._index, other.serial = self.mod, self._index, self.serial
+        other = copy(self)
         other.table, other.rng = dict(self.table), Rng(self.rng.state)
-        other.func_name, other.primitive = self.func_name, ""
-        other.drawn, other.canonical = None, None
-        other.mode, other.repairs, other.check = "live", 0, self.check
+        other.primitive, other.mode, other.repairs = "", "live", 0
         return other
 
     # -- lookup ----------------------------------------------------------------------------------

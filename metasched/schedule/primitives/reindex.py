@@ -140,10 +140,8 @@ def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -
     """What is staged on one side is not used on the other as well, declared there or hidden."""
     block = realize.block
     other = block.writes if side == "read" else block.reads
-    hidden = block.init is None and any(
-        a.buffer is target and a.is_write is (side == "read") for a in accesses(block)
-    )
-    if hidden or any(r.buffer is target for r in other):
+    hidden = {a.is_write for a in accesses(block) if a.buffer is target and block.init is None}
+    if (side == "read") in hidden or any(r.buffer is target for r in other):
         raise state.error(
             "reads-own-output",
             f"{block.name} both reads and writes {target.name}",

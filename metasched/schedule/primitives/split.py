@@ -83,8 +83,6 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
     product = as_expr(1, extent.dtype)
     for item in known:
         product = product if item is None else product * item
-    if None not in known and product is extent:
-        return [f for f in known if f is not None]
     analyzer = Analyzer()
     if None not in known:
         if not analyzer.prove(product >= extent):
