@@ -1,11 +1,11 @@
-"""Features: what the cost model sees of a candidate, 164 numbers a store, one vector a program.
+"""Features: what the cost model sees of a candidate, 130 numbers a store, one vector a program.
 
 The numbers are those of the per-store features of Ansor and MetaSchedule (operation counts, loop
-annotations, buffer accesses, arithmetic intensity, allocation, loops), read from the scheduled
-program without lowering it, with what is degenerate there put right:
+annotations, buffer accesses, allocation, loops; arithmetic intensity and the positions of annotated
+loops ranked no better and are left out), read from the scheduled program without lowering it, with
+what is degenerate there put right:
 
-- a multiply-add counts as one, and integer programs have an intensity curve too;
-- the position of vectorized, unrolled and parallel loops is a real one-hot;
+- a multiply-add counts as one;
 - every store has its row, also the second to one buffer and those of constants;
 - a buffer that a schedule keeps local has the strides and the size of its compacted form.
 
@@ -15,29 +15,26 @@ log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `ma
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
-from metasched.cost.machine import MACHINE_FEATURES, Nest, machine_features
+from metasched.cost.machine import MACHINE_FEATURES, Nest, machine_features, work_of
 from metasched.cost.reach import Memory, Reach
-from metasched.cost.summary import KINDS, REDUCE, SPATIAL, Loop, Store, Summary, summarize
+from metasched.cost.summary import KINDS, Loop, Store, Summary, summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.target import Target
 
-FEATURE_VERSION = 3
+FEATURE_VERSION = 4
 
 BUFFERS = 5
-CURVE = 10
 THREADS = (
     "blockIdx.x", "blockIdx.y", "blockIdx.z",
     "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread",
 )  # fmt: skip
-ANNOTATIONS = (("vectorize", "vectorized"), ("unroll", "unroll"), ("parallel", "parallel"))
-POSITIONS = (
-    "none", "inner_spatial", "middle_spatial", "outer_spatial",
-    "inner_reduce", "middle_reduce", "outer_reduce", "mixed",
-)  # fmt: skip
+ANNOTATIONS = ("vectorized", "unroll", "parallel")
 ACCESS = (
     "read", "write", "read_write", "bytes", "unique_bytes", "lines", "unique_lines",
     "loop_reuse", "serial_reuse", "no_reuse", "reuse_iterations", "reuse_bytes", "reuse_count",
@@ -48,10 +45,9 @@ STORE_FEATURES: tuple[str, ...] = (
     *(f"float_{k}" for k in KINDS),
     *(f"int_{k}" for k in KINDS),
     "logic", "select",
-    *(f"{a}.{what}" for a, _ in ANNOTATIONS for what in ("number", "product", "inner", *POSITIONS)),
+    *(f"{a}.{what}" for a in ANNOTATIONS for what in ("number", "product", "inner")),
     "is_gpu", *THREADS,
     *(f"buffer{i}.{what}" for i in range(BUFFERS) for what in ACCESS),
-    *(f"intensity{i + 1}" for i in range(CURVE)),
     "alloc.bytes", "alloc.traffic", "alloc.outer", "alloc.inner",
     "iterations", "loops", "unroll_step",
 )  # fmt: skip
@@ -62,21 +58,28 @@ FEATURE_NAMES: tuple[str, ...] = (
 )
 
 
-def features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
+def features(mod: IRModule | PrimFunc, target: Target, work: float = 0.0) -> np.ndarray:
     """The vector of a scheduled program, float32, as long as FEATURE_NAMES.
 
     Args:
         mod: the program after postprocs, not lowered.
         target: gives the length of a cache line, and whether it is a GPU.
+        work: what `work` says of the program before it was scheduled, the measure of all cycles;
+            0 to take it for the program's own.
     """
     rows, nests, sizes = _rows(mod, target)
     if not len(rows):
         return np.zeros(len(FEATURE_NAMES), np.float32)
     logs = np.log2(rows + 1.0)
     total = np.log2(rows.sum(axis=0) + 1.0)
-    machine = machine_features(nests, sizes, target)
+    machine = machine_features(nests, sizes, target, work)
     parts = (logs.sum(axis=0), logs.max(axis=0), total, machine)
     return np.concatenate(parts).astype(np.float32)
+
+
+def work(func: IRModule | PrimFunc, target: Target) -> float:
+    """Cycles of one core for nothing but the arithmetic of a program."""
+    return work_of(_rows(func, target)[1], target)
 
 
 def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
@@ -150,8 +153,8 @@ def _row(
     traffic = [sum(m.bytes * m.touched[k] for m in moves) for k in range(len(products))]
     nests.append(Nest(store, order, products, moves, traffic))
     row: list[float] = [float(total * count) for count in store.counts]
-    for _, kind in ANNOTATIONS:
-        row += _annotated(store, order, kind)
+    for kind in ANNOTATIONS:
+        row += _annotated(order, kind)
     row.append(gpu)
     row += _threads(order)
     entries = []
@@ -163,7 +166,6 @@ def _row(
     for entry in entries[:BUFFERS]:
         row += entry
     row += [0.0] * (len(ACCESS) * max(BUFFERS - len(entries), 0))
-    row += _curve(store.counts, products, traffic)
     written = store.written.buffer
     home = memory[written]
     outer = 1
@@ -213,40 +215,10 @@ def _access(
     ]  # fmt: skip
 
 
-def _annotated(store: Store, order: list[Loop], kind: str) -> list[float]:
-    """Number, product, innermost extent and position of the loops of one kind."""
-    chosen = [loop for loop in order if loop.kind == kind]
-    row = [0.0] * (3 + len(POSITIONS))
-    if not chosen:
-        row[3] = 1.0
-        return row
-    product = 1
-    for loop in chosen:
-        product *= max(loop.extent, 1)
-    found = {_position(store, order, loop, kind) for loop in chosen}
-    row[:3] = (len(chosen), product, chosen[0].extent)
-    row[3 + (found.pop() if len(found) == 1 else 7)] = 1.0
-    return row
-
-
-def _position(store: Store, order: list[Loop], loop: Loop, kind: str) -> int:
-    """Index into POSITIONS: where a loop stands among those of its role around the store."""
-    role = _role(store, loop)
-    if role not in (SPATIAL, REDUCE):
-        return 7
-    peers = [other for other in order if _role(store, other) == role]
-    ends = ((peers[0], 1), (peers[-1], 3))
-    for end, place in reversed(ends) if kind == "parallel" else ends:
-        if loop is end:
-            return place + (3 if role == REDUCE else 0)
-    return 2 + (3 if role == REDUCE else 0)
-
-
-def _role(store: Store, loop: Loop) -> int:
-    role = store.roles.get(loop.index)
-    if role is None:  # a loop within a block: spatial when it moves what is written
-        role = SPATIAL if any(loop.index in m for m in store.written.dims) else REDUCE
-    return role
+def _annotated(order: list[Loop], kind: str) -> list[float]:
+    """Number, product and innermost extent of the loops of one kind."""
+    chosen = [loop.extent for loop in order if loop.kind == kind]
+    return [float(len(chosen)), float(prod(chosen)), float(chosen[0])] if chosen else [0.0] * 3
 
 
 def _threads(order: list[Loop]) -> list[float]:
@@ -256,24 +228,4 @@ def _threads(order: list[Loop]) -> list[float]:
             name = "vthread" if loop.thread.startswith("vthread") else loop.thread
             if name in THREADS:
                 row[THREADS.index(name)] = float(loop.extent)
-    return row
-
-
-def _curve(counts: tuple[int, ...], products: list[int], traffic: list[int]) -> list[float]:
-    """Operations a byte at ten points, from the innermost loops to all of them."""
-    each = 2 * counts[0] + sum(counts[1:7]) or 2 * counts[7] + sum(counts[8:14])
-    if not each:
-        return [0.0] * CURVE
-    ops = [each * p for p in products]
-    ratios = [o / max(t, 1) for o, t in zip(ops, traffic, strict=True)]
-    row, p = [], 0
-    for i in range(1, CURVE + 1):
-        target = ops[-1] * i / CURVE
-        while ops[p] < target and p < len(ops) - 1:
-            p += 1
-        if p == 0 or ops[p] == ops[p - 1]:
-            row.append(ratios[p])
-        else:
-            part = (target - ops[p - 1]) / (ops[p] - ops[p - 1])
-            row.append(ratios[p - 1] + part * (ratios[p] - ratios[p - 1]))
     return row

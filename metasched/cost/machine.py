@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
-from metasched.cost.reach import Reach
+from metasched.cost.passing import share as passing
+from metasched.cost.reach import LINE, PAGE, Reach
 from metasched.cost.summary import Loop, Store
 from metasched.target import Target
 
@@ -24,8 +25,11 @@ PER_CYCLE = (64.0, 32.0, 16.0, 6.0)
 # Cycles from one sum to the next that needs it, of a loop's step, of a parallel region.
 FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
 
-# Bytes of a line of the caches.
-LINE = 64
+# Of the second cache.
+WAYS = 16
+
+# Fewer products are not worth a test; a loop of more iterations is not written out.
+WORTH, TAPS = 1024, 4
 
 # Pages whose addresses a core has at hand, and the cycles that another one costs.
 PAGES, PAGE_MISS = 64, 8.0
@@ -35,9 +39,9 @@ MACHINE_FEATURES: tuple[str, ...] = (
     "launch", "hot", "temporaries", "footprint", "outside", "cores", "tasks", "grain", "launches",
     "block.accumulators", "block.pressure", "block.loads", "block.chain", "block.size",
     "block.lanes", "block.waste", "block.gathers", "block.split", "block.steps", "block.held",
-    "block.fold", "block.ahead", "block.guards", "block.runs", "block.compute", "block.l1_l2",
-    "block.l2_l3", "block.l3_memory", "block.pages", "block.near_runs", "block.near_pages",
-    "block.meeting", "block.l2_runs", "block.l2_pages",
+    "block.fold", "block.ahead", "block.guards", "block.ran", "block.partial", "block.runs",
+    "block.compute", "block.l1_l2", "block.l2_l3", "block.l3_memory", "block.pages",
+    "block.near_runs", "block.near_pages", "block.crowd", "block.l2_runs", "block.l2_pages",
     "second.share", "second.compute", "second.loads", "second.l1_l2", "second.l3_memory",
     "second.lanes", "second.gathers", "second.block_loads",
 )  # fmt: skip
@@ -57,6 +61,22 @@ class Nest:
     products: list[int]
     moves: list[Reach]
     volumes: list[int]
+
+    def skipped(self) -> float:
+        """The share of the iterations that remains where products with zeros are left out, as the
+        lowering does it: a test around the loops that do enough, and a short loop's copies with
+        the rows that have something to add."""
+        tests = [t for t in self.store.notes.tests if t.skips]
+        if not tests:
+            return 1.0
+        k = next((k for k, n in enumerate(self.products) if n >= WORTH), len(self.order))
+        if any(loop.kind not in ("serial", "parallel") for loop in self.order[k:]):
+            k = len(self.order)
+        inner = {loop.index for loop in self.order[:k]}
+        rows = [loop.index for loop in self.order if loop.kind == "unroll"]
+        taps = [loop.index for loop in self.order if loop.kind == "serial" and loop.extent <= TAPS]
+        pairs = (passing(tests, inner - {row, tap}) for row in rows for tap in taps)
+        return min(pairs, default=passing(tests, inner))
 
 
 @dataclass(slots=True)
@@ -90,6 +110,8 @@ class _Cost:
     """Cycles of a store on one core, and on how many it runs.
 
     Attributes:
+        ran: the share of the innermost blocks that conditions let through.
+        partial: the share of those that do only a part of their work.
         levels: of the traffic from beyond the two near caches and from memory.
         fits: how many of the inner loops touch no more than the two near caches hold.
     """
@@ -104,6 +126,8 @@ class _Cost:
     tasks: int
     launches: int
     block: _Block
+    ran: float
+    partial: float
 
     @property
     def bound(self) -> float:
@@ -119,12 +143,15 @@ class _Cost:
         return self.compute + self.loads + sum(self.levels) + self.steps
 
 
-def machine_features(nests: list[Nest], sizes: tuple[int, int], target: Target) -> list[float]:
+def machine_features(
+    nests: list[Nest], sizes: tuple[int, int], target: Target, work: float = 0.0
+) -> list[float]:
     """The values of MACHINE_FEATURES.
 
     Args:
         nests: the stores.
         sizes: bytes of the arguments and of the temporaries.
+        work: `work_of` the program before it was scheduled, 0 to take it for this one's.
     """
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
@@ -132,7 +159,7 @@ def machine_features(nests: list[Nest], sizes: tuple[int, int], target: Target) 
     ranked = sorted(costs, key=lambda c: -c.bound / c.cores)
     main, second = ranked[0], ranked[1] if len(ranked) > 1 else None
     cores = max(target.num_cores, 1)
-    ideal = sum(_ideal(nest, target) for nest in nests) / cores + 1.0
+    ideal = (work or work_of(nests, target)) / cores + 1.0
 
     def share(cycles: float) -> float:
         return log2(cycles / ideal + 1e-3)
@@ -161,7 +188,7 @@ def machine_features(nests: list[Nest], sizes: tuple[int, int], target: Target) 
         share(main.compute / main.cores),
         *(share(level / main.cores) for level in main.levels),
         share(pages),
-        *_places(main),
+        *_places(main, target),
     ]
     row += _second(second, bound, share) if second else _ALONE
     assert len(row) == len(MACHINE_FEATURES)
@@ -193,22 +220,24 @@ def _described(cost: _Cost, target: Target) -> list[float]:
         block.loads / max(block.instructions, 1.0), log2(block.chain),
         log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers, block.split,
         log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
-        float(notes.guards), log2(_scattered(nest, block.depth)[0]),
+        float(sum(not t.skips for t in notes.tests)), log2(cost.ran + 1e-3), cost.partial,
+        log2(_scattered(nest, block.depth)[0]),
     ]  # fmt: skip
 
 
-def _places(cost: _Cost) -> list[float]:
+def _places(cost: _Cost, target: Target) -> list[float]:
     """How scattered the memory is that the loops touch which fit into the two near caches."""
     near, far = cost.fits
-    runs, pages, meeting = _scattered(cost.nest, near)
-    wide_runs, wide_pages, _ = _scattered(cost.nest, far)
-    return [log2(runs), log2(pages), log2(meeting), log2(wide_runs), log2(wide_pages)]
+    runs, pages = _scattered(cost.nest, near)
+    wide_runs, wide_pages = _scattered(cost.nest, far)
+    crowd = sum(m.crowd(near, PAGE) for m in cost.nest.moves) * PAGE / target.l1_bytes
+    return [log2(runs), log2(pages), log2(crowd), log2(wide_runs), log2(wide_pages)]
 
 
-def _scattered(nest: Nest, depth: int) -> tuple[float, float, float]:
-    """Runs of memory and pages under the inner loops, and the most lines that meet."""
+def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
+    """Runs of memory and pages under the inner loops."""
     found = [move.places(depth) for move in nest.moves]
-    return sum(f[0] for f in found), sum(f[1] for f in found), max(f[2] for f in found)
+    return sum(f[0] for f in found), sum(f[1] for f in found)
 
 
 def _sizes(target: Target) -> tuple[int, int, int]:
@@ -226,9 +255,9 @@ def _lanes(nest: Nest, target: Target) -> int:
     return max(target.vector_bits // 8 // nest.moves[0].bytes, 1)
 
 
-def _ideal(nest: Nest, target: Target) -> float:
+def work_of(nests: list[Nest], target: Target) -> float:
     """Cycles of one core that does nothing but the arithmetic, two vectors a cycle."""
-    return nest.products[-1] * _operations(nest.store) / (2 * _lanes(nest, target))
+    return sum(n.products[-1] * _operations(n.store) / (2 * _lanes(n, target)) for n in nests)
 
 
 def _cost(nest: Nest, target: Target) -> _Cost:
@@ -239,6 +268,13 @@ def _cost(nest: Nest, target: Target) -> _Cost:
         trips = total / min(block.fold, order[0].extent)
     else:
         trips = total / products[block.depth]
+    guards = [t for t in nest.store.notes.tests if not t.skips]
+    inner = {loop.index for loop in order[: block.depth]}
+    ran, partial = passing(guards, inner), 0.0
+    if guards:
+        partial = 1.0 - passing(guards, inner, whole=True) / max(ran, 1e-9)
+    ran *= nest.skipped()
+    trips *= ran
     steps = LOOP_COST * trips if block.depth < len(order) else 0.0
     tasks = 1
     launches = 0
@@ -248,12 +284,12 @@ def _cost(nest: Nest, target: Target) -> _Cost:
             launches = total // products[k + 1]
     cores = max(target.num_cores, 1)
     used = tasks / -(-tasks // cores)
-    fits = [_within(nest.volumes, size) for size in _sizes(target)]
+    fits = [_within(nest, n, size) for n, size in enumerate(_sizes(target))]
     rates = PER_CYCLE[1:]
-    near, far, memory = (_traffic(nest, k) / r for k, r in zip(fits, rates, strict=True))
+    near, far, memory = (_traffic(nest, k) * ran / r for k, r in zip(fits, rates, strict=True))
     return _Cost(
         nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),
-        steps, used, tasks, launches, block,
+        steps, used, tasks, launches, block, ran, partial,
     )  # fmt: skip
 
 
@@ -369,13 +405,18 @@ def _vector_stride(access: Reach, order: list[Loop], depth: int) -> int | None:
     return None
 
 
-def _within(volumes: list[int], size: int) -> int:
-    """How many of the inner loops touch no more than `size` bytes together."""
+def _within(nest: Nest, level: int, size: int) -> int:
+    """How many of the inner loops touch no more than a cache holds, which is less than its size
+    where what they touch meets in few of its sets."""
     fits = 0
-    for k, volume in enumerate(volumes):
+    for k, volume in enumerate(nest.volumes):
         if volume > size:
             break
         fits = k
+    if level == 1:
+        way = size // WAYS
+        while fits and sum(m.crowd(fits, way) for m in nest.moves) * way > size:
+            fits -= 1
     return fits
 
 

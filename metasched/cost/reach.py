@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from metasched.cost.motion import LANES
 from metasched.cost.summary import Access, Loop
 
-# Bytes of a page, and the distance at which addresses meet in the nearest cache.
-PAGE = 4096
+# Bytes of a page, which is also a way of the nearest cache, and of a line.
+PAGE, LINE = 4096, 64
 
 
 class Memory:
@@ -64,10 +66,9 @@ class Reach:
             self.run.append(run)
             self._widths.append(widths)
 
-    def places(self, depth: int) -> tuple[float, float, float]:
-        """Under the `depth` innermost loops: separate runs of memory, pages, and how many of the
-        runs meet in the same lines of the nearest cache."""
-        runs, pages, meeting = 1.0, 1.0, 1.0
+    def places(self, depth: int) -> tuple[float, float]:
+        """Under the `depth` innermost loops: separate runs of memory, and pages."""
+        runs, pages = 1.0, 1.0
         apart = self.run[depth]
         memory, size = self._memory, self.bytes
         span = float(apart * size)
@@ -81,11 +82,23 @@ class Reach:
             runs *= count
             if distance >= PAGE:
                 pages *= count
-                if distance % PAGE == 0:
-                    meeting *= count
             else:
                 span += (count - 1) * distance
-        return runs, pages * max(1.0, span / PAGE), meeting
+        return runs, pages * max(1.0, span / PAGE)
+
+    def crowd(self, depth: int, way: int) -> float:
+        """Under the `depth` innermost loops: bytes touched for each byte of one way of a cache, in
+        which addresses `way` bytes apart meet."""
+        memory, size, apart = self._memory, self.bytes, self.run[depth]
+        met = max(1.0, apart * size / way)
+        for have, limit, stride in zip(
+            self._widths[depth], memory.extents, memory.strides, strict=True
+        ):
+            count = min(have, limit)
+            if count > 1 and stride >= apart:
+                met *= max(1.0, count * gcd(stride * size, way) / way)
+        lines = max(size, LINE / apart)
+        return max(met, self.touched[depth] * lines / way)
 
 
 def _box(reach: list[int], limits: list[int]) -> tuple[int, int]:

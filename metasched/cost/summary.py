@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from metasched.analysis.block import FOLD
 from metasched.cost.motion import Motion, motion_of
+from metasched.cost.passing import Condition, conditions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import (
     Add,
@@ -39,14 +40,14 @@ from metasched.ir.expr import (
 )
 from metasched.ir.func import IRModule
 from metasched.ir.op import Call, Effect
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
+from metasched.lower.passes.zeros import FINITE
 
 # What a symbolic extent is taken for.
 UNKNOWN_EXTENT = 64
 
-SPATIAL, REDUCE = 1, 2
 # Operation counts of one store: KINDS for floats, KINDS for the rest, then logic and select.
 KINDS = ("mad", "add_sub", "mul", "div_mod", "cmp", "math", "call")
 
@@ -60,13 +61,13 @@ class Notes(NamedTuple):
         unroll: steps up to which loops are unrolled unasked.
         fold: lanes in which a reduction along memory is kept, 0 for none.
         ahead: elements by which what is read is asked for early.
-        guards: conditions around it.
+        tests: conditions around it.
     """
 
     unroll: int = 0
     fold: int = 0
     ahead: int = 0
-    guards: int = 0
+    tests: tuple[Condition, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,11 +82,13 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What a store says by itself: counts of operations, accesses as (buffer, indices, writes)."""
+    """What a store says by itself: counts of operations, accesses as (buffer, indices, writes),
+    and outside of which condition it stores zero."""
 
     counts: tuple[int, ...]
     accesses: tuple[tuple[Buffer, tuple[Expr, ...], bool], ...]
     lanes: int
+    inside: Expr | None = None
 
 
 @dataclass(slots=True)
@@ -106,7 +109,6 @@ class Store:
     loops: list[Loop]
     accesses: list[Access]
     lanes: int
-    roles: dict[int, int]
     notes: Notes
 
     @property
@@ -128,16 +130,20 @@ def summarize(mod: IRModule) -> Summary:
     walker = _Walker()
     for func in mod.functions.values():
         walker.out.parameters.update(func.buffers)
-        walker.visit(func.body, [], {}, {}, {}, Notes())
+        walker.finite = bool(func.attrs.get(FINITE, False))
+        walker.visit(func.body, [], {}, {}, Notes())
     return walker.out
 
 
 class _Walker:
-    """The walk; loops, variables' motion, views and roles are passed down."""
+    """The walk; loops, variables' motion and views are passed down."""
 
     def __init__(self) -> None:
         self.out = Summary()
         self.loops_seen = 0
+        self.finite = False
+        self.bound: dict[Var, Expr | tuple[int, int]] = {}
+        self.padded: dict[Buffer, tuple[tuple[Expr, ...], Expr]] = {}
 
     def visit(
         self,
@@ -145,22 +151,25 @@ class _Walker:
         loops: list[Loop],
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
-        roles: dict[int, int],
         notes: Notes,
     ) -> None:
         kind = type(stmt)
         if kind is For:
-            self._loop(stmt, loops, env, views, roles, notes)  # type: ignore[arg-type]
+            self._loop(stmt, loops, env, views, notes)  # type: ignore[arg-type]
         elif kind is BlockRealize:
-            self._block(stmt, loops, env, views, roles, notes)  # type: ignore[arg-type]
+            self._block(stmt, loops, env, views, notes)  # type: ignore[arg-type]
         elif kind is BufferStore:
             facts = stmt.facts.get("cost")
             if facts is None:
                 facts = stmt.facts["cost"] = _facts_of(stmt)  # type: ignore[arg-type]
-            self._store(facts, loops, env, views, roles, notes)
+            self._store(facts, loops, env, views, notes)
+        elif kind is IfThenElse and stmt.orelse is None:  # type: ignore[attr-defined]
+            tests = conditions(stmt.condition, self.bound)  # type: ignore[attr-defined]
+            notes = notes._replace(tests=(*notes.tests, *tests))
+            self.visit(stmt.then, loops, env, views, notes)  # type: ignore[attr-defined]
         else:
             for below in stmt.stmts:
-                self.visit(below, loops, env, views, roles, notes)
+                self.visit(below, loops, env, views, notes)
 
     def _loop(
         self,
@@ -168,7 +177,6 @@ class _Walker:
         loops: list[Loop],
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
-        roles: dict[int, int],
         notes: Notes,
     ) -> None:
         if loop.annotations:
@@ -182,7 +190,8 @@ class _Walker:
             step = 1 if loop.step is None else as_int(loop.step) or 1
             loops = [*loops, Loop(extent, loop.kind.value, loop.thread, index)]
             env[loop.var] = {index: (step, step * max(extent - 1, 0))}
-        self.visit(loop.body, loops, env, views, roles, notes)
+            self.bound[loop.var] = (index, extent)
+        self.visit(loop.body, loops, env, views, notes)
 
     def _block(
         self,
@@ -190,7 +199,6 @@ class _Walker:
         loops: list[Loop],
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
-        roles: dict[int, int],
         notes: Notes,
     ) -> None:
         block = realize.block
@@ -199,20 +207,17 @@ class _Walker:
                 return  # it runs ahead of time and is not part of what is timed
             notes = _noted(block.annotations, notes)
         if type(realize.predicate) is not IntImm:
-            notes = notes._replace(guards=notes.guards + 1)
-        if block.iter_vars:
-            roles = dict(roles)
-            for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
-                moved = env[iter_var.var] = motion_of(value, env)
-                role = REDUCE if iter_var.is_reduce else SPATIAL
-                for index in moved:
-                    roles[index] = roles.get(index, 0) | role
+            tests = conditions(realize.predicate, self.bound)
+            notes = notes._replace(tests=(*notes.tests, *tests))
+        for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
+            env[iter_var.var] = motion_of(value, env)
+            self.bound[iter_var.var] = value
         if block.match_buffers:
             views = {**views, **{m.buffer: m.source for m in block.match_buffers}}
         before = len(self.out.stores)
-        self.visit(block.body, loops, env, views, roles, notes)
+        self.visit(block.body, loops, env, views, notes)
         if len(self.out.stores) == before and block.writes:
-            self._store(_opaque_facts(block), loops, env, views, roles, notes)
+            self._store(_opaque_facts(block), loops, env, views, notes)
 
     def _store(
         self,
@@ -220,7 +225,6 @@ class _Walker:
         loops: list[Loop],
         env: dict[Var, Motion],
         views: dict[Buffer, BufferRegion],
-        roles: dict[int, int],
         notes: Notes,
     ) -> None:
         merged: dict[Buffer, Access] = {}
@@ -237,7 +241,24 @@ class _Walker:
             access.writes += writes
             access.reads += not writes
         accesses = list(merged.values())
-        self.out.stores.append(Store(facts.counts, loops, accesses, facts.lanes, roles, notes))
+        written = accesses[0].buffer
+        if facts.inside is not None and written not in self.out.parameters:
+            self.padded[written] = facts.accesses[0][1], facts.inside
+        elif self.padded and facts.counts[0] and (self.finite or not written.dtype.is_float):
+            notes = notes._replace(tests=notes.tests + self._zeros(facts))
+        self.out.stores.append(Store(facts.counts, loops, accesses, facts.lanes, notes))
+
+    def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
+        """Where a store adds products with elements that are not the zeros of a padding."""
+        found: list[Condition] = []
+        for buffer, indices, _ in facts.accesses:
+            if buffer in self.padded:
+                at, inside = self.padded[buffer]
+                for own, index in zip(at, indices, strict=True):
+                    if isinstance(own, Var):  # that block was left: its iterators are free
+                        self.bound[own] = index
+                found += conditions(inside, self.bound, skips=True)
+        return tuple(found)
 
     def _share(self, buffer: Buffer, loops: list[Loop]) -> None:
         """Keep the loops common to all uses of a buffer: it is allocated under the last of them."""
@@ -280,8 +301,10 @@ _NOTED = {
 
 
 def _noted(annotations: Mapping[str, Any], notes: Notes) -> Notes:
-    found = {_NOTED[key]: as_int(value) or 0 for key, value in annotations.items() if key in _NOTED}
-    return notes._replace(**found) if found else notes
+    for key, value in annotations.items():
+        if key in _NOTED:
+            notes = notes._replace(**{_NOTED[key]: as_int(value) or 0})  # type: ignore[arg-type]
+    return notes
 
 
 def _facts_of(store: BufferStore) -> StoreFacts:
@@ -289,7 +312,12 @@ def _facts_of(store: BufferStore) -> StoreFacts:
     accesses: list[tuple[Buffer, tuple[Expr, ...], bool]] = [(store.buffer, store.indices, True)]
     lanes = store.value.dtype.lanes
     _count(store.value, counts, accesses)
-    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), lanes)
+    value, inside = store.value, None
+    if isinstance(value, Call) and value.op.name == "if_then_else":
+        other = value.args[2]
+        if isinstance(other, (IntImm, FloatImm)) and other.value == 0:
+            inside = value.args[0]
+    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), lanes, inside)
 
 
 def _opaque_facts(block: Block) -> StoreFacts:

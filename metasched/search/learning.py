@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from metasched.cost.features import features
+from metasched.cost.features import features, work
 from metasched.cost.quality import Sample
 from metasched.database.record import Record
 from metasched.database.store import Store
@@ -59,5 +59,5 @@ def _vectors(base: Schedule, records: Iterable[Record]) -> list[tuple[np.ndarray
         except MetaschedError:
             found.append((None, record.seconds))
             continue
-        found.append((features(sch.mod, target), record.seconds))
+        found.append((features(sch.mod, target, work(base.mod, target)), record.seconds))
     return found

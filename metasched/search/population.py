@@ -70,7 +70,8 @@ class Individual:
     @property
     def vector(self) -> np.ndarray[Any, Any]:
         if self._vector is None:
-            self._vector = features(self.module, self._workshop.target)
+            shop = self._workshop
+            self._vector = features(self.module, shop.target, shop.work)
         return self._vector
 
     @cached_property
@@ -107,6 +108,7 @@ class Workshop:
 
     Attributes:
         spaces: the design spaces, traces whose decisions are open.
+        work: cycles for nothing but the arithmetic of the unscheduled program.
         survival: counts over all replays.
     """
 
@@ -123,6 +125,7 @@ class Workshop:
         self.base = Schedule(func, seed=derive_seed(seed, "base"), check=False)
         self.spaces = generator.generate(func, target, derive_seed(seed, "space"))
         self._replayer = Replayer(self.base, self.spaces, generator.postprocs, target)
+        self.work = self._replayer.work
         self.survival = Survival()
         self._pool = pool
         self._number: int | None = None
@@ -185,7 +188,7 @@ class Workshop:
         made = self._replayer.repaired(*request)
         if isinstance(made, str):
             return made
-        told = summary(made, self.target)
+        told = summary(made, self._replayer)
         self._finished[told.key] = made.schedule
         if len(self._finished) > _KEPT:
             self._finished.popitem(last=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metasched.cost.features import features
+from metasched.cost.features import features, work
 from metasched.errors import MeasureError, ScheduleError, TraceError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
@@ -43,6 +43,7 @@ class Replayer:
     Attributes:
         base: the program, unscheduled.
         spaces: the traces whose decisions are open.
+        work: cycles for nothing but the arithmetic of the unscheduled program.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Replayer:
     ) -> None:
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target
+        self.work = work(base.mod, target)
         self._shared = [_shared_steps(trace) for trace in spaces]
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
@@ -135,11 +137,11 @@ class Summary:
     repairs: int
 
 
-def summary(made: Replayed, target: Target) -> Summary:
+def summary(made: Replayed, task: Replayer) -> Summary:
     """What there is to know of a replayed program."""
     sch, steps = made.schedule, [e for _, e in made.before.sampling()]
     return Summary(
-        structural_hash(sch.mod), features(sch.mod, target),
+        structural_hash(sch.mod), features(sch.mod, task.target, task.work),
         [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
     )  # fmt: skip
 
@@ -171,7 +173,7 @@ def replay_batch(
     out: list[Summary | str] = []
     for space, decisions, seed in requests:
         made = task.repaired(space, decisions, seed)
-        out.append(made if isinstance(made, str) else summary(made, task.target))
+        out.append(made if isinstance(made, str) else summary(made, task))
     gc.collect(1)
     return out
 

@@ -29,7 +29,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from metasched.cost.features import features
+from metasched.cost.features import features, work
 from metasched.cost.lightgbm import train_prior
 from metasched.database.store import Store
 from metasched.ir.equal import structural_hash
@@ -100,6 +100,7 @@ class Recorded:
 
     def __init__(self, folder: Path, func) -> None:
         self.target = Target.native()
+        self.work = work(func, self.target)
         with Store(folder / STORE, read_only=True) as store:
             records = [r for r in store.all(structural_hash(func)) if r.ok]
             assert len(records) >= 64, f"{folder} has {len(records)} records of this operator"
@@ -113,7 +114,7 @@ class Recorded:
         self.guess = lightgbm.train({**settings, "num_threads": 1}, data, 300)
 
     def seconds(self, candidate: Candidate) -> float:
-        vector = features(candidate.module, self.target)
+        vector = features(candidate.module, self.target, self.work)
         return 1.02 * float(np.exp(self.guess.predict(vector[None], num_threads=1)[0]))
 
     def runner(self, func, target) -> ReplayRunner:

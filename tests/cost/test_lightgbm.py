@@ -73,7 +73,7 @@ def test_no_candidates():
 
 def test_failures_rank_last(data):
     X, y = data
-    broken = X[:, FEATURE_NAMES.index("max.vectorize.inner")] < 3
+    broken = X[:, FEATURE_NAMES.index("max.vectorized.inner")] < 3
     y = np.where(broken, INF, y)
     model = LightGBMModel(0)
     for r in range(10):
@@ -144,7 +144,7 @@ def test_load_refuses_what_does_not_fit(data, tmp_path, monkeypatch):
         LightGBMModel().load(path)
     trained(data, 1).save(path)
     monkeypatch.setattr(module, "FEATURE_VERSION", 99)
-    with pytest.raises(DatabaseError, match="features of version 3, not 99"):
+    with pytest.raises(DatabaseError, match="features of version 4, not 99"):
         LightGBMModel().load(path)
 
 

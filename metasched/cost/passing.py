@@ -1,0 +1,143 @@
+"""Passing: which share of a nest's iterations the conditions around a store let through.
+
+A condition is a sum of digits, each of a loop, that stays below a limit. Digits count as free of
+each other and conditions too: exact for the tiles of a dimension, a good guess where two digits of
+one fused loop meet. This feeds a cost model, never a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from metasched.ir import expr as ir
+from metasched.ir.expr import Expr, IntImm, Var
+
+# A loop's index -> (distance, number) of the values that it gives a sum, and the least of all.
+Digits = tuple[int, dict[int, tuple[int, int]]]
+
+
+class Condition(NamedTuple):
+    """Where the values that `digits` (loop, distance, number) add up to are at most `limit`.
+
+    Attributes:
+        skips: it does not guard the store: where it fails there is nothing to add, and the loops
+            around which a test is worth its while are skipped.
+    """
+
+    limit: int
+    digits: tuple[tuple[int, int, int], ...]
+    skips: bool = False
+
+
+def digits_of(expr: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits:
+    """The digits of an integer expression; what cannot be followed stands still.
+
+    Args:
+        bound: the value of each variable: an expression, or a loop's index and extent.
+    """
+    if isinstance(expr, IntImm):
+        return expr.value, {}
+    if isinstance(expr, Var):
+        found = bound.get(expr)
+        if isinstance(found, tuple):
+            return 0, {found[0]: (1, found[1])}
+        return digits_of(found, bound) if found is not None else (0, {})
+    if isinstance(expr, ir.BinaryOp):
+        least, digits = digits_of(expr.a, bound)
+        other, more = digits_of(expr.b, bound)
+        if isinstance(expr, (ir.Add, ir.Sub)):
+            return _sum(least, digits, other, more, 1 if isinstance(expr, ir.Add) else -1)
+        if isinstance(expr, ir.Mul):
+            if digits:
+                least, digits, other, more = other, more, least, digits
+            return _sum(0, {}, other, more, least)
+        if not more and other > 0 and isinstance(expr, (ir.FloorDiv, ir.FloorMod)):
+            quotient = isinstance(expr, ir.FloorDiv)
+            cut = {loop: _cut(d, other, quotient) for loop, d in digits.items()}
+            return least // other if quotient else least % other, cut
+        if isinstance(expr, ir.Min) and not more:
+            top = {i: (gap, min(n, (other - least) // gap + 1)) for i, (gap, n) in digits.items()}
+            return least, top
+        return least, digits
+    return 0, {}
+
+
+def _sum(
+    least: int, digits: dict[int, tuple[int, int]],
+    other: int, more: dict[int, tuple[int, int]], times: int,
+) -> Digits:  # fmt: skip
+    """Digits, and other ones so many times."""
+    least += other * times
+    if not more or not times:
+        return least, digits
+    out = dict(digits)
+    for loop, (gap, count) in more.items():
+        gap *= abs(times)
+        if times < 0:
+            least -= gap * (count - 1)
+        if loop in out:
+            wide = gap * (count - 1) + out[loop][0] * (out[loop][1] - 1)
+            gap = min(gap, out[loop][0])
+            count = wide // gap + 1
+        out[loop] = gap, count
+    return least, out
+
+
+def _cut(digit: tuple[int, int], divisor: int, quotient: bool) -> tuple[int, int]:
+    """A digit's quotient or remainder by a divisor."""
+    gap, count = digit
+    if quotient:
+        last = gap * (count - 1) // divisor
+        return (gap // divisor, count) if gap % divisor == 0 else (1, last + 1)
+    if gap * (count - 1) < divisor:
+        return digit
+    return (gap, divisor // gap) if divisor % gap == 0 else (1, divisor)
+
+
+def conditions(
+    test: Expr, bound: Mapping[Var, Expr | tuple[int, int]], skips: bool = False
+) -> list[Condition]:
+    """The comparisons of a conjunction."""
+    if isinstance(test, ir.And):
+        return conditions(test.a, bound, skips) + conditions(test.b, bound, skips)
+    if isinstance(test, (ir.LT, ir.LE)):
+        low, high, strict = test.a, test.b, isinstance(test, ir.LT)
+    elif isinstance(test, (ir.GT, ir.GE)):
+        low, high, strict = test.b, test.a, isinstance(test, ir.GT)
+    else:
+        return []
+    least, digits = _sum(*digits_of(low, bound), *digits_of(high, bound), -1)
+    parts = tuple(sorted(((i, gap, n) for i, (gap, n) in digits.items() if n > 1), key=_coarse))
+    return [Condition(-least - strict, parts, skips)] if parts else []
+
+
+def _coarse(digit: tuple[int, int, int]) -> int:
+    return -digit[1]
+
+
+def share(tests: Iterable[Condition], inner: Collection[int] = (), whole: bool = False) -> float:
+    """Of the iterations of the loops that are not `inner`, the share where each test holds for one
+    of the inner iterations at least; with `whole` for all of them."""
+    out = 1.0
+    for limit, digits, _ in tests:
+        free = tuple([(gap, n) for loop, gap, n in digits if loop not in inner])
+        if whole:
+            limit -= sum(gap * (n - 1) for loop, gap, n in digits if loop in inner)
+        out *= _held(free, limit)
+    return out
+
+
+@lru_cache(maxsize=4096)
+def _held(digits: tuple[tuple[int, int], ...], limit: int) -> float:
+    """The share of the combinations of digits that add up to `limit` at most, coarse ones first."""
+    if limit < 0:
+        return 0.0
+    if limit >= sum(gap * (n - 1) for gap, n in digits):
+        return 1.0
+    (gap, count), rest = digits[0], digits[1:]
+    free = sum(g * (n - 1) for g, n in rest)
+    sure = max(0, min(count, (limit - free) // gap + 1))
+    last = min(count, limit // gap + 1)
+    return (sure + sum(_held(rest, limit - gap * k) for k in range(sure, last))) / count
