@@ -311,7 +311,7 @@ _TRAIN: dict[str, Any] = {
 }
 # What differs for a prior, by held-out rank quality and the size of the file.
 _GENERAL: dict[str, Any] = {"learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 10}
-_GENERAL_ITERATIONS = 200
+_GENERAL_ITERATIONS = 180
 
 _FAR = 4.0  # logarithm of a ratio of times beyond which all are equally bad
 

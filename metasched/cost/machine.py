@@ -10,7 +10,6 @@ and machines say something about this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
@@ -19,8 +18,8 @@ from metasched.cost.reach import LINE, PAGE, Reach
 from metasched.cost.summary import Loop, Store
 from metasched.target import Target
 
-# Bytes a core moves in a cycle to its registers, from L2, from L3, from memory: orders of size.
-PER_CYCLE = (64.0, 32.0, 16.0, 6.0)
+# Bytes a core moves in a cycle from L2, from L3, from memory: orders of size.
+PER_CYCLE = (32.0, 16.0, 6.0)
 
 # Cycles from one sum to the next that needs it, of a loop's step, of a parallel region.
 FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
@@ -36,14 +35,12 @@ PAGES, PAGE_MISS = 64, 8.0
 
 MACHINE_FEATURES: tuple[str, ...] = (
     "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "all", "loop_steps",
-    "launch", "hot", "temporaries", "footprint", "outside", "cores", "tasks", "grain", "launches",
+    "launch", "temporaries", "footprint", "outside", "cores", "tasks", "grain", "launches",
     "block.accumulators", "block.pressure", "block.loads", "block.chain", "block.size",
     "block.lanes", "block.waste", "block.gathers", "block.split", "block.steps", "block.held",
     "block.fold", "block.ahead", "block.guards", "block.ran", "block.partial", "block.runs",
     "block.compute", "block.l1_l2", "block.l2_l3", "block.l3_memory", "block.pages",
     "block.near_runs", "block.near_pages", "block.crowd", "block.l2_runs", "block.l2_pages",
-    "second.share", "second.compute", "second.loads", "second.l1_l2", "second.l3_memory",
-    "second.lanes", "second.gathers", "second.block_loads",
 )  # fmt: skip
 
 
@@ -64,19 +61,16 @@ class Nest:
 
     def skipped(self) -> float:
         """The share of the iterations that remains where products with zeros are left out, as the
-        lowering does it: a test around the loops that do enough, and a short loop's copies with
-        the rows that have something to add."""
+        lowering does it: by tests around the loops that do enough, and by leaving out the rows
+        of unrolled loops that have nothing to add."""
         tests = [t for t in self.store.notes.tests if t.skips]
         if not tests:
             return 1.0
         k = next((k for k, n in enumerate(self.products) if n >= WORTH), len(self.order))
         if any(loop.kind not in ("serial", "parallel") for loop in self.order[k:]):
             k = len(self.order)
-        inner = {loop.index for loop in self.order[:k]}
-        rows = [loop.index for loop in self.order if loop.kind == "unroll"]
-        taps = [loop.index for loop in self.order if loop.kind == "serial" and loop.extent <= TAPS]
-        pairs = (passing(tests, inner - {row, tap}) for row in rows for tap in taps)
-        return min(pairs, default=passing(tests, inner))
+        cut = [x.kind == "unroll" or (x.kind == "serial" and x.extent <= TAPS) for x in self.order]
+        return passing(tests, {x.index for n, x in enumerate(self.order[:k]) if not cut[n]})
 
 
 @dataclass(slots=True)
@@ -133,10 +127,6 @@ class _Cost:
     def bound(self) -> float:
         return max(self.compute, self.loads, *self.levels) + self.steps
 
-    def hot(self, held: int) -> float:
-        """Cycles when everything is in a cache from the call before, the nearest of which is 0."""
-        return max(self.compute, self.loads, *self.levels[:held]) + self.steps
-
     @property
     def all(self) -> float:
         """Cycles when nothing hides behind anything else."""
@@ -156,8 +146,7 @@ def machine_features(
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, target) for nest in nests]
-    ranked = sorted(costs, key=lambda c: -c.bound / c.cores)
-    main, second = ranked[0], ranked[1] if len(ranked) > 1 else None
+    main = max(costs, key=lambda c: c.bound / c.cores)
     cores = max(target.num_cores, 1)
     ideal = (work or work_of(nests, target)) / cores + 1.0
 
@@ -165,7 +154,6 @@ def machine_features(
         return log2(cycles / ideal + 1e-3)
 
     launches = sum(c.launches for c in costs)
-    held = next((n for n, size in enumerate(_sizes(target)) if sum(sizes) <= size), 3)
     bound = sum(c.bound / c.cores for c in costs)
     pages = _page_misses(main.nest, main.fits[1]) / main.cores
     row = [
@@ -176,7 +164,6 @@ def machine_features(
         share(sum(c.all / c.cores for c in costs) + pages + launches * LAUNCH),
         share(sum(c.steps / c.cores for c in costs)),
         share(launches * LAUNCH),
-        share(sum(c.hot(held) / c.cores for c in costs)),
         log2(sizes[1] / target.l2_bytes + 1e-3),
         log2(sum(sizes) / target.l2_bytes + 1e-3),
         1.0 - main.bound / main.cores / max(bound, 1.0),
@@ -190,24 +177,7 @@ def machine_features(
         share(pages),
         *_places(main, target),
     ]
-    row += _second(second, bound, share) if second else _ALONE
-    assert len(row) == len(MACHINE_FEATURES)
     return row
-
-
-# What stands for the second store where there is one only.
-_ALONE = [0.0, -10.0, -10.0, -10.0, -10.0, 0.0, 0.0, 0.0]
-
-
-def _second(cost: _Cost, bound: float, share: Callable[[float], float]) -> list[float]:
-    """The store that takes the most after the main one."""
-    cores, block = cost.cores, cost.block
-    return [
-        cost.bound / cores / max(bound, 1.0),
-        share(cost.compute / cores), share(cost.loads / cores),
-        share(cost.levels[0] / cores), share(cost.levels[2] / cores),
-        log2(block.lanes), block.gathers, block.loads / max(block.instructions, 1.0),
-    ]  # fmt: skip
 
 
 def _described(cost: _Cost, target: Target) -> list[float]:
@@ -285,8 +255,7 @@ def _cost(nest: Nest, target: Target) -> _Cost:
     cores = max(target.num_cores, 1)
     used = tasks / -(-tasks // cores)
     fits = [_within(nest, n, size) for n, size in enumerate(_sizes(target))]
-    rates = PER_CYCLE[1:]
-    near, far, memory = (_traffic(nest, k) * ran / r for k, r in zip(fits, rates, strict=True))
+    near, far, memory = (_traffic(nest, k) * ran / r for k, r in zip(fits, PER_CYCLE, strict=True))
     return _Cost(
         nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),
         steps, used, tasks, launches, block, ran, partial,

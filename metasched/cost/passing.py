@@ -109,12 +109,9 @@ def conditions(
     else:
         return []
     least, digits = _sum(*digits_of(low, bound), *digits_of(high, bound), -1)
-    parts = tuple(sorted(((i, gap, n) for i, (gap, n) in digits.items() if n > 1), key=_coarse))
-    return [Condition(-least - strict, parts, skips)] if parts else []
-
-
-def _coarse(digit: tuple[int, int, int]) -> int:
-    return -digit[1]
+    parts = sorted((-gap, loop, n) for loop, (gap, n) in digits.items() if n > 1)
+    found = tuple((loop, -gap, n) for gap, loop, n in parts)
+    return [Condition(-least - strict, found, skips)] if found else []
 
 
 def share(tests: Iterable[Condition], inner: Collection[int] = (), whole: bool = False) -> float:

@@ -76,7 +76,6 @@ class Loop:
 
     extent: int
     kind: str
-    thread: str | None
     index: int
 
 
@@ -87,7 +86,6 @@ class StoreFacts:
 
     counts: tuple[int, ...]
     accesses: tuple[tuple[Buffer, tuple[Expr, ...], bool], ...]
-    lanes: int
     inside: Expr | None = None
 
 
@@ -98,7 +96,6 @@ class Access:
     buffer: Buffer
     dims: list[Motion]
     reads: int = 0
-    writes: int = 0
 
 
 @dataclass(slots=True)
@@ -108,12 +105,7 @@ class Store:
     counts: tuple[int, ...]
     loops: list[Loop]
     accesses: list[Access]
-    lanes: int
     notes: Notes
-
-    @property
-    def written(self) -> Access:
-        return self.accesses[0]
 
 
 @dataclass(slots=True)
@@ -188,7 +180,7 @@ class _Walker:
             index = self.loops_seen
             self.loops_seen += 1
             step = 1 if loop.step is None else as_int(loop.step) or 1
-            loops = [*loops, Loop(extent, loop.kind.value, loop.thread, index)]
+            loops = [*loops, Loop(extent, loop.kind.value, index)]
             env[loop.var] = {index: (step, step * max(extent - 1, 0))}
             self.bound[loop.var] = (index, extent)
         self.visit(loop.body, loops, env, views, notes)
@@ -238,7 +230,6 @@ class _Walker:
                 self._share(buffer, loops)
             elif access.dims != dims:
                 access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
-            access.writes += writes
             access.reads += not writes
         accesses = list(merged.values())
         written = accesses[0].buffer
@@ -246,7 +237,7 @@ class _Walker:
             self.padded[written] = facts.accesses[0][1], facts.inside
         elif self.padded and facts.counts[0] and (self.finite or not written.dtype.is_float):
             notes = notes._replace(tests=notes.tests + self._zeros(facts))
-        self.out.stores.append(Store(facts.counts, loops, accesses, facts.lanes, notes))
+        self.out.stores.append(Store(facts.counts, loops, accesses, notes))
 
     def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
         """Where a store adds products with elements that are not the zeros of a padding."""
@@ -317,7 +308,7 @@ def _facts_of(store: BufferStore) -> StoreFacts:
         other = value.args[2]
         if isinstance(other, (IntImm, FloatImm)) and other.value == 0:
             inside = value.args[0]
-    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), lanes, inside)
+    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), inside)
 
 
 def _opaque_facts(block: Block) -> StoreFacts:
@@ -329,7 +320,7 @@ def _opaque_facts(block: Block) -> StoreFacts:
     ]
     counts = [0] * 16
     counts[6 if accesses[0][0].dtype.is_float else 13] = 1
-    return StoreFacts(tuple(counts), tuple(accesses), 1)
+    return StoreFacts(tuple(counts), tuple(accesses))
 
 
 def _count(

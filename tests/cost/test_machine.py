@@ -130,10 +130,3 @@ def test_loops_that_are_unrolled_unasked_are_part_of_the_block():
     asked = Matmul(64).program((2, 8, 1, 4), (1, 2, 2, 16), (8, 8), 64)
     assert machine(asked)["block.chain"] == 3.0  # eight steps of the reduction
     assert machine(program())["block.chain"] == 0.0
-
-
-def test_the_second_store_is_described_too():
-    found = machine(program())
-    assert 0.0 < found["second.share"] < 0.5
-    alone = machine(row_sums())
-    assert alone["second.share"] == 0.0 and alone["second.compute"] == -10.0
