@@ -16,6 +16,7 @@ from math import log2
 from metasched.cost.passing import share as passing
 from metasched.cost.reach import LINE, PAGE, Reach
 from metasched.cost.summary import Loop, Store
+from metasched.lower.passes.zeros import TAPS, WORTH
 from metasched.target import Target
 
 # Bytes a core moves in a cycle from L2, from L3, from memory: orders of size.
@@ -26,9 +27,6 @@ FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
 
 # Of the second cache.
 WAYS = 16
-
-# Fewer products are not worth a test; a loop of more iterations is not written out.
-WORTH, TAPS = 1024, 4
 
 # Pages whose addresses a core has at hand, and the cycles that another one costs.
 PAGES, PAGE_MISS = 64, 8.0

@@ -58,9 +58,9 @@ from metasched.lower.passes.guards import conjuncts
 
 FINITE = "tir.finite"
 """Attribute of a function: no element of its buffers is ever infinite or not a number."""
-_WORTH = 1024
+WORTH = 1024
 """Fewer products than this are not worth a test."""
-_TAPS = 4
+TAPS = 4
 """Iterations of a loop that is written out at most."""
 _ROWS = 2
 """Rows that are left out at either end at most: each number of them is another copy."""
@@ -277,7 +277,7 @@ class _Skipper:
                 written += [cut] if cut.tap in taps else []
                 if inner:  # there is work that is worth a test
                     tested.append(self._cut(chain, loop, sums, inner)._replace(tap=None))
-            if loop.kind in (ForKind.SERIAL, ForKind.UNROLLED) and 1 < rows <= _TAPS:
+            if loop.kind in (ForKind.SERIAL, ForKind.UNROLLED) and 1 < rows <= TAPS:
                 taps.add(loop.var)
         found = sorted(written, key=attrgetter("gain"))[-1:]
         found += [cut for cut in tested if all(cut.row is not other.row for other in found)]
@@ -327,7 +327,7 @@ def _guarded(chain: Sequence[For]) -> int:
     kinds = [loop.kind in (ForKind.SERIAL, ForKind.PARALLEL) for loop in chain]
     for n in reversed(range(len(chain))):
         work *= as_int(chain[n].extent) or 1
-        if work >= _WORTH and all(kinds[:n]):
+        if work >= WORTH and all(kinds[:n]):
             return n
     return len(chain)
 
