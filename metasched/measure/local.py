@@ -35,9 +35,10 @@ _KEPT = 64  # programs that need not be built again when the best are compared a
 # sleeps. The default is milliseconds: where another process has taken the core of the thread that
 # is waited for, the spinning one keeps its own from it, and microseconds read as milliseconds.
 _SPIN = "3000"
-# Variables by which a user says where threads run. Where none is set, each thread of a timed kernel
-# has a core of its own: left to the scheduler, one that wakes beside a busy builder may stay behind
-# its sister on one core, for whole rounds, and 24 us read as 150.
+# Variables by which a user says where threads run. Where none is set, each thread of a kernel that
+# takes every core has one of its own: left to the scheduler, one that wakes beside a busy builder
+# may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
+# has cores to go to, and bound it would meet that of another run on the first ones.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 # Times faster that a program must be to become the anchor. Were any that seemed a little faster to
 # follow it, the luck of each of their readings would add up.
@@ -95,7 +96,8 @@ class LocalRunner:
         threads = {"OMP_NUM_THREADS": str(self.options.threads)} if self.options.threads else {}
         if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
             threads["GOMP_SPINCOUNT"] = _SPIN
-        if self.options.threads != 1 and not any(n.startswith(_PLACES) for n in os.environ):
+        every = self.options.threads in (0, len(os.sched_getaffinity(0)))
+        if every and not any(name.startswith(_PLACES) for name in os.environ):
             threads["OMP_PROC_BIND"] = "true"
         # One descriptor for each kind of data, so that a restarted runner gets them again, and one
         # for the unscheduled program where something stands in for it.
