@@ -4,8 +4,8 @@ The numbers are some of the per-store features of Ansor and MetaSchedule (operat
 annotations, loops), read from the scheduled program without lowering it, with what is degenerate
 there put right: a multiply-add counts as one, and every store has its row, also the second to one
 buffer and those of constants. Their 18 numbers of each buffer, arithmetic intensity, allocation and
-the positions of annotated loops put together about 0.004 of the pairs of held-out tasks
-right beyond what `machine` says of the same accesses, and are left out.
+the positions of annotated loops, which put some 0.004 more of the pairs of held-out tasks in the
+right order than `machine` does without them, are left out.
 
 A program's vector holds, for each feature, the sum and the maximum over its stores of
 log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `machine`.

@@ -292,10 +292,8 @@ _NOTED = {
 
 
 def _noted(annotations: Mapping[str, Any], notes: Notes) -> Notes:
-    for key, value in annotations.items():
-        if key in _NOTED:
-            notes = notes._replace(**{_NOTED[key]: as_int(value) or 0})  # type: ignore[arg-type]
-    return notes
+    known = [(_NOTED[key], as_int(v) or 0) for key, v in annotations.items() if key in _NOTED]
+    return notes._replace(**dict[str, Any](known)) if known else notes
 
 
 def _facts_of(store: BufferStore) -> StoreFacts:

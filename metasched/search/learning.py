@@ -6,7 +6,6 @@ What a prior is trained on, and what the rank quality of a model is measured on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -37,7 +36,7 @@ def samples_of(store: Store) -> tuple[list[Sample], int]:
         for key, records in by_target.items():
             func = parse(text)
             base = Schedule(func, seed=0, check=False)
-            found = _vectors(base, {r.candidate_key: r for r in records}.values())
+            found = _vectors(base, list({r.candidate_key: r for r in records}.values()))
             lost += sum(vector is None for vector, _ in found)
             kept = [(vector, seconds) for vector, seconds in found if vector is not None]
             if len(kept) >= LEAST:
@@ -48,16 +47,18 @@ def samples_of(store: Store) -> tuple[list[Sample], int]:
     return samples, lost
 
 
-def _vectors(base: Schedule, records: Iterable[Record]) -> list[tuple[np.ndarray | None, float]]:
-    """What the model sees of each record, None where its trace does not replay, and its time."""
+def _vectors(base: Schedule, records: list[Record]) -> list[tuple[np.ndarray | None, float]]:
+    """What the model sees of each record of one target, None where its trace does not replay, and
+    its time."""
+    target: Target = records[0].target_value
+    ideal = work(base.mod, target)
     found: list[tuple[np.ndarray | None, float]] = []
     for record in records:
-        target: Target = record.target_value
         sch = base.copy()
         try:
             Trace.from_json(json.dumps(record.trace)).apply(sch)
         except MetaschedError:
             found.append((None, record.seconds))
             continue
-        found.append((features(sch.mod, target, work(base.mod, target)), record.seconds))
+        found.append((features(sch.mod, target, ideal), record.seconds))
     return found
