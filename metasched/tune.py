@@ -446,7 +446,7 @@ def _times_in_turns(
 ) -> dict[str, float]:
     """Seconds of programs by their keys, timed in turns; nothing where that fails."""
     took = len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
-    rounds = int(min(40, max(10, _FINAL_SECONDS * run.progress.trials / took)))
+    rounds = int(min(80, max(10, _FINAL_SECONDS * run.progress.trials / took)))
     try:
         turns = runner.interleave([one.candidate() for one in programs], rounds)
     except MeasureError as error:

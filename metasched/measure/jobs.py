@@ -48,11 +48,13 @@ class TimingPlan:
 
     Attributes:
         sample_ms: a sample makes as many calls as fill this time.
-        samples: how many at most.
-        budget_ms: total time of the samples, about; at least three are taken if one fits, else one.
+        samples: how many at most. Many short ones say more than few long ones in the same time:
+            what disturbs some of them leaves the median alone.
+        budget_ms: total time of the samples, about; at least three are taken where one takes less
+            than three times that, and only the run that warms up counts from ten times on.
         best: seconds of the best candidate so far, 0 for none yet.
         slower: one whose fastest sample is more than that many times slower than the best gets two
-            samples, at the square of it one; one that is slower at all, three.
+            fifths of the samples, at the square of it one; one that is slower at all, three.
         hopeless: times slower than the best from which the run that warms up is enough.
         anchor: a program that was right, about as fast as the best, and the seconds that it took:
             candidates that are not hopeless are timed in turns with it, and each sample is divided
@@ -60,9 +62,9 @@ class TimingPlan:
             more than the candidates differ would else say who is faster.
     """
 
-    sample_ms: float = 5.0
-    samples: int = 5
-    budget_ms: float = 80.0
+    sample_ms: float = 2.5
+    samples: int = 9
+    budget_ms: float = 30.0
     best: float = 0.0
     slower: float = 1.2
     hopeless: float = 3.0
@@ -400,26 +402,31 @@ def _samples(
         native.repeat(*values, count)
 
     begun = first > _WARM
-    warm_up = first if begun else undisturbed(repeat, 1)
-    if warm_up < _SHORT:  # a single call of it is mostly the waking of threads
-        warm_up = undisturbed(repeat, int(_SHORT / warm_up) + 1)
+    warm_up = first if begun else _call(repeat, undisturbed(repeat, 1))
     if plan.best and warm_up > plan.hopeless * plan.best:
         return (min(first, warm_up),)
     calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
     estimate = warm_up * calls
-    if estimate > 4 * plan.budget_ms * 1e-3:
+    budget = plan.budget_ms * 1e-3
+    if estimate > 10 * budget:
         return (min(first, warm_up),)
     if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
         pace = lambda: 1.0  # noqa: E731
-    fitting = int(plan.budget_ms * 1e-3 / estimate)
-    count = max(3, min(plan.samples, fitting)) if fitting else 1
+    count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
     samples = [] if begun or calls > 1 else [warm_up / pace()]
     while len(samples) < count:
-        limit = plan.slower ** max(0, 3 - len(samples)) * plan.best
+        fifths = len(samples) * min(1.0, 5 / count)
+        limit = plan.slower ** max(0.0, 3 - fifths) * plan.best
         if samples and plan.best and min(samples) > limit:
             break
         samples.append(undisturbed(repeat, calls) / pace())
     return tuple(samples)
+
+
+def _call(repeat: Repeat, single: float) -> float:
+    """Seconds of a call by those of a single one, which is mostly the waking of threads where it is
+    short."""
+    return single if single >= _SHORT else undisturbed(repeat, int(_SHORT / single) + 1)
 
 
 def undisturbed(repeat: Repeat, calls: int) -> float:
@@ -459,7 +466,7 @@ def interleave(
             native.repeat(*values, count)
 
         once = take(repeat, 1)
-        once = min(once, take(repeat, 1)) if once < _WARM else once
+        once = _call(repeat, min(once, take(repeat, 1))) if once < _WARM else once
         runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9)))))
     out: list[list[float]] = [[] for _ in runs]
     for number in range(rounds):

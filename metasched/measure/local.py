@@ -6,7 +6,6 @@ One thread, no locks: every worker has at most one job and a function to call wi
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
 from metasched.measure.priority import FIRST, LAST, beside_timing
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
+from metasched.runtime.timing import beside_each_other
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs:"
@@ -40,9 +40,9 @@ _SPIN = "3000"
 # may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
 # has cores to go to, and bound it would meet that of another run on the first ones.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
-# Times faster that a program must be to become the anchor. Were any that seemed a little faster to
-# follow it, the luck of each of their readings would add up.
-_HANDOVER = 1.15
+# Times faster that a program must be to become the anchor; rounds in which the two take turns
+# then, as many as fit into so many seconds.
+_HANDOVER, _TURNS, _TURNS_TAKE = 1.25, (5, 24), 0.12
 _BUILD_STATUS = {
     "error": Status.BUILD_ERROR,
     "timeout": Status.BUILD_TIMEOUT,
@@ -363,6 +363,32 @@ class LocalRunner:
         compiled: Compiled = reply.value
         return compiled
 
+    def _hand_over(self, program: Compiled, seconds: float) -> None:
+        """Make a program the anchor if it is much faster than that. What it took is read once more,
+        in turns with the present anchor: it was chosen for its reading, in which luck has a part,
+        and the luck of each anchor would be handed on to all times read after it."""
+        if self.anchor is None:
+            self.anchor = program, seconds
+            return
+        present, usual = self.anchor
+        if seconds * _HANDOVER >= usual:
+            return
+
+        def then(reply: Reply) -> None:
+            if reply.kind == "value":
+                before, now = beside_each_other(reply.value)
+                self.anchor = program, usual * now / before
+
+        sample = self.options.sample_ms
+        turn = sum(max(s, 1e-3 * sample) for s in (usual, seconds))
+        rounds = min(max(_TURNS[0], int(_TURNS_TAKE / turn)), _TURNS[1])
+        task, fd = self._tasks[False], self._memory[False]
+        limit = self._run_limit() + rounds * turn
+        self._submit(
+            self._runner, then, limit,
+            "interleave", task, fd, [present, program], rounds, sample,
+        )  # fmt: skip
+
     def _run_limit(self) -> float:
         """The limit of a run: what is hopeless beside the best need not be waited for."""
         limit = self.options.run_timeout
@@ -432,8 +458,8 @@ class _Batch:
                 kept[self._candidates[number].key] = outcome.median, compiled
             if len(kept) > _KEPT:
                 del kept[max(kept, key=lambda key: kept[key][0])]
-            if outcome.median * _HANDOVER < (owner.anchor[1] if owner.anchor else math.inf):
-                owner.anchor = compiled, outcome.median
+            if outcome.ok:
+                owner._hand_over(compiled, outcome.median)
             self._end(number, outcome, feed=True)
 
         task, fd = owner._tasks[False], owner._memory[False]

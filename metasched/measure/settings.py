@@ -31,9 +31,9 @@ class MeasureOptions:
     build_workers: int = 2
     threads: int = 0
     memory: int = 0
-    sample_ms: float = 5.0
-    samples: int = 5
-    budget_ms: float = 80.0
+    sample_ms: float = 2.5
+    samples: int = 9
+    budget_ms: float = 30.0
     seed: int = 0
     extents: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)

@@ -37,7 +37,14 @@ class Finding:
 def diagnose() -> list[Finding]:
     """All findings."""
     return [
-        _python(), *_packages(), _cpu(), _openmp(), _compiler(), _kernel(), _cores(), _settings()
+        _python(),
+        *_packages(),
+        _cpu(),
+        _openmp(),
+        _compiler(),
+        _kernel(),
+        _cores(),
+        _settings(),
     ]
 
 

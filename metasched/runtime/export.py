@@ -91,7 +91,8 @@ def _write(
     compiled: Compiled, target: Target, place: Path, work: Path, stem: str, workload_hash: str
 ) -> Exported:
     contents = {
-        f"{stem}.o": compiled.object, f"{stem}.h": header(compiled.signature, stem).encode()
+        f"{stem}.o": compiled.object,
+        f"{stem}.h": header(compiled.signature, stem).encode(),
     }
     _put(work / f"{stem}.o", compiled.object)
     linked, note = _link(compiled, work / f"{stem}.o", work / f"{stem}.so")

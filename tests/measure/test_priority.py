@@ -112,6 +112,22 @@ def test_a_short_program_is_not_judged_by_the_waking_of_its_threads():
     assert max(native.calls) > 10
 
 
+def test_how_many_samples_a_program_gets_says_its_time_and_how_far_it_is_behind(monkeypatch):
+    took = {}
+    monkeypatch.setattr(jobs, "take", lambda repeat, calls: took["ms"] * 1e-3)
+    native = SimpleNamespace(repeat=None)
+
+    def count(ms, best, **settings):
+        took["ms"] = ms
+        plan = jobs.TimingPlan(best=best * 1e-3, **settings)
+        return len(jobs._samples(native, [], 1e-3, plan))
+
+    assert [count(ms, 0.0) for ms in (2.5, 5.5, 20, 89, 91, 299, 301)] == [9, 5, 3, 3, 1, 1, 1]
+    behind = (1.0, 1.02, 1.1, 1.3, 1.5, 2.0, 3.1)
+    assert [count(2.5 * by, 2.5) for by in behind] == [9, 6, 5, 3, 2, 1, 1]
+    assert [count(5.5 * by, 5.5) for by in behind[:5]] == [5, 3, 3, 2, 1]
+
+
 def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
     clock, now = iter((1.0, 1.5, 0.8, 1.2, 1.0, 1.4, 1.3, 1.0)), [1.0]
 
@@ -121,7 +137,7 @@ def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
 
     monkeypatch.setattr(jobs, "take", take)
     native = SimpleNamespace(repeat=None)
-    plan = jobs.TimingPlan(budget_ms=1e3, best=0.012)
+    plan = jobs.TimingPlan(samples=5, budget_ms=1e3, best=0.012)
     samples = jobs._samples(native, [], 0.025, plan, lambda: now[0])
     assert samples == pytest.approx((0.011,) * 5)
     slow = jobs._samples(native, [], 0.025, replace(plan, best=0.009), lambda: now[0])
