@@ -70,22 +70,6 @@ class _Scope:
                 self.an.bind(var, (values.min.value, values.max.value))
 
 
-def eval_interval(expr: Expr, dom: Domain, analyzer: Analyzer | None = None) -> Interval | None:
-    """The values of an integer expression while the variables of `dom` run.
-
-    An upper bound, exact where the expression is affine in variables that occur once. None when
-    no bound is found. `analyzer` knows the ranges of the other variables.
-    """
-    if free_vars(expr).isdisjoint(dom):
-        return Interval(expr, expr)
-    scope = _Scope(dom, analyzer)
-    found = _ends_of(scope, scope.an.linear(expr))
-    if found is None:
-        return None
-    low, high = emit(found[0], expr.dtype), emit(found[1], expr.dtype)
-    return None if low is None or high is None else Interval(low, high)
-
-
 def _ends_of(scope: _Scope, value: Linear) -> _Ends | None:
     low = Linear({}, value.const)
     high = low

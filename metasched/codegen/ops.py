@@ -17,7 +17,7 @@ from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, INT32, INT64, DType
 from metasched.ir.expr import LT, NE, Add, Expr, IntImm, Min, Mul, StringImm, Sub, Var  # fmt: skip
-from metasched.ir.op import OPS, Call, Effect
+from metasched.ir.op import Call, Effect
 from metasched.ir.visit import walk_exprs
 
 Rule = Callable[[Emitter, Call], Val]
@@ -305,8 +305,3 @@ OP_RULES: dict[str, Rule] = {
     "if_then_else": _if_then_else, "undef": _undef,
     "address_of": _address_of, "access_ptr": _access_ptr, "prefetch": _prefetch,
 }  # fmt: skip
-
-
-def missing_rules() -> list[str]:
-    """Operations without a rule: none, as a test holds."""
-    return [name for name in OPS.names() if name not in OP_RULES]

@@ -415,8 +415,7 @@ def _samples(
     count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
     samples = [] if begun or calls > 1 else [warm_up / pace()]
     while len(samples) < count:
-        fifths = len(samples) * min(1.0, 5 / count)
-        limit = plan.slower ** max(0.0, 3 - fifths) * plan.best
+        limit = plan.slower ** max(0.0, 3 - len(samples) * min(1.0, 5 / count)) * plan.best
         if samples and plan.best and min(samples) > limit:
             break
         samples.append(undisturbed(repeat, calls) / pace())

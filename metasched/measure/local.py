@@ -40,9 +40,9 @@ _SPIN = "3000"
 # may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
 # has cores to go to, and bound it would meet that of another run on the first ones.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
-# Times faster that a program must be to become the anchor; rounds in which the two take turns
-# then, as many as fit into so many seconds.
-_HANDOVER, _TURNS, _TURNS_TAKE = 1.25, (5, 24), 0.12
+# Times faster that a program must be to become the anchor, and for about how many seconds the two
+# take turns then.
+_HANDOVER, _TURNS_TAKE = 1.25, 0.12
 _BUILD_STATUS = {
     "error": Status.BUILD_ERROR,
     "timeout": Status.BUILD_TIMEOUT,
@@ -210,7 +210,7 @@ class LocalRunner:
         them cannot be built or run.
         """
         self._open()
-        task = self.task
+        assert self.task  # waits for the expected results
         programs: list[Compiled] = []
         for candidate in candidates:
             program = self._build_now(candidate)
@@ -219,10 +219,8 @@ class LocalRunner:
             programs.append(program)
         while any(w.busy for w in (*self._builders, self._reference, self._runner)):
             self._pump()
-        reply = self._runner.run(
-            _JOBS + "interleave", task, self._memory[False], programs, rounds,
-            self.options.sample_ms, limit=self._run_limit() * (rounds + 1),
-        )  # fmt: skip
+        limit, job, *given = self._in_turns(programs, rounds)
+        reply = self._runner.run(_JOBS + job, *given, limit=limit)
         if reply.kind != "value":
             raise MeasureError(f"comparing programs failed: {reply.message}")
         times: list[tuple[float, ...]] = reply.value
@@ -369,7 +367,6 @@ class LocalRunner:
         and the luck of each anchor would be handed on to all times read after it."""
         if self.anchor is None:
             self.anchor = program, seconds
-            return
         present, usual = self.anchor
         if seconds * _HANDOVER >= usual:
             return
@@ -379,15 +376,15 @@ class LocalRunner:
                 before, now = beside_each_other(reply.value)
                 self.anchor = program, usual * now / before
 
-        sample = self.options.sample_ms
-        turn = sum(max(s, 1e-3 * sample) for s in (usual, seconds))
-        rounds = min(max(_TURNS[0], int(_TURNS_TAKE / turn)), _TURNS[1])
+        sample = 1e-3 * self.options.sample_ms
+        rounds = max(5, min(24, int(_TURNS_TAKE / (max(usual, sample) + max(seconds, sample)))))
+        self._submit(self._runner, then, *self._in_turns([present, program], rounds))
+
+    def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
+        """The job of timing programs in turns, behind its limit."""
+        limit = self._run_limit() * (rounds + 1)
         task, fd = self._tasks[False], self._memory[False]
-        limit = self._run_limit() + rounds * turn
-        self._submit(
-            self._runner, then, limit,
-            "interleave", task, fd, [present, program], rounds, sample,
-        )  # fmt: skip
+        return limit, "interleave", task, fd, programs, rounds, self.options.sample_ms
 
     def _run_limit(self) -> float:
         """The limit of a run: what is hopeless beside the best need not be waited for."""

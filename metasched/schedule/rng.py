@@ -65,14 +65,6 @@ class Rng:
             chosen.add(j if t in chosen else t)
         return sorted(chosen)
 
-    def shuffled(self, items: Sequence[T]) -> list[T]:
-        """The items in random order."""
-        out = list(items)
-        for i in range(len(out) - 1, 0, -1):
-            j = self.below(i + 1)
-            out[i], out[j] = out[j], out[i]
-        return out
-
     def fork(self) -> int:
         """A seed for an independent child stream."""
         return self.next() & 0x7FFFFFFFFFFFFFFF

@@ -54,9 +54,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.picks)
 
-    def take(self, which: Any) -> Rows:
-        return Rows(self.picks[which], self.numbers[which])
-
 
 class Draft:
     """One design space as a table, made from any trace of it whose domains are filled in."""

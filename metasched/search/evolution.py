@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from metasched.mutate.base import mutate
 from metasched.mutate.crossover import crossover
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng, derive_seed
@@ -182,15 +184,10 @@ class EvolutionarySearch:
 
     def _near(self, count: int) -> Iterator[Request]:
         """Unseen neighbours of the fastest programs, the fastest program's first."""
-        left = count
-        for parent in self.task.population.parents(4):
-            if parent.space < 0:
-                continue
-            for trace in neighbours(parent.trace):
-                if left <= 0:
-                    return
-                left -= 1
-                yield Request(trace, parent.space)
+        parents = [p for p in self.task.population.parents(4) if p.space >= 0]
+        near = (Request(trace, p.space) for p in parents for trace in neighbours(p.trace))
+        unseen = (r for r in near if (r.space, r.trace.decisions()) not in self._made)
+        return islice(unseen, count)
 
     def _vary(self, parent: Individual, parents: list[Individual], rng: Rng) -> Trace | None:
         """One to three mutations of a parent, or its crossing with another of its space."""
@@ -201,9 +198,7 @@ class EvolutionarySearch:
                 return crossover(parent.trace, rng.choice(mates).trace, rng)
         trace: Trace | None = None
         for _ in range(1 + rng.below(3)):
-            mutator = mutators[rng.weighted([w for _, w in mutators])][0]
-            changed = mutator(trace or parent.trace, rng, self.task.workshop.target)
-            trace = changed or trace
+            trace = mutate(trace or parent.trace, mutators, rng, self.task.workshop.target) or trace
         return trace
 
     def _ranked(

@@ -11,7 +11,6 @@ from metasched.arith.intset import (
     Interval,
     covers,
     disjoint,
-    eval_interval,
     intersect,
     lower_region,
     region_of,
@@ -27,6 +26,12 @@ from .enumeration import X, Y, Z, assignments, bounds_for, boxes, evaluate, inte
 FAST = settings(max_examples=80, deadline=None)
 R = Range.of
 I, J, N = Var("i"), Var("j"), Var("n")
+
+
+def eval_interval(expr: Expr, dom: dict, analyzer: Analyzer | None = None) -> Interval | None:
+    """The values of an index while the variables of `dom` run."""
+    box = region_of([expr], dom, None, analyzer)
+    return None if box is None else Interval.of(box[0])
 
 
 def shown(box: list[Range] | None) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from codegen.kernels import NATIVE, agree, build, call, integers
 from metasched.codegen.compile import compile_func
 from metasched.codegen.expressions import EXPRESSION_RULES
 from metasched.codegen.load import load
-from metasched.codegen.ops import OP_RULES, missing_rules
+from metasched.codegen.ops import OP_RULES
 from metasched.codegen.signature import BufferArg, ScalarArg, extent_value
 from metasched.codegen.statements import STATEMENT_RULES
 from metasched.errors import BuildError, LowerError
@@ -24,7 +24,6 @@ from metasched.ir.stmt import BufferStore, Evaluate, Stmt
 
 
 def test_every_operation_and_node_has_a_rule() -> None:
-    assert missing_rules() == []
     assert set(OP_RULES) == set(OPS.names())
     abstract = {Expr, expr.BinaryOp, expr.Arithmetic, expr.Compare, expr.Logical}
     kinds = [k for m in (expr, op) for k in vars(m).values() if isinstance(k, type)]
