@@ -10,6 +10,7 @@ from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import VOID, DType
 from metasched.ir.expr import Var
+from metasched.ir.intern import quick
 from metasched.ir.stmt import EMPTY, Block, BlockRealize, FrozenMap, Stmt, frozen
 
 Param: TypeAlias = "Buffer | Var"
@@ -18,6 +19,7 @@ LAYOUT_FREE = "layout_free_buffers"
 """The attribute that lists the positions of constant weights among the parameters."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class PrimFunc:
     """A function on buffers and scalars.
@@ -67,6 +69,7 @@ class PrimFunc:
         return PrimFunc(self.params, self.body, attrs, self.ret_type)
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class IRModule(Mapping[str, PrimFunc]):
     """Functions by name, in order."""

@@ -26,8 +26,10 @@ The uniform access `stmts`, `exprs`, `rebuild` is what `ir.visit` traverses by.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
@@ -107,13 +109,22 @@ class _Around(Stmt):
 def evolve(node: S, /, **changes: Any) -> S:
     """A copy of `node` with some fields changed."""
     kind = type(node)
-    values = [
-        changes.pop(n) if n in changes else getattr(node, n)
-        for n in kind.__dataclass_fields__  # type: ignore[attr-defined]
-    ]
-    if changes:
-        raise TypeError(f"{kind.__name__} has no field {', '.join(sorted(changes))}")
+    read, at = _layout(kind)
+    values = list(read(node))
+    for name, value in changes.items():
+        if name not in at:
+            raise TypeError(f"{kind.__name__} has no field {name}")
+        values[at[name]] = value
     return kind(*values)
+
+
+@cache
+def _layout(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, int]]:
+    """What reads all fields of a node (of several) at once, and the place of each by its name."""
+    names = tuple(kind.__dataclass_fields__)
+    several = len(names) > 1
+    read = attrgetter(*names) if several else lambda node: [getattr(node, n) for n in names]
+    return read, {name: place for place, name in enumerate(names)}
 
 
 class ForKind(enum.Enum):

@@ -48,6 +48,8 @@ def move(node: Stmt, anchor: Stmt, moved: Stmt, *, after: bool = False) -> Edits
 
 def merge(*edits: Edits) -> Edits:
     """Several edits as one; edits of the same node follow each other in the order given."""
+    if len(edits) == 1:
+        return edits[0]
     out: Edits = {}
     for edit in edits:
         for node, change in edit.items():
@@ -87,13 +89,12 @@ def apply(root: Stmt, edits: Edits, parents: Parents) -> Stmt:
 
 def _replaced(node: Stmt, new: Stmt | None, parents: Parents) -> Stmt | None:
     """The root once `node` has become `new`."""
-    above = parents[node]
+    above, same = parents[node], new is node
     while above is not None:
-        if new is node:
-            return _root(above, parents)
-        new = _loop_over(above, new) if type(above) is For else _over(above, {node: new})
+        if not same:
+            new = _loop_over(above, new) if type(above) is For else _over(above, {node: new})
         node, above = above, parents[above]
-    return new
+    return node if same else new
 
 
 def _loop_over(loop: For, body: Stmt | None) -> For | None:
@@ -103,13 +104,6 @@ def _loop_over(loop: For, body: Stmt | None) -> For | None:
     return For(
         loop.var, loop.min, loop.extent, loop.kind, body, loop.thread, loop.annotations, loop.step
     )
-
-
-def _root(node: Stmt, parents: Parents) -> Stmt:
-    above = parents[node]
-    while above is not None:
-        node, above = above, parents[above]
-    return node
 
 
 def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:

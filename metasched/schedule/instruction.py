@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.expr import Expr, Var
+from metasched.ir.intern import quick
 from metasched.ir.visit import substitute
 from metasched.registry import Registry
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
@@ -103,15 +104,14 @@ class InstructionKind:
     def call(self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot) -> Any:
         """Run the primitive on bound arguments; whatever it raises, `state` is as in `saved`."""
         state.primitive, state.drawn, state.canonical = self.name, None, None
-        args: list[Any] = []
+        args: Sequence[Any] = values
         kwargs: dict[str, Any] = {"decision": decision} if self.sampling else {}
-        for param, value in zip(self.params, values, strict=True):
-            if param.variadic:
-                args.extend(value)
-            elif self.variadic:
-                kwargs[param.name] = value
-            else:
-                args.append(value)
+        if self.variadic:
+            for param, value in zip(self.params, values, strict=True):
+                if param.variadic:
+                    args = value
+                else:
+                    kwargs[param.name] = value
         try:
             return self.fn(state, *args, **kwargs)
         except ScheduleError as error:
@@ -129,6 +129,7 @@ class InstructionKind:
             raise
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """One step of a trace.
@@ -267,4 +268,4 @@ def _kinds(hint: Any) -> list[str]:
 
 def flat_outputs(result: Any) -> tuple[RV, ...]:
     """The handles a primitive returned, in order."""
-    return tuple(handles_in(result))
+    return () if result is None else tuple(handles_in(result))

@@ -148,7 +148,7 @@ class Schedule:
 
     def remove_rv(self, rv: RV) -> None:
         """Forget a handle; using it afterwards is an error."""
-        self.state.table.pop(rv, None)
+        self.state.own_table().pop(rv, None)
 
     def can_decompose_padding(self, block: BlockRV, loop: LoopRV) -> bool:
         """Whether `decompose_padding(block, loop)` would be accepted (not recorded)."""
@@ -241,8 +241,8 @@ class Schedule:
         state = self.state
         self._history.append(state.snapshot())
         state.mod, state._index, state.serial = made.mod, made.index, made.serial
-        for rv in entry.outputs:
-            state.table[rv] = made.table[rv]
+        if entry.outputs:
+            state.own_table().update({rv: made.table[rv] for rv in entry.outputs})
         self.trace = self.trace.append(entry)
 
     def _step(
@@ -266,8 +266,10 @@ class Schedule:
                     f"{kind.name} gives {len(outputs)} results here, the trace has "
                     f"{len(entry.outputs)}: it was recorded on another program"
                 )
-            for name, made in zip(entry.outputs, outputs, strict=True):
-                state.table[name] = state.table.pop(made)
+            if outputs:
+                table = state.own_table()
+                for name, made in zip(entry.outputs, outputs, strict=True):
+                    table[name] = table.pop(made)
             if kind.sampling:
                 entry = Entry(kind, entry.values, entry.outputs, *drawn)
         self.trace = self.trace.append(entry)

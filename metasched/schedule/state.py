@@ -20,6 +20,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.intern import quick
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, DeclBuffer, For, Stmt
 from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
@@ -79,14 +80,14 @@ class Index:
         parent, loops, stack = other.parent, other.loops, [old]
         while stack:
             node = stack.pop()
+            while type(node) is For and node not in kept:
+                parent.pop(node, None)
+                if loops[node.var] is node:
+                    del loops[node.var]
+                node = node.body
             if node in kept:
                 continue
             parent.pop(node, None)
-            if type(node) is For:
-                if loops[node.var] is node:
-                    del loops[node.var]
-                stack.append(node.body)
-                continue
             if type(node) is BlockRealize and other.blocks[node.block.token] is node:
                 del other.blocks[node.block.token]
             stack.extend(node.stmts)
@@ -99,12 +100,11 @@ class Index:
         parent[body] = None
         while stack:
             node = stack.pop()
+            while type(node) is For and node not in known:  # most of all nodes
+                loops[node.var] = parent[node.body] = node
+                node = node.body
             if node in known:
                 kept.add(node)
-                continue
-            if type(node) is For:  # most of all nodes
-                loops[node.var], parent[node.body] = node, node
-                stack.append(node.body)
                 continue
             if type(node) is BlockRealize:
                 self.blocks[node.block.token] = node
@@ -115,6 +115,7 @@ class Index:
         return kept
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What `State.restore` needs."""
@@ -132,7 +133,7 @@ class State:
 
     Attributes:
         mod: the module as it stands.
-        table: what each handle stands for: BlockToken, Var, int or Mark.
+        table: what each handle stands for: BlockToken, Var, int or Mark (see `own_table`).
         rng: the random stream of sampling primitives.
         mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
         repairs: how many decisions were repaired.
@@ -142,14 +143,15 @@ class State:
     """
 
     __slots__ = (
-        "_index", "canonical", "check", "drawn", "func_name", "mod", "mode", "primitive", "repairs",
-        "rng", "serial", "table",
+        "_index", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode", "primitive",
+        "repairs", "rng", "serial", "table",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
         self.mod = mod
         self._index: Index | None = None
         self.table: dict[RV, Any] = {}
+        self._lent = False  # whether a snapshot holds the table too
         self.rng = Rng(seed)
         self.serial = _last_serial(mod)
         self.func_name: str | None = None
@@ -163,13 +165,14 @@ class State:
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
+        self._lent = True
         return Snapshot(
-            self.mod, self._index, dict(self.table), self.serial, self.rng.state, self.func_name
+            self.mod, self._index, self.table, self.serial, self.rng.state, self.func_name
         )
 
     def restore(self, saved: Snapshot) -> None:
         self.mod, self._index, self.serial = saved.mod, saved.index, saved.serial
-        self.table = dict(saved.table)
+        self.table, self._lent = saved.table, True
         self.rng.state, self.func_name = saved.rng, saved.func_name
 
     def copy(self) -> State:
@@ -180,10 +183,17 @@ class State:
 
     def copy_for_trial(self) -> State:
         """A copy to try a step on; this state, its random stream included, does not notice."""
+        self._lent = True
         other = copy(self)
-        other.table, other.rng = dict(self.table), Rng(self.rng.state)
+        other.rng = Rng(self.rng.state)
         other.primitive, other.mode, other.repairs = "", "live", 0
         return other
+
+    def own_table(self) -> dict[RV, Any]:
+        """The table, to enter or remove handles; most steps do neither and share it."""
+        if self._lent:
+            self.table, self._lent = self.table.copy(), False
+        return self.table
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -333,7 +343,7 @@ class State:
     def new_loop(self, var: Var | Mark) -> LoopRV:
         """A handle for a loop."""
         rv = LoopRV()
-        self.table[rv] = var
+        self.own_table()[rv] = var
         return rv
 
     def new_loops(self, variables: Sequence[Var]) -> list[LoopRV]:
@@ -342,13 +352,13 @@ class State:
     def new_block(self, token: BlockToken) -> BlockRV:
         """A handle for a block."""
         rv = BlockRV()
-        self.table[rv] = token
+        self.own_table()[rv] = token
         return rv
 
     def new_value(self, value: int) -> ExprRV:
         """A handle for a sampled integer."""
         rv = ExprRV()
-        self.table[rv] = value
+        self.own_table()[rv] = value
         return rv
 
     # -- change ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from metasched.errors import TraceError
+from metasched.ir.intern import quick
 from metasched.schedule import codec
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import Entry, map_handles
@@ -26,6 +27,7 @@ class Replayer(Protocol):
     def execute(self, entry: Entry, mode: str) -> None: ...
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """A sequence of entries; an immutable value, every change gives a new trace."""

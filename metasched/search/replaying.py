@@ -22,7 +22,7 @@ from metasched.schedule.trace import Decisions, Trace
 from metasched.space.generate import Postproc
 from metasched.target import Target
 
-_KEPT = 1024  # steps of a task whose outcomes are kept for siblings
+_KEPT = 4096  # steps of a task whose outcomes are kept for siblings
 
 
 @dataclass(frozen=True)

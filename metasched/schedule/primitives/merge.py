@@ -48,7 +48,7 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
         if node not in nodes:
             handle = state.new_loop(node.var)
             require_plain_loop(state, handle)
-            del state.table[handle]
+            del state.own_table()[handle]
     _require_equal(state, nests)
     fresh = [state.fresh_var(f"{n.var.name}_m", n.var.dtype) for n in first]
     bodies = [_renamed(one, fresh) for one in nests]
