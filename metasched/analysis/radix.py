@@ -9,13 +9,16 @@ same answers and the same text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
 from math import prod
+from operator import add
 from typing import TypeAlias
 
 from metasched.analysis.affine import linear
 from metasched.ir.buffer import Range
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.stmt import For
+from metasched.ir.visit import free_vars
 
 Ranges: TypeAlias = "Mapping[Var, Range | For]"
 
@@ -33,36 +36,13 @@ def tiles(values: Sequence[Expr], ranges: Ranges, *, every: bool = False) -> boo
     """
     used: dict[Var, list[_Digit]] = {}
     for value in values:
-        terms = linear(value).terms
-        if _digits(sorted(terms.items(), key=lambda term: term[1]), ranges, used) is None:
+        digits = _read(value, *_extents(value, ranges))[0]
+        if digits is None or not _apart(digits, used):
             return False
     return not every or all(
         prod(high // low for _, low, high in used.get(var, ())) == as_int(r.extent)
         for var, r in ranges.items()
     )
-
-
-def _digits(
-    terms: Iterable[tuple[Expr, int]], ranges: Ranges, used: dict[Var, list[_Digit]]
-) -> list[_Digit] | None:
-    """The digits of a sum, `terms` by rising step, that takes its values without gap or overlap;
-    None where it is anything else, or a digit is not independent of those `used` before."""
-    step, found = 1, []
-    for atom, coef in terms:
-        digit = _digit(atom, ranges)
-        if digit is None:
-            return None
-        var, low, high = digit
-        others = used.setdefault(var, [])
-        if others and any(b == t or (low % t and b % high) for _, b, t in others):
-            return None
-        others.append(digit)
-        found.append(digit)
-        if low != high:
-            if coef != step:
-                return None
-            step *= high // low
-    return found
 
 
 def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | None:
@@ -74,41 +54,68 @@ def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | Non
     used: dict[Var, list[_Digit]] = {}
     out: list[Expr] = []
     for binding in bindings:
-        total = binding if type(binding) is IntImm else _sum(binding, ranges, used)
-        if total is None:
+        if type(binding) is IntImm:
+            out.append(binding)
+            continue
+        digits, total = _read(binding, *_extents(binding, ranges))
+        if total is None or digits is None or not _apart(digits, used):
             return None
         out.append(total)
     return out
 
 
-def _sum(binding: Expr, ranges: Ranges, used: dict[Var, list[_Digit]]) -> Expr | None:
-    form = linear(binding)
-    if form.const or not form.terms:
-        return None
+def _apart(digits: Iterable[_Digit], used: dict[Var, list[_Digit]]) -> bool:
+    """Whether digits are independent of those `used` before, which they join."""
+    for digit in digits:
+        var, low, high = digit
+        others = used.setdefault(var, [])
+        if others and any(b == t or (low % t and b % high) for _, b, t in others):
+            return False
+        others.append(digit)
+    return True
+
+
+def _extents(expr: Expr, ranges: Ranges) -> list[int | None]:
+    """Of the variables of an expression the constant extents of those that count from zero."""
+    found = (ranges.get(v) for v in free_vars(expr))
+    plain = (r is not None and type(r.extent) is IntImm and as_int(r.min) == 0 and r for r in found)
+    return [r.extent.value if r else None for r in plain]  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=1 << 14)
+def _read(value: Expr, *extents: int | None) -> tuple[list[_Digit] | None, Expr | None]:
+    """The digits of a sum, by rising step, that takes its values without gap or overlap (None
+    where it is anything else), and the sum anew, the largest step first, where every digit counts.
+
+    Remembered by value: the loops of siblings have many extents in common.
+    """
+    form, sizes = linear(value), dict(zip(free_vars(value), extents, strict=True))
     terms = list(form.terms.items())
     terms.reverse()  # as written
     terms.sort(key=lambda term: -term[1])
-    digits = _digits(reversed(terms), ranges, used)
-    if digits is None or len({var for var, _, _ in digits}) < len(digits):
-        return None
-    if any(atom.dtype is not binding.dtype for atom, _ in terms):
-        return None
+    step, digits = 1, list[_Digit]()
+    for atom, coef in reversed(terms):
+        digit = _digit(atom, sizes)
+        if digit is None or (digit[1] != digit[2] and coef != step):
+            return None, None
+        digits.append(digit)
+        step *= digit[2] // digit[1]
+    if not _apart(digits, {}):
+        return None, None
+    if form.const or not terms or len({var for var, _, _ in digits}) < len(digits):
+        return digits, None
+    if any(atom.dtype is not value.dtype for atom, _ in terms):
+        return digits, None
     if len(terms) > 1 and all(low == high for _, low, high in digits):
-        return None  # iterations of one value only: what stays visible is the analysis' choice
-    total: Expr | None = None
-    for atom, coef in terms:
-        part = atom if coef == 1 else atom * IntImm(atom.dtype, coef)
-        total = part if total is None else total + part
-    return total
+        return digits, None  # of one value only: what stays visible is the analysis' choice
+    parts = [atom if coef == 1 else atom * IntImm(atom.dtype, coef) for atom, coef in terms]
+    return digits, reduce(add, parts)
 
 
-def _digit(atom: Expr, ranges: Ranges) -> _Digit | None:
+def _digit(atom: Expr, sizes: Mapping[Var, int | None]) -> _Digit | None:
     if type(atom) is Var:
-        found = ranges.get(atom)
-        if found is None or type(found.extent) is not IntImm or as_int(found.min) != 0:
-            return None
-        extent = found.extent.value
-        return (atom, 1, extent) if extent > 0 else None
+        extent = sizes[atom]
+        return (atom, 1, extent) if extent is not None and extent > 0 else None
     low, high = 1, None
     if type(atom) is FloorDiv:
         if type(atom.b) is not IntImm:
@@ -118,7 +125,7 @@ def _digit(atom: Expr, ranges: Ranges) -> _Digit | None:
         if type(atom.b) is not IntImm:
             return None
         high, atom = atom.b.value, atom.a
-    whole = _digit(atom, ranges) if type(atom) is Var else None
+    whole = _digit(atom, sizes) if type(atom) is Var else None
     if whole is None:
         return None
     var, _, extent = whole

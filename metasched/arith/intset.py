@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
@@ -216,15 +217,40 @@ def _relax_all(
         if free_vars(low).isdisjoint(dom) and free_vars(size).isdisjoint(dom):
             result.append(r)
             continue
-        if scope is None:
-            scope = _Scope(dom, analyzer)
-        box = _relax_one(scope, low, size)
+        given = None if analyzer is not None else _constant(low, size, dom)
+        if given is not None:
+            box = _relaxed(low, size, *given)
+        else:
+            if scope is None:
+                scope = _Scope(dom, analyzer)
+            box = _relax_one(scope, low, size)
         if box is None:
             if shape is None:
                 return None
             box = Range(IntImm(shape[axis].dtype, 0), shape[axis])
         result.append(box)
     return result
+
+
+def _constant(low: Expr, size: Expr, dom: Domain) -> list[tuple[Var, Expr, Expr]] | None:
+    """What of `dom` matters to one dimension, where that is ranges of constants."""
+    given = []
+    for var in free_vars(low) | free_vars(size):
+        values = dom.get(var)
+        if values is None:
+            continue
+        if not (
+            isinstance(values, Range) and type(values.min) is type(values.extent) is IntImm
+        ):
+            return None
+        given.append((var, values.min, values.extent))
+    return given
+
+
+@lru_cache(maxsize=1 << 14)
+def _relaxed(low: Expr, size: Expr, *given: tuple[Var, Expr, Expr]) -> Range | None:
+    """One dimension relaxed, remembered by value: siblings have many of them in common."""
+    return _relax_one(_Scope({v: Range(a, b) for v, a, b in given}, None), low, size)
 
 
 def _relax_one(scope: _Scope, low: Expr, size: Expr) -> Range | None:

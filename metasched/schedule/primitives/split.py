@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
-from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr, as_int, cast
 from metasched.ir.stmt import For
 from metasched.schedule import edit
 from metasched.schedule.checks import require_in_view, require_plain_loop, require_serial
@@ -42,7 +43,7 @@ def split(
     variables = [
         state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))
     ]
-    flat = mixed_radix(variables, extents)
+    flat = mixed_radix(tuple(variables), tuple(extents))
     ranges = ranges_of(state.loops_above(node))
     zero = as_expr(0, node.var.dtype)
     ranges.update({v: Range(zero, e) for v, e in zip(variables, extents, strict=True)})
@@ -65,6 +66,9 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
     extent = loop.extent
     if not factors:
         raise state.error("no-factors", "split needs at least one factor")
+    plain = _plain_extents(state, extent, factors)
+    if plain is not None:
+        return [IntImm(extent.dtype, size) for size in plain]
     known: list[Expr | None] = []
     for factor in factors:
         if isinstance(factor, float):
@@ -98,7 +102,24 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
     return [rest if f is None else f for f in known]
 
 
-def mixed_radix(variables: Sequence[Var], extents: Sequence[Expr]) -> Expr:
+def _plain_extents(
+    state: State, extent: Expr, factors: Sequence[int | Expr | None]
+) -> list[int] | None:
+    """The same in the common case of positive numbers that cover a constant extent."""
+    sizes = [state.integer(f) for f in factors]
+    known = [size for size in sizes if type(size) is int]
+    opened, whole, product = sum(f is None for f in factors), as_int(extent), prod(known)
+    if whole is None or len(known) + opened < len(sizes) or min(known, default=1) < 1:
+        return None
+    if opened > 1 or not (opened or product >= whole):
+        return None
+    if (product + whole) >> (extent.dtype.bits - 1):
+        return None
+    return [-(-whole // product) if size is None else size for size in sizes]
+
+
+@lru_cache(maxsize=1 << 12)
+def mixed_radix(variables: tuple[Var, ...], extents: tuple[Expr, ...]) -> Expr:
     """The position in a nest of these extents: i_0 * (e_1 * e_2) + i_1 * e_2 + i_2."""
     flat: Expr | None = None
     stride = as_expr(1, variables[0].dtype)
