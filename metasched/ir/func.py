@@ -69,7 +69,6 @@ class PrimFunc:
         return PrimFunc(self.params, self.body, attrs, self.ret_type)
 
 
-@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class IRModule(Mapping[str, PrimFunc]):
     """Functions by name, in order."""
