@@ -55,9 +55,9 @@ def features(mod: IRModule | PrimFunc, target: Target, work: float = 0.0) -> np.
     if not len(rows):
         return np.zeros(len(FEATURE_NAMES), np.float32)
     logs = np.log2(rows + 1.0)
-    total = np.log2(rows.sum(axis=0) + 1.0)
+    total = np.log2(np.add.reduce(rows) + 1.0)
     machine = machine_features(nests, sizes, target, work)
-    parts = (logs.sum(axis=0), logs.max(axis=0), total, machine)
+    parts = (np.add.reduce(logs), np.maximum.reduce(logs), total, machine)
     return np.concatenate(parts).astype(np.float32)
 
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.dtype import DType
 from metasched.ir.expr import Cast, Expr, FloatImm, IntImm, Let, StringImm, Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
@@ -28,6 +30,7 @@ from metasched.ir.stmt import (
     BufferStore,
     DeclBuffer,
     For,
+    ForKind,
     IfThenElse,
     LetStmt,
     SeqStmt,
@@ -233,10 +236,15 @@ def shape_leaves(buffer: Buffer) -> Iterable[Leaf]:
         yield from expr_code(buffer.elem_offset)[1]
 
 
+@cache
+def _header(kind: ForKind, dtype: DType, thread: str | None, notes: int) -> str:
+    return f"For {kind.value} {dtype} {thread} {notes}"
+
+
 def _for(enc: Encoder, s: For) -> None:
-    enc.words.append(f"For {s.kind.value} {s.var.dtype} {s.thread} {len(s.annotations)}")
-    enc.expr(s.min)
-    enc.expr(s.extent)
+    enc.words.append(_header(s.kind, s.var.dtype, s.thread, len(s.annotations)))
+    enc.code(expr_code(s.min))
+    enc.code(expr_code(s.extent))
     enc.expr(s.step)
     enc.annotations(s.annotations)
     enc.define(s.var)
