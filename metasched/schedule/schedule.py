@@ -240,7 +240,7 @@ class Schedule:
         with these arguments, in another schedule."""
         state = self.state
         self._history.append(state.snapshot())
-        state.mod, state._index, state.serial = made.mod, made.index, made.serial
+        state.take_place(made)
         if entry.outputs:
             state.own_table().update({rv: made.table[rv] for rv in entry.outputs})
         self.trace = self.trace.append(entry)

@@ -7,7 +7,7 @@ first asked for; an edit gives the next one from the paths that it copied.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -56,7 +56,7 @@ class Index:
         self._by_name: dict[str, list[BlockRealize]] | None = None
         for name, func in mod.functions.items():
             self.func_of[func.body] = name
-            self._add(func.body, ())
+            self._add(func.body, None)
 
     @property
     def by_name(self) -> dict[str, list[BlockRealize]]:
@@ -67,58 +67,60 @@ class Index:
                 self._by_name.setdefault(node.block.name, []).append(node)
         return self._by_name
 
-    def after(self, name: str, old: Stmt, new: Stmt) -> Index:
-        """The index once the body `old` of a function has become `new`: what both share is taken
-        over, so the cost is that of the paths that an edit copied."""
+    def copy(self) -> Index:
+        """An index that can be carried on apart from this one."""
         other = Index.__new__(Index)
         other.parent, other.loops = self.parent.copy(), self.loops.copy()
         other.blocks, other.func_of = self.blocks.copy(), self.func_of.copy()
         other._by_name = None
-        del other.func_of[old]
-        other.func_of[new] = name
-        kept = other._add(new, self.parent)
-        parent, loops, stack = other.parent, other.loops, [old]
+        return other
+
+    def carry_on(self, name: str, old: Stmt, new: Stmt) -> None:
+        """Follow the body `old` of a function that has become `new`: what both share stays, so
+        the cost is that of the paths that an edit copied."""
+        self._by_name = None
+        del self.func_of[old]
+        self.func_of[new] = name
+        kept = self._add(new, None)
+        parent, loops, stack = self.parent, self.loops, [old]
         while stack:
             node = stack.pop()
             while type(node) is For and node not in kept:
-                parent.pop(node, None)
+                del parent[node]
                 if loops[node.var] is node:
                     del loops[node.var]
                 node = node.body
             if node in kept:
                 continue
-            parent.pop(node, None)
-            if type(node) is BlockRealize and other.blocks[node.block.token] is node:
-                del other.blocks[node.block.token]
+            parent.pop(node, None)  # the same leaf may stand in two places
+            if type(node) is BlockRealize and self.blocks[node.block.token] is node:
+                del self.blocks[node.block.token]
             stack.extend(node.stmts)
-        return other
 
-    def _add(self, body: Stmt, known: Container[Stmt]) -> set[Stmt]:
-        """Enter a body; returns the topmost statements in it that are `known` with all below."""
-        parent, loops, stack = self.parent, self.loops, [body]
+    def _add(self, body: Stmt, above: Stmt | None) -> set[Stmt]:
+        """Enter a body; returns the topmost statements in it that were known with all below."""
+        parent, loops, stack = self.parent, self.loops, [(body, above)]
         kept: set[Stmt] = set()
-        parent[body] = None
         while stack:
-            node = stack.pop()
-            while type(node) is For and node not in known:  # most of all nodes
-                loops[node.var] = parent[node.body] = node
-                node = node.body
-            if node in known:
+            node, above = stack.pop()
+            while type(node) is For and node not in parent:  # most of all nodes
+                parent[node], loops[node.var] = above, node
+                node, above = node.body, node
+            if node in parent:
                 kept.add(node)
+                parent[node] = above
                 continue
+            parent[node] = above
             if type(node) is BlockRealize:
                 self.blocks[node.block.token] = node
-            children = node.stmts
-            for child in children:
-                parent[child] = node
-            stack.extend(reversed(children))
+            stack.extend([(child, node) for child in reversed(node.stmts)])
         return kept
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What `State.restore` needs."""
+    """What `State.restore` needs; the index is made anew where it was not asked for."""
 
     mod: IRModule
     index: Index | None
@@ -143,13 +145,14 @@ class State:
     """
 
     __slots__ = (
-        "_index", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode", "primitive",
+        "_index", "_index_lent", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode", "primitive",
         "repairs", "rng", "serial", "table",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
         self.mod = mod
         self._index: Index | None = None
+        self._index_lent = False  # whether others hold it too
         self.table: dict[RV, Any] = {}
         self._lent = False  # whether a snapshot holds the table too
         self.rng = Rng(seed)
@@ -164,14 +167,17 @@ class State:
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, index: bool = False) -> Snapshot:
+        """What the state is now, with the index if that will be wanted again."""
         self._lent = True
+        self._index_lent |= index
         return Snapshot(
-            self.mod, self._index, self.table, self.serial, self.rng.state, self.func_name
-        )
+            self.mod, self._index if index else None, self.table, self.serial, self.rng.state,
+            self.func_name,
+        )  # fmt: skip
 
     def restore(self, saved: Snapshot) -> None:
-        self.mod, self._index, self.serial = saved.mod, saved.index, saved.serial
+        self.take_place(saved)
         self.table, self._lent = saved.table, True
         self.rng.state, self.func_name = saved.rng, saved.func_name
 
@@ -183,11 +189,17 @@ class State:
 
     def copy_for_trial(self) -> State:
         """A copy to try a step on; this state, its random stream included, does not notice."""
-        self._lent = True
+        self._lent = self._index_lent = True
         other = copy(self)
         other.rng = Rng(self.rng.state)
         other.primitive, other.mode, other.repairs = "", "live", 0
         return other
+
+    def take_place(self, saved: Snapshot) -> None:
+        """Go on from the module of a snapshot."""
+        if self.mod is not saved.mod:  # else the index is right
+            self.mod, self._index, self._index_lent = saved.mod, saved.index, True
+        self.serial = saved.serial
 
     def own_table(self) -> dict[RV, Any]:
         """The table, to enter or remove handles; most steps do neither and share it."""
@@ -200,7 +212,7 @@ class State:
     @property
     def index(self) -> Index:
         if self._index is None:
-            self._index = Index(self.mod)
+            self._index, self._index_lent = Index(self.mod), False
         return self._index
 
     def value(self, rv: RV) -> Any:
@@ -372,9 +384,12 @@ class State:
 
     def set_func(self, name: str, func: PrimFunc) -> None:
         """Put another function in the place of `name`."""
-        index, old = self._index, self.mod[name].body
+        old = self.mod[name].body
         self.mod = self.mod.with_func(name, func)
-        self._index = None if index is None else index.after(name, old, func.body)
+        if self._index is not None:
+            if self._index_lent:
+                self._index, self._index_lent = self._index.copy(), False
+            self._index.carry_on(name, old, func.body)
         if self.check:
             check_module(self.mod)
             check_index(self.index, Index(self.mod))

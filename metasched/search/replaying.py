@@ -102,7 +102,7 @@ class Replayer:
             return
         before = state.mod  # kept as well: its identity is part of the key
         sch.execute(entry, "repair")
-        self._kept[key] = before, state.snapshot()
+        self._kept[key] = before, state.snapshot(index=True)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
 
