@@ -21,7 +21,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
 from metasched.ir.op import Call, Effect, Ramp
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, DeclBuffer, For, LetStmt, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, DeclBuffer, For, LetStmt, Stmt, fact
 from metasched.ir.visit import free_vars, substitute, walk_exprs
 
 
@@ -58,20 +58,18 @@ def loads_of(expr: Expr) -> tuple[BufferLoad, ...]:
     return tuple(e for e in walk_exprs(expr) if isinstance(e, BufferLoad))
 
 
+@fact
 def accesses(block: Block) -> tuple[Access, ...]:
     """The loads and stores of a block's init and body, without those of blocks inside (cached).
 
     An access that occurs twice in the same place of the loops inside is listed once.
     """
-    found: tuple[Access, ...] | None = block.facts.get("accesses")
-    if found is None:
-        seen: dict[object, Access] = {}
-        for part in block.stmts:
-            for access in _collect(part, in_init=part is block.init):
-                key = (access.buffer, access.indices, access.is_write, access.loops, access.in_init)
-                seen.setdefault(key, access)
-        found = block.facts["accesses"] = tuple(seen.values())
-    return found
+    seen: dict[object, Access] = {}
+    for part in block.stmts:
+        for access in _collect(part, in_init=part is block.init):
+            key = (access.buffer, access.indices, access.is_write, access.loops, access.in_init)
+            seen.setdefault(key, access)
+    return tuple(seen.values())
 
 
 def _collect(top: Stmt, *, in_init: bool) -> Iterator[Access]:
@@ -95,15 +93,15 @@ def _collect(top: Stmt, *, in_init: bool) -> Iterator[Access]:
             stack.extend((s, loops, lets, inner) for s in reversed(stmt.stmts))
 
 
+@fact
 def exact_accesses(block: Block) -> tuple[Access, ...] | None:
     """`accesses` where they are the whole truth, None where only declared regions are known.
 
     That is when a block stands inside, buffers are matched or viewed, or pointers or foreign code
     are used.
     """
-    if "exact" not in block.facts:
-        block.facts["exact"] = not block.match_buffers and all(map(_transparent, block.stmts))
-    return accesses(block) if block.facts["exact"] else None
+    exact = not block.match_buffers and all(map(_transparent, block.stmts))
+    return accesses(block) if exact else None
 
 
 def updates_in_place(block: Block, buffer: Buffer) -> bool:
@@ -177,14 +175,9 @@ def injective(indices: Sequence[Expr], ranges: dict[Var, Interval]) -> Failure |
     return None
 
 
+@fact
 def injective_block(block: Block) -> Failure | None:
     """Whether each element of what a block writes tells the values of all its iterators."""
-    if "injective" not in block.facts:
-        block.facts["injective"] = _injective_block(block)
-    return block.facts["injective"]  # type: ignore[no-any-return]
-
-
-def _injective_block(block: Block) -> Failure | None:
     ranges = iter_ranges(block)
     for region in block.writes:
         if any(as_int(r.extent) != 1 for r in region.region):

@@ -16,7 +16,7 @@ from metasched.analysis.scope import Child, EdgeKind, Scope, footprints, may_ove
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Var, as_int
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, fact
 from metasched.ir.visit import free_vars, walk_stmts
 
 
@@ -29,12 +29,10 @@ def is_spatial_only(block: Block) -> Failure | None:
     return None
 
 
+@fact
 def is_leaf(block: Block) -> Failure | None:
     """Whether no other block stands inside `block` (cached)."""
-    inner = block.facts.get("inner", 0)
-    if inner == 0:
-        found = (s for s in walk_stmts(block) if isinstance(s, BlockRealize))
-        inner = block.facts["inner"] = next(found, None)
+    inner = next((s for s in walk_stmts(block) if isinstance(s, BlockRealize)), None)
     if inner is None:
         return None
     text = f"block {block.name} is no leaf: block {inner.block.name} stands inside it"
@@ -92,10 +90,9 @@ def complete(
     return _complete_alone(block) or dominant(scope, token, sole=sole, among=among)
 
 
+@fact
 def _complete_alone(block: Block) -> Failure | None:
-    if "complete" not in block.facts:
-        block.facts["complete"] = is_spatial_only(block) or _reads_own_output(block)
-    return block.facts["complete"]  # type: ignore[no-any-return]
+    return is_spatial_only(block) or _reads_own_output(block)
 
 
 def _reads_own_output(block: Block) -> Failure | None:
@@ -125,15 +122,14 @@ def reduction(
     )
 
 
+@fact
 def _reduction_alone(block: Block) -> Failure | None:
-    if "reduction" not in block.facts:
-        block.facts["reduction"] = (
-            _has_init(block)
-            or _spatial_or_reduce(block)
-            or _reduction_free_output(block)
-            or _reads_other_results(block)
-        )
-    return block.facts["reduction"]  # type: ignore[no-any-return]
+    return (
+        _has_init(block)
+        or _spatial_or_reduce(block)
+        or _reduction_free_output(block)
+        or _reads_other_results(block)
+    )
 
 
 def _has_init(block: Block) -> Failure | None:
@@ -201,13 +197,12 @@ def stage_pipeline(scope: Scope) -> Failure | None:
     Its statements are loops and blocks only, no block overwrites what an earlier one reads, and
     every child has region cover. Cached with the scope.
     """
-    facts = scope.block.facts
-    if "stage_pipeline" not in facts:
-        facts["stage_pipeline"] = _stage_pipeline(scope)
-    return facts["stage_pipeline"]  # type: ignore[no-any-return]
+    return _stage_pipeline(scope.block)
 
 
-def _stage_pipeline(scope: Scope) -> Failure | None:
+@fact
+def _stage_pipeline(block: Block) -> Failure | None:
+    scope = Scope.of(block)
     for stmt, _ in scope.loose:
 
         def foreign(stmt=stmt) -> str:  # type: ignore[no-untyped-def]
@@ -253,13 +248,10 @@ FOLD = "pragma_fold_lanes"
 def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
     """Whether tiling a child can pay: some read misses a spatial iterator, so data is reused."""
     child = scope.child(token)
-    block = child.block
-    if "tiling" not in block.facts:
-        block.facts["tiling"] = _has_reuse(block)
-    failure: Failure | None = block.facts["tiling"]
-    return failure or trivial_binding(child)
+    return _has_reuse(child.block) or trivial_binding(child)
 
 
+@fact
 def _has_reuse(block: Block) -> Failure | None:
     def no(slug: str, why: str) -> Failure:
         return Failure(slug, f"block {block.name} {why}", block)

@@ -23,7 +23,17 @@ from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
 from metasched.ir.expr import LT, TRUE, And, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, compare
-from metasched.ir.stmt import Block, BlockToken, BufferStore, For, IfThenElse, Stmt, While
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    BufferStore,
+    For,
+    IfThenElse,
+    Stmt,
+    While,
+    fact,
+)
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 
 
@@ -45,18 +55,17 @@ _LIMIT = 1 << 14
 
 def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, Region]]:
     """The regions of a child over loop variables: its iterators replaced by bindings (cached)."""
-    key = ("bound", writes)
-    found: list[tuple[Buffer, Region]] | None = child.realize.facts.get(key)
-    if found is None:
-        block = child.block
-        names = [v.var for v in block.iter_vars]
-        at = dict(zip(names, child.realize.iter_values, strict=True))
-        found = [
-            (r.buffer, [(substitute(d.min, at), substitute(d.extent, at)) for d in r.region])
-            for r in (block.writes if writes else block.reads)
-        ]
-        child.realize.facts[key] = found
-    return found
+    return _bound_regions(child.realize, writes)
+
+
+@fact
+def _bound_regions(realize: BlockRealize, writes: bool) -> list[tuple[Buffer, Region]]:
+    block = realize.block
+    at = dict(zip([v.var for v in block.iter_vars], realize.iter_values, strict=True))
+    return [
+        (r.buffer, [(substitute(d.min, at), substitute(d.extent, at)) for d in r.region])
+        for r in (block.writes if writes else block.reads)
+    ]
 
 
 def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
@@ -311,15 +320,18 @@ def _bound_key(child: Child) -> tuple[object, ...]:
     """All that the iterators of a child depend on."""
     realize = child.realize
     loops = [(p.var, p.min, p.extent, p.step, p.thread) for p in child.loops]
-    block = realize.block
-    if "cover" not in block.facts:  # equal in replays of one trace, whose blocks are new objects
-        block.facts["cover"] = (
-            tuple(v.var for v in block.iter_vars),
-            *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in block.reads), None,
-            *((r.buffer, writes_all(block, r.buffer), *((d.min, d.extent) for d in r.region))
-              for r in block.writes),
-        )  # fmt: skip
-    return (block.facts["cover"], realize.iter_values, realize.predicate, *loops)
+    return (_own_key(realize.block), realize.iter_values, realize.predicate, *loops)
+
+
+@fact
+def _own_key(block: Block) -> tuple[object, ...]:
+    """Equal in replays of one trace, whose blocks are new objects."""
+    return (
+        tuple(v.var for v in block.iter_vars),
+        *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in block.reads), None,
+        *((r.buffer, writes_all(block, r.buffer), *((d.min, d.extent) for d in r.region))
+          for r in block.writes),
+    )  # fmt: skip
 
 
 def _covered(
@@ -350,20 +362,13 @@ def _covered(
     return None
 
 
+@fact
 def writes_all(block: Block, buffer: Buffer) -> bool:
     """Whether each instance of a block surely writes all that it declares to write of `buffer`.
 
     What blocks inside write must fill the declared region without gaps; of other statements only
     conditions and loops whose ends depend on each other are suspected. Cached.
     """
-    key = ("writes_all", buffer)
-    found: bool | None = block.facts.get(key)
-    if found is None:
-        found = block.facts[key] = _writes_all(block, buffer)
-    return found
-
-
-def _writes_all(block: Block, buffer: Buffer) -> bool:
     if isinstance(block.body, BufferStore) or "auto_copy" in block.annotations:
         return True  # (a copy of its region as far as that lies in the buffer)
     children, loose = collect([block.body])

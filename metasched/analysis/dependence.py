@@ -21,6 +21,7 @@ from math import inf
 
 from metasched.analysis.access import (
     Access,
+    accesses,
     bound_access,
     exact_accesses,
     index_side,
@@ -56,6 +57,7 @@ from metasched.ir.expr import GE, GT, LE, LT, Expr, Var, as_int
 from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     Block,
+    BlockRealize,
     Break,
     BufferStore,
     Continue,
@@ -67,6 +69,7 @@ from metasched.ir.stmt import (
     Return,
     Stmt,
     While,
+    fact,
 )
 from metasched.ir.visit import free_vars
 
@@ -99,25 +102,28 @@ class Touch:
         return f"{who} {'writes' if self.writes else 'reads'} {show_region(self.where)}"
 
 
-def touches(child: Child) -> list[Touch]:
-    """Every access of a child, and the loads in its bindings.
+def touches(child: Child, among: frozenset[Buffer]) -> list[Touch]:
+    """Every access of a child to some buffers, and the loads in its bindings.
 
     A body that can be read is taken at its word; otherwise the declared regions count. Kept with
     the realisation, but for the child and the loops above: they would close a cycle of references.
     """
-    facts, above = child.realize.facts, child.loops
-    found: list[Touch] | None = facts.get("touches")
-    if found is None:
-        exact = exact_accesses(child.block)
-        guards = _guards(child)
-        found = list(_declared(child, guards) if exact is None else _in_body(child, exact, guards))
-        for expr in child.realize.exprs:
-            found += [_point(load, False, ()) for load in loads_of(expr)]
-        facts["touches"] = found
+    above = child.loops
     return [
         Touch(t.buffer, t.writes, t.where, t.box, (*above, *t.loops), t.inner, child, t.guards)
-        for t in found
+        for t in _own_touches(child.realize, among)
     ]
+
+
+@fact
+def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]:
+    child = Child(realize, ())
+    guards, exact = _guards(child), exact_accesses(realize.block)
+    made = _declared(child, guards) if exact is None else _in_body(child, guards, among)
+    found = [t for t in made if t.buffer in among]
+    for expr in realize.exprs:
+        found += [_point(load, False, ()) for load in loads_of(expr) if load.buffer in among]
+    return found
 
 
 def _guards(child: Child) -> tuple[Form, ...]:
@@ -157,27 +163,27 @@ def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
             yield Touch(buffer, writes, where, box, (), guards=guards)
 
 
-def _in_body(child: Child, exact: Sequence[Access], guards: tuple[Form, ...]) -> Iterator[Touch]:
+def _in_body(
+    child: Child, guards: tuple[Form, ...], among: frozenset[Buffer]
+) -> Iterator[Touch]:
     """The accesses of the body over loop variables."""
-    for access, where in _distinct(child.block, exact):
+    for access, where in _distinct(child.block):
+        if access.buffer not in among:
+            continue
         box = bound_access(access, child)
         inner = access.inner
         yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, guards=guards)
 
 
-def _distinct(block: Block, exact: Sequence[Access]) -> list[tuple[Access, BufferRegion]]:
+@fact
+def _distinct(block: Block) -> list[tuple[Access, BufferRegion]]:
     """The accesses of a body; one that an earlier write covers (a load of C[i] in an update of
     C[i]) meets others exactly as that does and is left out (cached)."""
-    found: list[tuple[Access, BufferRegion]] | None = block.facts.get("distinct")
-    if found is None:
-        found, own = block.facts.setdefault("distinct", []), block.alloc_buffers
-        seen: set[tuple[Buffer, tuple[Expr, ...]]] = set()
-        for access in sorted(exact, key=lambda a: not a.is_write):
-            key = (access.buffer, access.indices)
-            if key not in seen and all(access.buffer is not b for b in own):
-                seen.add(key)
-                found.append((access, BufferRegion.point(access.buffer, access.indices)))
-    return found
+    found: dict[tuple[Buffer, tuple[Expr, ...]], Access] = {}
+    for access in sorted(accesses(block), key=lambda a: not a.is_write):
+        if all(access.buffer is not b for b in block.alloc_buffers):
+            found.setdefault((access.buffer, access.indices), access)
+    return [(access, BufferRegion.point(*key)) for key, access in found.items()]
 
 
 def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...]) -> Touch:
@@ -186,18 +192,31 @@ def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...
     return Touch(access.buffer, writes, region, box, loops)
 
 
+@fact
+def written(block: Block) -> frozenset[Buffer]:
+    """The buffers that a block writes, as far as `touches` tells: what is only read meets nothing
+    (cached)."""
+    exact = exact_accesses(block)
+    writes = block.writes if exact is None else [a for a in exact if a.is_write]
+    return frozenset(w.buffer for w in writes)
+
+
 def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
+    """The accesses below a loop of what is written there."""
     headers: set[For] = set()
-    for child in scope.under(loop):
-        yield from touches(child)
+    under = scope.under(loop)
+    loose = [(s, loops) for s, loops in scope.loose if any(n.var is loop.var for n in loops)]
+    among = frozenset(s.buffer for s, _ in loose if isinstance(s, BufferStore))
+    among = among.union(*(written(child.block) for child in under))
+    for child in under:
+        yield from touches(child, among)
         headers.update(child.loops)
-    for stmt, loops in scope.loose:
-        if any(above.var is loop.var for above in loops):
-            headers.update(loops)
-            if isinstance(stmt, BufferStore):
-                yield _point(stmt, True, loops)
-            for expr in stmt.exprs:
-                yield from (_point(load, False, loops) for load in loads_of(expr))
+    for stmt, loops in loose:
+        headers.update(loops)
+        if isinstance(stmt, BufferStore):
+            yield _point(stmt, True, loops)
+        for expr in stmt.exprs:
+            yield from (_point(load, False, loops) for load in loads_of(expr))
     for header in headers:
         for expr in header.exprs:
             yield from (_point(load, False, (loop,)) for load in loads_of(expr))
@@ -316,19 +335,16 @@ def _plainly_independent(loop: For, scope: Scope) -> bool:
     return affine_binding(child) is None
 
 
+@fact
 def _keeps_to_own_elements(block: Block) -> bool:
     """Whether instances with other spatial iterators write elsewhere, and a block reads of what
     it writes only the element it updates (cached)."""
-    found: bool | None = block.facts.get("own_elements")
-    if found is None:
-        written = [(b, f) for b, f in footprints(block).items() if f.writes]
-        found = exact_accesses(block) is not None and all(
-            updates_in_place(block, b)
-            and all(_determines(block, r, spatial_only=True) for r in f.writes)
-            for b, f in written
-        )
-        block.facts["own_elements"] = found
-    return found
+    return exact_accesses(block) is not None and all(
+        updates_in_place(block, b)
+        and all(_determines(block, r, spatial_only=True) for r in f.writes)
+        for b, f in footprints(block).items()
+        if f.writes
+    )
 
 
 def unknown_effects(loop: For, scope: Scope) -> Failure | None:
@@ -371,20 +387,13 @@ def feeds_reduction(loop: For, child: Child) -> bool:
     return kinds == {IterKind.REDUCE} and all(commutes(block, r.buffer) for r in block.writes)
 
 
+@fact
 def commutes(block: Block, buffer: Buffer) -> bool:
     """Whether the instances of a block that update one element of `buffer` may change order.
 
     The reduction iterators promise it where the block reads of the buffer only what it writes.
     With an init, the spatial iterators must be told by the element, so that each is set once.
     """
-    key = ("commutes", buffer)
-    found: bool | None = block.facts.get(key)
-    if found is None:
-        found = block.facts[key] = _commutes(block, buffer)
-    return found
-
-
-def _commutes(block: Block, buffer: Buffer) -> bool:
     foot = footprints(block)[buffer]
     if len(foot.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
         return False

@@ -13,7 +13,17 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Arithmetic, Compare, Expr, Select, as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BufferStore, Evaluate, For, IfThenElse, LetStmt, Stmt, While
+from metasched.ir.stmt import (
+    Block,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    LetStmt,
+    Stmt,
+    While,
+    fact,
+)
 
 _FREE = frozenset({
     "likely", "assume", "undef", "vscale", "reinterpret", "ret", "prefetch", "address_of",
@@ -27,12 +37,10 @@ def flops(node: IRModule | PrimFunc | Stmt) -> float:
         return sum(flops(f) for f in node.functions.values())
     if isinstance(node, PrimFunc):
         return flops(node.body)
-    found: float | None = node.facts.get("flops")
-    if found is None:
-        found = node.facts["flops"] = _count(node)
-    return found
+    return _count(node)
 
 
+@fact
 def _count(stmt: Stmt) -> float:
     if isinstance(stmt, For):
         extent = as_int(stmt.extent)

@@ -77,9 +77,12 @@ def _apart(digits: Iterable[_Digit], used: dict[Var, list[_Digit]]) -> bool:
 
 def _extents(expr: Expr, ranges: Ranges) -> list[int | None]:
     """Of the variables of an expression the constant extents of those that count from zero."""
-    found = (ranges.get(v) for v in free_vars(expr))
-    plain = (r is not None and type(r.extent) is IntImm and as_int(r.min) == 0 and r for r in found)
-    return [r.extent.value if r else None for r in plain]  # type: ignore[attr-defined]
+    out: list[int | None] = []
+    for var in free_vars(expr):
+        r = ranges.get(var)
+        plain = r is not None and type(r.min) is type(r.extent) is IntImm and r.min.value == 0
+        out.append(r.extent.value if plain else None)  # type: ignore[union-attr]
+    return out
 
 
 @lru_cache(maxsize=1 << 14)

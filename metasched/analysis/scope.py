@@ -19,7 +19,7 @@ from metasched.analysis.collide import Outside, Side, collide
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import IntImm, Var
 from metasched.ir.intern import quick
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, Evaluate, For, SeqStmt, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, Evaluate, For, SeqStmt, Stmt, fact
 
 
 class EdgeKind(enum.Enum):
@@ -31,7 +31,6 @@ class EdgeKind(enum.Enum):
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class Child:
     """A block directly in a scope, with the loops from the scope block down to it."""
 
@@ -72,30 +71,24 @@ class Footprint:
     ranges: Ranges
 
 
+@fact
 def iter_ranges(block: Block) -> dict[Var, Interval]:
     """The values each iterator of a block can take (cached)."""
-    found: dict[Var, Interval] | None = block.facts.get("iter_ranges")
-    if found is None:
-        found = {v.var: range_interval(v.dom.min, v.dom.extent) for v in block.iter_vars}
-        block.facts["iter_ranges"] = found
-    return found
+    return {v.var: range_interval(v.dom.min, v.dom.extent) for v in block.iter_vars}
 
 
+@fact
 def footprints(block: Block) -> dict[Buffer, Footprint]:
     """What a block touches, by buffer, from its declared regions (cached)."""
-    found: dict[Buffer, Footprint] | None = block.facts.get("footprints")
-    if found is None:
-        parts: dict[Buffer, tuple[list[BufferRegion], list[BufferRegion]]] = {}
-        for side, regions in enumerate((block.reads, block.writes)):
-            for region in regions:
-                parts.setdefault(region.buffer, ([], []))[side].append(region)
-        ranges = iter_ranges(block)
-        found = {
-            buffer: Footprint(buffer, tuple(reads), tuple(writes), ranges)
-            for buffer, (reads, writes) in parts.items()
-        }
-        block.facts["footprints"] = found
-    return found
+    parts: dict[Buffer, tuple[list[BufferRegion], list[BufferRegion]]] = {}
+    for side, regions in enumerate((block.reads, block.writes)):
+        for region in regions:
+            parts.setdefault(region.buffer, ([], []))[side].append(region)
+    ranges = iter_ranges(block)
+    return {
+        buffer: Footprint(buffer, tuple(reads), tuple(writes), ranges)
+        for buffer, (reads, writes) in parts.items()
+    }
 
 
 def sides(region: BufferRegion) -> list[Side]:
@@ -150,7 +143,7 @@ class _Parts:
 
     def __init__(self, stmts: Sequence[Stmt]) -> None:
         self.realizes, self.loose = collect(stmts)
-        self.children = {child.token: child for child in self.realizes}
+        self.children = {child.realize.block.token: child for child in self.realizes}
         self.edges: list[Edge] | None = None
         self.incoming: _ByToken = {}
         self.outgoing: _ByToken = {}

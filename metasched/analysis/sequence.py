@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from metasched.analysis.collide import Outside, collide
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.dependence import Touch, guard_pairs, touches
+from metasched.analysis.dependence import Touch, guard_pairs, touches, written
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import Var
@@ -33,8 +33,9 @@ def interleaving_violation(
             return Failure("not-structured", text, child.block)
     for first in earlier:
         for second in later:
-            for a in touches(first):
-                for b in touches(second):
+            among = written(first.block) | written(second.block)
+            for a in touches(first, among):
+                for b in touches(second, among):
                     if (a.writes or b.writes) and a.buffer is b.buffer:
                         failure = _backward(order, a, b)
                         if failure is not None:

@@ -234,14 +234,12 @@ def _relax_all(
 
 def _constant(low: Expr, size: Expr, dom: Domain) -> list[tuple[Var, Expr, Expr]] | None:
     """What of `dom` matters to one dimension, where that is ranges of constants."""
-    given = []
+    given: list[tuple[Var, Expr, Expr]] = []
     for var in free_vars(low) | free_vars(size):
         values = dom.get(var)
         if values is None:
             continue
-        if not (
-            isinstance(values, Range) and type(values.min) is type(values.extent) is IntImm
-        ):
+        if not (isinstance(values, Range) and type(values.min) is type(values.extent) is IntImm):
             return None
         given.append((var, values.min, values.extent))
     return given

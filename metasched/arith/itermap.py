@@ -62,6 +62,8 @@ class IterMap:
         return self.error is None
 
 
+_How: TypeAlias = tuple[Expr, Level, bool]
+
 _FOUND: dict[tuple[object, ...], IterMap] = {}
 _SIMPLE: dict[tuple[object, ...], list[Expr]] = {}
 _LIMIT = 1 << 15
@@ -88,49 +90,39 @@ def detect_iter_map(
     Returns: an IterMap; `error` names the offending expression. The idea is TVM's
     DetectIterMap; results are memoised by value.
     """
-    return _known(_FOUND, _attempt, exprs, ranges, predicate, level, simplify_trivial)
+    return _known(_FOUND, _attempt, exprs, ranges, (predicate, level, simplify_trivial))
 
 
 def _known(
-    table: dict[Any, T], make: Callable[..., T], exprs: Any, ranges: Mapping[Var, Range], *how: Any
+    table: dict[Any, T], make: Callable[..., T], exprs: Any, ranges: Mapping[Var, Range], how: _How
 ) -> T:
     """What `make` gives for these arguments, remembered by value."""
-    key = (tuple(exprs), *how, *[(v, r.min, r.extent) for v, r in ranges.items()])
+    key = (tuple(exprs), how, *[(v, r.min, r.extent) for v, r in ranges.items()])
     found = table.get(key)
     if found is None:
         if len(table) >= _LIMIT:
             table.clear()
-        found = table[key] = make(exprs, ranges, *how)
+        found = table[key] = make(exprs, ranges, how)
     return found
 
 
-def _attempt(
-    exprs: Sequence[Expr],
-    ranges: Mapping[Var, Range],
-    predicate: Expr,
-    level: Level,
-    simplify_trivial: bool,
-) -> IterMap:
+def _attempt(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -> IterMap:
     try:
-        return IterMap(_detect(exprs, ranges, predicate, level, simplify_trivial, False))
+        return IterMap(_detect(exprs, ranges, how, False))
     except NotAffine as first:
         reason = str(first)
     if any(isinstance(e, (FloorDiv, FloorMod)) for x in exprs for e in walk_exprs(x)):
         try:
-            return IterMap(_detect(exprs, ranges, predicate, level, simplify_trivial, True))
+            return IterMap(_detect(exprs, ranges, how, True))
         except NotAffine:
             pass
     return IterMap((), reason)
 
 
 def _detect(
-    exprs: Sequence[Expr],
-    ranges: Mapping[Var, Range],
-    predicate: Expr,
-    level: Level,
-    simplify_trivial: bool,
-    literal: bool,
+    exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How, literal: bool
 ) -> tuple[IterSum, ...]:
+    predicate, level, simplify_trivial = how
     limits: list[tuple[Linear, Expr]] = []
     if predicate is not TRUE:
         ranges, limits = _narrowed(ranges, predicate)
@@ -369,17 +361,12 @@ def iter_map_simplify(
     Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
     value visible.
     """
-    found = _known(_SIMPLE, _simplified, exprs, ranges, predicate, level, simplify_trivial)
+    found = _known(_SIMPLE, _simplified, exprs, ranges, (predicate, level, simplify_trivial))
     return list(found)
 
 
-def _simplified(
-    exprs: Sequence[Expr],
-    ranges: Mapping[Var, Range],
-    predicate: Expr,
-    level: Level,
-    simplify_trivial: bool,
-) -> list[Expr]:
+def _simplified(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -> list[Expr]:
+    predicate, level, simplify_trivial = how
     an = Analyzer(ranges, keep_units=not simplify_trivial)
     found = detect_iter_map(exprs, ranges, predicate, level, simplify_trivial)
     if found.error is None:

@@ -40,7 +40,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.func import IRModule
 from metasched.ir.op import Call, Effect
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.lower.passes.zeros import FINITE
@@ -123,54 +123,39 @@ def summarize(mod: IRModule) -> Summary:
     for func in mod.functions.values():
         walker.out.parameters.update(func.buffers)
         walker.finite = bool(func.attrs.get(FINITE, False))
-        walker.visit(func.body, [], {}, {}, Notes())
+        walker.visit(func.body, [], Notes())
     return walker.out
 
 
 class _Walker:
-    """The walk; loops, variables' motion and views are passed down."""
+    """The walk; loops and notes are passed down."""
 
     def __init__(self) -> None:
         self.out = Summary()
         self.loops_seen = 0
         self.finite = False
+        self.motion: dict[Var, Motion] = {}
+        self.views: dict[Buffer, BufferRegion] = {}
         self.bound: dict[Var, Expr | tuple[int, int]] = {}
         self.padded: dict[Buffer, tuple[tuple[Expr, ...], Expr]] = {}
 
-    def visit(
-        self,
-        stmt: Stmt,
-        loops: list[Loop],
-        env: dict[Var, Motion],
-        views: dict[Buffer, BufferRegion],
-        notes: Notes,
-    ) -> None:
+    def visit(self, stmt: Stmt, loops: list[Loop], notes: Notes) -> None:
         kind = type(stmt)
         if kind is For:
-            self._loop(stmt, loops, env, views, notes)  # type: ignore[arg-type]
+            self._loop(stmt, loops, notes)  # type: ignore[arg-type]
         elif kind is BlockRealize:
-            self._block(stmt, loops, env, views, notes)  # type: ignore[arg-type]
+            self._block(stmt, loops, notes)  # type: ignore[arg-type]
         elif kind is BufferStore:
-            facts = stmt.facts.get("cost")
-            if facts is None:
-                facts = stmt.facts["cost"] = _facts_of(stmt)  # type: ignore[arg-type]
-            self._store(facts, loops, env, views, notes)
+            self._store(_facts_of(stmt), loops, notes)  # type: ignore[arg-type]
         elif kind is IfThenElse and stmt.orelse is None:  # type: ignore[attr-defined]
             tests = conditions(stmt.condition, self.bound)  # type: ignore[attr-defined]
             notes = notes._replace(tests=(*notes.tests, *tests))
-            self.visit(stmt.then, loops, env, views, notes)  # type: ignore[attr-defined]
+            self.visit(stmt.then, loops, notes)  # type: ignore[attr-defined]
         else:
             for below in stmt.stmts:
-                self.visit(below, loops, env, views, notes)
+                self.visit(below, loops, notes)
 
-    def _loop(
-        self,
-        loop: For,
-        loops: list[Loop],
-        env: dict[Var, Motion],
-        views: dict[Buffer, BufferRegion],
-        notes: Notes,
-    ) -> None:
+    def _loop(self, loop: For, loops: list[Loop], notes: Notes) -> None:
         if loop.annotations:
             notes = _noted(loop.annotations, notes)
         extent = as_int(loop.extent)
@@ -181,18 +166,11 @@ class _Walker:
             self.loops_seen += 1
             step = 1 if loop.step is None else as_int(loop.step) or 1
             loops = [*loops, Loop(extent, loop.kind.value, index)]
-            env[loop.var] = {index: (step, step * max(extent - 1, 0))}
+            self.motion[loop.var] = {index: (step, step * max(extent - 1, 0))}
             self.bound[loop.var] = (index, extent)
-        self.visit(loop.body, loops, env, views, notes)
+        self.visit(loop.body, loops, notes)
 
-    def _block(
-        self,
-        realize: BlockRealize,
-        loops: list[Loop],
-        env: dict[Var, Motion],
-        views: dict[Buffer, BufferRegion],
-        notes: Notes,
-    ) -> None:
+    def _block(self, realize: BlockRealize, loops: list[Loop], notes: Notes) -> None:
         block = realize.block
         if block.annotations:
             if block.annotations.get(PREPROC):
@@ -202,28 +180,20 @@ class _Walker:
             tests = conditions(realize.predicate, self.bound)
             notes = notes._replace(tests=(*notes.tests, *tests))
         for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
-            env[iter_var.var] = motion_of(value, env)
+            self.motion[iter_var.var] = motion_of(value, self.motion)
             self.bound[iter_var.var] = value
-        if block.match_buffers:
-            views = {**views, **{m.buffer: m.source for m in block.match_buffers}}
+        self.views.update({m.buffer: m.source for m in block.match_buffers})
         before = len(self.out.stores)
-        self.visit(block.body, loops, env, views, notes)
+        self.visit(block.body, loops, notes)
         if len(self.out.stores) == before and block.writes:
-            self._store(_opaque_facts(block), loops, env, views, notes)
+            self._store(_opaque_facts(block), loops, notes)
 
-    def _store(
-        self,
-        facts: StoreFacts,
-        loops: list[Loop],
-        env: dict[Var, Motion],
-        views: dict[Buffer, BufferRegion],
-        notes: Notes,
-    ) -> None:
+    def _store(self, facts: StoreFacts, loops: list[Loop], notes: Notes) -> None:
         merged: dict[Buffer, Access] = {}
         for buffer, indices, writes in facts.accesses:
-            dims = [motion_of(i, env) for i in indices]
-            while buffer in views:
-                buffer, dims = _through_view(views[buffer], dims, env)
+            dims = [motion_of(i, self.motion) for i in indices]
+            while buffer in self.views:
+                buffer, dims = _through_view(self.views[buffer], dims, self.motion)
             access = merged.get(buffer)
             if access is None:
                 access = merged[buffer] = Access(buffer, dims)
@@ -296,6 +266,7 @@ def _noted(annotations: Mapping[str, Any], notes: Notes) -> Notes:
     return notes._replace(**dict[str, Any](known)) if known else notes
 
 
+@fact
 def _facts_of(store: BufferStore) -> StoreFacts:
     counts = [0] * 16
     accesses: list[tuple[Buffer, tuple[Expr, ...], bool]] = [(store.buffer, store.indices, True)]

@@ -13,7 +13,6 @@ from metasched.ir.intern import make, quick
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class Range:
     """The integers from `min`, `extent` of them."""
 
@@ -121,7 +120,6 @@ class Buffer:
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class BufferRegion:
     """A box of a buffer: one range for each dimension."""
 

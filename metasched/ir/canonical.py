@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.dtype import DType
 from metasched.ir.expr import Cast, Expr, FloatImm, IntImm, Let, StringImm, Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
@@ -30,11 +28,11 @@ from metasched.ir.stmt import (
     BufferStore,
     DeclBuffer,
     For,
-    ForKind,
     IfThenElse,
     LetStmt,
     SeqStmt,
     Stmt,
+    fact,
 )
 
 Leaf: TypeAlias = "Var | Buffer"
@@ -236,13 +234,8 @@ def shape_leaves(buffer: Buffer) -> Iterable[Leaf]:
         yield from expr_code(buffer.elem_offset)[1]
 
 
-@cache
-def _header(kind: ForKind, dtype: DType, thread: str | None, notes: int) -> str:
-    return f"For {kind.value} {dtype} {thread} {notes}"
-
-
 def _for(enc: Encoder, s: For) -> None:
-    enc.words.append(_header(s.kind, s.var.dtype, s.thread, len(s.annotations)))
+    enc.words.append(f"For {s.kind.value} {s.var.dtype} {s.thread} {len(s.annotations)}")
     enc.code(expr_code(s.min))
     enc.code(expr_code(s.extent))
     enc.expr(s.step)
@@ -259,14 +252,12 @@ def _realize(enc: Encoder, s: BlockRealize) -> None:
     enc.code(block_code(s.block))
 
 
+@fact
 def block_code(block: Block) -> tuple[str, tuple[Leaf, ...]]:
     """The text of a block over what it takes from outside; kept in `block.facts`."""
-    found = block.facts.get("canonical")
-    if found is None:
-        enc = Encoder()
-        _block(enc, block)
-        found = block.facts["canonical"] = f"[{' '.join(enc.words)}]", tuple(enc.free)
-    return found
+    enc = Encoder()
+    _block(enc, block)
+    return f"[{' '.join(enc.words)}]", tuple(enc.free)
 
 
 def _block(enc: Encoder, block: Block) -> None:

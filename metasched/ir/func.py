@@ -20,7 +20,6 @@ LAYOUT_FREE = "layout_free_buffers"
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class PrimFunc:
     """A function on buffers and scalars.
 

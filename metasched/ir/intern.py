@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import MISSING, fields
-from typing import Any, ClassVar, TypeVar
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 C = TypeVar("C")
 
@@ -76,14 +76,16 @@ def make(cls: type[Any], key: Any, dtype: Any, values: tuple[Any, ...]) -> Any:
     return node
 
 
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def quick(cls: type[C]) -> type[C]:
-    """A frozen dataclass with slots whose constructor takes a fifth of the time.
+    """A frozen dataclass with slots, equal by identity, made in a fifth of the usual time.
 
     The generated constructor of a frozen class calls `object.__setattr__` for each field. This one
     makes an object of a class of the same layout that does not forbid plain stores, which becomes
     one of `cls` when it is filled. Trees are built by copying paths, so most of an edit is
     construction.
     """
+    cls = dataclass(frozen=True, slots=True, eq=False)(cls)
     names: dict[str, Any] = {"_class": cls}
     names["_draft"] = type(cls.__name__, cls.__bases__, {"__slots__": cls.__dict__["__slots__"]})
     heads, lines = [], ["self = _draft()"]
@@ -105,5 +107,5 @@ def quick(cls: type[C]) -> type[C]:
     del cls.__init__
     read = [one.name for one in fields(cls)]  # type: ignore[arg-type]
     reduce = lambda self: (cls, tuple([getattr(self, name) for name in read]))  # noqa: E731
-    cls.__reduce__ = reduce  # type: ignore[method-assign,assignment]
+    cls.__reduce__ = reduce  # type: ignore[method-assign]
     return cls

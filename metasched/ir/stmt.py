@@ -28,14 +28,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from operator import attrgetter
-from typing import Any, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr
 from metasched.ir.intern import quick
 
+P = ParamSpec("P")
+R = TypeVar("R")
 S = TypeVar("S", bound="Stmt")
 
 
@@ -95,6 +96,20 @@ class Stmt:
         return self
 
 
+def fact(fn: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Of a function of a statement (and of more arguments by position): what it gives is kept with
+    the statement."""
+
+    @wraps(fn)
+    def found(node: S, /, *args: P.args, **_: P.kwargs) -> R:
+        facts, key = node.facts, (fn, *args) if args else fn
+        if key not in facts:
+            facts[key] = fn(node, *args)  # type: ignore[call-arg]
+        return facts[key]  # type: ignore[no-any-return]
+
+    return found
+
+
 class _Around(Stmt):
     """A statement around one other, its body."""
 
@@ -109,22 +124,13 @@ class _Around(Stmt):
 def evolve(node: S, /, **changes: Any) -> S:
     """A copy of `node` with some fields changed."""
     kind = type(node)
-    read, at = _layout(kind)
-    values = list(read(node))
-    for name, value in changes.items():
-        if name not in at:
-            raise TypeError(f"{kind.__name__} has no field {name}")
-        values[at[name]] = value
+    values = [
+        changes.pop(n) if n in changes else getattr(node, n)
+        for n in kind.__dataclass_fields__  # type: ignore[attr-defined]
+    ]
+    if changes:
+        raise TypeError(f"{kind.__name__} has no field {', '.join(sorted(changes))}")
     return kind(*values)
-
-
-@cache
-def _layout(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, int]]:
-    """What reads all fields of a node (of several) at once, and the place of each by its name."""
-    names = tuple(kind.__dataclass_fields__)
-    several = len(names) > 1
-    read = attrgetter(*names) if several else lambda node: [getattr(node, n) for n in names]
-    return read, {name: place for place, name in enumerate(names)}
 
 
 class ForKind(enum.Enum):
@@ -138,7 +144,6 @@ class ForKind(enum.Enum):
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class For(_Around):
     """`for var in [min, min + extent * step)`; `thread` is a bound loop's tag (`blockIdx.x`)."""
 
@@ -222,7 +227,6 @@ class IfThenElse(Stmt):
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class SeqStmt(Stmt):
     """Statements in order. Build with `seq`, which flattens and never leaves a single one."""
 
@@ -250,7 +254,6 @@ def seq(items: Iterable[Stmt]) -> Stmt:
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class BufferStore(Stmt):
     """buffer[indices] = value; a `predicate` masks lanes of a vector store."""
 
@@ -360,7 +363,6 @@ class IterKind(enum.Enum):
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class IterVar:
     """A block iterator: its variable, domain and kind."""
 
@@ -395,7 +397,6 @@ class BlockToken:
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class Block(Stmt):
     """A computation that stands for itself; see the module's docstring.
 
@@ -454,7 +455,6 @@ class Block(Stmt):
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class BlockRealize(Stmt):
     """Execute `block` with its iterators bound to `iter_values` where `predicate` holds."""
 

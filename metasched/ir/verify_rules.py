@@ -35,6 +35,7 @@ from metasched.ir.stmt import (
     SeqStmt,
     Stmt,
     While,
+    fact,
 )
 from metasched.ir.visit import walk_exprs, walk_stmts
 
@@ -340,29 +341,27 @@ def _declared_writes(scope: Scope, block: Block) -> Iterator[str]:
         yield f"block {block.name} stores {buffer.name} without declaring it"
 
 
+@fact
 def _touched(block: Block) -> tuple[set[Buffer], set[Buffer]]:
     """The buffers that the block loads and stores, in nested blocks too; kept on the block."""
-    found = block.facts.get("touched")
-    if found is None:
-        loads: set[Buffer] = set()
-        stores: set[Buffer] = set()
-        inside = {*block.alloc_buffers, *(m.buffer for m in block.match_buffers)}
-        stack: list[Stmt] = list(block.stmts)
-        while stack:
-            node = stack.pop()
-            if isinstance(node, BlockRealize):
-                inner = _touched(node.block)
-                loads |= inner[0]
-                stores |= inner[1]
-            else:
-                stack.extend(node.stmts)
-                if isinstance(node, BufferStore):
-                    stores.add(node.buffer)
-                elif isinstance(node, (Allocate, DeclBuffer)):
-                    inside.add(node.buffer)
-            loads.update(_loads(node.exprs))
-        found = block.facts["touched"] = (loads - inside, stores - inside)
-    return found
+    loads: set[Buffer] = set()
+    stores: set[Buffer] = set()
+    inside = {*block.alloc_buffers, *(m.buffer for m in block.match_buffers)}
+    stack: list[Stmt] = list(block.stmts)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BlockRealize):
+            inner = _touched(node.block)
+            loads |= inner[0]
+            stores |= inner[1]
+        else:
+            stack.extend(node.stmts)
+            if isinstance(node, BufferStore):
+                stores.add(node.buffer)
+            elif isinstance(node, (Allocate, DeclBuffer)):
+                inside.add(node.buffer)
+        loads.update(_loads(node.exprs))
+    return loads - inside, stores - inside
 
 
 def _loads(exprs: tuple[Expr, ...]) -> Iterator[Buffer]:

@@ -18,7 +18,7 @@ from metasched.arith.intset import covers, lower_region
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt, fact
 from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
@@ -182,16 +182,13 @@ def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
 
 def covers_domain(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
     """Whether the loops and the predicate run the block on all of its iterators' domains."""
-    key = ("covers_domain", *[(p.var, p.min, p.extent) for p in loops])
-    facts = realize.facts
-    if key not in facts:
-        facts[key] = _covers_domain(realize, loops)
-    return facts[key]  # type: ignore[no-any-return]
+    return _covers_domain(realize, *[(p.var, p.min, p.extent) for p in loops])
 
 
-def _covers_domain(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
+@fact
+def _covers_domain(realize: BlockRealize, *loops: tuple[Var, Expr, Expr]) -> Failure | None:
     domains = [v.dom for v in realize.block.iter_vars]
-    ranges = {loop.var: Range(loop.min, loop.extent) for loop in loops}
+    ranges = {var: Range(low, extent) for var, low, extent in loops}
     points = [Range(value, IntImm(value.dtype, 1)) for value in realize.iter_values]
     analyzer = Analyzer()
     box = lower_region(points, ranges, realize.predicate, analyzer)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from metasched.errors import VerifyError
-from metasched.ir.stmt import Block, BlockRealize, For, IfThenElse, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import Block, BlockRealize, For, IfThenElse, SeqStmt, Stmt, seq
 
 Change: TypeAlias = "Callable[[Stmt], Stmt | None]"
 Edits: TypeAlias = "dict[Stmt, Change]"
@@ -48,8 +48,6 @@ def move(node: Stmt, anchor: Stmt, moved: Stmt, *, after: bool = False) -> Edits
 
 def merge(*edits: Edits) -> Edits:
     """Several edits as one; edits of the same node follow each other in the order given."""
-    if len(edits) == 1:
-        return edits[0]
     out: Edits = {}
     for edit in edits:
         for node, change in edit.items():
@@ -123,18 +121,24 @@ def _over(node: Stmt, below: Mapping[Stmt, Stmt | None]) -> Stmt | None:
         block = below[node.block]
         assert block is None or isinstance(block, Block)
         return None if block is None else BlockRealize(node.iter_values, node.predicate, block)
-    return _with_children(node, [below.get(c, c) for c in node.stmts])
+    if type(node) is Block:
+        body = below.get(node.body, node.body)
+        init = node.init and below.get(node.init, node.init)
+        return body and Block(
+            node.name, node.iter_vars, node.reads, node.writes, body, init, node.alloc_buffers,
+            node.match_buffers, node.annotations, node.token,
+        )  # fmt: skip
+    new = [below.get(c, c) for c in node.stmts]
+    if type(node) is SeqStmt and all(type(s) is For for s in new):
+        return SeqStmt(tuple(new))  # type: ignore[arg-type]
+    return _with_children(node, new)
 
 
 def _with_children(node: Stmt, new: list[Stmt | None]) -> Stmt | None:
-    """`node` over other children; a block or branch that lost its body is gone as well."""
+    """`node` over other children; a branch that lost its body is gone as well."""
     if isinstance(node, SeqStmt):
         kept = [s for s in new if s is not None]
         return seq(kept) if kept else None
-    if isinstance(node, Block):
-        if new[-1] is None:
-            return None
-        return evolve(node, body=new[-1], init=new[0] if node.init is not None else None)
     if isinstance(node, IfThenElse):
         orelse = new[1] if len(new) > 1 else None
         if new[0] is None:

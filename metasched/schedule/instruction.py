@@ -130,7 +130,6 @@ class InstructionKind:
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """One step of a trace.
 
@@ -162,9 +161,6 @@ class Entry:
     def uses(self) -> Iterator[RV]:
         """The handles among the arguments, however deeply nested."""
         return handles_in(self.values)
-
-    def with_decision(self, decision: Any) -> Entry:
-        return Entry(self.kind, self.values, self.outputs, decision, self.domain)
 
     def decided(self, decision: Any, domain: Any) -> Entry:
         """This step with another decision and the domain it was taken from."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
@@ -28,6 +28,8 @@ from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
 from metasched.schedule.rng import Rng
 from metasched.schedule.selfcheck import check_index, check_module
 from metasched.script.printer import script_with_marks
+
+H = TypeVar("H", LoopRV, BlockRV, ExprRV)
 
 
 @cache
@@ -118,7 +120,6 @@ class Index:
 
 
 @quick
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What `State.restore` needs; the index is made anew where it was not asked for."""
 
@@ -145,8 +146,8 @@ class State:
     """
 
     __slots__ = (
-        "_index", "_index_lent", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode", "primitive",
-        "repairs", "rng", "serial", "table",
+        "_index", "_index_lent", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode",
+        "primitive", "repairs", "rng", "serial", "table",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
@@ -354,22 +355,20 @@ class State:
 
     def new_loop(self, var: Var | Mark) -> LoopRV:
         """A handle for a loop."""
-        rv = LoopRV()
-        self.own_table()[rv] = var
-        return rv
+        return self._named(LoopRV(), var)
 
     def new_loops(self, variables: Sequence[Var]) -> list[LoopRV]:
         return [self.new_loop(v) for v in variables]
 
     def new_block(self, token: BlockToken) -> BlockRV:
         """A handle for a block."""
-        rv = BlockRV()
-        self.own_table()[rv] = token
-        return rv
+        return self._named(BlockRV(), token)
 
     def new_value(self, value: int) -> ExprRV:
         """A handle for a sampled integer."""
-        rv = ExprRV()
+        return self._named(ExprRV(), value)
+
+    def _named(self, rv: H, value: Any) -> H:
         self.own_table()[rv] = value
         return rv
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from metasched.errors import TraceError
@@ -28,7 +27,6 @@ class Replayer(Protocol):
 
 
 @quick
-@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """A sequence of entries; an immutable value, every change gives a new trace."""
 
@@ -98,9 +96,8 @@ class Trace:
         entry = self.entries[position]
         if not entry.kind.sampling:
             raise TraceError(f"step {position}, {entry.kind.name}, carries no decision")
-        return Trace(
-            (*self.entries[:position], entry.with_decision(decision), *self.entries[position + 1 :])
-        )
+        changed = entry.decided(decision, entry.domain)
+        return Trace((*self.entries[:position], changed, *self.entries[position + 1 :]))
 
     def decisions(self) -> tuple[Any, ...]:
         """All decisions in order, as hashable values."""

@@ -126,7 +126,7 @@ class Draft:
         for (place, entry), decisions, pick in zip(
             self.steps, self.lists, rows.picks[position], strict=True
         ):
-            entries[place] = entry.with_decision(decisions[int(pick)])
+            entries[place] = entry.decided(decisions[int(pick)], entry.domain)
         return Trace(tuple(entries))
 
     def _numbers(self, picks: Array) -> Array:

@@ -200,5 +200,5 @@ def test_facts_of_a_store_are_found_once(monkeypatch):
     matmul = Matmul(64)
     tiles = ((4, 1, 4, 4), (2, 1, 2, 16), (4, 16))
     features(matmul.program(*tiles), TARGET)
-    monkeypatch.setattr("metasched.cost.summary._facts_of", None)
+    monkeypatch.setattr("metasched.cost.summary._count", None)
     features(matmul.program(*tiles), TARGET)

@@ -7,7 +7,7 @@ from metasched.arith.intset import relax
 from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.ir.buffer import BufferLoad, BufferRegion
 from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
-from metasched.ir.stmt import Block, BlockRealize, For, ForKind, IterVar, Stmt, evolve, seq
+from metasched.ir.stmt import Block, BlockRealize, For, ForKind, IterVar, Stmt, evolve, fact, seq
 from metasched.ir.visit import free_vars, fresh_copy, substitute, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import require_reduction
@@ -156,13 +156,10 @@ def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
     return kept[0]
 
 
+@fact
 def _update_block(old: Block, name: str) -> Block:
     """The block without its init, the same object each time."""
-    key = ("update_block", name)
-    found: Block | None = old.facts.get(key)
-    if found is None:
-        found = old.facts[key] = evolve(without_init(old), name=name)
-    return found
+    return evolve(without_init(old), name=name)
 
 
 def init_reads(block: Block) -> tuple[BufferRegion, ...]:

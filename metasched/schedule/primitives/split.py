@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
+from operator import mul
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr, as_int, cast
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
 from metasched.ir.stmt import For
 from metasched.schedule import edit
 from metasched.schedule.checks import require_in_view, require_plain_loop, require_serial
@@ -66,9 +67,6 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
     extent = loop.extent
     if not factors:
         raise state.error("no-factors", "split needs at least one factor")
-    plain = _plain_extents(state, extent, factors)
-    if plain is not None:
-        return [IntImm(extent.dtype, size) for size in plain]
     known: list[Expr | None] = []
     for factor in factors:
         if isinstance(factor, float):
@@ -84,38 +82,27 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
         known.append(value)
     if known.count(None) > 1:
         raise state.error("open-factors", "at most one factor may be None")
-    product = as_expr(1, extent.dtype)
-    for item in known:
-        product = product if item is None else product * item
-    analyzer = Analyzer()
-    if None not in known:
-        if not analyzer.prove(product >= extent):
-            shown = analyzer.simplify(product)
-            raise state.error(
-                "not-covering",
-                f"the factors multiply to {as_int(shown) or shown!r}, less than the extent "
-                f"{as_int(extent) or extent!r} (or not provably as much)",
-                hint="leave one factor None",
-            )
-        return [f for f in known if f is not None]
+    filled = _filled_in(extent, *known)
+    if filled is None:
+        shown = Analyzer().simplify(reduce(mul, [f for f in known if f is not None]))
+        raise state.error(
+            "not-covering",
+            f"the factors multiply to {as_int(shown) or shown!r}, less than the extent "
+            f"{as_int(extent) or extent!r} (or not provably as much)",
+            hint="leave one factor None",
+        )
+    return filled
+
+
+@lru_cache(maxsize=1 << 12)
+def _filled_in(extent: Expr, *known: Expr | None) -> list[Expr] | None:
+    """The extents of the new loops; None where they are not proved to cover the old one."""
+    analyzer, given = Analyzer(), [f for f in known if f is not None]
+    product = reduce(mul, given, as_expr(1, extent.dtype))
+    if len(given) == len(known):
+        return given if analyzer.prove(product >= extent) else None
     rest = analyzer.simplify((extent + product - 1) // product)
     return [rest if f is None else f for f in known]
-
-
-def _plain_extents(
-    state: State, extent: Expr, factors: Sequence[int | Expr | None]
-) -> list[int] | None:
-    """The same in the common case of positive numbers that cover a constant extent."""
-    sizes = [state.integer(f) for f in factors]
-    known = [size for size in sizes if type(size) is int]
-    opened, whole, product = sum(f is None for f in factors), as_int(extent), prod(known)
-    if whole is None or len(known) + opened < len(sizes) or min(known, default=1) < 1:
-        return None
-    if opened > 1 or not (opened or product >= whole):
-        return None
-    if (product + whole) >> (extent.dtype.bits - 1):
-        return None
-    return [-(-whole // product) if size is None else size for size in sizes]
 
 
 @lru_cache(maxsize=1 << 12)
