@@ -95,10 +95,15 @@ class Kernel:
             min_repeat_ms: a sample makes as many calls as fill this many milliseconds.
             before: run before each sample, untimed; a sample is then a single call.
 
-        Raises KernelError as a call does.
+        Raises KernelError as a call does, and where a number is none or too small.
         """
         values = self._check(arguments)
         run = self._native.repeat
+        for what, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
+            if not isinstance(count, int) or count < least:
+                raise KernelError(f"{what} is {count!r}, not an integer from {least}")
+        if not isinstance(min_repeat_ms, (int, float)) or min_repeat_ms < 0:
+            raise KernelError(f"min_repeat_ms is {min_repeat_ms!r}, not a number from 0")
 
         def repeat(count: int) -> None:
             code = run(*values, count)

@@ -88,6 +88,8 @@ class Schedule:
         module = _apart(IRModule.of(mod))
         for func in module.values():
             _verify_once(func)
+        if seed is not None and not isinstance(seed, int):
+            raise ScheduleError("Schedule", "bad-seed", f"seed is {seed!r}, not an integer")
         self.seed = secrets.randbits(62) if seed is None else seed
         if debug_mask not in ("none", "all") and not isinstance(debug_mask, int):
             raise ScheduleError(

@@ -247,6 +247,20 @@ def test_failed_assertion_raises():
         run.time(x, x.copy())
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"repeats": "x"}, "repeats is 'x', not an integer from 1"),
+        ({"repeats": 0}, "repeats is 0, not an integer from 1"),
+        ({"warmup": 1.5}, "warmup is 1.5, not an integer from 0"),
+        ({"min_repeat_ms": None}, "min_repeat_ms is None, not a number from 0"),
+    ],
+)
+def test_how_to_time_is_checked(kernel, given, message):
+    with pytest.raises(KernelError, match=message):
+        kernel.time(*args(), **given)
+
+
 def test_timing(kernel):
     t = kernel.time(*args(), warmup=1, repeats=5, min_repeat_ms=0.05)
     assert len(t.samples) == 5 and 0 < t.min <= t.median and t.mean > 0 and t.iqr >= 0

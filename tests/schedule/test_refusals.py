@@ -172,6 +172,11 @@ def test_a_debug_mask_says_whether_to_verify() -> None:
         Schedule(strided, debug_mask="some")
 
 
+def test_a_seed_is_an_integer() -> None:
+    with refusal("bad-seed", "seed is 'a', not an integer"):
+        Schedule(strided, seed="a")  # type: ignore[arg-type]
+
+
 def test_names_and_buffers_stand_for_themselves() -> None:
     """Where a block is taken its name will do, and where a buffer is, its position, name or self;
     the trace holds what can be stored."""

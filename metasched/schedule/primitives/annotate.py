@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metasched.ir.expr import Expr
-from metasched.ir.stmt import Block, BlockRealize, For, FrozenMap, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, For, FrozenMap, Stmt, evolve, fact
 from metasched.schedule import edit
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -69,11 +69,12 @@ def _noted(node: Stmt, notes: FrozenMap) -> Stmt:
     assert isinstance(node, (Block, For))
     if type(node) is For or not all(isinstance(v, (str, int)) for v in notes.values()):
         return evolve(node, annotations=notes)
-    key = ("noted", *((name, type(value), value) for name, value in notes.items()))
-    found: Stmt | None = node.facts.get(key)
-    if found is None:
-        found = node.facts[key] = evolve(node, annotations=notes)
-    return found
+    return _again(node, *((name, type(value), value) for name, value in notes.items()))
+
+
+@fact
+def _again(node: Stmt, *notes: tuple[str, type, Any]) -> Stmt:
+    return evolve(node, annotations=FrozenMap({name: value for name, _, value in notes}))
 
 
 def _plain(state: State, value: Any) -> Any:
