@@ -12,6 +12,7 @@ from metasched.codegen.compile import compile_func
 from metasched.codegen.load import load
 from metasched.cost.features import FEATURE_NAMES
 from metasched.cost.lightgbm import LightGBMModel
+from metasched.measure.process import wait
 from metasched.mutate import mutate
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
@@ -91,12 +92,19 @@ def test_replay_in_search_with_features(benchmark, budget, programs, workshop, t
         tell(f"replayed exactly and scored: {1 / benchmark.stats.stats.median:.0f} a second")
 
 
+def all_ready(pool):
+    """Wait for workers that are still starting: a rate is not to depend on when they come."""
+    while any(worker.busy for worker in pool._workers):
+        assert pool._took(wait(pool._workers))
+
+
 def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
     """What the search has of it: mutants of a dozen programs, each asked for once, replayed and
     scored by workers; siblings share what comes before they part."""
     rng, pool = Rng(0), ReplayPool(max(2, len(os.sched_getaffinity(0))))
     try:
         shop = Workshop(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
+        all_ready(pool)
         model, parents = LightGBMModel(0), list(programs)
         vectors = np.stack([one.vector for one in parents])
         model.update("gmm", vectors, np.linspace(1.0, 2.0, len(parents)))
@@ -132,6 +140,7 @@ def test_replays_of_a_search_on_every_core(benchmark, tell):
     pool = ReplayPool(max(2, len(os.sched_getaffinity(0))))
     try:
         shop = Workshop(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
+        all_ready(pool)
         weights = np.random.default_rng(0).normal(size=len(FEATURE_NAMES)) / 500
         task = SearchTask("gmm", shop, Population(), LightGBMModel(0), seed=0)
         search, spent, plain = EvolutionarySearch(task), [0.0], shop.replay_many
