@@ -163,9 +163,7 @@ def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
             yield Touch(buffer, writes, where, box, (), guards=guards)
 
 
-def _in_body(
-    child: Child, guards: tuple[Form, ...], among: frozenset[Buffer]
-) -> Iterator[Touch]:
+def _in_body(child: Child, guards: tuple[Form, ...], among: frozenset[Buffer]) -> Iterator[Touch]:
     """The accesses of the body over loop variables."""
     for access, where in _distinct(child.block):
         if access.buffer not in among:

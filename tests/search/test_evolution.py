@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
-import pytest
 
 from metasched.mutate.neighbours import neighbours
-from metasched.schedule.rng import Rng
 from metasched.search.evolution import EvolutionarySearch
 from metasched.search.population import Population, Workshop
 from metasched.search.strategy import SearchTask
@@ -23,18 +19,6 @@ class Ranks:
 
     def predict(self, vectors):
         return np.asarray(vectors)[:, 0]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_what_is_measured_at_random_is_not_hopeless(seed):
-    order = np.random.default_rng(seed).permutation(112)
-    pool = {f"{n}": SimpleNamespace(vector=np.array([n]), score=None) for n in order}
-    search = EvolutionarySearch(SimpleNamespace(model=Ranks(), seed=seed))
-    chosen = [int(one.vector[0]) for one in search._pick(pool, 16, Rng(seed))]
-    assert len(set(chosen)) == 16 and chosen[:14] == list(range(111, 97, -1))
-    assert all(111 - 3 * 16 < one < 98 for one in chosen[14:])
-    few = dict(list(pool.items())[:10])
-    assert len(search._pick(few, 16, Rng(seed))) == 10
 
 
 def test_neighbours_that_were_replayed_make_room_for_others():
