@@ -93,7 +93,7 @@ def test_replay_in_search_with_features(benchmark, budget, programs, workshop, t
 
 
 def all_ready(pool):
-    """Wait for workers that are still starting: a rate is not to depend on when they come."""
+    """Wait for workers that are still starting, which takes them half a second."""
     while any(worker.busy for worker in pool._workers):
         assert pool._took(wait(pool._workers))
 
