@@ -55,7 +55,7 @@ MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
 STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 # How many programs are timed again at the end: so many, or one in so many trials where that is
 # more, that are at most so many times slower than the best.
-_FINALISTS, _SHARE, _NEAR = 4, 16, 1.15
+_FINALISTS, _SHARE, _NEAR = 8, 8, 1.15
 _FINAL_SECONDS = 1 / 64  # for each trial; rounds of the final take about so long together
 
 

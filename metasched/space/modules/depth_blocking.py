@@ -50,7 +50,7 @@ class DepthBlocking:
 
     blocks: RegisterTiling
     shallow: int = 512
-    slices: tuple[int, int] = (64, 1024)
+    slices: tuple[int, int] = (64, 4096)
 
     @property
     def name(self) -> str:
