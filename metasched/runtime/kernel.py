@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,9 @@ class Kernel:
         values = self._check(arguments)
         run = self._native.repeat
         for what, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
-            if not isinstance(count, int) or count < least:
+            if not isinstance(count, Integral) or count < least:
                 raise KernelError(f"{what} is {count!r}, not an integer from {least}")
-        if not isinstance(min_repeat_ms, (int, float)) or min_repeat_ms < 0:
+        if not isinstance(min_repeat_ms, Real) or min_repeat_ms < 0:
             raise KernelError(f"min_repeat_ms is {min_repeat_ms!r}, not a number from 0")
 
         def repeat(count: int) -> None:

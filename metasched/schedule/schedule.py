@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from metasched import config
@@ -88,9 +89,9 @@ class Schedule:
         module = _apart(IRModule.of(mod))
         for func in module.values():
             _verify_once(func)
-        if seed is not None and not isinstance(seed, int):
+        if seed is not None and not isinstance(seed, Integral):
             raise ScheduleError("Schedule", "bad-seed", f"seed is {seed!r}, not an integer")
-        self.seed = secrets.randbits(62) if seed is None else seed
+        self.seed = secrets.randbits(62) if seed is None else int(seed)
         if debug_mask not in ("none", "all") and not isinstance(debug_mask, int):
             raise ScheduleError(
                 "Schedule", "bad-mask", f'debug_mask is {debug_mask!r}, not "none", "all" or bits'

@@ -262,7 +262,7 @@ def test_how_to_time_is_checked(kernel, given, message):
 
 
 def test_timing(kernel):
-    t = kernel.time(*args(), warmup=1, repeats=5, min_repeat_ms=0.05)
+    t = kernel.time(*args(), warmup=1, repeats=np.int64(5), min_repeat_ms=0.05)
     assert len(t.samples) == 5 and 0 < t.min <= t.median and t.mean > 0 and t.iqr >= 0
     assert t.calls > 1 and "ms" in str(t)
     flushed = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 from oracle import check_refused, check_trace, check_transform, refusal
 from schedule.programs import argmax, elementwise, matmul, strided
@@ -173,6 +174,7 @@ def test_a_debug_mask_says_whether_to_verify() -> None:
 
 
 def test_a_seed_is_an_integer() -> None:
+    assert Schedule(strided, seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
     with refusal("bad-seed", "seed is 'a', not an integer"):
         Schedule(strided, seed="a")  # type: ignore[arg-type]
 
