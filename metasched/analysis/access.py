@@ -197,17 +197,10 @@ class Pattern:
         axes: for each dimension of the read the dimension of the write whose index it is, -1 for a
             constant.
         shifted: whether some index is the write's plus a constant.
-        rank: dimensions of the write.
     """
 
     axes: tuple[int, ...]
     shifted: bool
-    rank: int
-
-    @property
-    def surjective(self) -> bool:
-        """Every index of the write occurs in the read."""
-        return set(range(self.rank)) <= set(self.axes)
 
     @property
     def injective(self) -> bool:
@@ -246,7 +239,7 @@ def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
             return None
         axes.append(position[atom])
         shifted |= form.const != 0
-    return Pattern(tuple(axes), shifted, len(write.region))
+    return Pattern(tuple(axes), shifted)
 
 
 def is_constant_tensor(block: Block) -> bool:

@@ -20,9 +20,8 @@ from math import gcd, inf
 from typing import TypeAlias
 
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear
-from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var
-from metasched.ir.visit import free_vars, walk_exprs
+from metasched.ir.visit import free_vars, reads_memory
 
 Side: TypeAlias = tuple[Form, float]
 """One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
@@ -70,7 +69,7 @@ class _System:
             if isinstance(atom, Var):
                 found = atom in self.fixed
             else:
-                found = all(v in self.fixed for v in free_vars(atom)) and not _loads(atom)
+                found = all(v in self.fixed for v in free_vars(atom)) and not reads_memory(atom)
             self._fixed[atom] = found
         return found
 
@@ -90,7 +89,7 @@ class _System:
         self.bounds[atom] = (-width, width)
         if isinstance(atom, (FloorDiv, FloorMod)):
             self._define_division(atom)
-        elif not isinstance(atom, Var) and not _loads(atom):
+        elif not isinstance(atom, Var) and not reads_memory(atom):
             parts = [v for v in free_vars(atom) if v not in self.fixed]
             for part in parts:
                 self.difference(part)
@@ -111,10 +110,10 @@ class _System:
         if isinstance(atom.b, IntImm) and atom.b.value > 0:
             both = [*inner, (quotient, -atom.b.value), (rest, -1)]
             self.equations.append(_Equation(both, 0, 0))
-        elif all(v in self.fixed for v in free_vars(atom.b)) and not _loads(atom.b):
+        elif all(v in self.fixed for v in free_vars(atom.b)) and not reads_memory(atom.b):
             self.implied.append(([quotient, rest], inner))
             parts = [v for v in free_vars(atom.a) if v not in self.fixed]
-            if not _loads(atom.a):
+            if not reads_memory(atom.a):
                 self.implied.append((parts, [(quotient, 1)]))
                 self.implied.append((parts, [(rest, 1)]))
 
@@ -255,10 +254,6 @@ def _ceil(value: float, by: int) -> float:
 
 def _floor(value: float, by: int) -> float:
     return value / by if abs(value) == inf else value // by
-
-
-def _loads(expr: Expr) -> bool:
-    return not isinstance(expr, Var) and any(isinstance(e, BufferLoad) for e in walk_exprs(expr))
 
 
 def collide(

@@ -14,8 +14,6 @@ from metasched.arith.linear import Linear, emit, factors, multiply, without
 from metasched.ir.buffer import BufferRegion, Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
-    EQ,
-    FALSE,
     TRUE,
     Expr,
     FloorDiv,
@@ -27,7 +25,6 @@ from metasched.ir.expr import (
     Select,
     Var,
     as_int,
-    compare,
 )
 from metasched.ir.op import Call
 from metasched.ir.visit import free_vars, substitute
@@ -397,14 +394,3 @@ def covers(outer: Region, inner: Region, analyzer: Analyzer | None = None) -> bo
         if not an.proves_nonnegative(an.normal(x1.plus(y1, -1), DType("int64"))):
             return False
     return True
-
-
-def disjoint(a: Region, b: Region, analyzer: Analyzer | None = None) -> bool:
-    """Whether the boxes certainly share no element."""
-    an = analyzer or Analyzer()
-    for x, y in zip(a, b, strict=True):
-        if an.prove(x.min + x.extent <= y.min) or an.prove(y.min + y.extent <= x.min):
-            return True
-        if x.is_point and y.is_point and an.simplify(compare(EQ, x.min, y.min)) is FALSE:
-            return True
-    return False

@@ -9,7 +9,7 @@ from metasched.arith.intset import relax, union_regions
 from metasched.arith.itermap import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import Expr, IntImm, Var, logical_not
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, logical_not
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
     Block,
@@ -20,7 +20,7 @@ from metasched.ir.stmt import (
     MatchBufferRegion,
     Stmt,
 )
-from metasched.ir.visit import free_vars, substitute, walk_exprs
+from metasched.ir.visit import free_vars, reads_memory, substitute, walk_exprs
 
 Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
 
@@ -138,6 +138,8 @@ class _Access:
                 if all(v not in loops for r in relaxed.region for v in _variables(r)):
                     break
                 relaxed = relax(relaxed, ranges)
+        if any(c is not TRUE for c in conditions):
+            relaxed = _without_loads(relaxed)
         old = into.get(relaxed.buffer)
         if old is not None:
             relaxed = BufferRegion(
@@ -162,6 +164,17 @@ class _Access:
                 ranges = tuple(union_regions(old.region, ranges, an))
             result[region.buffer] = BufferRegion(region.buffer, ranges)
         return tuple(result.values())
+
+
+def _without_loads(region: BufferRegion) -> BufferRegion:
+    """The region of a conditional access, the whole dimension where elements of a buffer bound it:
+    where the condition does not hold these may be beyond their buffer."""
+    whole = zip(region.region, region.buffer.shape, strict=True)
+    ranges = (
+        Range(IntImm(r.min.dtype, 0), size) if reads_memory(r.min) or reads_memory(r.extent) else r
+        for r, size in whole
+    )
+    return BufferRegion(region.buffer, tuple(ranges))
 
 
 def _variables(r: Range) -> frozenset[Var]:

@@ -11,8 +11,8 @@ from metasched.arith.iterform import IterMark, IterSplit, IterSum, Size, size_ex
 from metasched.arith.itermap import Level, conjuncts, detect_iter_map, narrowed_ranges, split_expr
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import DType
-from metasched.ir.expr import TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, logical_and
-from metasched.ir.visit import free_vars
+from metasched.ir.expr import TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, logical_and
+from metasched.ir.visit import free_vars, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class _Divider:
     def __init__(self, ranges: Mapping[Var, Range], inner: frozenset[Var], predicate: Expr) -> None:
         self.ranges = narrowed_ranges(ranges, predicate)  # the marks count from these minima
         self.inner = inner
+        self.single = {v: r.min for v, r in ranges.items() if as_int(r.extent) == 1}
         self.an = Analyzer(ranges)
         self.outer_conditions: dict[Expr, None] = {}
         self.inner_conditions: dict[Expr, None] = {}
@@ -211,6 +212,9 @@ class _Divider:
                 if known.prove(cond):
                     continue
                 used = free_vars(cond) & self.ranges.keys()
+                if not used.isdisjoint(self.inner):  # a loop of one iteration is on no side
+                    cond = substitute(cond, self.single)
+                    used = free_vars(cond) & self.ranges.keys()
                 if used.isdisjoint(self.inner):  # also what is fixed around all of them
                     outer = logical_and(outer, cond)
                 elif used <= self.inner:

@@ -47,6 +47,11 @@ def walk_exprs(expr: Expr) -> Iterator[Expr]:
                 stack.append(child)
 
 
+def reads_memory(expr: Expr) -> bool:
+    """Whether an expression reads memory."""
+    return any(isinstance(node, BufferLoad) for node in walk_exprs(expr))
+
+
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement of the subtree (blocks included) in program order, parents first."""
     stack = [stmt]

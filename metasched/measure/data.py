@@ -36,7 +36,7 @@ from metasched.ir.expr import (
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BufferStore
-from metasched.ir.visit import walk, walk_exprs, walk_stmts
+from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
 
 _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
@@ -240,9 +240,7 @@ def _needs_positive(func: PrimFunc) -> bool:
     for node in _expressions(func):
         if isinstance(node, Call) and node.op.name in _POSITIVE_CALLS:
             return True
-        if isinstance(node, _DIVISIONS) and any(
-            isinstance(part, BufferLoad) for part in walk_exprs(node.b)
-        ):
+        if isinstance(node, _DIVISIONS) and reads_memory(node.b):
             return True
     return False
 
@@ -280,7 +278,7 @@ def _note_bindings(block: Block, found: dict[Buffer, int]) -> None:
 def reads_before_writing(func: PrimFunc, buffer: Buffer) -> bool:
     """Whether the first access to a written buffer, in program order, is a load."""
 
-    def loads(expressions: Iterable[Expr]) -> bool:
+    def loaded(expressions: Iterable[Expr]) -> bool:
         return any(
             isinstance(part, BufferLoad) and part.buffer is buffer
             for expression in expressions
@@ -290,7 +288,7 @@ def reads_before_writing(func: PrimFunc, buffer: Buffer) -> bool:
     for stmt in walk_stmts(func.body):  # a block's init comes before its body
         if isinstance(stmt, Block):
             continue  # its declared regions are no accesses
-        if loads(stmt.exprs):
+        if loaded(stmt.exprs):
             return True
         if isinstance(stmt, BufferStore) and stmt.buffer is buffer:
             return False

@@ -1,4 +1,4 @@
-"""Intervals and boxes: upper bounds hold, lower bounds are reached, cover and disjoint are true."""
+"""Intervals and boxes: upper bounds hold, lower bounds are reached, cover is true."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import (
     Interval,
     covers,
-    disjoint,
     intersect,
     lower_region,
     region_of,
@@ -125,7 +124,6 @@ def test_boxes_against_sets(a: tuple, b: tuple, shift: int) -> None:
     assert elements(union_regions(first, second)) >= one | two
     assert elements(intersect(first, second)) == one & two
     assert covers(first, second) == (one >= two)
-    assert disjoint(first, second) == one.isdisjoint(two)
 
 
 def test_a_tile_of_a_buffer() -> None:
@@ -169,11 +167,6 @@ def test_lower_region_under_a_predicate() -> None:
     ranges = {I: R(0, 4), J: R(0, 8)}
     found = lower_region([R(I * 8 + J, 1)], ranges, I * 8 + J < 30)
     assert shown(found) == [("0", "30")]
-
-
-def test_points_of_different_residue_are_disjoint() -> None:
-    assert disjoint([R(I * 2, 1)], [R(J * 2 + 1, 1)])
-    assert not disjoint([R(I * 2, 1)], [R(J * 2, 1)])
 
 
 def test_symbolic_cover() -> None:

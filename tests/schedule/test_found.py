@@ -17,6 +17,7 @@ from schedule.programs import (
 )
 from schedule.test_blocks import start
 
+from metasched.ir.expr import as_int
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
@@ -529,3 +530,30 @@ def test_a_hidden_read_of_its_own_output_is_not_redirected() -> None:
     sch.unsafe_hide_buffer_access("A", "read", [0])
     step = lambda: sch.reindex("A", ("write", 0))  # noqa: E731
     check_refused(sch, step, "reads-own-output", "both reads and writes A")
+
+
+def test_a_condition_on_a_loop_of_one_iteration_guards_the_block_made_of_it() -> None:
+    """The last part has one iteration: its block once was also entered where j is 14 of 12."""
+    sch, _, ((_, j),) = start(elementwise, "C")
+    _, last = sch.loop_partition(sch.split(j, [None, 5])[1], [None, 1])
+    sch.blockize(last)
+    check_transform(elementwise, sch)
+
+
+def test_what_an_index_buffer_tells_under_a_condition_may_be_anywhere() -> None:
+    """The block around the last part once declared to read A[I[5] % 5], beyond I."""
+    sch, _, ((i,),) = start(gathered, "B")
+    sch.loop_partition(sch.split(i, [None, 2])[1], [None, 1])
+    (a, _) = sch.get(sch.get_block("B_i_11_partition")).reads
+    assert [(as_int(r.min), as_int(r.extent)) for r in a.region] == [(0, 5)]
+    check_transform(gathered, sch)
+
+
+def test_a_reduction_shared_by_threads_is_not_put_into_a_block() -> None:
+    """Its init once waited, in a loop without order, for the first iteration."""
+    sch, (c,), ((i, j, k),) = start(matmul, "C")
+    sch.reorder(k, i, j)
+    sch.bind(k, "threadIdx.x")
+    check_refused(
+        sch, lambda: sch.loop_partition(i, [None, 1]), "carried-reduction", "threads of k share"
+    )

@@ -10,7 +10,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import narrowed_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.errors import ScheduleError
-from metasched.ir.buffer import BufferLoad, Range
+from metasched.ir.buffer import Range
 from metasched.ir.expr import LE, LT, Expr, IntImm, Select, Var, as_int, compare, logical_and
 from metasched.ir.op import Call, Effect, effect_of
 from metasched.ir.stmt import (
@@ -25,7 +25,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, substitute, walk_exprs
+from metasched.ir.visit import free_vars, reads_memory, substitute
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, require_complete, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
@@ -96,7 +96,7 @@ def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr
     assert isinstance(store, BufferStore)
     if block.init is not None or block.alloc_buffers or block.match_buffers:
         raise state.error("no-padding", f"{block.name} does more than pad", realize)
-    if any(isinstance(e, BufferLoad) for e in walk_exprs(constant)):
+    if reads_memory(constant):
         raise state.error(
             "not-constant", f"what {block.name} stores outside is loaded from memory", realize
         )

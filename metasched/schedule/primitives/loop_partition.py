@@ -47,7 +47,8 @@ def loop_partition(
 
     requires  a serial loop of constant range without annotation and thread binding, with a block
               below it; positive constant factors, at most one None, together less than the extent;
-              no loop that drives spatial and reduce iterators of a block with init
+              no loop that drives spatial and reduce iterators of a block with init; around it no
+              loop bound to threads that reduces a block with init
     rewrite   for i in range(8): B(i)
               ->
               B_i_common(B_i0_partition(for i0 in range(0, 2): B_i0(i0))
@@ -59,7 +60,7 @@ def loop_partition(
     first = children[0].block.name
     used = stmt_vars(node)
     outer = [n for n in state.loops_above(node) if n.var in used]
-    kinds = [_kind(n, children) for n in outer]
+    kinds = [_kind(state, n, children) for n in outer]
     cut = {c.block.name for c in children if _reduces(c.realize, node.var)}
     prefix = f"{first}_{node.var.name}"
     taken = _Names(state)
@@ -140,10 +141,16 @@ def _holder(
     return Block(name, tuple(iters), (), (), seq(())), mine
 
 
-def _kind(loop: For, children: Sequence[Child]) -> IterKind:
+def _kind(state: State, loop: For, children: Sequence[Child]) -> IterKind:
     """What an outer loop iterates; opaque when an init inside waits for its first iteration."""
     kind = loop_iter_kind(loop, children)
     waits = kind is IterKind.REDUCE and any(c.block.init is not None for c in children)
+    if waits and loop.thread is not None:
+        raise state.error(
+            "carried-reduction", f"the threads of {loop.var.name} share a reduction: inside a "
+            "block they would be iterations in order, which threads are not", loop,
+            hint="partition before binding, or decompose_reduction first",
+        )  # fmt: skip
     return IterKind.OPAQUE if waits else kind
 
 

@@ -27,11 +27,11 @@ from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, IterVar, Stmt, evolve
 from metasched.ir.visit import (
     free_vars,
+    reads_memory,
     substitute,
     substitute_buffers,
     transform,
     walk,
-    walk_exprs,
 )
 from metasched.schedule import edit
 from metasched.schedule.checks import require_complete_or_reduction, require_stage_pipeline
@@ -162,7 +162,7 @@ def _require_safe(state: State, realize: BlockRealize) -> None:
     for node in walk(realize.block):
         if not isinstance(node, (Div, Mod, FloorDiv, FloorMod)) or not node.dtype.is_int:
             continue
-        if any(isinstance(e, BufferLoad) for e in walk_exprs(node.b)):
+        if reads_memory(node.b):
             raise state.error(
                 "divides",
                 f"{realize.block.name} divides by a value that may be anything beyond",

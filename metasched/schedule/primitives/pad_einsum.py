@@ -32,7 +32,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.op import call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
-from metasched.ir.visit import substitute_buffers, transform_expr, walk, walk_exprs
+from metasched.ir.visit import reads_memory, substitute_buffers, transform_expr, walk
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     require_complete_or_reduction,
@@ -188,7 +188,7 @@ def _require_neutral(
     for node in walk(block):
         if not isinstance(node, (Div, Mod, FloorDiv, FloorMod)) or not node.dtype.is_int:
             continue
-        if any(isinstance(e, BufferLoad) for e in walk_exprs(node.b)):
+        if reads_memory(node.b):
             raise state.error(
                 "divides", f"{block.name} divides by a value that would be a padded zero", realize
             )

@@ -13,7 +13,7 @@ from metasched.ir.describe import show_expr
 from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr, maximum
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
-from metasched.ir.visit import free_vars, transform, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, reads_memory, transform, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -179,7 +179,7 @@ def _pad_map(
         raise state.error(
             "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize
         )
-    if any(isinstance(e, BufferLoad) for e in walk_exprs(value)):
+    if reads_memory(value):
         raise state.error("bad-pad-value", "pad_value loads from memory", realize)
     if isinstance(given, IndexMap) or callable(given):
         plain = isinstance(value, (IntImm, FloatImm))
