@@ -94,7 +94,8 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
             if seconds is not None and math.isfinite(seconds):
                 lines.append(f"  {seconds / best.seconds:.2f} x {label} ({duration(seconds)})")
         if peer is not None and over is not None:
-            lines.append(f"  {over:.2f} x NumPy ({duration(peer)}), timed in turns")
+            turns = f"{duration(peer)} beside {duration(peer / over)}"
+            lines.append(f"  {over:.2f} x NumPy ({turns}), timed in turns")
     where = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.phases.items())
     lines.append(f"  took      {result.wall_seconds:.1f} s: {where} (builds run beside the rest)")
     lines.append(f"  trials    {result.trials}, {result.failed} failed; {ending(result.ended)}")
