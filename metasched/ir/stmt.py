@@ -29,15 +29,15 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr
 from metasched.ir.intern import quick
 
-P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound="Stmt")
+Ts = TypeVarTuple("Ts")
 
 
 class FrozenMap(dict[str, Any]):
@@ -96,15 +96,15 @@ class Stmt:
         return self
 
 
-def fact(fn: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def fact(fn: Callable[[S, *Ts], R]) -> Callable[[S, *Ts], R]:
     """Of a function of a statement (and of more arguments by position): what it gives is kept with
     the statement."""
 
     @wraps(fn)
-    def found(node: S, /, *args: P.args, **_: P.kwargs) -> R:
+    def found(node: S, /, *args: *Ts) -> R:
         facts, key = node.facts, (fn, *args) if args else fn
         if key not in facts:
-            facts[key] = fn(node, *args)  # type: ignore[call-arg]
+            facts[key] = fn(node, *args)
         return facts[key]  # type: ignore[no-any-return]
 
     return found
