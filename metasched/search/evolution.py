@@ -40,8 +40,8 @@ class EvolutionOptions:
         unbiased: share of later rounds spent on drafts taken as they come.
         generations: mutation rounds within a round, each from the best so far.
         crossing: share of children that cross two parents of one space.
-        epsilon: share of measured candidates taken at random from the whole pool, poor ones too,
-            so that no design space starves by the model's first impressions.
+        epsilon: share of measured candidates taken at random from the whole pool: what the model
+            thinks little of is met as well.
         parents: how many measured programs breed.
         stale: rounds without a new best after which the neighbours of the fastest programs are
             tried one by one (coordinate descent), until one of them is better.

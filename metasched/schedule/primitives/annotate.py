@@ -69,11 +69,11 @@ def _noted(node: Stmt, notes: FrozenMap) -> Stmt:
     assert isinstance(node, (Block, For))
     if type(node) is For or not all(isinstance(v, (str, int)) for v in notes.values()):
         return evolve(node, annotations=notes)
-    return _again(node, *((name, type(value), value) for name, value in notes.items()))
+    return _annotated(node, *((name, type(value), value) for name, value in notes.items()))
 
 
 @fact
-def _again(node: Stmt, *notes: tuple[str, type, Any]) -> Stmt:
+def _annotated(node: Stmt, *notes: tuple[str, type, Any]) -> Stmt:
     return evolve(node, annotations=FrozenMap({name: value for name, _, value in notes}))
 
 

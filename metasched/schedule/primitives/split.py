@@ -44,7 +44,7 @@ def split(
     variables = [
         state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))
     ]
-    flat = mixed_radix(tuple(variables), tuple(extents))
+    flat = mixed_radix(tuple(variables), extents)
     ranges = ranges_of(state.loops_above(node))
     zero = as_expr(0, node.var.dtype)
     ranges.update({v: Range(zero, e) for v, e in zip(variables, extents, strict=True)})
@@ -62,7 +62,7 @@ def split(
     return state.new_loops(variables)
 
 
-def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> list[Expr]:
+def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> tuple[Expr, ...]:
     """The factors as expressions, the open one filled in."""
     extent = loop.extent
     if not factors:
@@ -95,14 +95,14 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> l
 
 
 @lru_cache(maxsize=1 << 12)
-def _filled_in(extent: Expr, *known: Expr | None) -> list[Expr] | None:
+def _filled_in(extent: Expr, *known: Expr | None) -> tuple[Expr, ...] | None:
     """The extents of the new loops; None where they are not proved to cover the old one."""
     analyzer, given = Analyzer(), [f for f in known if f is not None]
     product = reduce(mul, given, as_expr(1, extent.dtype))
     if len(given) == len(known):
-        return given if analyzer.prove(product >= extent) else None
+        return tuple(given) if analyzer.prove(product >= extent) else None
     rest = analyzer.simplify((extent + product - 1) // product)
-    return [rest if f is None else f for f in known]
+    return tuple(rest if f is None else f for f in known)
 
 
 @lru_cache(maxsize=1 << 12)
