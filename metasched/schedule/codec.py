@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from typing import Any, TypeAlias
 
 from metasched.arith.indexmap import IndexMap
@@ -77,9 +78,11 @@ def _entry(position: int, step: Any, handles: dict[str, RV]) -> Entry:
         raise TraceError(f"{where} has unknown arguments {', '.join(sorted(unknown))}")
     values = []
     for param in kind.params:
-        if param.name not in args:
+        value = param.default  # what the step did before it had this argument
+        if param.name in args:
+            value = _decode(args[param.name], handles, where)
+        elif value is Parameter.empty:
             raise TraceError(f"{where} misses the argument {param.name!r}")
-        value = _decode(args[param.name], handles, where)
         values.append(tuple(value) if param.variadic else value)
     made = []
     for name in outputs:

@@ -16,7 +16,7 @@ from metasched.ir.expr import TRUE, Select, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind
 from metasched.ir.visit import free_vars, walk
-from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous
 
@@ -200,19 +200,6 @@ def decompose_init(sch: Schedule, realize: BlockRealize, func: str | None = None
     first = next((i for i, loop in enumerate(loops) if loop.var in reduced), None)
     if first is None or any(loop.thread for loop in loops if loop.var in reduced):
         return False
-    spatial = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_reduce))
-    kept = [loop for loop in loops[first:] if loop.var in spatial]
     block = sch.get_block(realize.block.name, func)
-    init = sch.decompose_reduction(block, sch.get_loops(block)[first])
-    if any(loop.kind in (ForKind.VECTORIZED, ForKind.UNROLLED) for loop in kept):
-        handles = sch.get_loops(init)[-len(kept) :]
-        for handle, loop in zip(handles, kept, strict=True):
-            _same_kind(sch, handle, loop)
+    sch.decompose_reduction(block, sch.get_loops(block)[first], keep_kinds=True)
     return True
-
-
-def _same_kind(sch: Schedule, handle: LoopRV, loop: For) -> None:
-    if loop.kind is ForKind.VECTORIZED:
-        sch.vectorize(handle)
-    elif loop.kind is ForKind.UNROLLED and (as_int(loop.extent) or 0) > 1:
-        sch.unroll(handle)

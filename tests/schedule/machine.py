@@ -215,7 +215,7 @@ class Player:
 
     def decompose(self) -> None:
         block = self.block()
-        self.sch.decompose_reduction(block, self.pick(self.loops(block)))
+        self.sch.decompose_reduction(block, self.pick(self.loops(block)), self.number(2) == 0)
 
     def rfactor(self) -> None:
         self.sch.rfactor(self.loop(), self.number(4) - 1)

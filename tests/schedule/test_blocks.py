@@ -196,6 +196,18 @@ def decomposed(sch: Schedule) -> None:
     assert sch.get(block).name == "C_update" and sch.get(init).name == "C_init"
 
 
+def decomposed_kinds(sch: Schedule) -> None:
+    """Kept: the vectors, an unrolled loop; not kept: the threads, unrolling of one iteration."""
+    i, j, k = sch.get_loops("C")
+    i0, i1, i2 = sch.split(i, [None, 4, 1])
+    sch.reorder(k, i0, i1, i2, j)
+    sch.parallel(i0)
+    sch.unroll(i1)
+    sch.unroll(i2)
+    sch.vectorize(j)
+    sch.decompose_reduction("C", k, keep_kinds=True)
+
+
 def factored(sch: Schedule) -> None:
     block = sch.get_block("C")
     i, j, k = sch.get_loops(block)
@@ -239,6 +251,7 @@ RESULTS: dict[str, tuple[PrimFunc, Callable[[Schedule], object]]] = {
     "cache_read_compact": (halves, lambda s: s.cache_read("C", "B", "local")),
     "cache_symbolic": (symbolic, lambda s: s.cache_read("C", 0, "global")),
     "decompose_reduction": (matmul, decomposed),
+    "decompose_reduction_kinds": (matmul, decomposed_kinds),
     "decompose_reduction_symbolic": (
         symbolic, lambda s: s.decompose_reduction("C", s.get_loops(s.get_block("C"))[0])),
     "rfactor": (matmul, factored),

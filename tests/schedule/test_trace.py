@@ -254,6 +254,18 @@ def edited(change: Any) -> str:
     return json.dumps(data)
 
 
+def test_a_trace_from_before_an_argument_came_takes_its_default() -> None:
+    sch = Schedule(matmul)
+    i, j, k = sch.get_loops("C")
+    sch.vectorize(j)
+    sch.decompose_reduction("C", i)
+    data = json.loads(sch.trace.to_json())
+    assert data["steps"][-1]["args"].pop("keep_kinds") is False
+    again = Schedule(matmul)
+    Trace.from_json(json.dumps(data)).apply(again)
+    assert structural_equal(again.mod, sch.mod)
+
+
 BAD_JSON: list[tuple[str, str]] = [
     ("", "is not JSON"),
     (sampled().trace.to_json()[:200], "is not JSON"),

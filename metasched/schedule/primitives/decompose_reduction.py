@@ -18,10 +18,15 @@ from metasched.schedule.state import State
 
 
 @primitive()
-def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
+def decompose_reduction(
+    state: State, block: BlockLike, loop: LoopRV, keep_kinds: bool = False
+) -> BlockRV:
     """Move the init of a reduction block before `loop`; returns the init block.
 
-    The given handle stands for the update block afterwards.
+    The given handle stands for the update block afterwards. The init stands in serial copies of the
+    loops from `loop` down that it needs; with `keep_kinds`, copies of vectorized loops are
+    vectorized and copies of unrolled ones that run more than once unrolled. That needs no proof of
+    its own: what an iteration of a copy touches, the same iteration of its loop touches too.
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
               a loop above `loop`; no other loop from `loop` down that repeats the reduction;
@@ -62,7 +67,7 @@ def decompose_reduction(state: State, block: BlockLike, loop: LoopRV) -> BlockRV
                 child.realize,
                 hint="choose a loop below it",
             )
-    init = _init_nest(state, realize, loops[position:])
+    init = _init_nest(state, realize, loops[position:], keep_kinds)
     update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
     state.commit(
         edit.wrap(old, lambda s: update if s is old else evolve(update, body=s.stmts[-1])),
@@ -103,7 +108,9 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
     )
 
 
-def _init_nest(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> Stmt:
+def _init_nest(
+    state: State, realize: BlockRealize, loops: tuple[For, ...], keep_kinds: bool
+) -> Stmt:
     """The init block under copies of the loops that spatial iterators use."""
     old = realize.block
     assert old.init is not None
@@ -129,8 +136,15 @@ def _init_nest(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> S
     )
     for loop in reversed(kept):
         low, extent = (substitute(e, renamed) for e in (loop.min, loop.extent))
-        body = For(_var(renamed[loop.var]), low, extent, ForKind.SERIAL, body)
+        kind = _kind_of_copy(loop) if keep_kinds else ForKind.SERIAL
+        body = For(_var(renamed[loop.var]), low, extent, kind, body)
     return body
+
+
+def _kind_of_copy(loop: For) -> ForKind:
+    """The kind that an init's copy of a loop keeps: no threads are started for it."""
+    unrolled = loop.kind is ForKind.UNROLLED and as_int(loop.extent) != 1
+    return loop.kind if unrolled or loop.kind is ForKind.VECTORIZED else ForKind.SERIAL
 
 
 def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
