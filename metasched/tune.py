@@ -37,7 +37,6 @@ from metasched.postproc import default_postprocs
 from metasched.runtime.timing import beside_each_other
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.script.printer import script
 from metasched.search.observe import EventLog, Observer, fan_out, silent
 from metasched.search.pool import ReplayPool
 from metasched.search.population import Individual, Survival, Workshop
@@ -475,7 +474,7 @@ def replay(
     only = _single(func)
     stored = TraceFile.load(path)
     machine = Target.of(target)
-    found = explain(stored, structural_hash(only), machine, script=script(only))
+    found = explain(stored, structural_hash(only), machine, script=only.script())
     if isinstance(found, Miss):
         raise TraceMiss(f"{path}: {found.reason}")
     sch = Schedule(only, seed=stored.seed)

@@ -15,7 +15,6 @@ from metasched.errors import TraceError, TraceMiss
 from metasched.ir.func import PrimFunc
 from metasched.runtime.build import build
 from metasched.script.parser import parse
-from metasched.script.printer import script
 from metasched.tune import replay
 
 MISS = 3
@@ -53,7 +52,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"hit": True, "script": sch.script(), "trace": sch.trace.as_python()}))
     else:
-        print(script(sch.mod))
+        print(sch.mod)
     return 0
 
 

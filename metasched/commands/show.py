@@ -14,7 +14,6 @@ from metasched.errors import MetaschedError
 from metasched.report.tables import duration
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
-from metasched.script.printer import script
 
 
 def add_to(commands: Any) -> None:
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     if arguments.what == "script":
-        text = script(program.func, program.name)
+        text = program.func.script(program.name)
     else:
         kernel = build(program.func, arguments.target)
         text = kernel.llvm_ir if arguments.what == "llvm" else kernel.asm

@@ -19,8 +19,21 @@ LAYOUT_FREE = "layout_free_buffers"
 """The attribute that lists the positions of constant weights among the parameters."""
 
 
+class Printed:
+    """What is read as script text: `script.printer`, a floor above, puts its `script` here."""
+
+    __slots__ = ()
+
+    def script(self, name: str | None = None) -> str:
+        """The text in the TensorIR dialect; `name` is what a function is called."""
+        return repr(self)
+
+    def __str__(self) -> str:
+        return self.script()
+
+
 @quick
-class PrimFunc:
+class PrimFunc(Printed):
     """A function on buffers and scalars.
 
     Attributes:
@@ -69,7 +82,7 @@ class PrimFunc:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IRModule(Mapping[str, PrimFunc]):
+class IRModule(Printed, Mapping[str, PrimFunc]):
     """Functions by name, in order."""
 
     functions: FrozenMap

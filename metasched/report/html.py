@@ -19,7 +19,6 @@ from metasched.report.svg import Axis, Point, Series, chart
 from metasched.report.tables import duration, ending
 from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
-from metasched.script.printer import script
 from metasched.target import Target
 from metasched.tune import EVENTS, replay
 
@@ -301,6 +300,6 @@ def _scheduled(c: Chapter) -> str:
     if not isinstance(func, PrimFunc):
         return "the workload is no single function"
     try:
-        return script(replay(c.path, func, target=c.trace.target_value).mod)
+        return replay(c.path, func, target=c.trace.target_value).mod.script()
     except MetaschedError as error:
         return f"the trace does not replay: {error}"

@@ -24,7 +24,6 @@ from metasched.schedule.legal import footprint, legal
 from metasched.schedule.primitives.decompose_padding import can_decompose_padding
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
-from metasched.script.printer import script
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -116,12 +115,11 @@ class Schedule:
 
     def script(self) -> str:
         """The module as script text."""
-        return script(self.mod)
+        return self.mod.script()
 
     def show(self) -> None:
         """Print the module and the trace."""
-        text = f"{script(self.mod)}\n{self.trace.as_python()}"
-        print(text)  # noqa: T201  showing is what the user asked for
+        print(f"{self.mod}\n{self.trace.as_python()}")  # noqa: T201  showing is what the user asked for
 
     def work_on(self, func_name: str) -> None:
         """Look up names in `func_name` from now on (not recorded: names are found by handle)."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Let, Var
-from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.func import IRModule, PrimFunc, Printed
 from metasched.ir.stmt import (
     Allocate,
     AssertStmt,
@@ -51,6 +51,9 @@ def script(node: Node, name: str | None = None) -> str:
         return printer.expr.text(node)
     printer.top(node, name)
     return printer.doc.render()
+
+
+Printed.script = script  # type: ignore[method-assign, assignment]
 
 
 def script_with_marks(node: Node, marks: Iterable[Stmt | Expr], context: int | None = None) -> str:

@@ -22,7 +22,6 @@ from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Candidate, Outcome, Runner
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
-from metasched.script.printer import script
 from metasched.search.observe import (
     ModelNews,
     Observer,
@@ -173,7 +172,7 @@ class TaskRun:
         self.runner, self.store, self.observer = runner, store, observer
         self.seed, self.budget, self.stop_gain = seed, budget, stop_gain
         self.phases, self.progress = Phases(), Progress()
-        self.workload, self.text = structural_hash(func), script(func)
+        self.workload, self.text = structural_hash(func), func.script()
         self.flops = flops(func)
         self.started = time.perf_counter()
         self.default_outcome: Outcome | None = None

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from metasched.ir.func import PrimFunc
 from metasched.schedule.rng import Rng
-from metasched.script.printer import script
 from metasched.search.run import TaskRun
 
 
@@ -93,7 +92,7 @@ class GradientScheduler:
 
 def structure(func: PrimFunc) -> str:
     """The script of a function without its numbers: equal for operators of different sizes."""
-    return re.sub(r"\b\d+\b", "#", script(func))
+    return re.sub(r"\b\d+\b", "#", func.script())
 
 
 def tune_all(

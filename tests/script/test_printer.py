@@ -206,3 +206,12 @@ def test_class_modules_read_like_text():
             A[0] = 1
 
     assert script(parse(script(Module))) == script(Module)
+
+
+def test_programs_are_printed_as_their_text():
+    """As in TVM: `print(func)`, `func.script()`; the fields stay what `repr` shows."""
+    mod = IRModule.of(matmul)
+    assert str(matmul) == matmul.script() == script(matmul)
+    assert matmul.script("product") == script(matmul, "product")
+    assert f"{mod}" == mod.script() == script(mod)
+    assert repr(matmul).startswith("PrimFunc(params=")
