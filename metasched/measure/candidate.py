@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from metasched.ir.func import IRModule
+from metasched.errors import MeasureError
+from metasched.ir.func import IRModule, PrimFunc
 
 
 class Status(enum.Enum):
@@ -45,6 +46,13 @@ class Candidate:
     def module(self) -> IRModule:
         """The scheduled program."""
         return self.source if isinstance(self.source, IRModule) else self.source()
+
+
+def single_function(module: Mapping[str, PrimFunc]) -> PrimFunc:
+    """The function of a candidate's module: "main", or the only one."""
+    if "main" not in module and len(module) != 1:
+        raise MeasureError(f"a candidate is one function, the module has {len(module)}")
+    return module["main"] if "main" in module else next(iter(module.values()))
 
 
 @dataclass(frozen=True, slots=True)

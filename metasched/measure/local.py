@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from metasched.analysis.flops import flops
@@ -17,7 +18,7 @@ from metasched.codegen.compile import Compiled
 from metasched.errors import MeasureError, StandInError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
+from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
 from metasched.measure.priority import FIRST, LAST, beside_timing
@@ -361,20 +362,24 @@ class LocalRunner:
         compiled: Compiled = reply.value
         return compiled
 
-    def _hand_over(self, program: Compiled, seconds: float) -> None:
-        """Make a program the anchor if it is much faster than that. What it took is read once more,
-        in turns with the present anchor: it was chosen for its reading, in which luck has a part,
-        and the luck of each anchor would be handed on to all times read after it."""
+    def _hand_over(self, program: Compiled, seconds: float, enter: Callable[[float], None]) -> None:
+        """Make a program the anchor if it is much faster than that, and enter what it took: read
+        once more, in turns with the present anchor. It was chosen for its reading, in which luck
+        has a part, and the luck of each anchor would be handed on to all times read after it."""
         if self.anchor is None:
             self.anchor = program, seconds
         present, usual = self.anchor
         if seconds * _HANDOVER >= usual:
+            enter(seconds)
             return
 
         def then(reply: Reply) -> None:
+            took = seconds
             if reply.kind == "value":
                 before, now = beside_each_other(reply.value)
-                self.anchor = program, usual * now / before
+                took = usual * now / before
+                self.anchor = program, took
+            enter(took)
 
         sample = 1e-3 * self.options.sample_ms
         rounds = max(5, min(24, int(_TURNS_TAKE / (max(usual, sample) + max(seconds, sample)))))
@@ -451,13 +456,18 @@ class _Batch:
                 self._built.appendleft((number, compiled, built, tries + 1))
                 return
             outcome, kept = outcome_of(reply, built), owner._kept
-            if outcome.ok:
-                kept[self._candidates[number].key] = outcome.median, compiled
+            if not outcome.ok:
+                self._end(number, outcome, feed=True)
+                return
+            kept[self._candidates[number].key] = outcome.median, compiled
             if len(kept) > _KEPT:
                 del kept[max(kept, key=lambda key: kept[key][0])]
-            if outcome.ok:
-                owner._hand_over(compiled, outcome.median)
-            self._end(number, outcome, feed=True)
+
+            def enter(seconds: float) -> None:
+                times = tuple(seconds / outcome.median * s for s in outcome.seconds)
+                self._end(number, replace(outcome, seconds=times), feed=True)
+
+            owner._hand_over(compiled, outcome.median, enter)
 
         task, fd = owner._tasks[False], owner._memory[False]
         owner._submit(owner._runner, then, owner._run_limit(), "trial", task, fd, compiled, plan)
@@ -471,15 +481,6 @@ class _Batch:
             self.feed()
         if self._on_outcome is not None:
             self._on_outcome(self._candidates[number], outcome)
-
-
-def single_function(module: Mapping[str, PrimFunc]) -> PrimFunc:
-    """The function of a candidate's module: "main", or the only one."""
-    if "main" in module:
-        return module["main"]
-    if len(module) != 1:
-        raise MeasureError(f"a candidate is one function, the module has {len(module)}")
-    return next(iter(module.values()))
 
 
 def outcome_of(reply: Reply, built: float) -> Outcome:

@@ -193,12 +193,14 @@ def test_the_anchor_changes_hands_to_what_is_clearly_faster_and_its_time_is_read
     monkeypatch.setattr(local, "beside_each_other", beside)
     monkeypatch.setattr(runner, "anchor", None)
     seconds = iter((1.0, 0.9, 0.5, 0.7))
-    taken = []
+    taken, entered = [], []
     for _ in range(4):
-        assert one(runner, scale()).ok and found[-1].ok
-        runner._settle(runner._runner)
+        outcome = one(runner, scale())
+        assert outcome.ok and found[-1].ok
+        entered.append(outcome.seconds)
         taken.append(runner.anchor[1])
     assert taken == [1.0, 1.0, 0.75, 0.75]  # 0.5 was luck: beside the anchor it takes 3/4 of it
+    assert entered == [(1.0,), (0.9,), (0.75,), (0.7,)]  # and that is what counts as its time
     assert [len(samples) for samples in turns] == [2] and min(map(len, turns[0])) >= 3
 
 
@@ -206,9 +208,11 @@ def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monke
     monkeypatch.setattr(runner, "anchor", None)
     assert one(runner, scale()).ok
     before = runner.anchor
-    runner._hand_over(runner._build_now(candidate(scale(extra=crash()))), before[1] / 2)
+    entered = []
+    program = runner._build_now(candidate(scale(extra=crash())))
+    runner._hand_over(program, before[1] / 2, entered.append)
     runner._settle(runner._runner)
-    assert runner.anchor is before and one(runner, scale()).ok
+    assert runner.anchor is before and entered == [before[1] / 2] and one(runner, scale()).ok
 
 
 def test_interleaving_and_verification(runner):
