@@ -15,6 +15,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ class TimingPlan:
         samples: how many at most. Many short ones say more than few long ones in the same time:
             what disturbs some of them leaves the median alone.
         budget_ms: total time of the samples, about; at least three are taken where one takes less
-            than three times that, and only the run that warms up counts from ten times on.
+            than three times that, and only the run that warms up counts from ten times on. What
+            would be the best by few samples takes as many again: luck has a part in being first.
         best: seconds of the best candidate so far, 0 for none yet.
         slower: one whose fastest sample is more than that many times slower than the best gets two
             fifths of the samples, at the square of it one; one that is slower at all, three.
@@ -413,8 +415,9 @@ def _samples(
     if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
         pace = lambda: 1.0  # noqa: E731
     count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
+    twice = min(plan.samples, 2 * count)
     samples = [] if begun or calls > 1 else [warm_up / pace()]
-    while len(samples) < count:
+    while len(samples) < count or (len(samples) < twice and median(samples) < plan.best):
         limit = plan.slower ** max(0.0, 3 - len(samples) * min(1.0, 5 / count)) * plan.best
         if samples and plan.best and min(samples) > limit:
             break

@@ -126,6 +126,8 @@ def test_how_many_samples_a_program_gets_says_its_time_and_how_far_it_is_behind(
     behind = (1.0, 1.02, 1.1, 1.3, 1.5, 2.0, 3.1)
     assert [count(2.5 * by, 2.5) for by in behind] == [9, 6, 5, 3, 2, 1, 1]
     assert [count(5.5 * by, 5.5) for by in behind[:5]] == [5, 3, 3, 2, 1]
+    # what would be the best is read twice as often before that is believed
+    assert [count(ms, 1.01 * ms) for ms in (2.5, 5.5, 20, 89, 91, 301)] == [9, 9, 6, 6, 2, 1]
 
 
 def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
