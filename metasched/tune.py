@@ -53,9 +53,10 @@ Source: TypeAlias = "PrimFunc | IRModule"
 MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
 STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 # How many programs are timed again at the end: so many, or one in so many trials where that is
-# more, that are at most so many times slower than the best.
+# more, chosen in a heat of twice as many, that are at most so many times slower than the best.
 _FINALISTS, _SHARE, _NEAR = 8, 8, 1.15
-_FINAL_SECONDS = 1 / 64  # for each trial; rounds of the final take about so long together
+_HEAT, _LAST = 4, 12  # rounds of the heat and of the final at least,
+_FINAL_SECONDS = 1 / 128  # and for each trial how long the rounds of either take together
 
 
 @dataclass(frozen=True)
@@ -425,10 +426,13 @@ def _final(
     """
     count, best = max(_FINALISTS, run.progress.trials // _SHARE), run.best_seconds
     ranking = run.population.measured[: 2 * count]
-    near = [one for one, s in ranking[:count] if s <= _NEAR * best]
+    near = [one for one, s in ranking if s <= _NEAR * best]
+    if len(near) > count:  # a few rounds say who takes part in the longer ones
+        heat = _times_in_turns(run, runner, near, _HEAT)
+        near = sorted(near, key=lambda one: heat.get(one.key, 0.0))[:count]
     if default_seconds is not None and all(one.key != run.default.key for one in near):
         near.append(run.default)
-    again = _times_in_turns(run, runner, near) if len(near) > 1 else {}
+    again = _times_in_turns(run, runner, near, _LAST) if len(near) > 1 else {}
     finalists = sorted(((one, again[one.key]) for one in near if again), key=lambda pair: pair[1])
     default_seconds = again.get(run.default.key, default_seconds)
     for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
@@ -441,11 +445,11 @@ def _final(
 
 
 def _times_in_turns(
-    run: TaskRun, runner: LocalRunner, programs: Sequence[Individual]
+    run: TaskRun, runner: LocalRunner, programs: Sequence[Individual], least: int
 ) -> dict[str, float]:
     """Seconds of programs by their keys, timed in turns; nothing where that fails."""
     took = len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
-    rounds = int(min(80, max(10, _FINAL_SECONDS * run.progress.trials / took)))
+    rounds = int(min(80, max(least, _FINAL_SECONDS * run.progress.trials / took)))
     try:
         turns = runner.interleave([one.candidate() for one in programs], rounds)
     except MeasureError as error:

@@ -336,7 +336,7 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
         options = SimpleNamespace(sample_ms=5.0)
 
         def interleave(self, candidates, rounds):
-            assert candidates == ["a", "b", "c", "default"] and rounds == 10
+            assert candidates == ["a", "b", "c", "default"] and rounds == 12
             return [(timed[c],) for c in candidates]
 
         def verify(self, candidate):
@@ -351,6 +351,33 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
         monkeypatch.setattr(Final, "wrong", set())
         monkeypatch.setattr(Final, "interleave", broken)
         assert _final(run, Final(), 9.0) == ((a, 1.0), 9.0)
+
+
+def test_twice_as_many_take_part_in_a_heat_before_the_final():
+    """By its first reading the fastest is last but one of ten; the slowest two do not go on."""
+    names = [f"p{n}" for n in range(10)]
+    programs = [SimpleNamespace(key=name, candidate=partial(str, name)) for name in names]
+    run = SimpleNamespace(
+        name="f", default=SimpleNamespace(key="default", candidate=partial(str, "default")),
+        population=SimpleNamespace(measured=[(p, 1 + n / 100) for n, p in enumerate(programs)]),
+        best_seconds=1.0, progress=SimpleNamespace(trials=64),
+    )  # fmt: skip
+    asked = []
+
+    def interleave(candidates, rounds):
+        asked.append((candidates, rounds))
+        slow = {"p0": 1.3, "p3": 1.4, "p8": 0.9, "default": 5.0}
+        return [(slow.get(name, 1.2),) for name in candidates]
+
+    right = Outcome(Status.OK)
+    final = SimpleNamespace(
+        options=SimpleNamespace(sample_ms=5.0), interleave=interleave, verify=lambda _: right
+    )
+    assert _final(run, final, 5.0) == ((programs[8], 0.9), 5.0)
+    assert asked == [
+        (names, 4),
+        (["p8", "p1", "p2", "p4", "p5", "p6", "p7", "p9", "default"], 12),
+    ]
 
 
 def broken(*_):
