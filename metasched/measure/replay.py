@@ -107,12 +107,9 @@ class RecordingRunner:
 
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
     """An outcome as JSON data, empty fields left out."""
-    data: dict[str, Any] = {"status": outcome.status.value}
-    for name in ("seconds", "message", "build_seconds", "run_seconds", "check_seconds", "check"):
-        value = getattr(outcome, name)
-        if value:
-            data[name] = list(value) if name == "seconds" else value
-    return data
+    names = ("seconds", "message", "build_seconds", "run_seconds", "check_seconds", "check")
+    told = {name: value for name in names if (value := getattr(outcome, name))}
+    return {"status": outcome.status.value, **told}
 
 
 def outcome_from(data: Mapping[str, Any]) -> Outcome:

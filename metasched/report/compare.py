@@ -29,15 +29,9 @@ def peers_of(text: str) -> list[str]:
 
 def usable(names: Sequence[str], tvm: Times | None) -> tuple[list[str], list[str]]:
     """The peers that can be asked here, and a note for each that cannot."""
-    there: list[str] = []
-    notes: list[str] = []
-    for name in names:
-        missing = what_is_missing(name) if name != TVM else _no_tvm(tvm)
-        if missing:
-            notes.append(f"{name} is left out: {missing}")
-        else:
-            there.append(name)
-    return there, notes
+    missing = {n: what_is_missing(n) if n != TVM else _no_tvm(tvm) for n in names}
+    there = [name for name in names if not missing[name]]
+    return there, [f"{name} is left out: {why}" for name, why in missing.items() if why]
 
 
 def _no_tvm(tvm: Times | None) -> str:

@@ -77,8 +77,7 @@ class _Child:
             self._told.seek(0)
             told = self._told.read().decode(errors="replace").strip()
             raise MeasureError(f"{self.name} failed on {self.op}: {told[-300:]}")
-        found: dict[str, float] = json.loads(line)
-        return found
+        return dict(json.loads(line))
 
     def burst(self, seconds: float, timeout: float) -> float:
         """Median seconds of a call."""

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,12 @@ class History:
 
     def agreement(self) -> float | None:
         """Share of pairs, within a round, that the model put in the order the clock did."""
-        right = total = 0
         told = [(t.round, t.predicted, t.seconds) for t in self.trials if t.ok]
         scored = [(r, score, seconds) for r, score, seconds in told if score is not None]
-        for n, (round_a, score_a, seconds_a) in enumerate(scored):
-            for round_b, score_b, seconds_b in scored[n + 1 :]:
-                if round_a == round_b and score_a != score_b and seconds_a != seconds_b:
-                    total += 1
-                    right += (score_a > score_b) == (seconds_a < seconds_b)
-        return right / total if total else None
+        pairs = [(a, b) for a, b in combinations(scored, 2) if a[0] == b[0]]
+        pairs = [(a, b) for a, b in pairs if a[1] != b[1] and a[2] != b[2]]
+        right = sum((a[1] > b[1]) == (a[2] < b[2]) for a, b in pairs)
+        return right / len(pairs) if pairs else None
 
     def enter(self, kind: str, event: Mapping[str, Any]) -> None:
         """Take in one event of this workload."""

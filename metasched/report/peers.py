@@ -25,13 +25,13 @@ from metasched.measure.priority import FIRST, prioritise
 from metasched.report.torch_ops import torch_call
 from metasched.runtime.build import build
 from metasched.runtime.packing import aligned_empty
-from metasched.runtime.timing import Timing
 from metasched.tune import replay
 
 OURS = "metasched"
 PEERS = ("numpy", "torch", "torch-compiled")
 Burst = Callable[[float], float]
 _SAMPLE = 0.002  # seconds: a sample makes as many calls as fill it
+_LEAST, _LONG = 5, 0.2  # samples of a burst at least, of calls that take less than so many seconds
 
 
 def what_is_missing(peer: str) -> str:
@@ -52,7 +52,7 @@ def called(call: Callable[[], Any]) -> Burst:
         inner = max(1, int(_SAMPLE / once))
         samples: list[float] = []
         end = time.perf_counter() + budget
-        while not samples or time.perf_counter() < end:
+        while len(samples) < (_LEAST if once < _LONG else 1) or time.perf_counter() < end:
             start = time.perf_counter()
             for _ in range(inner):
                 call()
@@ -94,9 +94,8 @@ def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
 
     def burst(budget: float) -> float:
         once = kernel.time(*arrays, repeats=2, min_repeat_ms=_SAMPLE * 1e3).median
-        repeats = max(1, int(budget / max(once, _SAMPLE)))
-        timing: Timing = kernel.time(*arrays, repeats=repeats, min_repeat_ms=_SAMPLE * 1e3)
-        return timing.median
+        repeats = max(_LEAST if once < _LONG else 1, int(budget / max(once, _SAMPLE)))
+        return float(kernel.time(*arrays, repeats=repeats, min_repeat_ms=_SAMPLE * 1e3).median)
 
     return burst
 
