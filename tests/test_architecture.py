@@ -67,7 +67,7 @@ FLOORS: list[tuple[str, str]] = [
         "measure",
         "candidate priority worker process data arena padding jobs settings local replay cluster",
     ),
-    ("cost", "motion passing summary reach machine features quality prior model lightgbm"),
+    ("cost", "motion passing summary reach machine features quality prior ridge model lightgbm"),
     ("database", "record store lookup"),
     (
         "search",

@@ -28,8 +28,6 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 ENUMERATED = 30_000
 # Spaces of at most so many decision vectors are listed whole, once, instead of drawn from.
 WHOLE = 1 << 20
-_RIDGE = 1e-2
-_LEAST_ROWS = 24  # fitted rows below which a fit says nothing
 
 _UFUNCS: dict[type[Expr], Callable[..., Any]] = {
     e.Add: np.add, e.Sub: np.subtract, e.Mul: np.multiply, e.FloorDiv: np.floor_divide,
@@ -164,37 +162,3 @@ def _listed(entry: Entry, rng: Rng) -> Sequence[Any]:
     """All decisions of a step, or many random ones of a domain too large to list."""
     every = domains.enumerated(entry.domain, ENUMERATED)
     return every or [domains.draw(entry.domain, rng) for _ in range(2048)]
-
-
-class Surrogate:
-    """Ridge regression on logarithms, their squares and products: scores from numbers alone."""
-
-    def __init__(self) -> None:
-        self._weights: Array | None = None
-        self._scale: tuple[Array, Array] | None = None
-
-    def fit(self, numbers: Array, scores: Array) -> bool:
-        """Fit rows of numbers to scores (higher is better); False when there is too little."""
-        if len(numbers) < _LEAST_ROWS or float(np.ptp(scores)) == 0.0:
-            self._weights = None
-            return False
-        design = self._design(numbers, fitting=True)
-        centred = (scores - scores.mean()) / scores.std()
-        gram = design.T @ design + _RIDGE * len(design) * np.eye(design.shape[1])
-        self._weights = np.linalg.solve(gram, design.T @ centred)
-        return True
-
-    def predict(self, numbers: Array) -> Array | None:
-        """Scores of rows, None when nothing was fitted."""
-        if self._weights is None:
-            return None
-        return self._design(numbers, fitting=False) @ self._weights
-
-    def _design(self, numbers: Array, *, fitting: bool) -> Array:
-        logs = np.log2(1.0 + np.maximum(numbers, 0))
-        if fitting or self._scale is None:
-            self._scale = (logs.mean(axis=0), logs.std(axis=0) + 1e-6)
-        x = (logs - self._scale[0]) / self._scale[1]
-        upper = np.triu_indices(x.shape[1])
-        products = x[:, upper[0]] * x[:, upper[1]]
-        return np.concatenate([np.ones((len(x), 1)), x, products], axis=1)

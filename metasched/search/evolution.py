@@ -15,17 +15,20 @@ from typing import Any
 
 import numpy as np
 
+from metasched.cost.ridge import Ridge
 from metasched.mutate.base import mutate
 from metasched.mutate.crossover import crossover
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.trace import Trace
-from metasched.search.draft import Array, Draft, Rows, Surrogate
+from metasched.search.draft import Array, Draft, Rows
 from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
 _TRIES = 4  # further mutations where a child was replayed before
-_REMEMBERED = 512  # replayed programs of a space that its surrogate is fitted to
+# Replayed programs of a space that its surrogate is fitted to, at least and at most, and the
+# penalty of its weights.
+_LEAST_ROWS, _REMEMBERED, _RIDGE = 24, 512, 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +157,12 @@ class EvolutionarySearch:
         """Scores of drafts from a quadratic fitted to the model's scores of what was replayed."""
         known = list(self._known.get(space, {}).values())[-_REMEMBERED:]
         fitted = [(one, row) for one in known if (row := draft.row_of(one.trace)) is not None]
-        if not fitted:
+        if len(fitted) < _LEAST_ROWS:
             return None
-        model = Surrogate()
-        scores = self.task.model.predict(np.stack([one.vector for one, _ in fitted]))
-        if not model.fit(np.stack([row for _, row in fitted]), np.asarray(scores)):
-            return None
-        return model.predict(rows.numbers)
+        scores = np.asarray(self.task.model.predict(np.stack([one.vector for one, _ in fitted])))
+        numbers = _logarithms(np.stack([row for _, row in fitted]))
+        quadratic = Ridge(numbers, scores - scores.mean(), _RIDGE, products=True)
+        return quadratic.predict(_logarithms(rows.numbers))
 
     def _children(
         self, pool: dict[str, Individual], count: int, generation: int, rng: Rng
@@ -232,6 +234,11 @@ class EvolutionarySearch:
         chosen = ranked[: count - bold]
         rest = ranked[count - bold :]
         return chosen + [rest[i] for i in rng.sample(len(rest), bold)]
+
+
+def _logarithms(numbers: Array) -> Array:
+    """Of decisions; negative ones, which are names of places, count as none."""
+    return np.log2(1.0 + np.maximum(numbers, 0))
 
 
 STRATEGIES.register("evolutionary", EvolutionarySearch)

@@ -181,3 +181,16 @@ def test_random_model(tmp_path):
     np.testing.assert_array_equal(a.predict([0] * 5), b.predict([0] * 5))
     a.save(tmp_path / "x")
     a.load(tmp_path / "x")
+
+
+def test_a_line_leads_on_where_trees_have_seen_nothing(data):
+    """Of what lies beyond all measured programs the one farthest that way is expected fastest."""
+    X = np.repeat(data[0][:1], 48, axis=0)
+    X[:, 3] = np.linspace(0.0, 1.0, len(X))
+    model = LightGBMModel(0)
+    model.update("t", X, np.exp(-X[:, 3]))
+    beyond = X[:5].copy()
+    beyond[:, 3] = [1.6, 1.2, 1.1, 1.4, 1.3]
+    np.testing.assert_array_equal(rank(model.predict(beyond)), rank(beyond[:, 3]))
+    members = np.stack([b.predict(beyond, num_threads=1) for b in model._boosters])
+    assert np.ptp(members, axis=1).max() == 0.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metasched.schedule.numbers import number_of
-from metasched.search.draft import Draft, Rows, Surrogate
+from metasched.search.draft import Draft
 from metasched.search.population import Workshop
 from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
@@ -69,28 +69,3 @@ def test_a_trace_of_another_space_has_no_row(workshop):
     other = workshop.fresh(1, 3).trace
     assert second.row_of(other) is not None
     assert len(first.steps) == len(second.steps) or first.row_of(other) is None
-
-
-def test_the_surrogate_ranks_what_a_quadratic_can_express(draft):
-    _, table = draft
-    rng = np.random.default_rng(2)
-    rows = table.draw(3000, rng)
-    some = rng.permutation(len(rows))[:3000]
-    rows = Rows(rows.picks[some], rows.numbers[some])
-    logs = np.log2(1.0 + rows.numbers)
-    truth = -((logs[:, 1] - 2) ** 2) - 0.5 * (logs[:, -1] - 3) ** 2
-    model = Surrogate()
-    half = len(rows) // 2
-    assert model.fit(rows.numbers[:half], truth[:half])
-    guess = model.predict(rows.numbers[half:])
-    agree = np.corrcoef(guess, truth[half:])[0, 1]
-    assert agree > 0.95
-
-
-def test_too_few_rows_or_equal_scores_fit_nothing(draft):
-    _, table = draft
-    rows = table.draw(200, np.random.default_rng(3))
-    model = Surrogate()
-    assert not model.fit(rows.numbers[:5], np.arange(5.0))
-    assert not model.fit(rows.numbers, np.zeros(len(rows)))
-    assert model.predict(rows.numbers) is None

@@ -1,0 +1,50 @@
+"""Ridge regression: a line goes on beyond its data, a quadratic finds a summit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from metasched.cost.ridge import Ridge
+
+RNG = np.random.default_rng(2)
+
+
+def test_a_line_goes_on_beyond_what_it_was_fitted_to():
+    known, beyond = RNG.uniform(0, 4, (40, 3)), RNG.uniform(4, 6, (40, 3))
+    slope = np.array([1.0, -2.0, 0.5])
+    line = Ridge(known, known @ slope, 0.01)
+    assert np.corrcoef(line.predict(beyond), beyond @ slope)[0, 1] > 0.99
+
+
+def test_a_quadratic_ranks_what_lies_around_a_summit():
+    rows = RNG.uniform(0, 6, (300, 5))
+    truth = -((rows[:, 1] - 2) ** 2) - 0.5 * (rows[:, 4] - 3) ** 2 - rows[:, 1] * rows[:, 2]
+    shares = [
+        np.corrcoef(
+            Ridge(rows[:150], truth[:150], 0.01, products=products).predict(rows[150:]),
+            truth[150:],
+        )[0, 1]
+        for products in (False, True)
+    ]
+    assert shares[0] < 0.95 < 0.99 < shares[1]
+
+
+def test_a_column_that_was_always_the_same_says_nothing():
+    rows = RNG.random((30, 2))
+    rows[:, 1] = 7.0
+    line = Ridge(rows, rows[:, 0], 0.01)
+    other = rows.copy()
+    other[:, 1] = -1e6
+    np.testing.assert_array_equal(line.predict(rows), line.predict(other))
+
+
+def test_equal_targets_say_nothing():
+    rows = RNG.random((30, 2))
+    assert not Ridge(rows, np.zeros(30), 0.5).predict(rows).any()
+
+
+def test_what_lies_far_out_does_not_count_without_end():
+    rows = RNG.random((30, 2))
+    line = Ridge(rows, rows[:, 0], 0.01)
+    far, farther = (line.predict(np.full((1, 2), v)) for v in (1e3, 1e6))
+    np.testing.assert_array_equal(far, farther)
