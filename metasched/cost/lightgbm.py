@@ -224,6 +224,20 @@ def speeds(times: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([s - s.mean() for s in found])
 
 
+class Regression:
+    """Half of a line, and trees for what it leaves: how decisions look to a model of programs."""
+
+    def __init__(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        self._line = Ridge(rows, targets / 2, _RIDGE / 5)
+        data = lightgbm.Dataset(rows, targets - self._line.predict(rows), params=dict(_DATA))
+        settings = {**_DATA, **_TRAIN, "objective": "regression", "feature_fraction": 1.0}
+        self._trees = lightgbm.train(settings, data, 40)
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        """The number that each row should have."""
+        return self._line.predict(rows) + self._trees.predict(rows, num_threads=1)
+
+
 def boosted(
     rows: np.ndarray,
     times: Sequence[np.ndarray],

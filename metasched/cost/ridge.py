@@ -9,31 +9,27 @@ _SAME = 1e-9  # a deviation that is none
 
 
 class Ridge:
-    """A line, or a quadratic, through rows of numbers (Hoerl and Kennard).
+    """A line through rows of numbers (Hoerl and Kennard).
 
     Args:
         rows: what is known of each point.
         targets: a number for each row.
         weight: the penalty of a coefficient, as a share of the number of rows.
-        products: take squares and products of the columns as well.
     """
 
-    def __init__(
-        self, rows: np.ndarray, targets: np.ndarray, weight: float, *, products: bool = False
-    ) -> None:
+    def __init__(self, rows: np.ndarray, targets: np.ndarray, weight: float) -> None:
         spread = rows.std(axis=0, dtype=np.float64)
         self._mean = rows.mean(axis=0, dtype=np.float64)
         self._scale = np.where(spread > _SAME, spread, np.inf)
-        self._products = products
-        x = self._design(rows)
+        x = self._standard(rows)
         gram = x.T @ x + weight * len(x) * np.eye(x.shape[1])
         self._weights = np.linalg.solve(gram, x.T @ targets)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
-        """The number that each row should have; a column that was always the same says nothing."""
-        return self._design(rows) @ self._weights
+        """What each row should have beside the mean of the targets; a column that was always the
+        same says nothing."""
+        return self._standard(rows) @ self._weights
 
-    def _design(self, rows: np.ndarray) -> np.ndarray:
-        x = np.clip((rows - self._mean) / self._scale, -_BEYOND, _BEYOND)
-        one, two = np.triu_indices(x.shape[1] if self._products else 0)
-        return np.concatenate([np.ones((len(x), 1)), x, x[:, one] * x[:, two]], axis=1)
+    def _standard(self, rows: np.ndarray) -> np.ndarray:
+        x: np.ndarray = np.clip((rows - self._mean) / self._scale, -_BEYOND, _BEYOND)
+        return x

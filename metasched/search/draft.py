@@ -2,8 +2,8 @@
 
 A design space is seen as a table: one column for each sampled number, one row for each candidate.
 Domains are enumerated once and drawn by index, constraints are evaluated on whole columns, and a
-quadratic in the logarithms of the numbers, fitted by ridge regression to the cost model's scores
-of the programs replayed so far, orders the rows. So exact replay is spent on the promising few.
+regression on the logarithms of the numbers, fitted to the cost model's scores of the programs
+replayed so far, orders the rows. So exact replay is spent on the promising few.
 """
 
 from __future__ import annotations

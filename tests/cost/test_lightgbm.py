@@ -9,7 +9,7 @@ from cost.tiled import sample
 from metasched.cost import COST_MODELS
 from metasched.cost import lightgbm as module
 from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
-from metasched.cost.lightgbm import LEVELS, LightGBMModel, quantile_labels
+from metasched.cost.lightgbm import LEVELS, LightGBMModel, Regression, quantile_labels
 from metasched.cost.model import RandomModel
 from metasched.errors import DatabaseError
 from metasched.target import Target
@@ -194,3 +194,13 @@ def test_a_line_leads_on_where_trees_have_seen_nothing(data):
     np.testing.assert_array_equal(rank(model.predict(beyond)), rank(beyond[:, 3]))
     members = np.stack([b.predict(beyond, num_threads=1) for b in model._boosters])
     assert np.ptp(members, axis=1).max() == 0.0
+
+
+def test_a_regression_finds_a_summit_and_invents_none_far_out():
+    rng = np.random.default_rng(2)
+    rows = rng.uniform(0, 6, (300, 5))
+    truth = -((rows[:, 1] - 2) ** 2) - 0.5 * (rows[:, 4] - 3) ** 2
+    model = Regression(rows[:150], truth[:150])
+    assert np.corrcoef(model.predict(rows[150:]), truth[150:])[0, 1] > 0.95
+    far = rng.uniform(-20, 26, (300, 5))
+    assert model.predict(far).max() < truth.max() + 2.0
