@@ -99,9 +99,7 @@ def _bind_arguments(compiler: LaneCompiler, func: PrimFunc, args: Sequence[Any],
     """Put arguments into the environment, bind the symbolic extents, compile the body."""
     scalars = [(p, a) for p, a in zip(func.params, args, strict=True) if isinstance(p, Var)]
     arrays = [(p, a) for p, a in zip(func.params, args, strict=True) if isinstance(p, Buffer)]
-    todo: list[tuple[Any, ...]] = []
-    for var, value in scalars:
-        todo.append((compiler.slot(var), _scalar(var, value)))
+    todo: list[tuple[Any, ...]] = [(compiler.slot(v), _scalar(v, x)) for v, x in scalars]
     checked = [(b, _array(b, a)) for b, a in arrays]
     binders = []
     for plain in (True, False):  # variables that are an extent first: others may be built on them

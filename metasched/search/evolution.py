@@ -117,17 +117,16 @@ class EvolutionarySearch:
                 pool.setdefault(one.key, one)
 
     def _drafted(self, count: int, *, best: bool) -> Iterator[Request]:
-        """Replays of drafts: the best by the surrogate, or as they come."""
+        """Replays of drafts: the best by the surrogate, or any. Where too few were replayed to fit
+        it to, the best are any too: rows that stand together in a table are much alike."""
         open_spaces = [(n, draft) for n, draft in enumerate(self._tables()) if draft is not None]
         for space, draft in open_spaces:
             seed = derive_seed(self.task.seed, self.round, space, best)
             rows = draft.draw(self.options.drafts // len(open_spaces), np.random.default_rng(seed))
-            order: Array = np.arange(len(rows))
-            if best:
-                scores = self._surrogate(space, draft, rows)
-                order = np.argsort(-scores, kind="stable") if scores is not None else order
-            else:
-                np.random.default_rng(seed + 1).shuffle(order)
+            scores = self._surrogate(space, draft, rows) if best else None
+            order: Array = np.random.default_rng(seed + 1).permutation(len(rows))
+            if scores is not None:
+                order = np.argsort(-scores, kind="stable")
             share = count // len(open_spaces) + (space < count % len(open_spaces))
             for position in order:
                 if share <= 0:

@@ -21,6 +21,19 @@ class Ranks:
         return np.asarray(vectors)[:, 0]
 
 
+def test_drafts_that_nothing_is_known_of_are_not_the_first_of_their_table():
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    search = EvolutionarySearch(SearchTask("task", shop, Population(), Ranks(), 0))
+    spaces = [n for n, draft in enumerate(search._tables()) if draft is not None]
+    asked = list(search._drafted(8 * len(spaces), best=True))
+    for space in spaces:
+        draft = search._tables()[space]
+        rows = draft.draw(20_000, np.random.default_rng(0))
+        first = {draft.decoded(rows, n).decisions() for n in range(8)}
+        drafted = {r.trace.decisions() for r in asked if r.space == space}
+        assert len(drafted) == 8 and len(drafted & first) < 4
+
+
 def test_neighbours_that_were_replayed_make_room_for_others():
     shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
