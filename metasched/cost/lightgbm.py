@@ -209,19 +209,20 @@ class LightGBMModel:
         queries = self._queries()
         rows = np.concatenate([self._rows[n] for query in queries for n in query])
         times = [np.concatenate([self._seconds[n] for n in query]) for query in queries]
-        fast = speeds(times)
-        self._line = Ridge(rows, fast * (_STEEP / fast.std()), _RIDGE)
+        if not self._prior:
+            self._line = Ridge(rows, _speeds(times), _RIDGE)
         start = self._start(rows).mean(axis=0)
         seeds = [self.seed * 1009 + member + 1 for member in range(self.members)]
         self._boosters = boosted(rows, times, _TRAIN, self.iterations, seeds, start)
         self._fitted = self.size
 
 
-def speeds(times: Sequence[np.ndarray]) -> np.ndarray:
-    """How fast programs are, from 0 to 1 for the fastest of each task, about the mean of the task;
-    of all tasks, one after another."""
-    found = [(1.0 / s) / max(1.0 / s.min(), 1e-12) for s in times]
-    return np.concatenate([s - s.mean() for s in found])
+def _speeds(times: Sequence[np.ndarray]) -> np.ndarray:
+    """How fast programs are beside the fastest of their task, about the task's mean, in the size
+    that the line's scores shall have; of all tasks, one after another."""
+    shares = [(1.0 / s) / max(1.0 / s.min(), 1e-12) for s in times]
+    joined = np.concatenate([s - s.mean() for s in shares])
+    return joined * (_STEEP / float(joined.std()))
 
 
 class Regression:
