@@ -53,8 +53,9 @@ Source: TypeAlias = "PrimFunc | IRModule"
 MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
 STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 # How many programs are timed again at the end: so many, or one in so many trials where that is
-# more, chosen in a heat of twice as many, that are at most so many times slower than the best.
-_FINALISTS, _SHARE, _NEAR = 8, 8, 1.15
+# more, chosen in a heat of twice as many, that are at most so many times slower than the best; the
+# first few anyhow, for a best time that was read far too low would leave nobody to compare it with.
+_FINALISTS, _SHARE, _NEAR, _ANYHOW = 8, 8, 1.15, 4
 _HEAT, _LAST = 4, 12  # rounds of the heat and of the final at least,
 _FINAL_SECONDS = 1 / 128  # and for each trial how long the rounds of either take together
 
@@ -426,7 +427,7 @@ def _final(
     """
     count, best = max(_FINALISTS, run.progress.trials // _SHARE), run.best_seconds
     ranking = run.population.measured[: 2 * count]
-    near = [one for one, s in ranking if s <= _NEAR * best]
+    near = [one for n, (one, s) in enumerate(ranking) if n < _ANYHOW or s <= _NEAR * best]
     if len(near) > count:  # a few rounds say who takes part in the longer ones
         heat = _times_in_turns(run, runner, near, _HEAT)
         near = sorted(near, key=lambda one: heat.get(one.key, 0.0))[:count]

@@ -320,23 +320,23 @@ def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
 
 
 def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypatch):
-    a, b, c, far, default = (
+    a, b, c, d, far, default = (
         SimpleNamespace(key=name, candidate=partial(str, name))
-        for name in ("a", "b", "c", "far", "default")
+        for name in ("a", "b", "c", "d", "far", "default")
     )
-    ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (far, 2.0), (default, 9.0)]
+    ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (d, 1.3), (far, 2.0), (default, 9.0)]
     run = SimpleNamespace(
         name="f", default=default, population=SimpleNamespace(measured=ranking),
         best_seconds=1.0, progress=SimpleNamespace(trials=64),
     )  # fmt: skip
-    timed = {"a": 1.2, "b": 1.0, "c": 1.1, "default": 8.0}
+    timed = {"a": 1.2, "b": 1.0, "c": 1.1, "d": 1.3, "default": 8.0}
 
     class Final:
         wrong: ClassVar = {"b"}
         options = SimpleNamespace(sample_ms=5.0)
 
         def interleave(self, candidates, rounds):
-            assert candidates == ["a", "b", "c", "default"] and rounds == 12
+            assert candidates == ["a", "b", "c", "d", "default"] and rounds == 12
             return [(timed[c],) for c in candidates]
 
         def verify(self, candidate):
@@ -344,13 +344,29 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
 
     with pytest.warns(UserWarning, match="f: a fast candidate was refused at last: wrong_result"):
         assert _final(run, Final(), 9.0) == ((c, 1.1), 8.0)
-    monkeypatch.setattr(Final, "wrong", {"b", "c", "a", "default"})
+    monkeypatch.setattr(Final, "wrong", {"b", "c", "a", "d", "default"})
     with pytest.warns(UserWarning, match="refused"):
         assert _final(run, Final(), 9.0) == ((far, 2.0), 8.0)
     with pytest.warns(UserWarning, match="f: the winner was not timed again .*: no time"):
         monkeypatch.setattr(Final, "wrong", set())
         monkeypatch.setattr(Final, "interleave", broken)
         assert _final(run, Final(), 9.0) == ((a, 1.0), 9.0)
+
+
+def test_a_best_time_that_was_read_far_too_low_does_not_win_without_a_final():
+    names = ["stray", "p1", "p2", "p3", "p4"]
+    programs = [SimpleNamespace(key=name, candidate=partial(str, name)) for name in names]
+    measured = list(zip(programs, [0.3, 1.0, 1.1, 1.2, 3.0], strict=True))
+    run = SimpleNamespace(
+        name="f", default=programs[4], population=SimpleNamespace(measured=measured),
+        best_seconds=0.3, progress=SimpleNamespace(trials=64),
+    )  # fmt: skip
+    times = {"stray": 1.4, "p1": 1.1, "p2": 1.0, "p3": 1.2, "p4": 3.0}
+    final = SimpleNamespace(
+        options=SimpleNamespace(sample_ms=5.0), verify=lambda _: Outcome(Status.OK),
+        interleave=lambda candidates, rounds: [(times[name],) for name in candidates],
+    )  # fmt: skip
+    assert _final(run, final, 3.0) == ((programs[2], 1.0), 3.0)
 
 
 def test_twice_as_many_take_part_in_a_heat_before_the_final():
