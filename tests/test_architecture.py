@@ -33,7 +33,7 @@ FLOORS: list[tuple[str, str]] = [
     ),
     (
         "arith",
-        "bounds linear modular rules atoms prove conditions analyzer text iterform itercheck "
+        "bounds linear modular rules atoms prove conditions analyzer iterform itercheck "
         "itermap subspace intset regions indexmap",
     ),
     (

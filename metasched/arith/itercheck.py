@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.arith.iterform import Group, IterMark, IterSplit, IterSum, NotAffine, Reader, Size
-from metasched.arith.text import text
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, Var
 
 
@@ -71,13 +71,13 @@ def _check_mark(
         if found is None and not bijective:
             found = next((s for s in left if reader.divides(expected, s.lower)), None)
         if found is None:
-            shown = ", ".join(text(e) for e in exprs)
+            shown = ", ".join(show_expr(e) for e in exprs)
             raise NotAffine(f"the parts of {_name(mark)} in ({shown}) overlap or leave gaps")
         left.remove(found)
         expected = reader.times(found.lower, found.extent)
     exact = reader.same(expected, mark.extent)
     if not exact and (bijective or not reader.at_most(expected, mark.extent)):
-        shown = ", ".join(text(e) for e in exprs)
+        shown = ", ".join(show_expr(e) for e in exprs)
         raise NotAffine(f"({shown}) do not split {_name(mark)} evenly")
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.linear import Linear, add_term, emit, factors, multiply, product, without
-from metasched.arith.text import text
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import Add, Expr, FloorDiv, FloorMod, IntImm, Mul, Sub, Var
 from metasched.ir.visit import free_vars
@@ -182,17 +182,17 @@ class Reader:
                 splits, base = self.read_linear(Linear({running[0]: 1}, 0))
                 if scale is not None and not base.terms and base.const == 0:
                     return [s._replace(scale=self.times(s.scale, scale)) for s in splits]
-            raise NotAffine(f"{text(atom)} is a product of iterators")
+            raise NotAffine(f"{show_expr(atom)} is a product of iterators")
         if not isinstance(atom, (FloorDiv, FloorMod)):
-            raise NotAffine(f"{text(atom)} is not affine in the iterators")
+            raise NotAffine(f"{show_expr(atom)} is not affine in the iterators")
         if not free_vars(atom.b).isdisjoint(self.iters):
-            raise NotAffine(f"{text(atom)} divides by an iterator")
+            raise NotAffine(f"{show_expr(atom)} divides by an iterator")
         d: Size = atom.b.value if type(atom.b) is IntImm else atom.b
         splits, base = self.read(atom.a)
         split, offset = self.fuse(splits, atom.a)
         base = base.plus(offset)
         if base.terms or base.const:
-            raise NotAffine(f"{text(atom)} divides an iterator that does not start at zero")
+            raise NotAffine(f"{show_expr(atom)} divides an iterator that does not start at zero")
         if split is None:
             return []
         return [self._quotient(split, d) if type(atom) is FloorDiv else self._rest(split, d)]
@@ -264,10 +264,10 @@ class Reader:
         """
         start = self._smallest(left)
         if start is None:
-            raise NotAffine(f"{text(whole)} mixes iterators whose strides are not ordered")
+            raise NotAffine(f"{show_expr(whole)} mixes iterators whose strides are not ordered")
         expected: Size = start.scale
         if isinstance(expected, int) and expected < 0:
-            raise NotAffine(f"{text(whole)} runs backwards")
+            raise NotAffine(f"{show_expr(whole)} runs backwards")
         relative: Size = 1
         order: list[IterSplit] = []
         offset = Linear({}, 0)
@@ -281,7 +281,7 @@ class Reader:
                 found = next((s for s in left if self.same(s.scale, expected)), None)
                 if found is None:
                     raise NotAffine(
-                        f"{text(whole)}: no iterator has the stride {text(expected)} "
+                        f"{show_expr(whole)}: no iterator has the stride {show_expr(expected)} "
                         "that the ones below it fill"
                     )
                 left = [s for s in left if s is not found]

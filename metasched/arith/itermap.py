@@ -23,8 +23,8 @@ from metasched.arith.iterform import (
     size_expr,
 )
 from metasched.arith.linear import Linear, emit
-from metasched.arith.text import text
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import (
     EQ,
@@ -147,7 +147,7 @@ def _detect(
             base = base.plus(offset)
         lowest = emit(base, expr.dtype)
         if lowest is None:
-            raise NotAffine(f"{text(expr)} has a base too large for {expr.dtype}")
+            raise NotAffine(f"{show_expr(expr)} has a base too large for {expr.dtype}")
         sums.append(IterSum(tuple(splits), lowest))
     if level != "none":
         check(reader, exprs, sums, level == "bijective")
@@ -206,10 +206,10 @@ def narrowed_ranges(ranges: Mapping[Var, Range], condition: Expr) -> Mapping[Var
 def _gaps(reader: Reader, cond: Expr) -> list[Linear]:
     """`cond` as linear forms that are >= 0."""
     if not isinstance(cond, Compare) or isinstance(cond, NE) or not cond.a.dtype.is_int:
-        raise NotAffine(f"the predicate {text(cond)} is no bound on iterators")
+        raise NotAffine(f"the predicate {show_expr(cond)} is no bound on iterators")
     a, b = reader.an.exact(cond.a), reader.an.exact(cond.b)
     if a is None or b is None:
-        raise NotAffine(f"the predicate {text(cond)} is no bound on iterators")
+        raise NotAffine(f"the predicate {show_expr(cond)} is no bound on iterators")
     gap = reader.an.normal(b.plus(a, -1), INT64)
     if isinstance(cond, LT):
         return [gap.shifted(-1)]
@@ -272,11 +272,13 @@ def _limit(reader: Reader, gap: Linear, condition: Expr) -> None:
         scale, order, _ = reader.order(splits, condition)
         reader.groups = groups
     except NotAffine:
-        raise NotAffine(f"the predicate {text(condition)} is no bound on fused iterators") from None
+        raise NotAffine(
+            f"the predicate {show_expr(condition)} is no bound on fused iterators"
+        ) from None
     group = _group_for(reader, order)
     if scale != 1:
         if base.terms or not isinstance(scale, int):
-            raise NotAffine(f"the predicate {text(condition)} is no bound on fused iterators")
+            raise NotAffine(f"the predicate {show_expr(condition)} is no bound on fused iterators")
         base = Linear({}, base.const // scale)
     if positive:  # sum + base >= 0
         group.low = _max_size(reader, group.low, reader.back(base.scaled(-1), *_typed(base)))

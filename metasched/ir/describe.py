@@ -24,7 +24,6 @@ from metasched.ir.expr import (
     FloorMod,
     IntImm,
     Let,
-    Mod,
     Mul,
     Not,
     Or,
@@ -53,34 +52,39 @@ from metasched.ir.stmt import (
     While,
 )
 
-_SIGNS: dict[type[Any], str] = {
-    Add: "+", Sub: "-", Mul: "*", Div: "/", Mod: "truncmod", FloorDiv: "//", FloorMod: "%",
-    EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">=", And: "and", Or: "or",
+# Infix operators: how they are written and how tightly they bind (Python's own order).
+INFIX: dict[type[BinaryOp], tuple[str, int]] = {
+    Or: ("or", 1), And: ("and", 2),
+    EQ: ("==", 4), NE: ("!=", 4), LT: ("<", 4), LE: ("<=", 4), GT: (">", 4), GE: (">=", 4),
+    Add: ("+", 9), Sub: ("-", 9),
+    Mul: ("*", 10), Div: ("/", 10), FloorDiv: ("//", 10), FloorMod: ("%", 10),
 }  # fmt: skip
 _DEEPEST = 12
 
 
-def show_expr(expr: Expr, depth: int = 0) -> str:
-    """An expression as a person writes it; deep ones end in dots."""
-    if isinstance(expr, Var):
-        return expr.name
+def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
+    """An expression as a person writes it, in parentheses when it binds less tightly than `level`;
+    deep ones end in dots."""
+    if isinstance(expr, (int, Var)):
+        return str(expr) if isinstance(expr, int) else expr.name
     if isinstance(expr, (IntImm, FloatImm)):
         return str(bool(expr.value) if expr.dtype.is_bool else expr.value)
     if isinstance(expr, StringImm):
         return repr(expr.value)
     if depth > _DEEPEST:
         return "..."
-    parts = [show_expr(c, depth + 1) for c in expr.children]
-    if isinstance(expr, BinaryOp):
-        sign = _SIGNS.get(type(expr))
-        if sign is not None:
-            return f"({parts[0]} {sign} {parts[1]})"
+    if isinstance(expr, BinaryOp) and type(expr) in INFIX:
+        sign, mine = INFIX[type(expr)]
+        left = show_expr(expr.a, mine, depth + 1)
+        inside = f"{left} {sign} {show_expr(expr.b, mine + 1, depth + 1)}"
+        return f"({inside})" if mine < level else inside
+    parts = [show_expr(c, 0, depth + 1) for c in expr.children]
     if isinstance(expr, BufferLoad):
         return f"{expr.buffer.name}[{', '.join(parts)}]"
     if isinstance(expr, Cast):
         return f"{expr.dtype}({parts[0]})"
     if isinstance(expr, Not):
-        return f"(not {parts[0]})"
+        return f"(not {show_expr(expr.children[0], 3, depth + 1)})"
     if isinstance(expr, Let):
         return f"let({expr.var.name}, {parts[0]}, {parts[1]})"
     if isinstance(expr, (Ramp, Broadcast)):

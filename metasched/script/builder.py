@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from metasched.errors import ParseError, TypeMismatchError
+from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType, promote
 from metasched.ir.expr import (
     FALSE,
@@ -35,7 +36,7 @@ from metasched.ir.expr import (
     cast,
 )
 from metasched.ir.op import OPS, Broadcast, Call, Ramp, Shuffle
-from metasched.script.words import ALIASES, FUNCTIONS, INFIX, TYPE_FIRST, apply_op
+from metasched.script.words import ALIASES, FUNCTIONS, TYPE_FIRST, apply_op
 
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS: dict[str, Any] = {}

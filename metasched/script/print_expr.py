@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     Add,
@@ -29,7 +30,6 @@ from metasched.script.words import (
     ATOM_LEVEL,
     COMPARE_LEVEL,
     FUNCTIONS,
-    INFIX,
     NOT_LEVEL,
     TYPE_FIRST,
     UNARY_LEVEL,

@@ -6,16 +6,9 @@ import ast
 import keyword
 from collections.abc import Sequence
 
+from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
-    Add,
-    And,
     BinaryOp,
     Div,
     Expr,
@@ -25,21 +18,11 @@ from metasched.ir.expr import (
     Max,
     Min,
     Mod,
-    Mul,
-    Or,
-    Sub,
     as_expr,
 )
 from metasched.ir.op import OPS, Call, Effect, call
 from metasched.ir.stmt import IterKind
 
-# Infix operators: how they are written and how tightly they bind (Python's own order).
-INFIX: dict[type[BinaryOp], tuple[str, int]] = {
-    Or: ("or", 1), And: ("and", 2),
-    EQ: ("==", 4), NE: ("!=", 4), LT: ("<", 4), LE: ("<=", 4), GT: (">", 4), GE: (">=", 4),
-    Add: ("+", 9), Sub: ("-", 9),
-    Mul: ("*", 10), Div: ("/", 10), FloorDiv: ("//", 10), FloorMod: ("%", 10),
-}  # fmt: skip
 NOT_LEVEL = 3
 COMPARE_LEVEL = 4
 UNARY_LEVEL = 11

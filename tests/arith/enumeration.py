@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from hypothesis import strategies as st
 
-from metasched.arith.text import text
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     EQ,
@@ -131,7 +131,7 @@ def assert_same(
     if wrong.any():
         first = int(np.argmax(wrong))
         shown = {v.name: int(x[first]) for v, x in env.items()}
-        raise AssertionError(f"{text(before)} -> {text(after)} at {shown}")
+        raise AssertionError(f"{show_expr(before)} -> {show_expr(after)} at {shown}")
 
 
 def boxes(ranges: Mapping[Var, tuple[int, int]]) -> dict[Var, Range]:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched.arith.indexmap import IndexMap
-from metasched.arith.text import text
 from metasched.errors import MetaschedError
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import Var, as_expr, as_int
 
 from .enumeration import assignments, evaluate
@@ -18,7 +18,7 @@ FAST = settings(max_examples=60, deadline=None)
 
 
 def shown(values: object) -> list[str]:
-    return [text(v) for v in values]
+    return [show_expr(v) for v in values]
 
 
 def test_from_functions() -> None:
@@ -95,14 +95,14 @@ def test_inverse_with_padding(size: int, offset: int, steps: tuple[int, ...]) ->
     outside = np.broadcast_to(evaluate(padding, env)[0] != 0, total)
     source = np.broadcast_to(evaluate(back.outputs[0], env)[0], total)
     for k, point in enumerate(zip(*[env[v].tolist() for v in back.inputs], strict=True)):
-        assert outside[k] == (point not in real), (point, text(padding))
+        assert outside[k] == (point not in real), (point, show_expr(padding))
         if point in real:
             assert source[k] == real[point]
 
 
 def test_padding_before_the_first_index() -> None:
     _, padding = IndexMap.of(lambda i: ((i + 3) // 3, (i + 3) % 3)).non_surjective_inverse([1])
-    assert text(padding) == "axis0 < 1 or 1 <= axis1"
+    assert show_expr(padding) == "axis0 < 1 or 1 <= axis1"
 
 
 def test_equality_ignores_names() -> None:

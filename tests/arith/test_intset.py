@@ -16,8 +16,8 @@ from metasched.arith.intset import (
     relax,
     union_regions,
 )
-from metasched.arith.text import text
 from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, Var, as_expr, floordiv, logical_and
 
 from .enumeration import X, Y, Z, assignments, bounds_for, boxes, evaluate, integers
@@ -35,7 +35,7 @@ def eval_interval(expr: Expr, dom: dict, analyzer: Analyzer | None = None) -> In
 
 def shown(box: list[Range] | None) -> list[tuple[str, str]]:
     assert box is not None
-    return [(text(r.min), text(r.extent)) for r in box]
+    return [(show_expr(r.min), show_expr(r.extent)) for r in box]
 
 
 @FAST
@@ -56,7 +56,7 @@ def test_intervals_hold_every_value(expr: Expr, ranges: dict, running: set[Var])
     low, fine = evaluate(found.min, env)
     high, good = evaluate(found.max, env)
     assert np.all((low <= x) & (x <= high) | ~(ok & fine & good)), (
-        f"{text(expr)} in [{text(found.min)}, {text(found.max)}]"
+        f"{show_expr(expr)} in [{show_expr(found.min)}, {show_expr(found.max)}]"
     )
 
 
@@ -67,7 +67,7 @@ def test_affine_intervals_are_exact(coefficients: list[int], const: int, ranges:
     found = eval_interval(expr, boxes(ranges))
     x, _ = evaluate(expr, assignments(ranges))
     assert found is not None
-    assert (text(found.min), text(found.max)) == (str(np.min(x)), str(np.max(x)))
+    assert (show_expr(found.min), show_expr(found.max)) == (str(np.min(x)), str(np.max(x)))
 
 
 @FAST
@@ -147,7 +147,7 @@ def test_triangular_loops() -> None:
 def test_interval_domains() -> None:
     found = eval_interval(I * 2 + J, {I: Interval(N, N + 3)})
     assert found is not None
-    assert (text(found.min), text(found.max)) == ("n * 2 + j", "n * 2 + j + 6")
+    assert (show_expr(found.min), show_expr(found.max)) == ("n * 2 + j", "n * 2 + j + 6")
 
 
 def test_what_has_no_bound_covers_the_whole_dimension() -> None:

@@ -17,8 +17,8 @@ from metasched.arith.itermap import (
     sum_expr,
 )
 from metasched.arith.subspace import subspace_divide
-from metasched.arith.text import text
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, And, Expr, IntImm, Mul, Var, as_expr, floordiv
 from metasched.ir.visit import substitute
 
@@ -55,7 +55,7 @@ def check_claim(exprs: list[Expr], extents: dict[Var, int], predicate: Expr, lev
         extents,
         predicate,
     )
-    assert (rows == again).all(), [text(e) for e in exprs]
+    assert (rows == again).all(), [show_expr(e) for e in exprs]
     count = 1
     for s in found.sums:
         count *= s.splits[0].extent if s.splits else 1
@@ -130,7 +130,7 @@ def test_inverse(case: tuple[list[Expr], dict[Var, int]]) -> None:
         back = inverse_iter_map(found.sums, exprs)
         env = assignments({v: (0, e - 1) for v, e in extents.items()})
         for v, e in back.items():
-            assert (evaluate(e, env)[0] == env[v]).all(), f"{v.name} = {text(e)}"
+            assert (evaluate(e, env)[0] == env[v]).all(), f"{v.name} = {show_expr(e)}"
 
 
 @FAST
@@ -156,13 +156,15 @@ def test_subspace_division(
         kept = And(done.outer_predicate, done.inner_predicate)
         env = assignments({v: (0, e - 1) for v, e in extents.items()})
         same = evaluate(kept, env)[0] == evaluate(predicate, env)[0]
-        assert np.all(same), text(kept)
+        assert np.all(same), show_expr(kept)
         whole = [d.outer * d.inner_extent + d.inner for d in done.bindings]
         assert (points(group, extents, predicate) == points(whole, extents, predicate)).all()
         for d in done.bindings:
-            assert text(d.outer) == text(substitute(d.outer, {v: as_expr(0) for v in inner}))
+            assert show_expr(d.outer) == show_expr(
+                substitute(d.outer, {v: as_expr(0) for v in inner})
+            )
             outer = {v: as_expr(0) for v in extents if v not in inner}
-            assert text(d.inner) == text(substitute(d.inner, outer))
+            assert show_expr(d.inner) == show_expr(substitute(d.inner, outer))
 
 
 def test_matmul_tiling_is_bijective() -> None:
@@ -198,7 +200,10 @@ def test_limited_extent() -> None:
 
 def test_units_stay_visible_when_asked() -> None:
     ranges = {I: R(0, 1), J: R(0, 64)}
-    assert text(iter_map_simplify([I * 64 + J], ranges, simplify_trivial=False)[0]) == "i * 64 + j"
+    assert (
+        show_expr(iter_map_simplify([I * 64 + J], ranges, simplify_trivial=False)[0])
+        == "i * 64 + j"
+    )
     assert iter_map_simplify([I * 64 + J], ranges) == [J]
 
 
@@ -206,7 +211,7 @@ def test_fused_loops_print_as_the_field_does() -> None:
     f = Var("f")
     ranges = {f: R(0, 128 * 128 * 128)}
     exprs = [f // 128 // 128, f // 128 % 128, f % 128]
-    shown = [text(e) for e in iter_map_simplify(exprs, ranges)]
+    shown = [show_expr(e) for e in iter_map_simplify(exprs, ranges)]
     assert shown == ["f // 16384", "f % 16384 // 128", "f % 128"]
 
 
@@ -246,4 +251,4 @@ def test_a_lower_bound_in_the_predicate_keeps_the_offset() -> None:
     ranges = {i: Range.of(0, 68), u: Range.of(0, 1)}
     guard = And(as_expr(2) <= i, i < 66)
     (kept,) = iter_map_simplify([i + u - 2], ranges, guard, simplify_trivial=False)
-    assert text(kept) == "i + u - 2"
+    assert show_expr(kept) == "i + u - 2"

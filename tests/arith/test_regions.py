@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metasched.arith.regions import block_access_regions, matched_region
-from metasched.arith.text import text
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, Var, as_expr
 from metasched.ir.op import Ramp, call
 from metasched.ir.stmt import (
@@ -36,10 +36,10 @@ def block(body: Stmt, **fields: object) -> Block:
 
 
 def shown(regions: tuple[BufferRegion, ...]) -> list[str]:
-    return [
-        f"{r.buffer.name}[{', '.join(f'{text(x.min)}:+{text(x.extent)}' for x in r.region)}]"
-        for r in regions
-    ]
+    def one(x: Range) -> str:
+        return f"{show_expr(x.min)}:+{show_expr(x.extent)}"
+
+    return [f"{r.buffer.name}[{', '.join(map(one, r.region))}]" for r in regions]
 
 
 def found(b: Block) -> tuple[list[str], list[str]]:

@@ -118,7 +118,7 @@ def test_a_ragged_tile_keeps_its_predicate():
     check_transform(add, sch)
     sch = Schedule(add, seed=0)
     _, b = sch.split(sch.get_loops("B")[0], [None, 4])
-    message = r"the condition .* < 10\) cuts the last tile of B short"
+    message = r"the condition .* < 10 cuts the last tile of B short"
     check_refused(sch, lambda: sch.blockize(b), "cut-tile", message)
     sch = Schedule(symbolic, seed=0)
     _, b = sch.split(sch.get_loops("B")[0], [None, 4])
