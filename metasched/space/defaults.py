@@ -14,6 +14,7 @@ from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeU
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
+from metasched.space.modules.transposition import TileTransposition
 from metasched.space.zero_search import default_trace
 from metasched.target import Target
 
@@ -48,6 +49,7 @@ def _cpu(target: Target) -> tuple[Module, ...]:
         VectorReduction(bits),
         FuseRows(),
         StageAtTile(),
+        TileTransposition(bits),
         PrefetchRows(),
         ParallelVectorizeUnroll(target.num_cores, vector_bits=bits),
     )

@@ -1,0 +1,79 @@
+"""tile_transposition: elements that move from rows to columns go there in square tiles.
+
+Where the stores of a block are contiguous along one iterator and a load along another, every
+element of one of the two is in another cache line. In tiles as wide as a vector each line is used
+up before it is gone, and a tile that is only moved is exchanged in registers
+(`codegen.transpose`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.access import accesses
+from metasched.analysis.block import is_leaf
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import Block
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import iter_stride, vector_iter
+from metasched.space.tiling import axes, untouched
+
+
+@dataclass(frozen=True, slots=True)
+class TileTransposition:
+    """Offer tiles for an untouched block without reductions; and the block as it was.
+
+    Attributes:
+        vector_bits: of a vector register: a square has as many rows and columns as lanes.
+        squares: choices of how many squares stand above each other in a tile.
+    """
+
+    vector_bits: int = 256
+    squares: Sequence[int] = (1, 2, 4, 8)
+
+    @property
+    def name(self) -> str:
+        return "tile_transposition"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is None or is_leaf(realize.block) is not None:
+            return [sch]
+        found = _crossed(realize.block)
+        if found is None or not untouched(sch.state.scope(realize).child(realize.block.token)):
+            return [sch]
+        changed = sch.copy()
+        try:
+            self._apply(changed, block, *found)
+        except ScheduleError:
+            return [sch]
+        return [changed, sch]
+
+    def _apply(self, sch: Schedule, block: BlockRV, row: int, column: int) -> None:
+        loops = {axis.position: axis for axis in axes(sch, block)}
+        lanes = self.vector_bits // sch.get(block).writes[0].buffer.dtype.bits
+        fitting = [n for n in self.squares if n * lanes <= (loops[row].extent or 0)]
+        if lanes < 2 or not fitting or (loops[column].extent or 0) < lanes:
+            raise ScheduleError(self.name, "too-small", "the block has less than a square")
+        squares = sch.sample_categorical(fitting, [1.0 / len(fitting)] * len(fitting))
+        above, tile, rows = sch.split(loops[row].loop, [None, squares, lanes])
+        beside, columns = sch.split(loops[column].loop, [None, lanes])
+        sch.reorder(above, beside, tile, rows, columns)
+        sch.unroll(rows)
+        sch.vectorize(columns)
+
+
+def _crossed(block: Block) -> tuple[int, int] | None:
+    """The positions of two iterators: along the second all stores are contiguous and some load is
+    not, which is so along the first."""
+    column = vector_iter(block)
+    if column is None or any(v.is_reduce for v in block.iter_vars):
+        return None
+    loads = [a for a in accesses(block) if iter_stride(a, column.var) not in (0, 1)]
+    for position, v in enumerate(block.iter_vars):
+        if as_int(v.dom.extent) != 1 and any(iter_stride(a, v.var) == 1 for a in loads):
+            return position, block.iter_vars.index(column)
+    return None
