@@ -148,8 +148,7 @@ def index_side(index: Expr) -> Side:
 
 def bound_access(access: Access, child: Child) -> tuple[Side, ...]:
     """An access of a child over loop variables: the iterators replaced by their bindings."""
-    names = [v.var for v in child.block.iter_vars]
-    values = dict(zip(names, child.realize.iter_values, strict=True))
+    values = child.realize.bindings
     return tuple(index_side(substitute(i, values)) for i in access.indices)
 
 
@@ -253,8 +252,7 @@ def stride_of(access: Access, child: Child, loop: For) -> int | None:
     None when that is not one constant (symbolic strides, indices with // or % of the loop).
     """
     total = 0
-    names = [v.var for v in child.block.iter_vars]
-    values = dict(zip(names, child.realize.iter_values, strict=True))
+    values = child.realize.bindings
     for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
         bound = substitute(index, values)
         if loop.var not in free_vars(bound):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -61,7 +60,7 @@ def bound_regions(child: Child, *, writes: bool) -> list[tuple[Buffer, Region]]:
 @fact
 def _bound_regions(realize: BlockRealize, writes: bool) -> list[tuple[Buffer, Region]]:
     block = realize.block
-    at = dict(zip([v.var for v in block.iter_vars], realize.iter_values, strict=True))
+    at = realize.bindings
     return [
         (r.buffer, [(substitute(d.min, at), substitute(d.extent, at)) for d in r.region])
         for r in (block.writes if writes else block.reads)
@@ -200,6 +199,7 @@ def shared_loops(a: Child, b: Child) -> int:
     return count
 
 
+@lru_cache(maxsize=1 << 10)
 def _whole(buffer: Buffer, packed: Packed = ()) -> Box:
     """All of a buffer; symbolic dimensions have no upper end."""
     sizes = [interval(s, {})[1] for s in buffer.shape]
@@ -212,10 +212,10 @@ def _whole(buffer: Buffer, packed: Packed = ()) -> Box:
 def _packed(regions: list[Region], buffer: Buffer) -> Packed:
     """The pairs of dimensions that hold e // c and e % c of some e in every region, the second
     of extent c: they tell e and no more, so each pair is as good as one dimension that holds e."""
-    places = permutations(range(len(buffer.shape)), 2)
+    rests = [n for n, (low, _) in enumerate(regions[0]) if type(low) is FloorMod] if regions else []
     return tuple(
-        (k, n) for k, n in places
-        if all(_splits(r[k], r[n], buffer.shape[n]) for r in regions) and regions
+        (k, n) for k in range(len(buffer.shape)) for n in rests
+        if all(_splits(r[k], r[n], buffer.shape[n]) for r in regions)
     )  # fmt: skip
 
 

@@ -119,8 +119,11 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
     stack: list[tuple[Stmt, tuple[For, ...]]] = [(s, ()) for s in reversed(stmts)]
     while stack:
         stmt, loops = stack.pop()
-        while isinstance(stmt, For):
-            loops, stmt = (*loops, stmt), stmt.body
+        nest: list[For] = []
+        while type(stmt) is For:  # most of all nodes
+            nest.append(stmt)
+            stmt = stmt.body
+        loops = (*loops, *nest)
         if isinstance(stmt, BlockRealize):
             children.append(Child(stmt, loops))
         elif isinstance(stmt, SeqStmt):

@@ -108,7 +108,7 @@ class _Access:
         for expr in realize.exprs:
             self.expr(expr, loops, conditions)
         block = realize.block
-        values = {v.var: e for v, e in zip(block.iter_vars, realize.iter_values, strict=True)}
+        values = realize.bindings
         own = set(block.alloc_buffers)
         for into, regions in ((self.read, block.reads), (self.written, block.writes)):
             for region in regions:

@@ -472,6 +472,11 @@ class BlockRealize(Stmt):
         return (self.block,)
 
     @property
+    def bindings(self) -> dict[Var, Expr]:
+        """What each iterator is bound to."""
+        return dict(zip([v.var for v in self.block.iter_vars], self.iter_values, strict=True))
+
+    @property
     def exprs(self) -> tuple[Expr, ...]:
         return (*self.iter_values, self.predicate)
 

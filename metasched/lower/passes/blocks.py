@@ -73,8 +73,5 @@ def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> 
         align = aligned.get(buffer, ())
         notes = FrozenMap({"carried": frozenset(carried[buffer]), "aligned": align})
         body = Allocate(buffer, body, notes)
-    bindings = {
-        item.var: value for item, value in zip(block.iter_vars, stmt.iter_values, strict=True)
-    }
-    body = substitute(body, bindings) if bindings else body
+    body = substitute(body, stmt.bindings) if block.iter_vars else body
     return body if stmt.predicate is TRUE else IfThenElse(stmt.predicate, body)

@@ -90,7 +90,7 @@ def _touched(
     state: State, realize: BlockRealize, buffer: Buffer, regions: Sequence[BufferRegion]
 ) -> list[Range]:
     """What one instance touches, over loop variables."""
-    values = {v.var: e for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    values = realize.bindings
     an = Analyzer(ranges_of(state.loops_above(realize)))
     box: list[Range] | None = None
     for region in regions:

@@ -239,9 +239,7 @@ def _needed(
         inner = [n for n in other.loops if n not in outer and n is not loop]
         if not reverse:
             inner += thread_loops([*outer, loop], buffer.scope)
-        bound = dict(
-            zip((v.var for v in other.block.iter_vars), other.realize.iter_values, strict=True)
-        )
+        bound = other.realize.bindings
         for region in other.block.writes if reverse else other.block.reads:
             if region.buffer is not buffer:
                 continue

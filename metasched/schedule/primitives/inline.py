@@ -157,10 +157,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
         here = analyzer.simplify(substitute(read, at_store))
         if not analyzer.equal(here, place):  # an index of one value, stored at others too
             residual = logical_and(residual, analyzer.simplify(compare(EQ, here, place)))
-    at_loops = dict(
-        zip((v.var for v in producer.block.iter_vars), producer.iter_values, strict=True)
-    )
-    predicate = logical_and(producer.predicate, substitute(residual, at_loops))
+    predicate = logical_and(producer.predicate, substitute(residual, producer.bindings))
     merged = _rewritten(producer.block, body)
     around = state.scope_block(realize)
     assert around is not None
