@@ -264,4 +264,6 @@ def _kinds(hint: Any) -> list[str]:
 
 def flat_outputs(result: Any) -> tuple[RV, ...]:
     """The handles a primitive returned, in order."""
+    if type(result) is list:
+        return tuple(result)
     return () if result is None else tuple(handles_in(result))

@@ -358,7 +358,9 @@ class State:
         return self._named(LoopRV(), var)
 
     def new_loops(self, variables: Sequence[Var]) -> list[LoopRV]:
-        return [self.new_loop(v) for v in variables]
+        made = [LoopRV() for _ in variables]
+        self.own_table().update(zip(made, variables, strict=True))
+        return made
 
     def new_block(self, token: BlockToken) -> BlockRV:
         """A handle for a block."""
