@@ -204,7 +204,7 @@ class LightGBMModel:
 
     def _fit(self) -> None:
         """Train every member on all data, where there is something to tell apart."""
-        if self.size < WARM_UP or not any((s != s[0]).any() for s in self._seconds):
+        if self.size < WARM_UP or all(len(set(s)) < 2 for s in self._seconds):
             return
         queries = self._queries()
         rows = np.concatenate([self._rows[n] for query in queries for n in query])
@@ -222,7 +222,7 @@ def _speeds(times: Sequence[np.ndarray]) -> np.ndarray:
     that the line's scores shall have; of all tasks, one after another."""
     shares = [(1.0 / s) / max(1.0 / s.min(), 1e-12) for s in times]
     joined = np.concatenate([s - s.mean() for s in shares])
-    return joined * (_STEEP / float(joined.std()))
+    return joined * (_STEEP / max(float(joined.std()), 1e-12))
 
 
 class Regression:

@@ -204,3 +204,13 @@ def test_a_regression_finds_a_summit_and_invents_none_far_out():
     assert np.corrcoef(model.predict(rows[150:]), truth[150:])[0, 1] > 0.95
     far = rng.uniform(-20, 26, (300, 5))
     assert model.predict(far).max() < truth.max() + 2.0
+
+
+def test_a_round_of_nothing_in_a_file_is_no_harm(tmp_path):
+    path = tmp_path / "model.npz"
+    rows = np.random.default_rng(0).random((12, len(FEATURE_NAMES)), np.float32)
+    parts = {"rows": rows, "seconds": np.arange(1.0, 13.0), "lengths": np.array([0, 12])}
+    np.savez(path, version=FEATURE_VERSION, tasks=np.array(["t", "t"]), **parts)
+    model = LightGBMModel()
+    model.load(path)
+    assert model.size == 12 and model.ready
