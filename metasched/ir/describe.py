@@ -24,6 +24,7 @@ from metasched.ir.expr import (
     FloorMod,
     IntImm,
     Let,
+    Mod,
     Mul,
     Not,
     Or,
@@ -89,7 +90,8 @@ def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
         return f"let({expr.var.name}, {parts[0]}, {parts[1]})"
     if isinstance(expr, (Ramp, Broadcast)):
         parts.append(str(expr.lanes))
-    name = expr.op.name if isinstance(expr, Call) else type(expr).__name__.lower()
+    name = "truncmod" if isinstance(expr, Mod) else type(expr).__name__.lower()
+    name = expr.op.name if isinstance(expr, Call) else name
     return f"{name}({', '.join(parts)})"
 
 
