@@ -20,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="tiny shapes and few trials")
     parser.addoption("--keep", help="folder in which finished runs are kept, to go on later")
     parser.addoption("--minutes", type=float, help="with --keep: stop about then, go on later")
+    parser.addoption("--prior", help="file that stands in for the prior that is shipped")
     parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 

@@ -3,10 +3,13 @@
     pytest tests/benchmarks/test_convergence.py                  # on this machine, half an hour
     pytest tests/benchmarks/test_convergence.py --keep DIR --minutes 8  # go on later
     pytest tests/benchmarks/test_convergence.py --recorded WORK  # against what a store recorded
+    pytest tests/benchmarks/test_convergence.py -k dep --prior FILE  # with another prior
     pytest tests/benchmarks/test_convergence.py --quick          # only to see that it works
 
 The aim: at most 200. Each seed runs with the prior and without it, and a prior that knew this very
-task would prove nothing: with `--recorded` it is trained on the other tasks of the store.
+task would prove nothing: with `--recorded` it is trained on the other tasks of the store, and
+`--prior` takes one from a file (one that saw no task of the operator is what a user with a new one
+has), whose runs are kept under the file's name.
 
 Times of different runs cannot be compared, for the clock wanders more from minute to minute than
 what is asked. So in the end the winner of each run, the programs that were the best of it for a
@@ -151,16 +154,20 @@ def test_trials_until_within_five_percent(
     func = get(op).func(shape)
     given = pytestconfig.getoption("--recorded")
     machine = Recorded(Path(given), func) if given else None
-    if machine and len(machine.others) > 1:
-        train_prior(machine.others).save(tmp_path / "prior.txt")
-        monkeypatch.setattr(TUNE, "shipped", lambda: tmp_path / "prior.txt")
+    file = pytestconfig.getoption("--prior")
+    if machine and not file and len(machine.others) > 1:
+        file = tmp_path / "prior.txt"
+        train_prior(machine.others).save(file)
+    if file:
+        monkeypatch.setattr(TUNE, "shipped", lambda: Path(file))
+    primed = Path(file).stem if pytestconfig.getoption("--prior") else "True"
     folder = Path(pytestconfig.getoption("--keep") or tmp_path) / op
     runs = Runs(folder, func, machine.runner if machine else None, deadline)
     for seed in range(seeds):
         runs.run(f"False{seed}", f"False{seed}", short, False, seed)
     runs.run("long", "False0", long, False, 0)
     for seed in range(seeds):
-        runs.run(f"True{seed}", f"True{seed}", short, True, seed)
+        runs.run(f"{primed}{seed}", f"{primed}{seed}", short, True, seed)
     if not runs.found:
         pytest.skip("time was up before the first run was done")
     traces = runs.traces()
@@ -173,8 +180,8 @@ def test_trials_until_within_five_percent(
     best = second[min((run["winner"] for run in runs.found.values()), key=first.__getitem__)]
     if "long" in runs.found:
         tell(f"{op:4} winner of {long} trials: {best / second[runs.found['long']['winner']]:.2f}")
-    for prior in (False, True):
-        names = [f"{prior}{seed}" for seed in range(seeds)]
+    for kind, said in (("False", "without a prior"), (primed, "with the prior")):
+        names = [f"{kind}{seed}" for seed in range(seeds)]
         own = [runs.found[name] for name in names if name in runs.found]
         if not own:
             continue
@@ -184,7 +191,7 @@ def test_trials_until_within_five_percent(
             for run in own
         ]
         tell(
-            f"{op:4} {'with the prior' if prior else 'without it':14} winners of {short} trials "
+            f"{op:4} {said:15} winners of {short} trials "
             f"beside the best of all: {', '.join(f'{s:.2f}' for s in shares)} "
             f"({sum(s >= 1 / NEAR for s in shares)} of {len(own)} within 5 %); "
             f"a best so far was after {counts} trials"
