@@ -2,7 +2,9 @@
 
 Inputs are small integers in their dtype, the smaller the longer the sums, so that sums and
 products are bit-equal in any order and the comparison can be exact. Where the program divides,
-takes exponentials or rounds, results may differ by 64 eps of the largest magnitude.
+takes exponentials or rounds, results may differ by 64 eps of the largest magnitude, or by 64 times
+what one more rounding of the inputs does to them: a difference of large sums is small itself, and
+its rounding errors are those of the sums.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Array:
         initial: False for an output that the program initialises itself: it is poisoned instead.
         low, high: integers that fill it, both included.
         eps: relative tolerance unit of its values.
+        noise: how far its values move when each input is rounded once more; 0: not measured.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Array:
     low: int
     high: int
     eps: float
+    noise: float = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -90,7 +94,7 @@ class Task:
         key: tells tasks (and their two kinds of data) apart in a worker.
         arrays: the buffer parameters in order.
         values: scalars by name, and the symbolic extents.
-        exact: results must be equal; else they may differ by TOLERANCE eps.
+        exact: results must be equal; else see `tolerance`.
         normal: inputs are normally distributed instead of small integers.
         why: the operation that makes the comparison inexact, empty when exact.
         terms: the most elements that one result is reduced from.
@@ -311,6 +315,22 @@ def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
     return np.ascontiguousarray(small.astype(dtype.numpy))
 
 
+def nudged(array: Array, task: Task, position: int) -> NDArray[np.generic]:
+    """The initial contents, each number moved up or down by one rounding error."""
+    values = fill(array, task, position)
+    if not DType(array.dtype).is_float:
+        return values
+    signs = np.random.default_rng([task.seed, position, 1]).integers(0, 2, values.shape) * 2 - 1
+    return (values.astype(np.float64) * (1 + array.eps * signs)).astype(values.dtype)
+
+
+def tolerance(array: Array, largest: float) -> float:
+    """By how much a result may differ whose largest magnitude is given. What a program amplifies
+    without measure does not open the door: TOLERANCE squared is the most."""
+    once = array.eps * largest
+    return TOLERANCE * max(once, min(array.noise, TOLERANCE * once))
+
+
 def compare(
     array: Array, got: NDArray[np.generic], expected: NDArray[np.generic], exact: bool
 ) -> tuple[str, float]:
@@ -326,8 +346,7 @@ def compare(
         difference = np.where(equal, 0, np.abs(x - y))
         limit = 0.0
         if not exact and DType(array.dtype).is_float:
-            finite = np.abs(y[np.isfinite(y)])
-            limit = TOLERANCE * array.eps * float(finite.max(initial=0.0))
+            limit = tolerance(array, float(np.abs(y[np.isfinite(y)]).max(initial=0.0)))
         wrong = ~(equal | (difference <= limit))
     count = int(wrong.sum())
     finite = difference[np.isfinite(difference)] if wide is not np.int64 else difference

@@ -28,7 +28,7 @@ from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
 from metasched.measure.arena import Arena
 from metasched.measure.candidate import Status
-from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task
+from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task, nudged
 from metasched.measure.padding import padded
 from metasched.measure.priority import waited
 from metasched.runtime.native import Native
@@ -301,7 +301,25 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
         task = bench.task = replace(task, arrays=tuple(arrays))
         bench.clean = False
         seconds = _reference_run(bench, native, compiled)
+    if not task.exact:
+        task = replace(task, arrays=_with_noise(bench, native, compiled))
     return task, seconds
+
+
+def _with_noise(bench: _Bench, native: Native, compiled: Compiled) -> tuple[Array, ...]:
+    """The arrays of a task, with how far results move when the inputs do."""
+    task, expected = bench.task, [e.copy() for e in bench.expected]
+    for number, array in enumerate(task.arrays):
+        bench.initial[number][...] = nudged(array, task, number)
+    bench.clean = False
+    _reference_run(bench, native, compiled)
+    out = []
+    for number, array in enumerate(task.arrays):
+        moved = compare(array, bench.expected[number], expected[number], True)[1]
+        out.append(replace(array, noise=moved if array.written else 0.0))
+        bench.expected[number][...] = expected[number]
+        bench.initial[number][...] = fill(array, task, number)
+    return tuple(out)
 
 
 def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:

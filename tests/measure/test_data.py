@@ -18,7 +18,7 @@ from metasched.ir.expr import Cast, FloatImm, Max, Select, Var, as_expr
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import call
 from metasched.ir.stmt import BufferStore, For
-from metasched.measure.data import Array, compare, fill, inexact_reason, make_task
+from metasched.measure.data import Array, compare, fill, inexact_reason, make_task, nudged
 from metasched.measure.jobs import _resize
 from metasched.target import Target
 from metasched.workloads import get
@@ -135,6 +135,21 @@ def test_tolerance_scales_with_the_largest_magnitude():
     assert compare(ARRAY, near, reference, True)[0] != ""
     far = reference + np.float32(1.5 * allowed)
     assert "is allowed" in compare(ARRAY, far, reference, False)[0]
+    shaky = dataclasses.replace(ARRAY, noise=1.6 * allowed / 64)
+    assert compare(shaky, far, reference, False)[0] == ""
+    chaotic = dataclasses.replace(ARRAY, noise=1e6)  # measured, but no licence for anything
+    assert compare(chaotic, reference + np.float32(60 * allowed), reference, False)[0] == ""
+    assert compare(chaotic, reference + np.float32(70 * allowed), reference, False)[0] != ""
+
+
+def test_inputs_are_nudged_by_one_rounding_and_the_same_way_each_time():
+    task = task_of(scale()).with_normal_data()
+    plain, moved = fill(task.arrays[0], task, 0), nudged(task.arrays[0], task, 0)
+    ratios = np.abs(moved / plain - 1) / 2.0**-23
+    assert 0.4 < ratios.min() and ratios.max() < 2.1 and len(set(np.sign(moved - plain))) == 2
+    assert (moved == nudged(task.arrays[0], task, 0)).all()
+    whole = dataclasses.replace(task.arrays[0], dtype="int32")
+    assert (nudged(whole, task, 0) == fill(whole, task, 0)).all()
 
 
 @given(st.sampled_from(["int8", "uint8", "int64", "float16", "bfloat16", "float64", "bool"]))

@@ -229,6 +229,38 @@ def test_interleaving_and_verification(runner):
     assert one(runner, scale()).ok
 
 
+SQUASHED = """
+@T.prim_func
+def squashed(A: T.Buffer((64, 512), "float32"), B: T.Buffer((512, 64), "float32"),
+             C: T.Buffer((64, 64), "float32")):
+    S = T.alloc_buffer((64, 64), "float32")
+    for i, j, k in T.grid(64, 64, 512):
+        with T.block("sum"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                S[vi, vj] = T.float32(0)
+            S[vi, vj] = S[vi, vj] + A[vi, vk] * B[vk, vj]
+    for i, j in T.grid(64, 64):
+        with T.block("squash"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.tanh(S[vi, vj])
+"""
+
+
+def test_rounding_errors_of_large_sums_behind_a_small_result_are_no_fault():
+    """The gates of an LSTM: sums up to 90, results up to 1, and any other order of the sums differs
+    by more than 64 eps of that. What lacks one term of 512 is wrong all the same."""
+    func = parse(SQUASHED)
+    sch = Schedule(func, seed=0)
+    block = sch.get_block("sum")
+    sch.rfactor(sch.split(sch.get_loops(block)[-1], [16, None])[0], 0)
+    short = parse(SQUASHED.replace("(64, 64, 512)", "(64, 64, 511)"))
+    with LocalRunner(func) as runner:
+        good = runner.verify(sch.mod)
+        assert good.ok and float(good.check.split("largest ")[1]) > 64 * 2.0**-23
+        assert runner.verify(IRModule({"main": short})).status is Status.WRONG_RESULT
+
+
 def test_the_fastest_programs_are_not_built_again(runner, monkeypatch):
     monkeypatch.setattr(local, "_KEPT", 1)
     monkeypatch.setattr(runner, "_kept", {})
