@@ -6,8 +6,10 @@ loop or block and what to do instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from itertools import pairwise
+from typing import Concatenate, ParamSpec
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.block import Failure, region_cover
@@ -22,6 +24,21 @@ from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, Seq
 from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
+
+P = ParamSpec("P")
+
+
+def proof(
+    check: Callable[Concatenate[State, P], None],
+) -> Callable[Concatenate[State, P], None]:
+    """Of a check of legality that does nothing but refuse: a state that trusts skips it."""
+
+    @wraps(check)
+    def checked(state: State, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not state.trusting:
+            check(state, *args, **kwargs)
+
+    return checked
 
 
 def refuse_on(state: State, failure: Failure | None, node: Stmt, hint: str = "") -> None:
@@ -102,17 +119,20 @@ def require_stage_pipeline(state: State, node: Stmt) -> Scope:
     return scope
 
 
+@proof
 def require_complete(state: State, scope: Scope, realize: BlockRealize) -> None:
     """All iterators spatial, the only writer of what it writes, reads nothing that it writes."""
     refuse_on(state, block_facts.complete(scope, realize.block.token), realize)
 
 
+@proof
 def require_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
     """It has an init, affine bindings and is the only writer of its results."""
     refuse_on(state, block_facts.reduction(scope, realize.block.token), realize)
     require_whole_reduction(state, realize)
 
 
+@proof
 def require_whole_reduction(state: State, realize: BlockRealize) -> None:
     """One execution of the scope holds the whole reduction: it does not go on in the next."""
     reduced = [
@@ -135,12 +155,14 @@ def require_whole_reduction(state: State, realize: BlockRealize) -> None:
                     )
 
 
+@proof
 def require_complete_or_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
     """The block is complete, or a reduction."""
     refuse_on(state, block_facts.complete_or_reduction(scope, realize.block.token), realize)
     require_whole_reduction(state, realize)
 
 
+@proof
 def require_affine_binding(state: State, realize: BlockRealize) -> None:
     """Each iterator is bound to its own part of the loops, quasi-affinely."""
     loops = state.loops_above(realize)
@@ -180,9 +202,11 @@ def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
             raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 
 
-def covers_domain(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
-    """Whether the loops and the predicate run the block on all of its iterators' domains."""
-    return _covers_domain(realize, *[(p.var, p.min, p.extent) for p in loops])
+@proof
+def require_whole_domain(state: State, realize: BlockRealize, loops: Sequence[For]) -> None:
+    """The loops and the predicate run the block on all of its iterators' domains."""
+    ends = [(p.var, p.min, p.extent) for p in loops]
+    refuse_on(state, _covers_domain(realize, *ends), realize)
 
 
 @fact
@@ -198,6 +222,7 @@ def _covers_domain(realize: BlockRealize, *loops: tuple[Var, Expr, Expr]) -> Fai
     return Failure("partial-domain", text, realize)
 
 
+@proof
 def confirm_cover(state: State, *tokens: BlockToken) -> None:
     """After an edit: these blocks still read only what was written before."""
     for token in tokens:
@@ -205,25 +230,27 @@ def confirm_cover(state: State, *tokens: BlockToken) -> None:
         refuse_on(state, region_cover(state.scope(realize), token), realize)
 
 
+@proof
 def confirm_kinds(state: State, loops: Iterable[For]) -> None:
     """After an edit: loops that are not serial still have independent iterations."""
     for old in loops:
         if old.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
             loop = state.index.loops[old.var]
-            failure = kind_violation(state, loop, loop)
-            refuse_on(state, failure, loop, "choose the kinds of loops last")
+            require_independent(state, loop, loop, "choose the kinds of loops last")
 
 
-def kind_violation(state: State, loop: For, changed: For) -> Failure | None:
-    """Why the iterations of a loop cannot be executed as the kind of `changed` says."""
+@proof
+def require_independent(state: State, loop: For, changed: For, hint: str) -> None:
+    """The iterations of a loop can be executed as the kind of `changed` says."""
     thread = changed.thread
-    return carried_dependence(
+    failure = carried_dependence(
         loop,
         state.scope(loop),
         thread=thread,
         private=changed.kind is not ForKind.VECTORIZED,
         allow_reduction=thread is not None and thread.startswith("threadIdx"),
     )
+    refuse_on(state, failure, loop, hint)
 
 
 def require_nested(state: State, loops: Sequence[For]) -> None:

@@ -141,13 +141,14 @@ class State:
         mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
         repairs: how many decisions were repaired.
         check: whether every commit is verified (`selfcheck`).
+        trusting: whether steps are taken to be legal without proof (see `checks.proof`).
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments to record in a plainer form than they were given, by name.
     """
 
     __slots__ = (
         "_index", "_index_lent", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode",
-        "primitive", "repairs", "rng", "serial", "table",
+        "primitive", "repairs", "rng", "serial", "table", "trusting",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
@@ -165,6 +166,7 @@ class State:
         self.mode = "live"
         self.repairs = 0
         self.check = check
+        self.trusting = False
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class State:
         self._lent = self._index_lent = True
         other = copy(self)
         other.rng = Rng(self.rng.state)
-        other.primitive, other.mode, other.repairs = "", "live", 0
+        other.primitive, other.mode, other.repairs, other.trusting = "", "live", 0, False
         return other
 
     def take_place(self, saved: Snapshot) -> None:

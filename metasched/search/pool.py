@@ -9,19 +9,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
 from metasched.schedule.trace import Trace
-from metasched.search.replaying import Summary
+from metasched.search.replaying import Request, Summary
 from metasched.space.generate import Postproc
 from metasched.target import Target
 
 _JOBS = "metasched.search.replaying:"
 _LIMIT = 120.0  # seconds for one batch
 
-Request = tuple[int, list[Any], int]
 Here: TypeAlias = "Callable[[Request], Summary | str]"
 
 

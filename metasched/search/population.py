@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metasched.cost.features import features
-from metasched.errors import TuneError
+from metasched.errors import ScheduleError, TraceError, TuneError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate
@@ -19,11 +19,9 @@ from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.pool import ReplayPool
-from metasched.search.replaying import Replayed, Replayer, Summary, summary, with_decisions
+from metasched.search.replaying import Replayer, Summary, slug_of, with_decisions
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
-
-_KEPT = 256  # schedules of this process's replays that are kept until they are asked for
 
 
 class Individual:
@@ -53,7 +51,8 @@ class Individual:
 
     @property
     def schedule(self) -> Schedule:
-        """The whole schedule, postprocs included."""
+        """The whole schedule, postprocs included, every step proved; raises ScheduleError where
+        one is illegal (see `Workshop.admits`)."""
         if self._schedule is None:
             self._schedule = self._workshop.again(self.trace, self.key, self.space)
         return self._schedule
@@ -129,7 +128,7 @@ class Workshop:
         self.survival = Survival()
         self._pool = pool
         self._number: int | None = None
-        self._finished: OrderedDict[str, Schedule] = OrderedDict()
+        self._doubted: set[int] = set()  # spaces of which an illegal member was chosen
         if pool is not None:
             self._number = pool.prepare(func, self.spaces, tuple(generator.postprocs), target)
 
@@ -143,18 +142,30 @@ class Workshop:
         """The program of a trace with (repaired) decisions; None when it is refused."""
         if decisions != "repair":
             return self._make(trace, space, decisions, seed)
-        made = self._replayer.repaired(space, _decisions(trace), seed)
-        return self._counted(made, space)
+        return self.replay_many([Request(trace, space, seed)])[0]
 
     def replay_many(self, requests: Sequence[Request]) -> list[Individual | None]:
         """`replay` of each, on all cores where there is a pool; the results are the same."""
         found: list[Summary | str] | None = None
+        jobs = [(r.space, _decisions(r.trace), r.seed, r.space not in self._doubted)
+                for r in requests]  # fmt: skip
         if self._pool is not None and self._number is not None:
-            jobs = [(r.space, _decisions(r.trace), r.seed) for r in requests]
-            found = self._pool.replay(self._number, jobs, self._summarised)
+            found = self._pool.replay(self._number, jobs, self._replayer.told)
         if found is None:
-            return [self.replay(r.trace, r.space, r.seed) for r in requests]
+            found = [self._replayer.told(job) for job in jobs]
         return [self._entered(r, one) for r, one in zip(requests, found, strict=True)]
+
+    def admits(self, one: Individual) -> bool:
+        """Whether the steps of an individual are proved to be legal. Where they are not, members
+        of its space are no longer trusted."""
+        try:
+            _ = one.schedule
+        except (ScheduleError, TraceError) as error:
+            self._doubted.add(one.space)
+            self.survival.survived -= 1
+            self.survival.reasons[slug_of(error)] += 1
+            return False
+        return True
 
     def finished(self, trace: Trace) -> Individual:
         """The program of a trace that holds its postprocs already, such as the default schedule.
@@ -167,32 +178,14 @@ class Workshop:
         return Individual(trace.before_postproc(), key, -1, self, schedule=sch)
 
     def again(self, trace: Trace, key: str, space: int) -> Schedule:
-        """The schedule of an individual that was replayed elsewhere.
+        """The schedule of an individual of which a summary is known, its steps proved.
 
-        Raises TuneError when it does not come out the same.
+        Raises ScheduleError when a step is illegal, TuneError when another program comes out.
         """
-        finished = self._finished.pop(key, None)
-        if finished is not None:
-            return finished
-        if space < 0:
-            made = self._replayer.replayed(trace, "stored", 0)
-        else:  # steps shared with what was made before are kept
-            made = self._replayer.repaired(space, _decisions(trace), 0)
-        if isinstance(made, str) or structural_hash(made.schedule.mod) != key:
+        sch = self._replayer.member(space, _decisions(trace), 0).schedule
+        if structural_hash(sch.mod) != key:
             raise TuneError(f"the replay of {key} in another process gave another program")
-        return made.schedule
-
-    def _summarised(self, request: tuple[int, list[Any], int]) -> Summary | str:
-        """A replay in this process as a worker would tell it; the last schedules are kept, for the
-        best of them are asked for soon."""
-        made = self._replayer.repaired(*request)
-        if isinstance(made, str):
-            return made
-        told = summary(made, self._replayer)
-        self._finished[told.key] = made.schedule
-        if len(self._finished) > _KEPT:
-            self._finished.popitem(last=False)
-        return told
+        return sch
 
     def _entered(self, request: Request, result: Summary | str) -> Individual | None:
         """What a worker told, as an individual."""
@@ -206,12 +199,11 @@ class Workshop:
         return Individual(trace, result.key, request.space, self, vector=result.vector)
 
     def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
-        return self._counted(self._replayer.replayed(trace, decisions, seed), space)
-
-    def _counted(self, made: Replayed | str, space: int) -> Individual | None:
         self.survival.tried += 1
-        if isinstance(made, str):
-            self.survival.reasons[made] += 1
+        try:
+            made = self._replayer.replayed(trace, decisions, seed)
+        except (ScheduleError, TraceError) as error:
+            self.survival.reasons[slug_of(error)] += 1
             return None
         self.survival.survived += 1
         sch = made.schedule

@@ -6,7 +6,7 @@ import gc
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from metasched.target import Target
 
 _KEPT = 4096  # steps of a task whose outcomes are kept for siblings
 
+Request: TypeAlias = tuple[int, list[Any], int, bool]
+"""(space, decisions, seed, whether its steps are trusted)"""
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -40,6 +43,9 @@ class Replayer:
     and the arguments, and a sibling that comes to the same step with the same ones takes it over.
     Decisions that no step has used yet play no part in that.
 
+    Where steps are trusted, they are not proved to be legal (see `checks.proof`): decisions hardly
+    ever make an illegal program of a legal trace, and the proofs are a third of the time.
+
     Attributes:
         base: the program, unscheduled.
         spaces: the traces whose decisions are open.
@@ -55,38 +61,59 @@ class Replayer:
         self._shared = [_shared_steps(trace) for trace in spaces]
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
-    def repaired(self, space: int, decisions: Sequence[Any], seed: int) -> Replayed | str:
-        """Replay a member of a space, impossible decisions repaired, and run the postprocs; the
-        slug of a refusal otherwise."""
+    def told(self, request: Request) -> Summary | str:
+        """What there is to know of a member of a space, or the slug of a refusal."""
+        space, decisions, seed, trusting = request
+        while True:
+            try:
+                return self._summary(self.member(space, decisions, seed, trusting=trusting))
+            except (ScheduleError, TraceError) as error:
+                return slug_of(error)
+            except Exception:  # an illegal program may do that to any step, and a proof says why
+                if not trusting:
+                    raise
+                trusting = False
+
+    def member(
+        self, space: int, decisions: Sequence[Any], seed: int, *, trusting: bool = False
+    ) -> Replayed:
+        """Replay a member of a space, impossible decisions repaired, and run the postprocs.
+
+        Raises ScheduleError or TraceError when it is refused.
+        """
         trace, shared = with_decisions(self.spaces[space], decisions), self._shared[space]
 
         def steps(sch: Schedule) -> None:
+            sch.state.trusting = trusting
             for position, entry in enumerate(trace.entries):
                 if position in shared:
                     self._step(sch, entry, (space, position), shared[position])
                 else:
                     sch.execute(entry, "repair")
+            sch.state.trusting = False  # postprocs try what may be refused
 
         return self._finished(steps, seed)
 
-    def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Replayed | str:
-        """Replay any trace and run the postprocs; the slug of a refusal otherwise."""
+    def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Replayed:
+        """Replay any trace and run the postprocs; raises as `member`."""
         return self._finished(lambda sch: trace.apply(sch, decisions=decisions), seed)
 
-    def _finished(self, steps: Callable[[Schedule], None], seed: int) -> Replayed | str:
+    def _finished(self, steps: Callable[[Schedule], None], seed: int) -> Replayed:
         sch = self.base.copy()
         sch.state.rng.state = seed
-        try:
-            steps(sch)
-            before = sch.trace
-            sch.enter_postproc()
-            for postproc in self.postprocs:
-                postproc(sch, self.target)
-        except ScheduleError as error:
-            return error.reason
-        except TraceError:
-            return "trace-does-not-fit"
+        steps(sch)
+        before = sch.trace
+        sch.enter_postproc()
+        for postproc in self.postprocs:
+            postproc(sch, self.target)
         return Replayed(sch, before)
+
+    def _summary(self, made: Replayed) -> Summary:
+        sch, steps = made.schedule, [e for _, e in made.before.sampling()]
+        return Summary(
+            structural_hash(sch.mod), features(sch.mod, self.target, self.work),
+            [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
+        )  # fmt: skip
 
     def _step(
         self, sch: Schedule, entry: Entry, place: tuple[int, int], inputs: Sequence[RV]
@@ -94,7 +121,7 @@ class Replayer:
         """Take a step over from a sibling, or run it and keep what it made."""
         state = sch.state
         given = [state.table.get(rv) for rv in inputs]
-        key = (*place, id(state.mod), state.serial, *given)
+        key = (*place, state.trusting, id(state.mod), state.serial, *given)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
@@ -137,13 +164,9 @@ class Summary:
     repairs: int
 
 
-def summary(made: Replayed, task: Replayer) -> Summary:
-    """What there is to know of a replayed program."""
-    sch, steps = made.schedule, [e for _, e in made.before.sampling()]
-    return Summary(
-        structural_hash(sch.mod), features(sch.mod, task.target, task.work),
-        [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
-    )  # fmt: skip
+def slug_of(error: ScheduleError | TraceError) -> str:
+    """The reason of a refused replay in a word."""
+    return error.reason if isinstance(error, ScheduleError) else "trace-does-not-fit"
 
 
 _tasks: dict[int, Replayer] = {}
@@ -163,17 +186,12 @@ def prepare(
     _tasks[number] = Replayer(base, traces, postprocs, target)
 
 
-def replay_batch(
-    number: int, requests: Sequence[tuple[int, list[Any], int]]
-) -> list[Summary | str]:
-    """In a worker: replay (space, decisions, seed) each; a slug stands for a refusal."""
+def replay_batch(number: int, requests: Sequence[Request]) -> list[Summary | str]:
+    """In a worker: replay each request; a slug stands for a refusal."""
     task = _tasks.get(number)
     if task is None:
         raise MeasureError("the worker was restarted and does not know the task")
-    out: list[Summary | str] = []
-    for space, decisions, seed in requests:
-        made = task.repaired(space, decisions, seed)
-        out.append(made if isinstance(made, str) else summary(made, task))
+    out = [task.told(request) for request in requests]
     gc.collect(1)
     return out
 

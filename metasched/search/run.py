@@ -234,7 +234,11 @@ class TaskRun:
             self.population.seen.add(self.default.key)
         if len(chosen) < count:
             with self.phases.of("search"), paused_collection():
-                chosen += self.strategy.propose(count - len(chosen))
+                for one in self.strategy.propose(count - len(chosen)):
+                    if self.workshop.admits(one):
+                        chosen.append(one)
+                    else:
+                        self.population.seen.add(one.key)
         self.round += 1
         if not chosen:
             self._empty += 1

@@ -31,13 +31,13 @@ from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
-    covers_domain,
-    refuse_on,
+    proof,
     require_complete_or_reduction,
     require_not_output,
     require_root_free,
     require_same_scope,
     require_stage_pipeline,
+    require_whole_domain,
 )
 from metasched.schedule.handles import INLINE_MARK, ROOT_MARK, BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -109,7 +109,7 @@ def _move(
             "loop-above", f"the loop {loop.var.name} is above {realize.block.name} already", loop
         )
     require_complete_or_reduction(state, scope, realize)
-    refuse_on(state, covers_domain(realize, child.loops), realize)
+    require_whole_domain(state, realize, child.loops)
     if not reverse:
         require_not_output(state, realize)
     token = realize.block.token
@@ -135,6 +135,7 @@ def _move(
     confirm_kinds(state, around)
 
 
+@proof
 def _require_finished(state: State, producers: Sequence[Child], loop: For) -> None:
     """No producer is a reduction that goes on in later iterations of `loop` or of loops above."""
     outer = {n.var for n in (*state.loops_above(loop), loop) if as_int(n.extent) != 1}
@@ -347,6 +348,7 @@ def _rebuilt(
     return nest(loops, BlockRealize(tuple(values), predicate, realize.block))
 
 
+@proof
 def _require_once(
     state: State, realize: BlockRealize, loop: For, domains: dict[Var, Range]
 ) -> None:

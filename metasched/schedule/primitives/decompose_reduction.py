@@ -10,7 +10,7 @@ from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, For, ForKind, IterVar, Stmt, evolve, fact, seq
 from metasched.ir.visit import free_vars, fresh_copy, substitute, walk_exprs, walk_stmts
 from metasched.schedule import edit
-from metasched.schedule.checks import require_reduction
+from metasched.schedule.checks import proof, require_reduction
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import ranges_of
@@ -78,6 +78,7 @@ def decompose_reduction(
     return state.new_block(init.block.token)
 
 
+@proof
 def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
     """No loop below the init runs the whole reduction again: each time starts with its init.
 

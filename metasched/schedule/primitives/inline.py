@@ -22,13 +22,12 @@ from metasched.ir.visit import (
 )
 from metasched.schedule import edit
 from metasched.schedule.checks import (
-    covers_domain,
-    refuse_on,
     refuse_opaque,
     require_complete,
     require_not_output,
     require_root_free,
     require_stage_pipeline,
+    require_whole_domain,
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -134,7 +133,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
             "other-consumers", f"{inner.buffer.name} is read by other blocks too", producer
         )
     solved = _solve_loads(state, realize, store, inner.buffer)
-    refuse_on(state, covers_domain(realize, state.loops_above(realize)), realize)
+    require_whole_domain(state, realize, state.loops_above(realize))
     require_within(state, realize, inner.buffer)
     at_store = {
         v: substitute(e, dict(zip(solved.names, inner.indices, strict=True)))

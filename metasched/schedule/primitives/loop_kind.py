@@ -5,7 +5,7 @@ from __future__ import annotations
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind, evolve
 from metasched.schedule import edit
-from metasched.schedule.checks import kind_violation, refuse_on, require_serial
+from metasched.schedule.checks import require_independent, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -18,11 +18,11 @@ THREAD_TAGS = tuple(
 def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | None = None) -> None:
     """Give the loop its kind; its iterations may run in any order, or together."""
     changed = evolve(loop, kind=kind, thread=thread)
-    refuse_on(
+    require_independent(
         state,
-        kind_violation(state, loop, changed),
         loop,
-        hint=f"only loops whose iterations are independent can be {what}; split a reduction with "
+        changed,
+        f"only loops whose iterations are independent can be {what}; split a reduction with "
         "rfactor, or choose a spatial loop",
     )
     state.commit(edit.replace(loop, changed))

@@ -8,6 +8,7 @@ from metasched.ir.visit import free_vars
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_kinds,
+    proof,
     refuse_on,
     require_affine_binding,
     require_same_scope,
@@ -52,16 +53,22 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
                     loop,
                 )
         inner.add(loop.var)
-    scope = state.scope(chain[0])
-    refuse_on(state, reorder_violation(chain, order, scope), chain[0])
-    for child in scope.realizes:
-        if chain[-1] in child.loops:
-            require_affine_binding(state, child.realize)
+    _require_free_order(state, chain, order)
     body: Stmt = chain[-1].body
     for loop in reversed(order):
         body = evolve(loop, body=body)
     state.commit(edit.replace(chain[0], body))
     confirm_kinds(state, [n for n in chain if order.index(n) < chain.index(n)])
+
+
+@proof
+def _require_free_order(state: State, chain: list[For], order: list[For]) -> None:
+    """The chain may run in that order."""
+    scope = state.scope(chain[0])
+    refuse_on(state, reorder_violation(chain, order, scope), chain[0])
+    for child in scope.realizes:
+        if chain[-1] in child.loops:
+            require_affine_binding(state, child.realize)
 
 
 def _chain(state: State, nodes: list[For]) -> list[For]:

@@ -1,0 +1,114 @@
+"""Mutants are replayed without proofs; what is chosen of them is proved before it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from metasched.database.store import Store
+from metasched.errors import ScheduleError
+from metasched.ir.stmt import ForKind
+from metasched.measure.candidate import Candidate
+from metasched.measure.replay import ReplayRunner
+from metasched.mutate import default_mutators
+from metasched.search.draft import Draft
+from metasched.search.population import Workshop
+from metasched.search.replaying import Replayer
+from metasched.space.generate import SpaceGenerator
+from metasched.tune import STORE, default_space, tune
+from tests.search.tasks import TARGET, matmul
+
+
+class Parts:
+    """A module that cuts the reduction into parallel parts: legal for one of them, decision 0."""
+
+    name = "parts"
+
+    def __call__(self, sch, block):
+        if sch.get(block).name == "Z":
+            _, i, _, k = sch.get_loops(block)
+            parts = sch.sample_categorical([1, 2, 4], [0.5, 0.25, 0.25], decision=0)
+            first, _ = sch.split(k, [parts, None])
+            sch.parallel(first)
+            sch.unroll(sch.split(i, sch.sample_perfect_tile(i, n=2))[1])
+        return [sch]
+
+
+SPACE = SpaceGenerator((Parts(),), (), default_mutators(TARGET))
+
+
+def illegal(workshop: Workshop):
+    """A member of the space that no proof admits, as the search asks for it."""
+    trace = workshop.spaces[0]
+    position = trace.sampling()[0][0]
+    return workshop.replay(trace.with_decision(position, 1), 0)
+
+
+def test_a_chosen_program_is_proved_and_its_space_no_longer_trusted():
+    shop = Workshop(matmul(16), TARGET, SPACE, 0)
+    one = illegal(shop)
+    assert one is not None and one.vector.any()
+    with pytest.raises(ScheduleError, match="different iterations of loop i3_0 may touch"):
+        _ = one.schedule
+    good = shop.replay(shop.spaces[0], 0)
+    assert shop.admits(good) and not shop.survival.reasons
+    assert not shop.admits(one)
+    assert shop.survival.reasons == {"carried-reduction": 1} and shop.survival.survived == 1
+    assert illegal(shop) is None and shop.replay(shop.spaces[0], 0) is not None
+
+
+def test_no_illegal_program_is_measured(tmp_path):
+    kinds = []
+
+    def cost(candidate: Candidate) -> float:
+        kinds.append([n for n in candidate.module.script().splitlines() if "T.parallel" in n])
+        return 1.0 + int(candidate.key[:4], 16)
+
+    result = tune(
+        matmul(16), target=TARGET, space=SPACE, trials=12, seed=0, work_dir=tmp_path,
+        runner=lambda f, t: ReplayRunner(cost=cost),
+    )  # fmt: skip
+    assert result.failed == 0 and result.trials == len(kinds) > 3
+    assert not any("T.parallel(2)" in line or "T.parallel(4)" in line for n in kinds for line in n)
+    with Store(tmp_path / STORE) as store:
+        assert all(record.ok for record in store.all())
+
+
+@dataclass(frozen=True)
+class Stumbles:
+    """A postproc that takes a program without some kinds of loops for granted."""
+
+    kinds: tuple[ForKind, ...]
+    name: ClassVar[str] = "stumbles"
+
+    def __call__(self, sch, target):
+        loops = [sch.get(loop) for loop in sch.get_loops(sch.get_block("Z"))]
+        assert not any(n.kind in self.kinds and n.extent.value > 1 for n in loops)
+
+
+def test_what_an_illegal_program_breaks_is_a_refusal_and_what_a_legal_one_breaks_an_error():
+    shop = Workshop(matmul(16), TARGET, SpaceGenerator(SPACE.modules, (Stumbles((ForKind.PARALLEL,)),)), 0)
+    assert illegal(shop) is None and shop.survival.reasons == {"carried-reduction": 1}
+    assert shop.replay(shop.spaces[0], 0) is not None
+    shop = Workshop(matmul(16), TARGET, SpaceGenerator(SPACE.modules, (Stumbles((ForKind.SERIAL,)),)), 0)
+    with pytest.raises(AssertionError):
+        shop.replay(shop.spaces[0], 0)
+
+
+def test_a_program_is_the_same_with_proofs_and_without():
+    shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    trusting, proving = (
+        Replayer(shop.base, shop.spaces, shop.generator.postprocs, TARGET) for _ in range(2)
+    )
+    for space in range(len(shop.spaces)):
+        draft = Draft(shop.fresh(space, 1).trace, 0)
+        rows = draft.draw(2000, np.random.default_rng(0))
+        for n in range(10):
+            decisions = [e.decision for _, e in draft.decoded(rows, n).sampling()]
+            a = trusting.told((space, decisions, 0, True))
+            b = proving.told((space, decisions, 0, False))
+            assert (a.key, a.decisions, a.domains) == (b.key, b.decisions, b.domains)
+            assert np.array_equal(a.vector, b.vector)
