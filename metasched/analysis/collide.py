@@ -284,27 +284,3 @@ def collide(
     if not system.tighten():
         return None
     return {key: span for key, span in system.bounds.items() if isinstance(key, Var)}
-
-
-def tells(
-    a: Sequence[Side], b: Sequence[Side], var: Var, fixed: Container[Var], ranges: Ranges
-) -> bool:
-    """Whether two executions that access one element surely have one value of `var`: in some
-    dimension all else moves by less than a step of it. (`collide` finds that too, and more.)"""
-    for (form_a, wide_a), (form_b, wide_b) in zip(a, b, strict=True):
-        step = form_a.terms.get(var, 0)
-        if not step or form_b.terms.get(var) != step:
-            continue
-        low: float = form_b.const - form_a.const - (wide_a - 1)
-        high: float = form_b.const - form_a.const + (wide_b - 1)
-        for form, other, sign in ((form_a, form_b, -1), (form_b, form_a, 1)):
-            for atom, coef in form.terms.items():
-                if atom is var or (atom in fixed and other.terms.get(atom) == coef):
-                    continue
-                least, most = interval(atom, ranges)
-                by = coef * sign
-                low += by * (least if by > 0 else most)
-                high += by * (most if by > 0 else least)
-        if -abs(step) < low and high < abs(step):
-            return True
-    return False

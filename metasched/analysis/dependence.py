@@ -30,8 +30,7 @@ from metasched.analysis.access import (
     updates_in_place,
 )
 from metasched.analysis.affine import Form, Interval, Ranges, form_interval, interval, linear
-from metasched.analysis.binding import affine_binding
-from metasched.analysis.collide import Kept, Outside, Side, collide, tells
+from metasched.analysis.collide import Kept, Outside, Side, collide
 from metasched.analysis.cover import (
     bound_regions,
     covered,
@@ -260,14 +259,6 @@ def _pairs(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch]]:
             yield from ((a, b) for a, b in combinations(group, 2) if a.writes or b.writes)
 
 
-def _same_iteration(a: Touch, b: Touch, top: For) -> bool:
-    """The common case of `_meet` at little cost: see `tells`."""
-    if any(form.terms.get(top.var) for form, _ in a.box):
-        above = {n.var for n in a.loops} - {n.var for n in loops_below(a.loops, top)}
-        return tells(a.box, b.box, top.var, above, loop_ranges((*a.loops, *b.loops)))
-    return False
-
-
 def carried_dependence(
     loop: For,
     scope: Scope,
@@ -294,7 +285,7 @@ def carried_dependence(
     if unknown is not None:
         return unknown
     extent = as_int(loop.extent)
-    if (extent is not None and extent <= 1) or _plainly_independent(loop, scope):
+    if extent is not None and extent <= 1:
         return None
     excused: dict[Buffer, bool] = {}
 
@@ -304,8 +295,7 @@ def carried_dependence(
         return excused[buffer]
 
     own = set(scope.block.alloc_buffers) if private else set()  # (costs less to tell than to meet)
-    cleared = lambda a, b: _same_iteration(a, b, loop) or (a.buffer in own and excuse(a.buffer))  # noqa: E731
-    for a, b, distance in conflicts(scope, loop, cleared):
+    for a, b, distance in conflicts(scope, loop, lambda a, b: a.buffer in own and excuse(a.buffer)):
         if distance.get(loop.var) == (0, 0):
             continue
         if a is b and a.child is not None and idempotent(a.child, scope, loop):
@@ -315,34 +305,6 @@ def carried_dependence(
             if not (reduces and allow_reduction):
                 return _carried(loop, a, b, reduces)
     return None
-
-
-def _plainly_independent(loop: For, scope: Scope) -> bool:
-    """The common case at little cost: one block whose elements tell its spatial iterators, one of
-    which is an affine sum with the loop as a term."""
-    under = scope.under(loop)
-    if len(under) != 1 or scope.loose:
-        return False
-    child = under[0]
-    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
-    driven = [(v, e) for v, e in pairs if loop.var in free_vars(e)]
-    if len(driven) != 1 or not driven[0][0].is_spatial:
-        return False
-    if not linear(driven[0][1]).terms.get(loop.var) or not _keeps_to_own_elements(child.block):
-        return False
-    return affine_binding(child) is None
-
-
-@fact
-def _keeps_to_own_elements(block: Block) -> bool:
-    """Whether instances with other spatial iterators write elsewhere, and a block reads of what
-    it writes only the element it updates (cached)."""
-    return exact_accesses(block) is not None and all(
-        updates_in_place(block, b)
-        and all(_determines(block, r, spatial_only=True) for r in f.writes)
-        for b, f in footprints(block).items()
-        if f.writes
-    )
 
 
 def unknown_effects(loop: For, scope: Scope) -> Failure | None:

@@ -34,18 +34,13 @@ class Candidate:
 
     Attributes:
         index: position in the run; candidate 0 is the default schedule.
-        source: the scheduled program, one function, or what makes it when its turn comes.
+        module: the scheduled program, one function.
         key: structural hash of the module; equal programs have equal keys.
     """
 
     index: int
-    source: IRModule | Callable[[], IRModule] = field(repr=False)
+    module: IRModule = field(repr=False)
     key: str
-
-    @property
-    def module(self) -> IRModule:
-        """The scheduled program."""
-        return self.source if isinstance(self.source, IRModule) else self.source()
 
 
 def single_function(module: Mapping[str, PrimFunc]) -> PrimFunc:

@@ -11,7 +11,6 @@ import pickle
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 
 from metasched.errors import MeasureError
 from metasched.ir.func import PrimFunc
@@ -55,7 +54,7 @@ class ExecutorRunner:
         futures: dict[Future[list[Outcome]], int] = {}
         for start in range(0, len(candidates), self._chunk):
             chunk = candidates[start : start + self._chunk]
-            part = dump([replace(candidate, source=candidate.module) for candidate in chunk])
+            part = dump(list(chunk))
             futures[self._executor.submit(measure_chunk, self._task, part)] = start
         try:
             for future in as_completed(futures):

@@ -63,8 +63,8 @@ class Individual:
         return self.schedule.mod
 
     def candidate(self, index: int = 0) -> Candidate:
-        """What a runner measures; the program is made when its turn comes."""
-        return Candidate(index, lambda: self.module, self.key)
+        """What a runner measures."""
+        return Candidate(index, self.module, self.key)
 
     @property
     def vector(self) -> np.ndarray[Any, Any]:
@@ -182,7 +182,7 @@ class Workshop:
 
         Raises ScheduleError when a step is illegal, TuneError when another program comes out.
         """
-        sch = self._replayer.member(space, _decisions(trace), 0).schedule
+        sch = self._replayer.member(space, _decisions(trace), 0)
         if structural_hash(sch.mod) != key:
             raise TuneError(f"the replay of {key} in another process gave another program")
         return sch
@@ -201,14 +201,14 @@ class Workshop:
     def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
         self.survival.tried += 1
         try:
-            made = self._replayer.replayed(trace, decisions, seed)
+            sch = self._replayer.replayed(trace, decisions, seed)
         except (ScheduleError, TraceError) as error:
             self.survival.reasons[slug_of(error)] += 1
             return None
         self.survival.survived += 1
-        sch = made.schedule
         self.survival.repaired += sch.state.repairs
-        return Individual(made.before, structural_hash(sch.mod), space, self, schedule=sch)
+        before = sch.trace.before_postproc()
+        return Individual(before, structural_hash(sch.mod), space, self, schedule=sch)
 
 
 def _decisions(trace: Trace) -> list[Any]:

@@ -28,14 +28,6 @@ Request: TypeAlias = tuple[int, list[Any], int, bool]
 """(space, decisions, seed, whether its steps are trusted)"""
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """What a replay gave: the schedule, and its trace before the postprocs."""
-
-    schedule: Schedule
-    before: Trace
-
-
 class Replayer:
     """Exact replays of the mutants of one task.
 
@@ -76,7 +68,7 @@ class Replayer:
 
     def member(
         self, space: int, decisions: Sequence[Any], seed: int, *, trusting: bool = False
-    ) -> Replayed:
+    ) -> Schedule:
         """Replay a member of a space, impossible decisions repaired, and run the postprocs.
 
         Raises ScheduleError or TraceError when it is refused.
@@ -94,22 +86,21 @@ class Replayer:
 
         return self._finished(steps, seed)
 
-    def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Replayed:
+    def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Schedule:
         """Replay any trace and run the postprocs; raises as `member`."""
         return self._finished(lambda sch: trace.apply(sch, decisions=decisions), seed)
 
-    def _finished(self, steps: Callable[[Schedule], None], seed: int) -> Replayed:
+    def _finished(self, steps: Callable[[Schedule], None], seed: int) -> Schedule:
         sch = self.base.copy()
         sch.state.rng.state = seed
         steps(sch)
-        before = sch.trace
         sch.enter_postproc()
         for postproc in self.postprocs:
             postproc(sch, self.target)
-        return Replayed(sch, before)
+        return sch
 
-    def _summary(self, made: Replayed) -> Summary:
-        sch, steps = made.schedule, [e for _, e in made.before.sampling()]
+    def _summary(self, sch: Schedule) -> Summary:
+        steps = [e for _, e in sch.trace.before_postproc().sampling()]
         return Summary(
             structural_hash(sch.mod), features(sch.mod, self.target, self.work),
             [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
