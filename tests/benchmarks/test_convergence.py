@@ -125,7 +125,7 @@ class Recorded:
 
     def times(self, modules) -> list[float]:
         candidates = [
-            Candidate(n, lambda m=m: m, structural_hash(m)) for n, m in enumerate(modules)
+            Candidate(n, m, structural_hash(m)) for n, m in enumerate(modules)
         ]
         return [o.median for o in self.runner(None, None).measure(candidates)]
 
