@@ -117,3 +117,38 @@ def test_lanes_lie_along_rows_where_columns_are_few():
 def test_lanes_stay_along_columns_that_fill_half_a_vector():
     sch = Schedule(get("t2d").func((1, 2, 16, 2, 16, 4, 2, 1)), seed=0)
     assert len(MatrixForm(512)(sch, sch.get_block("conv"))) == 1
+
+
+NCHW = """
+@T.prim_func
+def nchw(X: T.Buffer((2, 4, SIZE), "float32"), W: T.Buffer((16, 2, 3, 2), "float32"),
+         Y: T.Buffer((16, 2, SIZE - 1), "float32")):
+    for o, h, w, c, i, j in T.grid(16, 2, SIZE - 1, 2, 3, 2):
+        with T.block("conv"):
+            vo, vh, vw, vc, vi, vj = T.axis.remap("SSSRRR", [o, h, w, c, i, j])
+            with T.init():
+                Y[vo, vh, vw] = T.float32(0)
+            Y[vo, vh, vw] = Y[vo, vh, vw] + X[vc, vh + vi, vw + vj] * W[vo, vc, vi, vj]
+"""
+
+
+@pytest.mark.parametrize("width", [5, 12])
+def test_lanes_lie_along_channels_where_columns_fill_no_vector(width):
+    """Images in NCHW: windows cannot run on in a panel, and 12 lanes are no vector."""
+    func = parse(NCHW.replace("SIZE - 1", str(width)).replace("SIZE", str(width + 1)))
+    sch = Schedule(func, seed=0)
+    _, turned = MatrixForm(512)(sch, sch.get_block("conv"))
+    assert vector_iter(turned.get(turned.get_block("conv"))).dom.extent.value == 16
+    (tiled, *_) = RegisterTiling(512, 32, 2)(turned, turned.get_block("conv"))
+    assert "W_reindex" in tiled.script()
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 4, width + 1), (16, 2, 3, 2)))
+    wanted, output = np.zeros((2, 16, 2, width), np.float32)
+    run(func, x, w, wanted)
+    run(tiled.mod, x, w, output)
+    np.testing.assert_array_equal(output, wanted)
+
+
+def test_images_whose_columns_fill_vectors_stay_as_they_are():
+    sch = Schedule(parse(NCHW.replace("SIZE - 1", "16").replace("SIZE", "17")), seed=0)
+    assert len(MatrixForm(512)(sch, sch.get_block("conv"))) == 1

@@ -16,6 +16,7 @@ from metasched.workloads import get
 ODD = [
     ("gmm", (1, 13, 37, 5)),
     ("gmm", (1, 19, 32, 4)),
+    ("gmm", (1, 6, 28, 4)),
     ("dil", (1, 13, 4, 1, 16, 2, 1, 1, 2)),
     ("cbr", (1, 5, 3, 2, 19, 2, 2, 1)),
 ]
@@ -65,3 +66,14 @@ def test_good_sizes_may_stay_as_they_are():
         rows = rows_of(after)
         assert rows["sizes"][0] == 64
         assert rows["probs"][0] >= 0.5
+
+
+@pytest.mark.parametrize(("columns", "ways"), [
+    (64, [(1, (16, 8))]), (1000, [(64, (16,)), (1, (8,))]), (56, [(64, (16,)), (1, (8,))]),
+    (24, [(1, (8,))]), (37, [(16, (16,))]), (6, [(1, (6,))]),
+])  # fmt: skip
+def test_whole_vectors_run_on_where_only_half_ones_divide(columns, ways):
+    """1,000 columns are 125 half vectors, which half of the machine's units calculate."""
+    sch = Schedule(get("gmm").func((1, 32, columns, 64)), seed=0)
+    plans = RegisterTiling(512, 32, 2).plans(sch, sch.get_block("Z"))
+    assert [(plan.step, plan.widths) for plan in plans] == ways

@@ -59,14 +59,10 @@ class DepthBlocking:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        plan = self.blocks.plan(sch, block)
-        if plan is None or plan.step > 1:
-            return [sch]
         depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
+        whole = [p for p in self.blocks.plans(sch, block) if p.step == 1 and depth >= self.shallow]
         found = [sch]
-        for pack in (*plan.packable, *plan.ahead):
-            if pack is None or depth < self.shallow:
-                continue
+        for plan, pack in [(p, pack) for p in whole for pack in (*p.packable, *p.ahead) if pack]:
             variant = sch.copy()
             try:
                 self._apply(variant, block, plan, pack)

@@ -7,7 +7,8 @@ Three rewritings of the iterators, which the tiling modules after it then see as
     o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
 
 Where the lanes stay few (three colours), a variant has them along the rows instead (w in 32), and
-keeps the image so that they lie side by side.
+keeps the image so that they lie side by side. Where they are the columns of an image that no whole
+vectors fill (NCHW), a variant has them along the channels, and the results are turned at the end.
 
 Before that, producers that only move elements (transpositions) are read through.
 
@@ -30,6 +31,7 @@ from metasched.ir.stmt import Block, BufferStore, IterVar
 from metasched.ir.visit import free_vars, walk_exprs
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.modules.register_tiling import lane_operands
 from metasched.space.strides import vector_iter
 from metasched.space.tiling import epilogue, tileable
 
@@ -67,29 +69,37 @@ class MatrixForm:
         return [sch, *self._turned(sch, block)]
 
     def _turned(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        """With lanes along rows, where those along columns are few: the operand that varies with
-        the rows, a temporary, is stored by columns."""
+        """With lanes along other results than those that lie side by side in memory, where these
+        make no whole vectors. Where they are few, the operand that varies with the new lanes, if a
+        temporary, is stored by them; else a tiling packs it."""
         node = sch.get(block)
         inner = vector_iter(node)
         lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
-        if inner is None or 2 * (as_int(inner.dom.extent) or 1) > lanes:
+        extent = 0 if inner is None else as_int(inner.dom.extent) or 1
+        if inner is None or extent % lanes == 0:
             return []
+        few = 2 * extent <= lanes
+        if not few and lane_operands(node, inner.var):
+            return []  # packed, vectors run on
         scope = sch.state.scope(sch.state.block(block)).block
         for v in reversed(node.iter_vars):
-            if not v.is_spatial or (as_int(v.dom.extent) or 1) < lanes:
+            if v is inner or not v.is_spatial or (as_int(v.dom.extent) or 1) < lanes:
                 continue
-            found = _row_operand(node, v.var)
+            found = _row_operand(node, v.var) if few else None
             if found is None or found[1].buffer not in scope.alloc_buffers:
-                continue
+                found = None
+                if len(lane_operands(node, v.var)) != 1:
+                    continue
             changed = sch.copy()
             try:
                 if epilogue(changed, block) is None and node.writes[0].buffer.scope != "local":
                     changed.cache_write(block, 0, "local")
                 result = changed.get(block).writes[0]
                 at = next(n for n, r in enumerate(result.region) if r.min is v.var)
-                read, load, dim = found
                 changed.transform_layout(block, ("write", 0), _last(at, len(result.region)))
-                changed.transform_layout(block, ("read", read), _last(dim, len(load.indices)))
+                if found is not None:
+                    read, load, dim = found
+                    changed.transform_layout(block, ("read", read), _last(dim, len(load.indices)))
             except (ScheduleError, StopIteration):
                 continue
             return [changed]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from metasched.analysis.access import accesses
@@ -78,34 +79,36 @@ class RegisterTiling:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        plan = self.plan(sch, block)
-        if plan is None:
-            return [sch]
-        found = []
-        for pack in plan.packable:
-            for strict in (True, False):
-                variant = sch.copy()
-                try:
-                    self._apply(variant, block, plan, pack, strict)
-                except ScheduleError:
-                    continue
-                found.append(variant)
-                break
+        found: list[Schedule] = []
+        for plan in self.plans(sch, block):
+            found += [v for pack in plan.packable for v in self._variant(sch, block, plan, pack)]
         return found or [sch]
+
+    def _variant(
+        self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand | None
+    ) -> list[Schedule]:
+        for strict in (True, False):
+            variant = sch.copy()
+            with suppress(ScheduleError):
+                self._apply(variant, block, plan, pack, strict)
+                return [variant]
+        return []
 
     # -- what the block allows ---------------------------------------------------------------------
 
-    def plan(self, sch: Schedule, block: BlockRV) -> Plan | None:
+    def plans(self, sch: Schedule, block: BlockRV) -> list[Plan]:
+        """Vectors that divide the columns; where whole ones do not, whole ones that run on."""
         node = sch.get(block)
         vector = vector_iter(node)
         if vector is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
-            return None
+            return []
         extent = as_int(vector.dom.extent) or 1
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
         position = node.iter_vars.index(vector)
         packable: list[Operand | None] = [None]
         ahead: tuple[Operand, ...] = ()
+        found = []
         if self.pack:
             operands = lane_operands(node, vector.var)
             free = sch.state.func_of(sch.state.block(block))[1].constants
@@ -114,15 +117,16 @@ class RegisterTiling:
             if any(not o.contiguous for o in now):
                 packable = []
             packable += [o for o in now if not o.contiguous or o.bytes > SMALL_PANEL]
-            if not widths and len(operands) == 1 and extent > lanes // 2 > 0:
+            if extent % lanes and len(operands) == 1 and extent > lanes // 2 > 0:
                 steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
-                step = (steps or [1])[0] * lanes
-                return Plan(position, (lanes,), tuple(operands), step, ahead)
-        if not widths:
+                if steps or not widths:
+                    step = (steps or [1])[0] * lanes
+                    found.append(Plan(position, (lanes,), tuple(operands), step, ahead))
+        if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
-        if widths[0] < 2:
-            return None
-        return Plan(position, tuple(widths), tuple(packable), ahead=ahead)
+        if widths and widths[0] > 1:
+            found.append(Plan(position, tuple(widths), tuple(packable), ahead=ahead))
+        return found
 
     def _rows(self, sch: Schedule, axis: Axis, levels: int) -> list[ExprRV]:
         """The sampled tile of an axis that is not the vectors'."""
