@@ -62,7 +62,6 @@ class Config:
     plugins: tuple[str, ...] = _setting((), "Python files loaded before tuning")
     cc: str = _setting("", "C compiler that links exported kernels; empty looks for cc, gcc, clang")
     check: int = _setting(0, "1 verifies the program after every schedule step", low=0)
-    debug: int = _setting(0, "0 silent, 1 rounds, 2 candidates, 3 scripts, 5 machine code", low=0)
 
 
 @dataclass(frozen=True, slots=True)

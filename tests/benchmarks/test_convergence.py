@@ -124,9 +124,7 @@ class Recorded:
         return ReplayRunner(self.table, self.seconds)
 
     def times(self, modules) -> list[float]:
-        candidates = [
-            Candidate(n, m, structural_hash(m)) for n, m in enumerate(modules)
-        ]
+        candidates = [Candidate(n, m, structural_hash(m)) for n, m in enumerate(modules)]
         return [o.median for o in self.runner(None, None).measure(candidates)]
 
 

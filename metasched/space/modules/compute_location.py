@@ -23,13 +23,8 @@ class RandomComputeLocation:
         return "random_compute_location"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        realize = sch.state.block(block)
-        around = sch.state.scope_block(realize)
-        if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
-            return [sch]
-        scope = sch.state.scope(realize)
-        child = scope.child(realize.block.token)
-        if not scope.consumers(child.token) or not untouched(child):
+        scope = _producer(sch, block)
+        if scope is None or not scope.consumers(sch.get(block).token):
             return [sch]
         moved = sch.copy()
         try:
@@ -55,16 +50,11 @@ class StageAtTile:
         return "stage_at_tile"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        realize = sch.state.block(block)
-        around = sch.state.scope_block(realize)
-        if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
+        scope = _producer(sch, block)
+        if scope is None:
             return [sch]
-        scope = sch.state.scope(realize)
-        child = scope.child(realize.block.token)
-        consumers = scope.consumers(child.token)
-        if not untouched(child) or len(consumers) != 1:
-            return [sch]
-        if TILED not in consumers[0].block.annotations:
+        consumers = scope.consumers(sch.get(block).token)
+        if len(consumers) != 1 or TILED not in consumers[0].block.annotations:
             return [sch]
         if _packs(scope, consumers[0]):
             return [sch]
@@ -114,6 +104,17 @@ class FuseRows:
             except ScheduleError:
                 continue
         return [fused, sch] if moved else [sch]
+
+
+def _producer(sch: Schedule, block: BlockRV) -> Scope | None:
+    """The scope around a block that may be moved to what reads it: not tiled, no output, as it was
+    written; None for any other."""
+    realize = sch.state.block(block)
+    around = sch.state.scope_block(realize)
+    if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
+        return None
+    scope = sch.state.scope(realize)
+    return scope if untouched(scope.child(realize.block.token)) else None
 
 
 def _packs(scope: Scope, child: Child) -> bool:
