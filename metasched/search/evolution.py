@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -85,10 +85,9 @@ class EvolutionarySearch:
                 self._enter(pool, self._drafted(options.first // 2, best=False))
             best = int(options.replays * options.drafted)
             unbiased = int(options.replays * options.unbiased)
-            self._enter(pool, self._drafted(best, best=True))
-            self._enter(pool, self._drafted(unbiased, best=False))
-            if self._stale >= options.stale:
-                self._enter(pool, self._near(options.replays // 4))
+            drafts = chain(self._drafted(best, best=True), self._drafted(unbiased, best=False))
+            near = options.replays // 4 if self._stale >= options.stale else 0
+            self._enter(pool, chain(drafts, self._near(near)))
             share = (options.replays - best - unbiased) // options.generations
             for generation in range(options.generations):
                 self._enter(pool, self._children(pool, share, generation, rng))

@@ -115,10 +115,12 @@ def _shares(order: list[int], workers: int) -> list[list[int]]:
 
 
 def _taken(own: list[int], shares: list[list[int]], most: int | None = None) -> list[int]:
-    """The next batch of a process: from its own part, else the end of the longest one. Half of
-    what is there, or `most`: so messages are few and all processes end together."""
+    """The next batch of a process: most of its own part, else half of the longest one, its end; at
+    most `most`. So all processes end together, and messages, for each of which a worker waits
+    until this process looks up from a replay, are few."""
     part = own or max(shares, key=len)
-    count = min(most or len(part), -(-len(part) // 2))
+    share = -(-5 * len(part) // 6) if part is own else -(-len(part) // 2)
+    count = min(most or len(part), share)
     batch = part[:count] if part is own else part[len(part) - count :]
     part[:] = part[count:] if part is own else part[: len(part) - count]
     return batch

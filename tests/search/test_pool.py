@@ -125,8 +125,8 @@ def test_a_program_that_comes_out_otherwise_is_an_error():
 def test_a_worker_keeps_to_its_part_and_then_helps_with_the_longest():
     shares = _shares(list(range(40)), 3)
     assert [len(s) for s in shares] == [14, 14, 12]
-    assert _taken(shares[0], shares) == list(range(7))
-    assert _taken(shares[0], shares, 1) == [7]
+    assert _taken(shares[0], shares) == list(range(12))
+    assert _taken(shares[0], shares, 1) == [12]
     del shares[0][:]
     assert _taken(shares[0], shares) == list(range(21, 28))  # the end of the second part
     assert [len(s) for s in shares] == [0, 7, 12]
