@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TypeAlias
 
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
@@ -21,7 +20,6 @@ from metasched.target import Target
 _JOBS = "metasched.search.replaying:"
 _LIMIT = 120.0  # seconds for one batch
 
-Here: TypeAlias = "Callable[[Request], Summary | str]"
 
 
 class ReplayPool:
@@ -59,7 +57,7 @@ class ReplayPool:
         return number
 
     def replay(
-        self, number: int, requests: Sequence[Request], here: Here
+        self, number: int, requests: Sequence[Request], here: Callable[[Request], Summary | str]
     ) -> list[Summary | str] | None:
         """The results in the order of the requests; None when a worker has failed.
 
