@@ -96,7 +96,8 @@ def tile(
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     """The one consumer of a block that can finish each of its elements where it is computed.
 
-    It is the only consumer, spatial, reads what the block writes at one place, and has plain loops.
+    It is the only consumer, spatial, reads what the block writes at one place and no other block's
+    results, and has plain loops.
     """
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)
@@ -104,9 +105,9 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     if len(consumers) != 1 or realize.block.writes[0].buffer not in scope.block.alloc_buffers:
         return None
     consumer = consumers[0]
-    if not untouched(consumer) or not all(v.is_spatial for v in consumer.block.iter_vars):
-        return None
-    if not _pointwise(consumer.block, realize):
+    alone = untouched(consumer) and len(scope.producers(consumer.token)) == 1
+    spatial = all(v.is_spatial for v in consumer.block.iter_vars)
+    if not (alone and spatial and _pointwise(consumer.block, realize)):
         return None
     return sch.get_block(consumer.block.name)
 

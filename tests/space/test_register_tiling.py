@@ -8,9 +8,11 @@ from space.candidates import TARGET, draw
 
 from metasched.ir.interp import run
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.register_tiling import RegisterTiling
+from metasched.space.tiling import epilogue
 from metasched.workloads import get
 
 ODD = [
@@ -77,3 +79,38 @@ def test_whole_vectors_run_on_where_only_half_ones_divide(columns, ways):
     sch = Schedule(get("gmm").func((1, 32, columns, 64)), seed=0)
     plans = RegisterTiling(512, 32, 2).plans(sch, sch.get_block("Z"))
     assert [(plan.step, plan.widths) for plan in plans] == ways
+
+
+GATED = """
+@T.prim_func
+def gated(X: T.Buffer((32, 64), "float32"), V: T.Buffer((64, 32), "float32"),
+          W: T.Buffer((64, 32), "float32"), Y: T.Buffer((32, 32), "float32")):
+    G = T.alloc_buffer((32, 32), "float32")
+    U = T.alloc_buffer((32, 32), "float32")
+    for i, j, k in T.grid(32, 32, 64):
+        with T.block("G"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                G[vi, vj] = T.float32(0)
+            G[vi, vj] = G[vi, vj] + X[vi, vk] * V[vk, vj]
+    for i, j, k in T.grid(32, 32, 64):
+        with T.block("U"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                U[vi, vj] = T.float32(0)
+            U[vi, vj] = U[vi, vj] + X[vi, vk] * W[vk, vj]
+    for i, j in T.grid(32, 32):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = T.max(G[vi, vj], T.float32(0)) * U[vi, vj]
+"""
+
+
+def test_products_that_meet_in_one_result_are_tiled_each():
+    """The result waits for both and finishes neither: no register block was offered at all."""
+    sch = Schedule(parse(GATED), seed=0)
+    tiling = RegisterTiling(512, 32, 2)
+    (sch, *_) = tiling(sch, sch.get_block("G"))
+    (sch, *_) = tiling(sch, sch.get_block("U"))
+    assert "G_local" in sch.script() and "U_local" in sch.script()
+    assert epilogue(sch, sch.get_block("U")) is None
