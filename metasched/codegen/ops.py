@@ -275,7 +275,10 @@ def _prefetch(e: Emitter, node: Call) -> Val:
     hints += [0, 3, 1][len(hints) :]
     e.module.declare("llvm.prefetch.p0", "void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     words = ", ".join(f"i32 {h}" for h in hints[:3])
-    e.line(f"call void @llvm.prefetch.p0(ptr {address.text}, {words})")
+    hint = f"call void @llvm.prefetch.p0(ptr {address.text}, {words})"
+    if hint not in e.recent.hints:  # each row of a register block asks for the same
+        e.recent.hints.add(hint)
+        e.line(hint)
     return literal(0, INT32)
 
 

@@ -42,14 +42,20 @@ class Known:
 
 @dataclass(slots=True)
 class Recent:
-    """The known spots of each buffer; `clear` at every start of a basic block and foreign call."""
+    """The known spots of each buffer; `clear` at every start of a basic block and foreign call.
+
+    Attributes:
+        hints: the prefetches that have been asked for.
+    """
 
     spots: dict[Var, dict[Spot, Known]] = field(default_factory=dict)
     disabled: bool = False
+    hints: set[str] = field(default_factory=set)
 
     def clear(self) -> None:
         """Forget everything."""
         self.spots.clear()
+        self.hints.clear()
 
     def find(self, spot: Spot) -> Val | None:
         """The value known to be at the spot."""

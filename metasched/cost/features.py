@@ -118,7 +118,9 @@ def _nest(store: Store, memory: dict[Buffer, Memory]) -> Nest:
     products = [1]
     for loop in order:
         products.append(products[-1] * max(loop.extent, 1))
-    moves = [Reach(access, memory[access.buffer], order) for access in store.accesses]
+    ahead = store.notes.ahead > 0
+    moves = [Reach(a, memory[a.buffer], order, ahead and n > 0)
+             for n, a in enumerate(store.accesses)]  # fmt: skip
     volumes = [sum(m.bytes * m.touched[k] for m in moves) for k in range(len(products))]
     return Nest(store, order, products, moves, volumes)
 

@@ -198,7 +198,8 @@ def _places(cost: _Cost, target: Target) -> list[float]:
     near, far = cost.fits
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
-    crowd = sum(m.crowd(near, PAGE) for m in cost.nest.moves) * PAGE / target.l1_bytes
+    moves = (m for m in cost.nest.moves if not m.asked)
+    crowd = sum(m.crowd(near, PAGE) for m in moves) * PAGE / target.l1_bytes
     return [log2(runs), log2(pages), log2(crowd), log2(wide_runs), log2(wide_pages)]
 
 

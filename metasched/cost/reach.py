@@ -33,11 +33,13 @@ class Reach:
         bytes: of an element.
         steps: of each loop.
         touched, run: for each k from none of the loops to all.
+        asked: whether software asks for its lines ahead of time, which then come as if they lay
+            together.
     """
 
-    __slots__ = ("_memory", "_widths", "access", "bytes", "run", "steps", "touched")
+    __slots__ = ("_memory", "_widths", "access", "asked", "bytes", "run", "steps", "touched")
 
-    def __init__(self, access: Access, memory: Memory, order: list[Loop]) -> None:
+    def __init__(self, access: Access, memory: Memory, order: list[Loop], ahead: bool) -> None:
         by_loop: dict[int, list[tuple[int, int, int]]] = {}
         for d, motion in enumerate(access.dims):
             for index, (step, width) in motion.items():
@@ -65,12 +67,16 @@ class Reach:
             self.touched.append(elements)
             self.run.append(run)
             self._widths.append(widths)
+        pairs = zip(order, self.steps, strict=True)
+        self.asked = ahead and any(x.kind == "vectorized" and step == 1 for x, step in pairs)
 
     def places(self, depth: int) -> tuple[float, float]:
         """Under the `depth` innermost loops: separate runs of memory, and pages."""
         runs, pages = 1.0, 1.0
         apart = self.run[depth]
         memory, size = self._memory, self.bytes
+        if self.asked:
+            return 1.0, max(1.0, self.touched[depth] * size / PAGE)
         span = float(apart * size)
         for have, limit, stride in zip(
             reversed(self._widths[depth]), reversed(memory.extents), reversed(memory.strides),

@@ -30,8 +30,8 @@ STRUCTURED: tuple[tuple[Pass, str], ...] = (
     (canonicalize_loops, "later passes may take every loop to start at zero with step one"),
     (lower_init, "needs the blocks' reduce iterators"),
     (lower_match_buffers, "needs the blocks' regions"),
-    (insert_prefetches, "the notes stand on blocks, and views have been resolved"),
     (skip_zeros, "needs blocks: what a stage holds where is said by its iterators"),
+    (insert_prefetches, "the notes stand on blocks, which hold more than their sum then"),
     (convert_blocks, "from here on there are loops, tests and statements only"),
     (place_allocations, "indices are still one for each dimension, so boxes can be computed"),
 )

@@ -7,11 +7,12 @@ parts than their letter: they take part in the levels given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import TILED, needs_multi_level_tiling
 from metasched.analysis.scope import Child
+from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
@@ -59,6 +60,19 @@ def tileable(sch: Schedule, block: BlockRV) -> bool:
     if needs_multi_level_tiling(scope, token) is not None:
         return False
     return untouched(scope.child(token))
+
+
+def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
+    """A changed copy for each of the ways whose steps are allowed."""
+    found = []
+    for way in ways:
+        variant = sch.copy()
+        try:
+            way(variant)
+        except ScheduleError:
+            continue
+        found.append(variant)
+    return found
 
 
 def untouched(child: Child) -> bool:

@@ -106,6 +106,16 @@ def test_how_far_ahead_is_asked_for():
     assert machine(row_sums({AHEAD: 0}))["block.ahead"] == 0.0
 
 
+def test_what_is_asked_for_ahead_comes_as_if_it_lay_together():
+    """The rows of B, apart by a page; the store, which moves along too, is not asked for."""
+    far, near = (Matmul(1024) for _ in range(2))
+    near.update = evolve(near.update, annotations=FrozenMap({AHEAD: 8192}))
+    far, near = (machine(m.program((4, 16, 4, 4), (4, 4, 4, 16), (8, 128))) for m in (far, near))
+    assert near["block.near_pages"] < far["block.near_pages"] - 1
+    assert near["block.crowd"] < far["block.crowd"] - 0.5
+    assert near["block.runs"] == far["block.runs"]  # a block of one step has one row of B
+
+
 def test_conditions_around_a_store_are_counted():
     guarded = machine(row_sums(guard=lambda i: compare(LT, i, as_expr(60))))
     assert (guarded["block.guards"], machine(row_sums())["block.guards"]) == (1.0, 0.0)

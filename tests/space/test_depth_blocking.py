@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from space.candidates import TARGET, draw, tiny
 
+from metasched.ir.describe import show_expr
 from metasched.ir.interp import run
+from metasched.ir.visit import blocks_of
+from metasched.lower.passes.prefetch import AHEAD
+from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.auto_inline import AutoInline
+from metasched.space.modules.compute_location import StageAtTile
 from metasched.space.modules.depth_blocking import DepthBlocking
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.register_tiling import RegisterTiling
@@ -49,14 +56,65 @@ def _is_sliced(space):
 
 def test_a_panel_is_a_slice_of_an_operand():
     sch = Schedule(get("gmm").func(SHAPES["gmm"]), seed=0)
-    plain, deep = DEEP(sch, sch.get_block("Z"))
-    assert plain is sch
+    plain, deep, direct = DEEP(sch, sch.get_block("Z"))
+    assert plain is sch and direct.mod["main"].params == sch.mod["main"].params
     place = deep.state.loops_above(deep.state.block(deep.get_block("Y_reindex")))
     (count, steps) = next(
         e.decision for _, e in deep.trace.sampling() if e.domain["kind"] == "perfect_tile"
     )
     assert count * steps == SHAPES["gmm"][3]
     assert place[1].extent.value == count
+
+
+def _read_in_place(name, shape):
+    """The schedules whose slices are read where they are."""
+    sch = Schedule(get(name).func(shape), seed=0)
+    return [s for s in DEEP(sch, sch.get_block("Z"))[1:] if not _packs(s)]
+
+
+def _packs(sch):
+    return any(e.kind.name == "reindex" for e in sch.trace.entries)
+
+
+def test_rows_too_few_to_pay_for_packing_read_the_operand_where_it_is():
+    """Its next rows are asked for, once for all rows of the register block that use them."""
+    (sch,) = _read_in_place("gmm", SHAPES["gmm"])
+    space, seen = sch.trace.simplified(), set()
+    func = get("gmm").func(SHAPES["gmm"])
+    for seed in range(6):
+        drawn = draw(func, space, seed, check=False)
+        assert drawn is not None
+        (ahead,) = {r.block.annotations[AHEAD] for r in blocks_of(drawn.func.body)
+                    if AHEAD in r.block.annotations}  # fmt: skip
+        text = build(drawn, target="native").llvm_ir
+        body = text[text.index(".body(") :]
+        hints = re.findall(r"call void @llvm.prefetch.p0\(ptr (\S+),", body)
+        assert bool(hints) == (ahead != 0) and len(hints) == len(set(hints))
+        assert ahead in (0, 8 * 64, 16 * 64)
+        seen.add(ahead)
+    assert len(seen) > 1
+
+
+def test_many_rows_pay_for_packing():
+    assert not _read_in_place("gmm", (1, 400, 64, 24))
+
+
+def test_slices_read_in_place_do_not_crowd_the_cache():
+    """All of a row's page stands for it: a panel_bytes of 64 rows of 256 bytes."""
+    deep = DepthBlocking(RegisterTiling(512, 32, 2, 1 << 14), shallow=8, slices=(2, 256))
+    sch = Schedule(get("gmm").func((1, 8, 64, 256)), seed=0)
+    direct = next(s for s in deep(sch, sch.get_block("Z"))[1:] if not _packs(s))
+    conditions = [show_expr(e.values[0]) for e in direct.trace.entries if e.kind.name == "require"]
+    assert any(c.endswith("* 256 <= 16384") for c in conditions)
+
+
+def test_the_padding_is_not_made_for_each_tile_of_columns():
+    """They share all of it; where an operand is asked for ahead, the tiles are of columns."""
+    generator = SpaceGenerator((DEEP, StageAtTile()))
+    found = generator.generate(get("c2d").func((1, 4, 4, 4, 64, 3, 1, 1)), TARGET)
+    direct = [s for s in found if AHEAD in s.to_json()]
+    assert len(direct) == 1
+    assert all(e.values[0] != "pad" for e in direct[0].entries if e.kind.name == "compute_at")
 
 
 def test_short_reductions_are_not_sliced():

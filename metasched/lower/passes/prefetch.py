@@ -3,7 +3,8 @@
 The processor finds streams by itself while they run; what it does not find is the start of the next
 row while the present one is still being computed on. The note says how many elements ahead of each
 load from an argument the cache line is wanted (in the last dimension: a row ahead is its length).
-It is a hint: addresses beyond the end of the array are never read.
+Where some loads move along with the stores, as the columns of a product do and its rows do not, it
+speaks of those alone. It is a hint: addresses beyond the end of the array are never read.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import IntImm, add, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import OPS, Call
-from metasched.ir.stmt import Block, Evaluate, Stmt, evolve, seq
-from metasched.ir.visit import map_body, transform, walk
+from metasched.ir.stmt import Block, BufferStore, Evaluate, Stmt, evolve, seq
+from metasched.ir.visit import free_vars, map_body, transform, walk
 
 AHEAD = "prefetch_ahead"
 """Annotation of a block: elements from a load of an argument to what is asked for; 0: nothing."""
@@ -29,11 +30,13 @@ def _block(stmt: Stmt, arguments: frozenset[Buffer]) -> Stmt | None:
     if not isinstance(stmt, Block) or AHEAD not in stmt.annotations:
         return None
     ahead = as_int(stmt.annotations[AHEAD]) or 0
-    found = (x for x in walk(stmt.body) if isinstance(x, BufferLoad))
-    loads = dict.fromkeys(x for x in found if x.buffer in arguments)
+    parts = [x for x in walk(stmt.body) if isinstance(x, (BufferLoad, BufferStore)) and x.indices]
+    loads = dict.fromkeys(x for x in parts if isinstance(x, BufferLoad) and x.buffer in arguments)
+    lanes = {v for x in parts if isinstance(x, BufferStore) for v in free_vars(x.indices[-1])}
+    along = [load for load in loads if not lanes.isdisjoint(free_vars(load.indices[-1]))]
     if not ahead or not loads:
         return None
-    hints = [_hint(load, ahead) for load in loads if load.indices and load.predicate is None]
+    hints = [_hint(load, ahead) for load in along or loads if load.predicate is None]
     return evolve(stmt, body=seq([*hints, stmt.body]))
 
 

@@ -101,7 +101,6 @@ def _padded(func: PrimFunc) -> dict[Buffer, Zeros]:
     """The temporary buffers that are zero outside of a range."""
     stores: Counter[Buffer] = Counter()
     loose: set[Expr] = set()  # memory that something else may write, by another name or an address
-    addresses: Counter[Var] = Counter()
     blocks: list[Block] = []
     for node in walk(func.body):
         if isinstance(node, Block):
@@ -112,10 +111,7 @@ def _padded(func: PrimFunc) -> dict[Buffer, Zeros]:
             loose.add(node.source.data)
         elif isinstance(node, Call):
             loose.update(v for a in node.args for v in free_vars(a) if v.dtype.is_handle)
-            addresses.update(_addressed(node))
-            if node.op.name == "prefetch":
-                addresses.subtract(v for a in node.args for v in _addressed(a))
-    loose |= {data for data, times in addresses.items() if times > 0}
+            loose.update(_addressed(node))
     found = {}
     for block in blocks:
         store = block.body

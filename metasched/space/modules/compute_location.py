@@ -3,15 +3,17 @@ of its consumer, or row by row with it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import TILED, is_output
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
+from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.tiling import untouched
+from metasched.space.tiling import changed, untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +25,15 @@ class RandomComputeLocation:
         return "random_compute_location"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        scope = _producer(sch, block)
-        if scope is None or not scope.consumers(sch.get(block).token):
+        stage = _stage(sch, block)
+        if stage is None or not stage[1]:
             return [sch]
-        moved = sch.copy()
-        try:
+
+        def move(moved: Schedule) -> None:
             place = moved.sample_compute_location(block)
             moved.compute_at(block, place, preserve_unit_loops=True)
-        except ScheduleError:
-            return [sch]
-        return [moved]
+
+        return changed(sch, move) or [sch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class StageAtTile:
     """Offer to compute an untiled producer (a padding stage) for each outer tile of its consumer.
 
     Offers that and the stage as it is, on its own; only the latter where the outer tiles pack an
-    operand, as these are many tiles of columns that share their rows. Unlike a sampled location
-    the choice is between design spaces, so that the steps of a space are the same whatever is
-    decided in it.
+    operand or ask for it ahead of time, as these are many tiles of columns that share their rows.
+    Unlike a sampled location the choice is between design spaces, so that the steps of a space are
+    the same whatever is decided in it.
     """
 
     @property
@@ -50,21 +51,18 @@ class StageAtTile:
         return "stage_at_tile"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        scope = _producer(sch, block)
-        if scope is None:
+        stage = _stage(sch, block)
+        if stage is None or len(stage[1]) != 1:
             return [sch]
-        consumers = scope.consumers(sch.get(block).token)
-        if len(consumers) != 1 or TILED not in consumers[0].block.annotations:
+        scope, consumers = stage
+        if TILED not in consumers[0].block.annotations or _packs(scope, consumers[0]):
             return [sch]
-        if _packs(scope, consumers[0]):
-            return [sch]
-        moved = sch.copy()
-        try:
+
+        def move(moved: Schedule) -> None:
             place = moved.get_loops(moved.get_block(consumers[0].block.name))[0]
             moved.compute_at(block, place, preserve_unit_loops=True)
-        except ScheduleError:
-            return [sch]
-        return [sch, moved]
+
+        return [sch, *changed(sch, move)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +104,21 @@ class FuseRows:
         return [fused, sch] if moved else [sch]
 
 
-def _producer(sch: Schedule, block: BlockRV) -> Scope | None:
-    """The scope around a block that may be moved to what reads it: not tiled, no output, as it was
-    written; None for any other."""
+def _stage(sch: Schedule, block: BlockRV) -> tuple[Scope, Sequence[Child]] | None:
+    """The scope of an untiled producer and who reads it; None for other blocks."""
     realize = sch.state.block(block)
     around = sch.state.scope_block(realize)
     if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
         return None
     scope = sch.state.scope(realize)
-    return scope if untouched(scope.child(realize.block.token)) else None
+    child = scope.child(realize.block.token)
+    return (scope, scope.consumers(child.token)) if untouched(child) else None
 
 
 def _packs(scope: Scope, child: Child) -> bool:
-    """Whether some producer of a block is computed in its outermost loop."""
-    return any(p.loops[:1] == child.loops[:1] for p in scope.producers(child.token))
+    """Whether an operand of a block is packed in its outermost loop, or read there as it is."""
+    packed = (p.loops[:1] == child.loops[:1] for p in scope.producers(child.token))
+    return AHEAD in child.block.annotations or any(packed)
 
 
 def _ancestors(scope: Scope, child: Child) -> list[Child]:

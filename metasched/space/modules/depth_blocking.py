@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from metasched.analysis.block import TILED
-from metasched.errors import ScheduleError
 from metasched.ir.expr import EQ, Expr, as_expr, compare
+from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.register_tiling import (
@@ -32,10 +33,13 @@ from metasched.space.modules.register_tiling import (
     packed_panel,
     vectors,
 )
-from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
+from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
 
 STRUCTURE = "SRSS"
 _PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
+PAGE = 1 << 12
+AHEAD_STEPS = (0, 8, 16)
+"""How many steps before it is used a row is asked for that is read where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +64,41 @@ class DepthBlocking:
         if not tileable(sch, block):
             return [sch]
         depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
-        whole = [p for p in self.blocks.plans(sch, block) if p.step == 1 and depth >= self.shallow]
-        found = [sch]
-        for plan, pack in [(p, pack) for p in whole for pack in (*p.packable, *p.ahead) if pack]:
-            variant = sch.copy()
-            try:
-                self._apply(variant, block, plan, pack)
-            except ScheduleError:
-                continue
-            found.append(variant)
-        return found
+        ways = []
+        for plan in self.blocks.plans(sch, block) if depth >= self.shallow else ():
+            now = [o for o in plan.packable if o is not None]
+            pairs = [(o, True) for o in (*now, *plan.ahead)] + [(o, False) for o in now if o.stride]
+            ways += [partial(self._apply, block, plan, *pair) for pair in pairs if plan.step == 1]
+        return [sch, *changed(sch, *ways)]
 
-    def _apply(self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand) -> None:
+    def _apply(
+        self, block: BlockRV, plan: Plan, operand: Operand, pack: bool, sch: Schedule
+    ) -> None:
+        """All steps; without `pack` the slices of the operand are read where they are."""
         finish = epilogue(sch, block)
-        item = sch.get(block).reads[pack.index].buffer.dtype.bits // 8
-        panel = packed_panel(sch, block, pack, plan)
+        item = sch.get(block).reads[operand.index].buffer.dtype.bytes
+        panel = packed_panel(sch, block, operand, plan) if pack else None
         reduced = [a for a in axes(sch, block) if not a.spatial]
         slices, steps = self._slices(sch, reduced)
-        partial = sch.rfactor(slices, 0)
-        sch.set_scope(partial, 0, "local")
+        part = sch.rfactor(slices, 0)
+        sch.set_scope(part, 0, "local")
         # the slices are the first iterator of both parts, before those that the plan speaks of
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
-        width, tiles, results = self._tiles(sch, every, plan, pack)
-        columns = tiles[next(a for a in every if a.position == plan.vector)][1]
-        sch.require(as_expr(product([*steps, columns[1], columns[2], item]))
-                    <= self.blocks.panel_bytes)  # fmt: skip
-        parts = [(a, *tiles[a]) for a in every]
-        lane = next(p for p in parts if p[0].position == plan.vector)
-        parts.remove(lane)
-        levels = tile(sch, STRUCTURE, [*parts, lane])
+        width, tiles, results = self._tiles(sch, every, plan, operand)
+        every.append(every.pop(next(n for n, a in enumerate(every) if a.position == plan.vector)))
+        row: Expr | int = min(operand.stride * item, PAGE)  # few sets of a cache hold parts of rows
+        if pack:
+            row = product([*tiles[every[-1]][1][1:], item])
+        sch.require(as_expr(product([*steps, row])) <= self.blocks.panel_bytes)
+        levels = tile(sch, STRUCTURE, [(a, *tiles[a]) for a in every])
         outer = sch.fuse(*levels[_PARALLEL])
         place = levels[_MIDDLE][-1]
-        sch.compute_at(partial, place, preserve_unit_loops=True)
-        self._inner(sch, partial, 2 + len(levels[_MIDDLE]), plan, width, results)
-        if pack not in plan.ahead:
+        sch.compute_at(part, place, preserve_unit_loops=True)
+        self._inner(sch, part, 2 + len(levels[_MIDDLE]), plan, width, results)
+        if panel is None:
+            far = [n * operand.stride for n in AHEAD_STEPS]
+            sch.annotate(part, AHEAD, sch.sample_categorical(far, [1.0 / len(far)] * len(far)))
+        elif operand not in plan.ahead:
             self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
         vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         if finish is not None:
@@ -102,22 +107,15 @@ class DepthBlocking:
             sch.vectorize(sch.split(last, [None, width])[1])
             sch.annotate(finish, TILED, STRUCTURE)
         sch.parallel(outer)
-        for tiled in (block, partial):
+        for tiled in (block, part):
             sch.annotate(tiled, TILED, STRUCTURE)
 
-    def _slices(self, sch: Schedule, reduced: Sequence[Axis]) -> tuple[LoopRV, list[ExprRV]]:
+    def _slices(self, sch: Schedule, reduced: Sequence[Axis]) -> tuple[LoopRV, Sequence[ExprRV]]:
         """One loop over the slices, outside of the reduction loops, and the steps of a slice."""
-        outer: list[LoopRV] = []
-        inner: list[LoopRV] = []
-        counts: list[ExprRV] = []
-        steps: list[ExprRV] = []
-        for axis in reduced:
-            taken = sch.sample_perfect_tile(axis.loop, 2, self.slices[1])
-            loops = sch.split(axis.loop, list(taken))
-            outer.append(loops[0])
-            inner.append(loops[1])
-            counts.append(taken[0])
-            steps.append(taken[1])
+        taken = [sch.sample_perfect_tile(a.loop, 2, self.slices[1]) for a in reduced]
+        loops = [sch.split(a.loop, list(t)) for a, t in zip(reduced, taken, strict=True)]
+        outer, inner = zip(*loops, strict=True)
+        counts, steps = zip(*taken, strict=True)
         sch.require(as_expr(product(counts)) >= 2)
         sch.require(as_expr(product(steps)) >= self.slices[0])
         sch.require(as_expr(product(steps)) <= self.slices[1])
@@ -129,25 +127,20 @@ class DepthBlocking:
     ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]], Expr]:
         """The width of a vector; for each axis of the results, its levels and factors; how many
         registers the results of a block fill."""
-        width: ExprRV | int = plan.widths[0]
-        if len(plan.widths) > 1:
-            width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
         tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
         spatial = [a for a in every if a.spatial]
         levels = (_PARALLEL, _MIDDLE, _REGISTER)
         lane = next(a for a in spatial if a.position == plan.vector)
         again = self.blocks.repacked(spatial, lane, pack)
+        width, columns = self.blocks.columns(sch, lane, plan)
+        sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
         outside: list[ExprRV] = []
-        held: list[Expr] = []
+        held: list[Expr] = [columns[2] // width]
         for axis in every:
             if not axis.spatial:
                 tiles[axis] = ((_SLICE,), ())
-            elif axis.position == plan.vector:
-                columns = sch.sample_perfect_tile(axis.loop, 3, max(plan.widths) * 4)
-                sch.require(compare(EQ, columns[2] % width, 0))
-                sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
+            elif axis is lane:
                 tiles[axis] = (levels, columns)
-                held.append(columns[2] // width)
             elif axis.extent == 1 or axis.position in pack.batch:
                 tiles[axis] = ((_PARALLEL,), ())
             else:
@@ -160,8 +153,7 @@ class DepthBlocking:
         results = as_expr(product(held))
         if outside:
             sch.require(as_expr(product(outside)) <= again)
-        across = tiles[lane][1][2] // width
-        sch.require(results + across + 1 <= self.blocks.registers)
+        sch.require(results + held[0] + 1 <= self.blocks.registers)
         least = self.blocks.least([a for a in spatial if tiles[a][1]], plan, padded=False)
         if least > 1:
             sch.require(results >= least)
@@ -171,15 +163,15 @@ class DepthBlocking:
     def _inner(
         self,
         sch: Schedule,
-        partial: BlockRV,
+        part: BlockRV,
         depth: int,
         plan: Plan,
         width: ExprRV | int,
         results: Expr,
     ) -> None:
         """The loops of a slice: its steps, the last ones unrolled, around the register block."""
-        node = sch.get(partial)
-        loops = inner_loops(sch, partial, depth)
+        node = sch.get(part)
+        loops = inner_loops(sch, part, depth)
         columns = loops[1 + plan.vector]
         pairs = [p for p in zip(node.iter_vars[1:], loops[1:], strict=True) if p[1] != columns]
         rows = [loop for v, loop in pairs if v.is_spatial]

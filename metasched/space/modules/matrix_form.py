@@ -33,7 +33,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.register_tiling import lane_operands
 from metasched.space.strides import vector_iter
-from metasched.space.tiling import epilogue, tileable
+from metasched.space.tiling import changed, epilogue, tileable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,10 @@ class MatrixForm:
         plan = self._plan(node)
         plain = [v.is_spatial for v in node.iter_vars]
         if (plan.cuts or plan.lanes) and plain == sorted(plain, reverse=True):
-            changed = sch.copy()
-            try:
-                _apply(changed, block, plan)
-                sch = changed
-            except ScheduleError:
+            made = changed(sch, lambda variant: _apply(variant, block, plan))
+            if not made:
                 return [sch]
+            (sch,) = made
         return [sch, *self._turned(sch, block)]
 
     def _turned(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
@@ -168,15 +166,12 @@ def _read_through(sch: Schedule, block: BlockRV) -> Schedule:
     it is done once, from the source to the panel."""
     realize = sch.state.block(block)
     for producer in sch.state.scope(realize).producers(realize.block.token):
-        if not _moves(producer.block):
-            continue
-        changed = sch.copy()
-        try:
-            changed.compute_inline(changed.get_block(producer.block.name))
-        except ScheduleError:
-            continue
-        if tileable(changed, block):
-            sch = changed
+
+        def read_through(variant: Schedule, name: str = producer.block.name) -> None:
+            variant.compute_inline(variant.get_block(name))
+
+        made = changed(sch, read_through) if _moves(producer.block) else []
+        sch = next((variant for variant in made if tileable(variant, block)), sch)
     return sch
 
 

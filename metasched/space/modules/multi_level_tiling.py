@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from metasched.analysis.block import TILED
-from metasched.errors import ScheduleError
 from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.tiling import Axis, Factors, axes, epilogue, tile, tileable
+from metasched.space.tiling import Axis, Factors, axes, changed, epilogue, tile, tileable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,13 @@ class Reuse:
     req: Literal["no", "may", "must"] = "no"
     levels: tuple[int, ...] = ()
     scope: str = "global"
+
+    @property
+    def places(self) -> tuple[int | None, ...]:
+        """The levels to offer, None for no copy."""
+        if self.req == "no" or not self.levels:
+            return (None,)
+        return self.levels if self.req == "must" else (None, *self.levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +67,10 @@ class MultiLevelTiling:
                 return [sch]
         elif not tileable(sch, block):
             return [sch]
-        writes: list[int | None] = list(self.reuse_write.levels)
-        if self.reuse_write.req != "must" or not writes:
-            writes.insert(0, None)
-        reads: list[int | None] = list(self.reuse_read.levels)
-        if self.reuse_read.req != "must" or not reads:
-            reads.insert(0, None)
-        if self.reuse_write.req == "no":
-            writes = [None]
-        if self.reuse_read.req == "no":
-            reads = [None]
-        found = []
-        for write in writes:
-            for read in reads:
-                variant = sch.copy()
-                try:
-                    self._apply(variant, block, write, read)
-                except ScheduleError:
-                    continue
-                found.append(variant)
-        return found or [sch]
+        pairs = itertools.product(self.reuse_write.places, self.reuse_read.places)
+        return changed(sch, *(partial(self._apply, block, *pair) for pair in pairs)) or [sch]
 
-    def _apply(self, sch: Schedule, block: BlockRV, write: int | None, read: int | None) -> None:
+    def _apply(self, block: BlockRV, write: int | None, read: int | None, sch: Schedule) -> None:
         finish = None
         if write is not None:
             finish = epilogue(sch, block)

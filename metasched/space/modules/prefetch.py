@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from metasched.analysis.block import TILED, is_leaf
 from metasched.analysis.scope import Child, Scope
@@ -61,10 +62,7 @@ class PrefetchRows:
         return [sch]
 
     def _large(self, buffer: Buffer) -> bool:
-        size = buffer.dtype.bytes if buffer.shape else 0
-        for extent in buffer.shape:
-            size *= as_int(extent) or 0
-        return size >= self.least
+        return prod(as_int(n) or 0 for n in buffer.shape) * buffer.dtype.bytes >= self.least
 
 
 def _last(scope: Scope, child: Child, buffer: Buffer) -> bool:

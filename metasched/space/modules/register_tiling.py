@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import TILED
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import ScheduleError
 from metasched.ir.expr import EQ, Expr, Var, as_expr, as_int, compare
 from metasched.ir.stmt import Block
 from metasched.ir.visit import free_vars
@@ -36,7 +35,7 @@ from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, lanes_together, vector_iter
-from metasched.space.tiling import Axis, axes, epilogue, product, tile, tileable
+from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
 
 STRUCTURE = "SSRRS"
 SMALL_PANEL = 1 << 12
@@ -80,19 +79,10 @@ class RegisterTiling:
         if not tileable(sch, block):
             return [sch]
         found: list[Schedule] = []
-        for plan in self.plans(sch, block):
-            found += [v for pack in plan.packable for v in self._variant(sch, block, plan, pack)]
+        for plan, pack in [(p, pack) for p in self.plans(sch, block) for pack in p.packable]:
+            way = partial(self._apply, block, plan, pack)
+            found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
         return found or [sch]
-
-    def _variant(
-        self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand | None
-    ) -> list[Schedule]:
-        for strict in (True, False):
-            variant = sch.copy()
-            with suppress(ScheduleError):
-                self._apply(variant, block, plan, pack, strict)
-                return [variant]
-        return []
 
     # -- what the block allows ---------------------------------------------------------------------
 
@@ -158,7 +148,7 @@ class RegisterTiling:
     # -- the steps ---------------------------------------------------------------------------------
 
     def _apply(
-        self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand | None, strict: bool
+        self, block: BlockRV, plan: Plan, pack: Operand | None, strict: bool, sch: Schedule
     ) -> None:
         """All steps; `strict` adds the constraints that a small block may be unable to meet."""
         finish = epilogue(sch, block)
@@ -245,16 +235,11 @@ class RegisterTiling:
         strict: bool,
     ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
         """The width of a vector and, for each axis, its levels and factors."""
-        width: ExprRV | int = plan.widths[0]
-        if len(plan.widths) > 1:
-            width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
         tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
         spatial = [a for a in every if a.spatial]
         vector = next(a for a in spatial if a.position == plan.vector)
         places = (_PARALLEL, _MIDDLE, _REGISTER)
-        longest = max(plan.widths) * 4
-        columns = sch.sample_perfect_tile(vector.loop, 3, longest)
-        sch.require(compare(EQ, columns[-1] % width, 0))
+        width, columns = self.columns(sch, vector, plan)
         tiles[vector] = (places, columns)
         rows: list[ExprRV] = []
         outside = pack is None or self.repacked(spatial, vector, pack) > 1
@@ -285,6 +270,15 @@ class RegisterTiling:
                 packed = product(_outer([a for a in spatial if a is not vector], tiles))
                 sch.require(as_expr(packed) <= self.repacked(spatial, vector, pack))
         return width, tiles
+
+    def columns(self, sch: Schedule, lane: Axis, plan: Plan) -> tuple[ExprRV | int, list[ExprRV]]:
+        """The sampled width of a vector and tile of the axis along the vectors."""
+        width: ExprRV | int = plan.widths[0]
+        if len(plan.widths) > 1:
+            width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
+        columns = sch.sample_perfect_tile(lane.loop, 3, max(plan.widths) * 4)
+        sch.require(compare(EQ, columns[-1] % width, 0))
+        return width, columns
 
     def least(self, spatial: Sequence[Axis], plan: Plan, *, padded: bool = True) -> int:
         """How many accumulators can be asked for: `chains`, or as many as there may be at all,
@@ -401,12 +395,15 @@ class Operand:
         bytes: its size.
         contiguous: whether the lanes lie side by side in memory, so that packing is a choice.
         batch: positions of the other spatial iterators it varies with: each has panels of its own.
+        stride: elements between two steps of the innermost reduction where the operand may be read
+            as it is, because so few rows use it that packing is dear; else 0.
     """
 
     index: int
     bytes: int
     contiguous: bool
     batch: tuple[int, ...]
+    stride: int
 
 
 def lane_operands(block: Block, lane: Var) -> list[Operand]:
@@ -426,8 +423,13 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
             continue
         rows = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
         batch = tuple(block.iter_vars.index(v) for v in iters if v.var in rows - {lane})
+        others = [v for v in block.iter_vars if v.var in rows - used]
         size *= region.buffer.dtype.bytes
-        found.append(Operand(index, size, iter_stride(loads[0], lane) == 1, batch))
+        beside, stride = iter_stride(loads[0], lane) == 1, 0
+        if beside and math.prod(as_int(v.dom.extent) or 1 for v in others) <= 2 * PACKING:
+            steps = [v.var for v in block.iter_vars if v.is_reduce and as_int(v.dom.extent) != 1]
+            stride = (iter_stride(loads[0], steps[-1]) if steps else None) or 0
+        found.append(Operand(index, size, beside, batch, stride))
     return found
 
 

@@ -20,7 +20,7 @@ from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride
-from metasched.space.tiling import Axis, axes, untouched
+from metasched.space.tiling import Axis, axes, changed, untouched
 
 PARTIAL = "meta_schedule.partial_reduction"
 """Annotation of a block that adds up the partial results of a factored reduction."""
@@ -55,12 +55,7 @@ class AddRFactor:
         extents = [as_int(v.dom.extent) or 1 for v in realize.block.iter_vars if v.is_spatial]
         if not untouched(child) or math.prod(extents) >= 2 * self.cores:
             return [sch]
-        variant = sch.copy()
-        try:
-            self._apply(variant, block)
-        except ScheduleError:
-            return [sch]
-        return [variant, sch]
+        return [*changed(sch, lambda variant: self._apply(variant, block)), sch]
 
     def _apply(self, sch: Schedule, block: BlockRV) -> None:
         loop = next(a.loop for a in axes(sch, block) if not a.spatial and a.extent != 1)
@@ -99,12 +94,12 @@ class VectorReduction:
             return [sch]
         if needs_multi_level_tiling(scope, node.token) is None:
             return [sch]
-        changed = sch.copy()
+        variant = sch.copy()
         try:
-            done = self._apply(changed, block, node)
+            done = self._apply(variant, block, node)
         except ScheduleError:
             return [sch]
-        return [changed] if done else [sch]
+        return [variant] if done else [sch]
 
     def _apply(self, sch: Schedule, block: BlockRV, node: Block) -> bool:
         axis = self._axis(sch, block, node)

@@ -19,7 +19,7 @@ from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, vector_iter
-from metasched.space.tiling import axes, untouched
+from metasched.space.tiling import axes, changed, untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,7 @@ class TileTransposition:
         found = _crossed(realize.block)
         if found is None or not untouched(sch.state.scope(realize).child(realize.block.token)):
             return [sch]
-        changed = sch.copy()
-        try:
-            self._apply(changed, block, *found)
-        except ScheduleError:
-            return [sch]
-        return [changed, sch]
+        return [*changed(sch, lambda variant: self._apply(variant, block, *found)), sch]
 
     def _apply(self, sch: Schedule, block: BlockRV, row: int, column: int) -> None:
         loops = {axis.position: axis for axis in axes(sch, block)}
