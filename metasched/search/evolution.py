@@ -220,12 +220,18 @@ class EvolutionarySearch:
         return [(individuals[i], float(scores[i])) for i in order]
 
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
-        """The best of the pool by the model, the doubtful ones favoured, a share at random."""
+        """The best of the pool by the model, the doubtful ones favoured, a share at random; and
+        the best of spaces of which nothing was measured yet: what the model has not met, it may
+        take for something else."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
         if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
                 one.score = score
         ranked = [one for one, _ in scored]
+        met = {one.space for one, _ in self.task.population.measured}
+        best = {one.space: one for one in reversed(ranked) if one.space not in met}
+        firsts = [one for one in ranked if best.get(one.space) is one][: count // 4]
+        ranked = list(dict.fromkeys([*firsts, *ranked]))
         bold = min(round(count * self.options.epsilon), max(0, len(ranked) - count))
         chosen = ranked[: count - bold]
         rest = ranked[count - bold :]
