@@ -21,7 +21,6 @@ _JOBS = "metasched.search.replaying:"
 _LIMIT = 120.0  # seconds for one batch
 
 
-
 class ReplayPool:
     """Workers shared by the tasks of a session; `close` ends them."""
 
