@@ -14,30 +14,9 @@ from typing import Any, NamedTuple
 from metasched.analysis.block import FOLD
 from metasched.cost.motion import Motion, motion_of
 from metasched.cost.passing import Condition, conditions
+from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
-from metasched.ir.expr import (
-    Add,
-    And,
-    BinaryOp,
-    Compare,
-    Div,
-    Expr,
-    FloatImm,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Not,
-    Or,
-    Select,
-    StringImm,
-    Sub,
-    Var,
-    as_int,
-)
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import IRModule
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
@@ -176,7 +155,7 @@ class _Walker:
             if block.annotations.get(PREPROC):
                 return  # it runs ahead of time and is not part of what is timed
             notes = _noted(block.annotations, notes)
-        if type(realize.predicate) is not IntImm:
+        if type(realize.predicate) is not ir.IntImm:
             tests = conditions(realize.predicate, self.bound)
             notes = notes._replace(tests=(*notes.tests, *tests))
         for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
@@ -275,7 +254,7 @@ def _facts_of(store: BufferStore) -> StoreFacts:
     value, inside = store.value, None
     if isinstance(value, Call) and value.op.name == "if_then_else":
         other = value.args[2]
-        if isinstance(other, (IntImm, FloatImm)) and other.value == 0:
+        if isinstance(other, (ir.IntImm, ir.FloatImm)) and other.value == 0:
             inside = value.args[0]
     return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), inside)
 
@@ -300,7 +279,7 @@ def _count(
     while stack:
         expr = stack.pop()
         kind = type(expr)
-        if kind is Var or kind is IntImm or kind is FloatImm or kind is StringImm:
+        if kind is Var or kind is ir.IntImm or kind is ir.FloatImm or kind is ir.StringImm:
             continue
         if kind is BufferLoad:
             accesses.append((expr.buffer, expr.indices, False))  # type: ignore[attr-defined]
@@ -309,7 +288,7 @@ def _count(
         slot = _slot(expr)
         if slot is not None:
             counts[slot] += 1
-        if (kind is Add or kind is Sub) and slot is not None:
+        if (kind is ir.Add or kind is ir.Sub) and slot is not None:
             product = _product_of(expr)
             if product is not None:
                 counts[slot] -= 1
@@ -322,26 +301,27 @@ def _count(
 
 def _product_of(expr: Expr) -> Expr | None:
     for side in (expr.b, expr.a):  # type: ignore[attr-defined]
-        if type(side) is Mul:
+        if type(side) is ir.Mul:
             return side
     return None
 
 
 _BINARY: dict[type[Expr], int] = {
-    Add: 1, Sub: 1, Mul: 2, Div: 3, Mod: 3, FloorDiv: 3, FloorMod: 3, Min: 4, Max: 4,
+    ir.Add: 1, ir.Sub: 1, ir.Mul: 2, ir.Div: 3, ir.Mod: 3, ir.FloorDiv: 3, ir.FloorMod: 3,
+    ir.Min: 4, ir.Max: 4,
 }  # fmt: skip
 
 
 def _slot(expr: Expr) -> int | None:
     """The counter of an operation, None for what costs nothing (casts, vectors, bindings)."""
     kind = type(expr)
-    if isinstance(expr, (And, Or, Not)):
+    if isinstance(expr, (ir.And, ir.Or, ir.Not)):
         return LOGIC
-    if kind is Select:
+    if kind is ir.Select:
         return SELECT
-    if isinstance(expr, BinaryOp):
+    if isinstance(expr, ir.BinaryOp):
         operand = expr.a.dtype
-        slot = 4 if isinstance(expr, Compare) else _BINARY[kind]
+        slot = 4 if isinstance(expr, ir.Compare) else _BINARY[kind]
         return slot if operand.is_float else slot + 7
     if isinstance(expr, Call):
         if expr.op.name == "if_then_else":

@@ -47,14 +47,8 @@ class MutateNoted:
         return redrawn(trace, steps, rng, lambda e: other_categories(e, rng))
 
 
-def mutate_unroll() -> MutateNoted:
-    """Redraw how far reductions are unrolled."""
-    return MutateNoted("unroll", UNROLL)
-
-
-def mutate_parallel() -> MutateNoted:
-    """Redraw how many iterations parallel loops get."""
-    return MutateNoted("parallel", PARALLEL)
+mutate_unroll = MutateNoted("unroll", UNROLL)
+mutate_parallel = MutateNoted("parallel", PARALLEL)
 
 
 @dataclass(frozen=True, slots=True)

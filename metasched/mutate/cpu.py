@@ -9,18 +9,19 @@ from metasched.mutate.categorical import (
     mutate_parallel,
     mutate_unroll,
 )
-from metasched.mutate.tile_size import MutateTileSize
+from metasched.mutate.tile_size import MutateTileLevel, MutateTileSize
 from metasched.target import Target
 
 
 def cpu_mutators(target: Target) -> Weighted:
     """Mostly tile sizes; the reference's weights, with vector widths as a decision of their own."""
     return (
-        (MutateTileSize(), 0.84),
+        (MutateTileSize(), 0.69),
+        (MutateTileLevel(), 0.15),
         (MutateCategorical(), 0.07),
         (MutateComputeLocation(), 0.03),
-        (mutate_unroll(), 0.03),
-        (mutate_parallel(), 0.03),
+        (mutate_unroll, 0.03),
+        (mutate_parallel, 0.03),
     )
 
 

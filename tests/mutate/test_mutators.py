@@ -20,7 +20,7 @@ from metasched.mutate.categorical import (
     mutate_parallel,
     mutate_unroll,
 )
-from metasched.mutate.tile_size import MutateTileSize
+from metasched.mutate.tile_size import MutateTileLevel, MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -66,6 +66,26 @@ def test_tile_sizes_move_a_factor_and_keep_constraints(seed):
 
 @settings(max_examples=30)
 @given(st.integers(0, 1 << 40))
+def test_a_level_of_tiles_is_emptied_into_another(seed):
+    trace = parent("gmm", seed=seed % 7)
+    mutant = MutateTileLevel()(trace, Rng(seed), TARGET)
+    assert mutant is not None and consistent(mutant)
+    moved = set()
+    for position in changed(trace, mutant):
+        before, after = trace.entries[position].decision, mutant.entries[position].decision
+        (source,) = [i for i, (x, y) in enumerate(zip(before, after, strict=True)) if y < x]
+        (goal,) = [i for i, (x, y) in enumerate(zip(before, after, strict=True)) if y > x]
+        assert after[source] == 1 and after[goal] == before[source] * before[goal]
+        moved.add((len(before), source, goal))
+    ((parts, source, _),) = moved  # the same in all tilings of so many parts
+    for _, entry in mutant.sampling():
+        if entry.domain.get("n") == parts:
+            assert entry.decision[source] == 1
+    assert MutateTileLevel()(limited(), Rng(seed), TARGET) is None  # it has no tiles
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1 << 40))
 def test_mutants_replay(seed):
     trace = parent("gmm", seed=seed % 7)
     mutant = mutate(trace, default_mutators(TARGET), Rng(seed), TARGET)
@@ -87,7 +107,7 @@ def test_mutation_is_deterministic_and_without_postprocs():
 
 
 @pytest.mark.parametrize(
-    "mutator", [MutateCategorical(), mutate_parallel(), mutate_unroll()], ids=lambda m: m.name
+    "mutator", [MutateCategorical(), mutate_parallel, mutate_unroll], ids=lambda m: m.name
 )
 def test_categories_are_redrawn(mutator):
     trace = limited()
@@ -99,7 +119,7 @@ def test_categories_leave_the_noted_limits_alone():
     trace = limited()
     limits = {
         i
-        for m in (mutate_parallel(), mutate_unroll())
+        for m in (mutate_parallel, mutate_unroll)
         for s in range(8)
         for i in changed(trace, m(trace, Rng(s), TARGET))
     }
