@@ -19,13 +19,16 @@ import numpy as np
 
 from metasched.cost.machine import MACHINE_FEATURES, Nest, machine_features, work_of
 from metasched.cost.reach import Memory, Reach
-from metasched.cost.summary import KINDS, Loop, Store, Summary, summarize
+from metasched.cost.summary import KINDS, Access, Loop, Store, Summary, summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.target import Target
 
-FEATURE_VERSION = 4
+FEATURE_VERSION = 5
+
+# Steps up to which LLVM makes straight code of loops around a line or two.
+STRAIGHT = 32
 
 ANNOTATIONS = ("vectorized", "unroll", "parallel")
 STORE_FEATURES: tuple[str, ...] = (
@@ -77,10 +80,12 @@ def _rows(
     """The numbers of each store, its loops and accesses, bytes of arguments and temporaries."""
     summary = summarize(IRModule.of(mod))
     memory = _memory(summary)
-    nests = [_nest(store, memory) for store in summary.stores]
+    kept = _kept(summary, memory, target)
+    nests = [_nest(store, memory, kept, summary) for store in summary.stores]
     sizes = [0, 0]
-    for buffer, home in memory.items():
-        sizes[buffer not in summary.parameters] += home.elements * buffer.dtype.bytes
+    for buffer in memory.keys() - kept:
+        size = memory[buffer].elements * buffer.dtype.bytes
+        sizes[buffer not in summary.parameters] += size
     rows = [_row(nest) for nest in nests]
     table = np.array(rows, np.float64).reshape(len(rows), len(STORE_FEATURES))
     return table, nests, (sizes[0], sizes[1])
@@ -112,7 +117,29 @@ def _size(extent: object) -> int:
     return 64 if value is None else max(value, 1)
 
 
-def _nest(store: Store, memory: dict[Buffer, Memory]) -> Nest:
+def _kept(summary: Summary, memory: dict[Buffer, Memory], target: Target) -> set[Buffer]:
+    """The temporaries that live in registers: these can hold them, and the loops that move them
+    are so short that they become straight code."""
+    size = target.vector_registers * target.vector_bits // 8
+    kept = {b for b, home in memory.items() if home.elements * b.dtype.bytes <= size}
+    for store in summary.stores:
+        for access in store.accesses:
+            if prod(loop.extent for loop in _moving(store, access, summary)) > STRAIGHT:
+                kept.discard(access.buffer)
+    return kept - summary.parameters
+
+
+def _moving(store: Store, access: Access, summary: Summary) -> list[Loop]:
+    """The loops that move an access, of those that the uses of its buffer do not share; without
+    what is unrolled or a vector."""
+    loops = store.loops[len(summary.shared[access.buffer]) :]
+    kinds = ("unroll", "vectorized")
+    return [x for x in loops if x.kind not in kinds and any(x.index in d for d in access.dims)]
+
+
+def _nest(
+    store: Store, memory: dict[Buffer, Memory], kept: set[Buffer], summary: Summary
+) -> Nest:  # fmt: skip
     """A store's loops, the inner first, and what its accesses touch under them."""
     order = store.loops[::-1]
     products = [1]
@@ -121,8 +148,11 @@ def _nest(store: Store, memory: dict[Buffer, Memory]) -> Nest:
     ahead = store.notes.ahead > 0
     moves = [Reach(a, memory[a.buffer], order, ahead and n > 0)
              for n, a in enumerate(store.accesses)]  # fmt: skip
-    volumes = [sum(m.bytes * m.touched[k] for m in moves) for k in range(len(products))]
-    return Nest(store, order, products, moves, volumes)
+    outside = [m for m in moves if m.access.buffer not in kept]
+    volumes = [sum(m.bytes * m.touched[k] for m in outside) for k in range(len(products))]
+    held = [access for access in store.accesses if access.buffer in kept]
+    straight = {loop.index for access in held for loop in _moving(store, access, summary)}
+    return Nest(store, order, products, moves, outside, volumes, straight)
 
 
 def _row(nest: Nest) -> list[float]:

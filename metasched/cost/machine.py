@@ -48,14 +48,18 @@ class Nest:
 
     Attributes:
         products: iterations of the k innermost loops.
-        volumes: bytes that they touch.
+        outside: the moves through memory, not of temporaries that live in registers.
+        volumes: bytes of memory that they touch.
+        straight: loops that become straight code, for they move such temporaries.
     """
 
     store: Store
     order: list[Loop]
     products: list[int]
     moves: list[Reach]
+    outside: list[Reach]
     volumes: list[int]
+    straight: set[int]
 
     def skipped(self) -> float:
         """The share of the iterations that remains where products with zeros are left out, as the
@@ -189,7 +193,7 @@ def _described(cost: _Cost, target: Target) -> list[float]:
         log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers, block.split,
         log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
         float(sum(not t.skips for t in notes.tests)), log2(cost.ran + 1e-3), cost.partial,
-        log2(_scattered(nest, block.depth)[0]),
+        log2(max(_scattered(nest, block.depth)[0], 2.0**-10)),
     ]  # fmt: skip
 
 
@@ -198,14 +202,15 @@ def _places(cost: _Cost, target: Target) -> list[float]:
     near, far = cost.fits
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
-    moves = (m for m in cost.nest.moves if not m.asked)
+    moves = (m for m in cost.nest.outside if not m.asked)
     crowd = sum(m.crowd(near, PAGE) for m in moves) * PAGE / target.l1_bytes
-    return [log2(runs), log2(pages), log2(crowd), log2(wide_runs), log2(wide_pages)]
+    numbers = (runs, pages, crowd, wide_runs, wide_pages)
+    return [log2(max(number, 2.0**-10)) for number in numbers]
 
 
 def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
     """Runs of memory and pages under the inner loops."""
-    found = [move.places(depth) for move in nest.moves]
+    found = [move.places(depth) for move in nest.outside]
     return sum(f[0] for f in found), sum(f[1] for f in found)
 
 
@@ -267,7 +272,8 @@ def _depth(nest: Nest) -> int:
     depth, steps = 0, 1
     while depth < len(order):
         loop = order[depth]
-        if (loop.kind == "serial" and steps * loop.extent <= unroll) or loop.kind == "unroll":
+        short = steps * loop.extent <= unroll or loop.index in nest.straight
+        if (loop.kind == "serial" and short) or loop.kind == "unroll":
             steps *= loop.extent
         elif loop.kind != "vectorized":
             break
@@ -310,7 +316,7 @@ def _block(nest: Nest, target: Target) -> _Block:
     if fold:
         held *= max(order[0].extent / fold, 1.0)
     gathers = loads = split = 0.0
-    for access in nest.moves:
+    for access in nest.outside:
         count = _registers(access, order, depth, lanes)
         if fold:
             moved = access.steps[0]
@@ -383,7 +389,7 @@ def _within(nest: Nest, level: int, size: int) -> int:
         fits = k
     if level == 1:
         way = size // WAYS
-        while fits and sum(m.crowd(fits, way) for m in nest.moves) * way > size:
+        while fits and sum(m.crowd(fits, way) for m in nest.outside) * way > size:
             fits -= 1
     return fits
 
@@ -393,7 +399,7 @@ def _traffic(nest: Nest, fits: int) -> float:
     each time these loops run."""
     products = nest.products
     total = 0.0
-    for move in nest.moves:
+    for move in nest.outside:
         k = _still(nest, move, fits)
         line = max(1.0, LINE / max(move.bytes * move.run[k], 1))
         total += move.bytes * move.touched[k] * line * (products[-1] / products[k])
@@ -413,7 +419,7 @@ def _page_misses(nest: Nest, fits: int) -> float:
     products = nest.products
     total = 0.0
     pages = []
-    for move in nest.moves:
+    for move in nest.outside:
         k = _still(nest, move, fits)
         pages.append(move.places(fits)[1])
         if k == fits:

@@ -5,33 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from metasched.ir import expr as e
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
-    Add,
-    And,
-    BinaryOp,
-    Cast,
-    Div,
-    Expr,
-    FloatImm,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Let,
-    Mod,
-    Mul,
-    Not,
-    Or,
-    StringImm,
-    Sub,
-    Var,
-)
+from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
@@ -54,11 +30,12 @@ from metasched.ir.stmt import (
 )
 
 # Infix operators: how they are written and how tightly they bind (Python's own order).
-INFIX: dict[type[BinaryOp], tuple[str, int]] = {
-    Or: ("or", 1), And: ("and", 2),
-    EQ: ("==", 4), NE: ("!=", 4), LT: ("<", 4), LE: ("<=", 4), GT: (">", 4), GE: (">=", 4),
-    Add: ("+", 9), Sub: ("-", 9),
-    Mul: ("*", 10), Div: ("/", 10), FloorDiv: ("//", 10), FloorMod: ("%", 10),
+INFIX: dict[type[e.BinaryOp], tuple[str, int]] = {
+    e.Or: ("or", 1), e.And: ("and", 2),
+    e.EQ: ("==", 4), e.NE: ("!=", 4),
+    e.LT: ("<", 4), e.LE: ("<=", 4), e.GT: (">", 4), e.GE: (">=", 4),
+    e.Add: ("+", 9), e.Sub: ("-", 9),
+    e.Mul: ("*", 10), e.Div: ("/", 10), e.FloorDiv: ("//", 10), e.FloorMod: ("%", 10),
 }  # fmt: skip
 _DEEPEST = 12
 
@@ -68,13 +45,13 @@ def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
     deep ones end in dots."""
     if isinstance(expr, (int, Var)):
         return str(expr) if isinstance(expr, int) else expr.name
-    if isinstance(expr, (IntImm, FloatImm)):
+    if isinstance(expr, (e.IntImm, e.FloatImm)):
         return str(bool(expr.value) if expr.dtype.is_bool else expr.value)
-    if isinstance(expr, StringImm):
+    if isinstance(expr, e.StringImm):
         return repr(expr.value)
     if depth > _DEEPEST:
         return "..."
-    if isinstance(expr, BinaryOp) and type(expr) in INFIX:
+    if isinstance(expr, e.BinaryOp) and type(expr) in INFIX:
         sign, mine = INFIX[type(expr)]
         left = show_expr(expr.a, mine, depth + 1)
         inside = f"{left} {sign} {show_expr(expr.b, mine + 1, depth + 1)}"
@@ -82,15 +59,15 @@ def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
     parts = [show_expr(c, 0, depth + 1) for c in expr.children]
     if isinstance(expr, BufferLoad):
         return f"{expr.buffer.name}[{', '.join(parts)}]"
-    if isinstance(expr, Cast):
+    if isinstance(expr, e.Cast):
         return f"{expr.dtype}({parts[0]})"
-    if isinstance(expr, Not):
+    if isinstance(expr, e.Not):
         return f"(not {show_expr(expr.children[0], 3, depth + 1)})"
-    if isinstance(expr, Let):
+    if isinstance(expr, e.Let):
         return f"let({expr.var.name}, {parts[0]}, {parts[1]})"
     if isinstance(expr, (Ramp, Broadcast)):
         parts.append(str(expr.lanes))
-    name = "truncmod" if isinstance(expr, Mod) else type(expr).__name__.lower()
+    name = "truncmod" if isinstance(expr, e.Mod) else type(expr).__name__.lower()
     name = expr.op.name if isinstance(expr, Call) else name
     return f"{name}({', '.join(parts)})"
 
@@ -139,7 +116,7 @@ def _stmt_line(s: Stmt) -> str:
         return f"{s.buffer.name}[{place}] = {show_expr(s.value)}"
     if isinstance(s, BlockRealize):
         pairs = zip(s.block.iter_vars, s.iter_values, strict=False)
-        bound = ", ".join(f"{v.var.name}={show_expr(e)}" for v, e in pairs)
+        bound = ", ".join(f"{v.var.name}={show_expr(x)}" for v, x in pairs)
         return f"block {s.block.name}({bound})"
     if isinstance(s, Block):
         return f"block {s.name}({', '.join(v.var.name for v in s.iter_vars)})"

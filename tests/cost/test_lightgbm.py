@@ -144,7 +144,7 @@ def test_load_refuses_what_does_not_fit(data, tmp_path, monkeypatch):
         LightGBMModel().load(path)
     trained(data, 1).save(path)
     monkeypatch.setattr(module, "FEATURE_VERSION", 99)
-    with pytest.raises(DatabaseError, match="features of version 4, not 99"):
+    with pytest.raises(DatabaseError, match="features of version 5, not 99"):
         LightGBMModel().load(path)
 
 

@@ -16,7 +16,9 @@ from metasched.ir.expr import LT, TRUE, Var, as_expr, compare
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, FrozenMap, IterKind, evolve
 from metasched.lower.passes.prefetch import AHEAD
+from metasched.schedule.schedule import Schedule
 from metasched.target import Target
+from metasched.workloads import get
 
 TARGET = Target.of("llvm -mcpu=haswell -num-cores=2")
 
@@ -133,10 +135,37 @@ def test_columns_of_a_wide_matrix_lie_in_many_pages():
     near, wide = (machine(Matmul(n).program(*tiles)) for n in (64, 1024))
     assert near["block.near_pages"] < wide["block.near_pages"]
     assert wide["block.crowd"] > near["block.crowd"] + 0.5
-    assert machine(program())["block.runs"] == pytest.approx(np.log2(4 + 4 + 1))
+    rows, results = 4 + 1, 0  # the results are in registers
+    assert machine(program())["block.runs"] == pytest.approx(np.log2(rows + results))
 
 
 def test_loops_that_are_unrolled_unasked_are_part_of_the_block():
     asked = Matmul(64).program((2, 8, 1, 4), (1, 2, 2, 16), (8, 8), 64)
     assert machine(asked)["block.chain"] == 3.0  # eight steps of the reduction
     assert machine(program())["block.chain"] == 0.0
+
+
+def staged(rows):
+    """A depthwise convolution in tiles of `rows` x 2 x 8, its padding a stage of each tile."""
+    sch = Schedule(get("dep").func((1, 16, 16, 16, 3, 1, 1)), seed=0)
+    conv, pad = sch.get_block("conv"), sch.get_block("pad")
+    _, h, w, c, i, j = sch.get_loops(conv)
+    (h0, h1), (w0, w1), (c0, c1) = (
+        sch.split(x, [None, n]) for x, n in ((h, rows), (w, 2), (c, 8))
+    )  # fmt: skip
+    sch.reorder(h0, w0, c0, i, j, h1, w1, c1)
+    sch.compute_at(pad, c0, preserve_unit_loops=True)
+    sch.unroll(h1)
+    sch.unroll(w1)
+    sch.vectorize(c1)
+    sch.vectorize(sch.get_loops(pad)[-1])
+    return sch.mod
+
+
+def test_a_stage_that_fits_into_registers_costs_no_memory_and_no_loops():
+    """4 x 4 vectors of 8 are all 16 registers; 6 x 4 are more, and stay in memory."""
+    small, large = machine(staged(2)), machine(staged(4))
+    assert small["temporaries"] == pytest.approx(np.log2(1e-3))
+    assert large["temporaries"] > small["temporaries"] + 0.5
+    assert small["loads"] < large["loads"] - 0.5
+    assert small["loop_steps"] < large["loop_steps"] - 2.0
