@@ -318,10 +318,9 @@ def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
 def nudged(array: Array, task: Task, position: int) -> NDArray[np.generic]:
     """The initial contents, each number moved up or down by one rounding error."""
     values = fill(array, task, position)
-    if not DType(array.dtype).is_float:
-        return values
     signs = np.random.default_rng([task.seed, position, 1]).integers(0, 2, values.shape) * 2 - 1
-    return (values.astype(np.float64) * (1 + array.eps * signs)).astype(values.dtype)
+    moved = values.astype(np.float64) * (1 + array.eps * signs)
+    return moved.astype(values.dtype) if DType(array.dtype).is_float else values
 
 
 def tolerance(array: Array, largest: float) -> float:

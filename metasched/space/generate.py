@@ -84,10 +84,14 @@ class SpaceGenerator:
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """The design spaces of a program as simplified traces; never empty.
 
-        `target` is not looked at here: the modules were made for one.
+        `target` is not looked at here: the modules were made for one. Raises ScheduleError where
+        two blocks have one name, by which no step could find them.
         """
         self.failures.clear()
         found = [Schedule(source, seed=seed)]
+        for name, func in found[0].mod.functions.items():
+            for realize in blocks_of(func.body):
+                found[0].copy().get_block(realize.block.name, name)
         for module in self.modules:
             found = _thinned([after for sch in found for after in self._visit(module, sch)])
         return _distinct(found)
@@ -95,8 +99,7 @@ class SpaceGenerator:
     def _visit(self, module: Module, sch: Schedule) -> list[Schedule]:
         """A module on every block, the last consumer first, the root last."""
         found = [sch]
-        names = list(sch.mod.functions)
-        for name in names:
+        for name in list(sch.mod.functions):
             for token in visit_order(sch.mod[name].body):
                 parts = [self._apply(module, before, name, token) for before in found]
                 found = _thinned([after for part in parts for after in part])

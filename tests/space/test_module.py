@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from space.candidates import TARGET, tiny
 
-from metasched.errors import RegistryError
+from metasched.errors import RegistryError, ScheduleError
 from metasched.ir.stmt import evolve
 from metasched.ir.visit import blocks_of, transform
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.module import (
@@ -166,3 +167,26 @@ def test_an_unknown_rule_is_warned_of_and_dropped():
 def test_the_rule_none_keeps_all_modules_away():
     spaces = SpaceGenerator(default_modules(TARGET)).generate(ruled(tiny("gmm"), "None"))
     assert all("split" not in [e.kind.name for e in s.entries] for s in spaces)
+
+
+@pytest.mark.parametrize("names", [("C", "C"), ("C", "root")])
+def test_blocks_of_one_name_are_refused_before_anything_starts(names):
+    """Every module failed on them with a warning of its own, and the slowest schedule won."""
+    func = parse(
+        """
+@T.prim_func
+def twice(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in range(8):
+        with T.block("{}"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] + T.float32(1)
+    for i in range(8):
+        with T.block("{}"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi] + T.float32(1)
+    """.format(*names)
+    )
+    with pytest.raises(ScheduleError, match=f"2 blocks are called '{names[1]}'") as error:
+        SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert "give the blocks different names in the script" in str(error.value)
