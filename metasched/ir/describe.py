@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from metasched.ir import expr as e
+from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
@@ -30,12 +30,12 @@ from metasched.ir.stmt import (
 )
 
 # Infix operators: how they are written and how tightly they bind (Python's own order).
-INFIX: dict[type[e.BinaryOp], tuple[str, int]] = {
-    e.Or: ("or", 1), e.And: ("and", 2),
-    e.EQ: ("==", 4), e.NE: ("!=", 4),
-    e.LT: ("<", 4), e.LE: ("<=", 4), e.GT: (">", 4), e.GE: (">=", 4),
-    e.Add: ("+", 9), e.Sub: ("-", 9),
-    e.Mul: ("*", 10), e.Div: ("/", 10), e.FloorDiv: ("//", 10), e.FloorMod: ("%", 10),
+INFIX: dict[type[ir.BinaryOp], tuple[str, int]] = {
+    ir.Or: ("or", 1), ir.And: ("and", 2),
+    ir.EQ: ("==", 4), ir.NE: ("!=", 4),
+    ir.LT: ("<", 4), ir.LE: ("<=", 4), ir.GT: (">", 4), ir.GE: (">=", 4),
+    ir.Add: ("+", 9), ir.Sub: ("-", 9),
+    ir.Mul: ("*", 10), ir.Div: ("/", 10), ir.FloorDiv: ("//", 10), ir.FloorMod: ("%", 10),
 }  # fmt: skip
 _DEEPEST = 12
 
@@ -45,13 +45,13 @@ def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
     deep ones end in dots."""
     if isinstance(expr, (int, Var)):
         return str(expr) if isinstance(expr, int) else expr.name
-    if isinstance(expr, (e.IntImm, e.FloatImm)):
+    if isinstance(expr, (ir.IntImm, ir.FloatImm)):
         return str(bool(expr.value) if expr.dtype.is_bool else expr.value)
-    if isinstance(expr, e.StringImm):
+    if isinstance(expr, ir.StringImm):
         return repr(expr.value)
     if depth > _DEEPEST:
         return "..."
-    if isinstance(expr, e.BinaryOp) and type(expr) in INFIX:
+    if isinstance(expr, ir.BinaryOp) and type(expr) in INFIX:
         sign, mine = INFIX[type(expr)]
         left = show_expr(expr.a, mine, depth + 1)
         inside = f"{left} {sign} {show_expr(expr.b, mine + 1, depth + 1)}"
@@ -59,15 +59,15 @@ def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
     parts = [show_expr(c, 0, depth + 1) for c in expr.children]
     if isinstance(expr, BufferLoad):
         return f"{expr.buffer.name}[{', '.join(parts)}]"
-    if isinstance(expr, e.Cast):
+    if isinstance(expr, ir.Cast):
         return f"{expr.dtype}({parts[0]})"
-    if isinstance(expr, e.Not):
+    if isinstance(expr, ir.Not):
         return f"(not {show_expr(expr.children[0], 3, depth + 1)})"
-    if isinstance(expr, e.Let):
+    if isinstance(expr, ir.Let):
         return f"let({expr.var.name}, {parts[0]}, {parts[1]})"
     if isinstance(expr, (Ramp, Broadcast)):
         parts.append(str(expr.lanes))
-    name = "truncmod" if isinstance(expr, e.Mod) else type(expr).__name__.lower()
+    name = "truncmod" if isinstance(expr, ir.Mod) else type(expr).__name__.lower()
     name = expr.op.name if isinstance(expr, Call) else name
     return f"{name}({', '.join(parts)})"
 

@@ -387,7 +387,7 @@ class LocalRunner:
 
     def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""
-        limit = self._run_limit() * (rounds + 1)
+        limit = self._run_limit() * (rounds + len(programs))
         task, fd = self._tasks[False], self._memory[False]
         return limit, "interleave", task, fd, programs, rounds, self.options.sample_ms
 

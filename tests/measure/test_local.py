@@ -229,6 +229,13 @@ def test_interleaving_and_verification(runner):
     assert one(runner, scale()).ok
 
 
+def test_more_programs_may_take_longer_in_turns(runner):
+    """After 1,000 trials 250 programs were in the heat; it was ended after the time of a few."""
+    assert one(runner, scale()).ok
+    few, many = (runner._in_turns([runner.anchor[0]] * n, 4)[0] for n in (2, 250))
+    assert many > 40 * few
+
+
 SQUASHED = """
 @T.prim_func
 def squashed(A: T.Buffer((64, 512), "float32"), B: T.Buffer((512, 64), "float32"),
