@@ -383,7 +383,7 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
         bench.clean = False
         return Trial(Status.RUN_ERROR, message=compiled.signature.failure(code))
     status, message, largest = bench.fault()
-    how = "exact" if task.exact else f"{TOLERANCE} eps ({task.why}), largest {largest:.3g}"
+    how = "exact" if task.exact else f"{TOLERANCE} roundings ({task.why}), largest {largest:.3g}"
     checked = time.perf_counter() - start - first
     if status is not Status.OK or plan is None:
         return Trial(status, (), message, first, checked, how)

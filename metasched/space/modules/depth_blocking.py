@@ -11,6 +11,8 @@
 The loops of Goto and van de Geijn (2008) around the register block of `register_tiling`, which
 holds a whole reduction in registers at once and so needs panels as deep as the reduction. The
 results pass through memory once for each slice; slices are sampled, deep enough for that to pay.
+Where few rows use an operand, packing it does not pay: a variant reads its slices where they are,
+and asks for them a sampled number of steps ahead of time.
 """
 
 from __future__ import annotations

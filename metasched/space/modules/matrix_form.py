@@ -88,19 +88,19 @@ class MatrixForm:
                 found = None
                 if len(lane_operands(node, v.var)) != 1:
                     continue
-            changed = sch.copy()
+            variant = sch.copy()
             try:
-                if epilogue(changed, block) is None and node.writes[0].buffer.scope != "local":
-                    changed.cache_write(block, 0, "local")
-                result = changed.get(block).writes[0]
+                if epilogue(variant, block) is None and node.writes[0].buffer.scope != "local":
+                    variant.cache_write(block, 0, "local")
+                result = variant.get(block).writes[0]
                 at = next(n for n, r in enumerate(result.region) if r.min is v.var)
-                changed.transform_layout(block, ("write", 0), _last(at, len(result.region)))
+                variant.transform_layout(block, ("write", 0), _last(at, len(result.region)))
                 if found is not None:
                     read, load, dim = found
-                    changed.transform_layout(block, ("read", read), _last(dim, len(load.indices)))
+                    variant.transform_layout(block, ("read", read), _last(dim, len(load.indices)))
             except (ScheduleError, StopIteration):
                 continue
-            return [changed]
+            return [variant]
         return []
 
     def _plan(self, node: Block) -> _Plan:
