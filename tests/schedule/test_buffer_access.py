@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from oracle import check_refused, check_transform
 from schedule.expected import becomes
 from schedule.programs import elementwise, matmul_relu
 
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -91,6 +93,40 @@ def test_several_regions_of_a_buffer():
     check_transform(pairs, sch)
     sch.unsafe_hide_buffer_access("C", "read", [1])
     check_transform(pairs, sch)
+
+
+VIEWED = """
+@T.prim_func
+def viewed(X: T.Buffer((7,), "float32"), Y: T.Buffer((7,), "float32")):
+    B = T.alloc_buffer((7,), "float32")
+    for i in range(7):
+        with T.block("b"):
+            vi = T.axis.spatial(7, i)
+            B[vi] = X[vi]
+    for i in range(7):
+        with T.block("o"):
+            vi = T.axis.spatial(7, i)
+            T.reads(B[vi])
+            T.writes(Y[vi])
+            V = T.match_buffer(B[vi], (1,), "float32", offset_factor=1)
+            BODY
+"""
+INSIDE = """for j in range(1):
+                with T.block("in"):
+                    vj = T.axis.spatial(1, j)
+                    T.reads(V[vj])
+                    T.writes(Y[vi])
+                    Y[vi] = V[vj] * T.float32(2)"""
+
+
+@pytest.mark.parametrize(("body", "words"), [
+    ("Y[vi] = V[0] * T.float32(2)", "o itself touches V too"), (INSIDE, "in within o declares V"),
+])  # fmt: skip
+def test_what_a_view_reads_is_not_hidden(body, words):
+    """A copy of B was then written back after the block that reads it through V."""
+    sch = Schedule(parse(VIEWED.replace("BODY", body)))
+    step = lambda: sch.unsafe_hide_buffer_access("o", "read", [0])  # noqa: E731
+    check_refused(sch, step, "declared-inside", words)
 
 
 def test_a_mark_outlives_the_region_it_names():

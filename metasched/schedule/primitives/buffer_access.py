@@ -94,8 +94,8 @@ def unsafe_hide_buffer_access(
     Later steps then know nothing of these accesses: that is what the name warns of.
 
     requires  distinct positions of declared regions; the block does not load (store) the hidden
-              buffers itself, nor does a block inside declare to: they are touched by foreign code,
-              or not at all
+              buffers or views of them itself, nor does a block inside declare to: they are touched
+              by foreign code, or not at all
     rewrite   T.reads(A[vi], B[vi]) -> T.reads(A[vi])
     """
     assert isinstance(block, BlockRV)
@@ -114,14 +114,20 @@ def unsafe_hide_buffer_access(
         )
     left = tuple(r for n, r in enumerate(regions) if n not in hidden)
     buffers = [regions[n].buffer for n in hidden]
-    for inner in (r.block for s in realize.block.stmts for r in blocks_of(s)):
-        for region in inner.reads if buf_type == "read" else inner.writes:
-            if region.buffer in buffers:
+    views = set(buffers)
+    within = [r.block for s in realize.block.stmts for r in blocks_of(s)]
+    for inner in (realize.block, *within):
+        views.update(m.buffer for m in inner.match_buffers if m.source.buffer in views)
+        touched = [r.buffer for r in (inner.reads if buf_type == "read" else inner.writes)]
+        what, hint = f"{inner.name} within {realize.block.name} declares", "hide it there first"
+        if inner is realize.block:
+            what, hint = f"{inner.name} itself touches", "only foreign code may touch it unseen"
+            own = [a for a in accesses(inner) if a.is_write is (buf_type == "write")]
+            touched = [a.buffer for a in own if a.buffer not in buffers]
+        for buffer in touched:
+            if buffer in views:
                 raise state.error(
-                    "declared-inside",
-                    f"{inner.name} within {realize.block.name} declares {region.buffer.name} too",
-                    realize,
-                    hint="hide it there first",
+                    "declared-inside", f"{what} {buffer.name} too", realize, hint=hint
                 )
     state.commit(edit.wrap(realize.block, lambda s: evolve(s, **{f"{buf_type}s": left})))
     _require_honest(state, realize, buf_type, buffers)
