@@ -256,7 +256,33 @@ def test_nothing_is_staged_in_an_init():
     )
 
 
+@T.prim_func
+def gram(A: T.Buffer((6, 8), "float32"), C: T.Buffer((6, 6), "float32")):
+    for i, j, k in T.grid(6, 6, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * A[vj, vk]
+
+
+def test_one_of_several_places_is_read_through_a_copy():
+    sch = Schedule(gram, check=True)
+    sch.reindex("C", ("read", 0, 1))
+    node = sch.get(sch.get_block("C"))
+    first, second = node.reads
+    assert [r.buffer.name for r in node.reads] == ["A", "A_reindex"]
+    assert [r.min.name for r in first.region] == ["vi", "vk"]
+    assert [r.min.name for r in second.region] == ["vj", "vk"]
+    assert "A[vi, vk] * A_reindex[vj, vk]" in sch.script()
+    check_transform(gram, sch)
+
+
 def test_refusals():
+    sch = Schedule(gram)
+    check_refused(
+        sch, lambda: sch.reindex("C", ("read", 0, 2)), "several-patterns", "at 2 different places"
+    )
     sch = Schedule(stages)
     check_refused(sch, lambda: sch.reindex("C", "B"), "several-patterns", "at 2 different places")
     check_refused(

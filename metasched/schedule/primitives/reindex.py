@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from metasched.analysis.access import accesses
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform
@@ -29,6 +29,7 @@ from metasched.schedule.primitives.staging import (
     in_bounds,
     known_ranges,
     one_pattern,
+    plain_int,
     refuse_partial,
     require_free_of_init,
     run_ranges,
@@ -45,21 +46,27 @@ def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
     """Let `block` access `buffer` directly by its iterators; returns the block that copies.
 
     The copy has one dimension for each iterator that occurs in the buffer's indices. What is
-    read is copied before the block, what is written is copied back after it.
+    read is copied before the block, what is written is copied back after it. Of several places at
+    which the block reads a buffer ("read", i, n) means the n-th from 0; the others stay.
 
     requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer at one
-              place, without pointers; a read buffer is not written by the block; a written one is
-              not read by it, its indices tell the iterators, all of its elements are written
+              place, or that which is named, without pointers; a read buffer is not written by the
+              block; a written one is not read by it, its indices tell the iterators, all of its
+              elements are written
     rewrite   B[i, j] = A[j, i] * 2
               -> A_reindex[i, j] = A[j, i]; B[i, j] = A_reindex[i, j] * 2
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)
+    which: tuple[int, ...] = ()
+    if isinstance(buffer, (tuple, list)) and len(buffer) == 3 and buffer[0] == "read":
+        which = (plain_int(state, buffer[2], "the place"),)
+        buffer = tuple(buffer[:2])
     side, position, target = choose_buffer(state, realize, buffer)
-    state.canonical = {"buffer": (side, position)}
+    state.canonical = {"buffer": (side, position, *which)}
     scope = require_stage_pipeline(state, realize)
     chain_above(state, realize)
-    old = one_pattern(state, realize, target)
+    old = one_pattern(state, realize, target, *which)
     covered = covered_iters(realize.block, old)
     shape = tuple(v.dom.min + v.dom.extent for v in covered)
     cache = state.fresh_buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
@@ -130,7 +137,7 @@ def put_stage(
         lambda point: at(point, [missing])[0],
         loops=[taken[v.var] for v in covered],
     )
-    edits = [edit.wrap(realize, lambda s: _redirected(s, target, cache, new)), *place(nested)]
+    edits = [edit.wrap(realize, lambda s: _redirected(s, target, cache, old, new)), *place(nested)]
     edits.append(edit.wrap(scope.block, with_buffers(cache)))
     state.commit(*edits)
     return state.new_block(made.token)
@@ -163,23 +170,28 @@ def require_told(
         )
 
 
-def _redirected(stmt: Stmt, old: Buffer, new: Buffer, indices: Indices) -> Stmt:
-    """The block with every access of `old` as the access of `new` at `indices`."""
+def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: Indices) -> Stmt:
+    """The block with every access of `target[old]` as the access of `cache[new]`."""
+    point = BufferRegion.point(cache, new)
 
     def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is old:
-            return BufferLoad(new, indices, node.predicate)
+        if isinstance(node, BufferLoad) and node.buffer is target and node.indices == old:
+            return BufferLoad(cache, new, node.predicate)
         return None
 
     def on_stmt(node: Stmt) -> Stmt | None:
-        if isinstance(node, BufferStore) and node.buffer is old:
-            return evolve(node, buffer=new, indices=indices)
+        if isinstance(node, BufferStore) and node.buffer is target:
+            return evolve(node, buffer=cache, indices=new)
         if isinstance(node, Block):
-            return evolve(node, reads=regions(node.reads), writes=regions(node.writes))
+            left = [a.region for a in accesses(node) if a.buffer is target and not a.is_write]
+            reads = tuple(swapped(r, left) for r in node.reads) + ((point,) if left else ())
+            return evolve(node, reads=reads, writes=tuple(swapped(r, []) for r in node.writes))
         return None
 
-    def regions(given: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
-        point = BufferRegion(new, tuple(Range.of(i, 1) for i in indices))
-        return tuple(point if r.buffer is old else r for r in given)
+    def swapped(region: BufferRegion, left: list[BufferRegion]) -> BufferRegion:
+        """What is read elsewhere stays declared, as closely as a single place allows."""
+        if region.buffer is not target or len(left) > 1:
+            return region
+        return left[0] if left else point
 
     return transform(stmt, on_stmt, on_expr)

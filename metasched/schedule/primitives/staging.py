@@ -34,7 +34,7 @@ from metasched.schedule.checks import refuse_on, refuse_opaque, require_from_zer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
-BufferChoice: TypeAlias = "tuple[str, int] | str | Buffer"
+BufferChoice: TypeAlias = "tuple[str | int, ...] | str | Buffer"
 Indices: TypeAlias = tuple[Expr, ...]
 
 
@@ -88,8 +88,11 @@ def foreign_vars(mapping: IndexMap) -> list[Var]:
     return sorted(used - set(mapping.inputs), key=lambda v: v.name)
 
 
-def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
-    """The indices of the only element of `buffer` that a leaf block touches, over its iterators."""
+def one_pattern(
+    state: State, realize: BlockRealize, buffer: Buffer, place: int | None = None
+) -> Indices:
+    """The indices of the only element of `buffer` that a leaf block touches, over its iterators;
+    or of the one at a position among several."""
     block = realize.block
     refuse_on(state, block_facts.is_leaf(block), realize)
     refuse_opaque(state, block, buffer)
@@ -97,6 +100,8 @@ def one_pattern(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
     for node in walk(block):
         if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is buffer:
             found.setdefault(node.indices)
+    if place is not None and 0 <= place < len(found):
+        found = dict.fromkeys([list(found)[place]])
     if len(found) != 1:
         raise state.error(
             "several-patterns",
