@@ -39,7 +39,7 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
         return False
     target, units, _ = found
     added = operand(target, node.var)
-    if added is None or not plain(added):
+    if added is None or not plain(added) or any(size != 1 for size in units.values()):
         return False
     kind = type(target.value)
     assert issubclass(kind, BinaryOp)

@@ -70,3 +70,35 @@ def test_a_second_name_for_the_result_is_no_operand():
     )
     assert not _partial(text)
     agree(text, integers((3, 40), "int32"), integers((3,), "int32", seed=1))
+
+
+PRODUCT = """
+@T.prim_func
+def main(A: T.Buffer((4, {n}), "float32"), B: T.Buffer((6, {n}), "float32"),
+         C: T.Buffer((4, 6), "float32")):
+    for i0, j0, k in T.grid(2, 3, {n}):
+        for i1 in T.unroll(2):
+            for j1 in T.{kind}(2):
+                with T.block("c"):
+                    vi = T.axis.spatial(4, i0 * 2 + i1)
+                    vj = T.axis.spatial(6, j0 * 2 + j1)
+                    vk = T.axis.reduce({n}, k)
+                    T.block_attr({{"pragma_fold_lanes": 16}})
+                    C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vj, vk]
+"""
+
+
+@pytest.mark.parametrize("n", [16, 32, 53, 11])
+def test_results_that_share_what_they_read_have_lanes_each(n):
+    text = PRODUCT.format(n=n, kind="unroll")
+    sizes = [
+        s.buffer.shape[0].value
+        for s in walk_stmts(lower(parse(text), NATIVE).body)
+        if isinstance(s, Allocate)
+    ]
+    assert sizes == ([] if n == 16 else [4 * min(16, 1 << n.bit_length() - 1)])
+    agree(text, integers((4, n)), integers((6, n), seed=1), integers((4, 6), seed=2))
+
+
+def test_a_serial_loop_inside_is_no_register_block():
+    assert not _partial(PRODUCT.format(n=53, kind="serial"))

@@ -10,7 +10,9 @@ becomes, with A of w elements in registers,
     for l in range(w): S[i] = S[i] + A[l]         # as a tree, by code generation
 
 No extent has to divide anything, and no start value is needed. The note, which a schedule puts on
-the block, says that the order may change; 1 asks for the last of these loops alone.
+the block, says that the order may change; 1 asks for the last of these loops alone. Around the
+statement there may be unrolled loops, over several results that share what they read: each of their
+iterations has partial results of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from metasched.analysis.block import FOLD
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import Add, BinaryOp, Expr, IntImm, Max, Min, Mul, Var, as_int
+from metasched.ir.expr import Add, BinaryOp, Expr, IntImm, Max, Min, Mul, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Allocate, AttrStmt, BufferStore, For, ForKind, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, map_body, substitute, transform, walk_exprs
@@ -31,19 +33,20 @@ def fold_lanes(func: PrimFunc) -> PrimFunc:
     return map_body(func, lambda body: transform(body, _loop))
 
 
-def noted(loop: For) -> tuple[BufferStore, list[Var], int] | None:
-    """The only statement of a loop, the unit loops on the way to it, and its note's value."""
-    stmt, units, width = loop.body, [], 0
+def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
+    """The only statement of a loop, the unrolled and unit loops on the way to it, and its note's
+    value."""
+    stmt, inner, width = loop.body, dict[Var, int](), 0
     while isinstance(stmt, (For, AttrStmt)):
         if isinstance(stmt, For):
-            if as_int(stmt.extent) != 1:
+            inner[stmt.var] = as_int(stmt.extent) or 0
+            if inner[stmt.var] != 1 and (stmt.kind is not ForKind.UNROLLED or not inner[stmt.var]):
                 return None
-            units.append(stmt.var)
         elif stmt.key == FOLD:
             width = as_int(stmt.value) or 0
         stmt = stmt.body
     plain = isinstance(stmt, BufferStore) and stmt.predicate is None and len(stmt.indices) == 1
-    return (stmt, units, width) if width and plain and isinstance(stmt, BufferStore) else None
+    return (stmt, inner, width) if width and plain and isinstance(stmt, BufferStore) else None
 
 
 def operand(target: BufferStore, var: Var) -> Expr | None:
@@ -67,33 +70,40 @@ def _loop(stmt: Stmt) -> Stmt | None:
     found, extent = noted(stmt), as_int(stmt.extent)
     if found is None or extent is None:
         return None
-    target, units, width = found
+    target, inner, width = found
     added = operand(target, stmt.var)
     while width > extent:
         width //= 2
     if added is None or width < 2 or extent == width or width & (width - 1):
         return None
-    zero = IntImm(INT64, 0)
-    target = evolve(
-        target,
-        value=substitute(target.value, dict.fromkeys(units, zero)),
-        indices=tuple(substitute(i, dict.fromkeys(units, zero)) for i in target.indices),
-    )
-    return _folded(stmt, target, substitute(added, dict.fromkeys(units, zero)), width, extent)
+    return _folded(stmt, target, added, inner, width)
 
 
-def _folded(loop: For, target: BufferStore, added: Expr, width: int, extent: int) -> Stmt:
-    partial = Buffer.of(f"{target.buffer.name}_lanes", (width,), target.buffer.dtype, scope="local")
-    full, rest = divmod(extent, width)
+def _folded(
+    loop: For, target: BufferStore, added: Expr, inner: dict[Var, int], width: int
+) -> Stmt:
+    count, position = 1, as_expr(IntImm(INT64, 0))
+    for var, size in inner.items():
+        count, position = count * size, position * size + var
+    dtype = target.buffer.dtype
+    partial = Buffer.of(f"{target.buffer.name}_lanes", (count * width,), dtype, scope="local")
+    full, rest = divmod(as_int(loop.extent) or 0, width)
     kind = type(target.value)
     assert issubclass(kind, BinaryOp)
 
+    def each(body: Stmt) -> Stmt:
+        fresh = {var: Var(var.name, INT64) for var in inner}
+        body = substitute(body, fresh)
+        for var in reversed(inner):
+            body = _for(fresh[var], inner[var], body, ForKind.UNROLLED)
+        return body
+
     def lanes(start: Expr | int, count: int, first: bool) -> Stmt:
         lane = Var("lane", INT64)
-        value = substitute(added, {loop.var: lane + start})
+        value, at = substitute(added, {loop.var: lane + start}), (position * width + lane,)
         if not first:
-            value = kind(BufferLoad(partial, (lane,)), value)
-        return _for(lane, count, BufferStore(partial, value, (lane,)), ForKind.VECTORIZED)
+            value = kind(BufferLoad(partial, at), value)
+        return each(_for(lane, count, BufferStore(partial, value, at), ForKind.VECTORIZED))
 
     steps = [lanes(0, width, first=True)]
     if full > 1:
@@ -103,8 +113,9 @@ def _folded(loop: For, target: BufferStore, added: Expr, width: int, extent: int
         steps.append(lanes(full * width, rest, first=False))
     last = Var("lane", INT64)
     own = BufferLoad(target.buffer, target.indices)
-    update = evolve(target, value=kind(own, BufferLoad(partial, (last,))))
-    steps.append(_for(last, width, AttrStmt(None, FOLD, IntImm("int32", 1), update)))
+    sums = BufferLoad(partial, (position * width + last,))
+    update = AttrStmt(None, FOLD, IntImm("int32", 1), evolve(target, value=kind(own, sums)))
+    steps.append(each(_for(last, width, update)))
     return Allocate(partial, seq(steps))
 
 
