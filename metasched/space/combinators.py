@@ -8,89 +8,34 @@ higher-order schedules, ELEVATE's strategies).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from metasched.errors import ScheduleError
 from metasched.ir.stmt import BlockRealize
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.module import Module
-
-
-@dataclass(frozen=True)
-class _Chain:
-    modules: tuple[Module, ...]
-
-    @property
-    def name(self) -> str:
-        return "chain(" + ", ".join(m.name for m in self.modules) + ")"
-
-    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        found = [sch]
-        for module in self.modules:
-            found = [after for before in found for after in _if_there(module, before, block)]
-        return found
-
-
-@dataclass(frozen=True)
-class _Choose:
-    modules: tuple[Module, ...]
-
-    @property
-    def name(self) -> str:
-        return "choose(" + ", ".join(m.name for m in self.modules) + ")"
-
-    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        return [after for module in self.modules for after in module(sch.copy(), block)]
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    module: Module
-
-    @property
-    def name(self) -> str:
-        return f"attempt({self.module.name})"
-
-    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        try:
-            return self.module(sch.copy(), block) or [sch]
-        except ScheduleError:
-            return [sch]
-
-
-@dataclass(frozen=True)
-class _EachBlock:
-    module: Module
-    where: Callable[[BlockRealize], bool] | None
-
-    @property
-    def name(self) -> str:
-        return f"each_block({self.module.name})"
-
-    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        below = [r for r in blocks_of(sch.get(block).body) if self.where is None or self.where(r)]
-        found = [sch]
-        for realize in reversed(below):
-            after: list[Schedule] = []
-            for before in found:
-                if realize.block.token not in before.state.index.blocks:
-                    after.append(before)
-                    continue
-                after += self.module(before, before.get_block(realize.block.name))
-            found = after
-        return found
+from metasched.space.module import Module, ModuleFn, ScheduleModule
 
 
 def chain(*modules: Module) -> Module:
     """One module after the other, each on every alternative the former left."""
-    return _Chain(modules)
+
+    def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
+        found = [sch]
+        for module in modules:
+            found = [after for before in found for after in _if_there(module, before, block)]
+        return found
+
+    return _made("chain", modules, run)
 
 
 def choose(*modules: Module) -> Module:
     """The alternatives of all modules, each starting from the same schedule."""
-    return _Choose(modules)
+
+    def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
+        return [after for module in modules for after in module(sch.copy(), block)]
+
+    return _made("choose", modules, run)
 
 
 def attempt(module: Module) -> Module:
@@ -98,7 +43,14 @@ def attempt(module: Module) -> Module:
 
     Only ScheduleError counts as a refusal; any other exception is a defect and goes through.
     """
-    return _Attempt(module)
+
+    def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
+        try:
+            return module(sch.copy(), block) or [sch]
+        except ScheduleError:
+            return [sch]
+
+    return _made("attempt", (module,), run)
 
 
 def each_block(module: Module, where: Callable[[BlockRealize], bool] | None = None) -> Module:
@@ -107,7 +59,25 @@ def each_block(module: Module, where: Callable[[BlockRealize], bool] | None = No
     Args:
         where: leave out the blocks for which this is false.
     """
-    return _EachBlock(module, where)
+
+    def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
+        below = [r for r in blocks_of(sch.get(block).body) if where is None or where(r)]
+        found = [sch]
+        for realize in reversed(below):
+            after: list[Schedule] = []
+            for before in found:
+                if realize.block.token not in before.state.index.blocks:
+                    after.append(before)
+                    continue
+                after += module(before, before.get_block(realize.block.name))
+            found = after
+        return found
+
+    return _made("each_block", (module,), run)
+
+
+def _made(kind: str, modules: tuple[Module, ...], run: ModuleFn) -> Module:
+    return ScheduleModule(f"{kind}({', '.join(m.name for m in modules)})", ("cpu",), run)
 
 
 def _if_there(module: Module, sch: Schedule, block: BlockRV) -> list[Schedule]:
