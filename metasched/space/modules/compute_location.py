@@ -13,7 +13,8 @@ from metasched.ir.expr import as_int
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.tiling import changed, untouched
+from metasched.space.modules.matrix_form import cuts
+from metasched.space.tiling import axes, changed, untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class FuseRows:
 
     For an output without reduction whose producers reduce over its rows (a softmax, a norm): the
     leading loops that the reductions share with it become the rows, and every producer is computed
-    there. Offers that and the program as it was.
+    there. Channels that are normed in groups are cut into these before. Offers that and the program
+    as it was.
     """
 
     @property
@@ -88,10 +90,14 @@ class FuseRows:
         if not untouched(child) or not all(v.is_spatial for v in realize.block.iter_vars):
             return [sch]
         producers = _ancestors(scope, child)
-        rows = _rows(child, producers)
+        fused = sch.copy()
+        for axis in axes(fused, block):
+            cut = cuts(realize.block).get(realize.block.iter_vars[axis.position].var)
+            if cut is not None and not cut.phases:
+                fused.split(axis.loop, [None, cut.by])
+        rows = _rows(fused.state.scope(fused.state.block(block)).child(child.token), producers)
         if rows is None:
             return [sch]
-        fused = sch.copy()
         place = fused.get_loops(block)[rows - 1]
         moved = 0
         for producer in producers:
@@ -123,15 +129,11 @@ def _packs(scope: Scope, child: Child) -> bool:
 
 def _ancestors(scope: Scope, child: Child) -> list[Child]:
     """All producers of a block, direct and indirect, last in the program first."""
-    found: dict[int, Child] = {}
-    open_ones = [child]
-    while open_ones:
-        for producer in scope.producers(open_ones.pop().token):
-            if id(producer) not in found:
-                found[id(producer)] = producer
-                open_ones.append(producer)
+    found = [child]
+    for one in found:  # which grows meanwhile
+        found += [p for p in scope.producers(one.token) if all(p is not c for c in found)]
     position = {c.token: n for n, c in enumerate(scope.realizes)}
-    return sorted(found.values(), key=lambda c: -position[c.token])
+    return sorted(found[1:], key=lambda c: -position[c.token])
 
 
 def _rows(child: Child, producers: list[Child]) -> int | None:

@@ -105,19 +105,19 @@ class MatrixForm:
 
     def _plan(self, node: Block) -> _Plan:
         """What to cut; and two iterators that together fill a vector, where one does not."""
-        cuts = _cuts(node)
+        found = cuts(node)
         inner = vector_iter(node)
         lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
-        if inner is None or (as_int(inner.dom.extent) or 1) >= lanes or inner.var in cuts:
-            return _Plan(cuts, ())
+        if inner is None or (as_int(inner.dom.extent) or 1) >= lanes or inner.var in found:
+            return _Plan(found, ())
         loads = [a for a in accesses(node) if not a.is_write]
         users = _users(loads, inner.var)
         for outer in reversed(node.iter_vars):
             if outer is inner or not outer.is_spatial or as_int(outer.dom.extent) == 1:
                 continue
-            if outer.var not in cuts and _users(loads, outer.var) == users:
-                return _Plan(cuts, (outer.var, inner.var), as_int(inner.dom.extent) or 1)
-        return _Plan(cuts, ())
+            if outer.var not in found and _users(loads, outer.var) == users:
+                return _Plan(found, (outer.var, inner.var), as_int(inner.dom.extent) or 1)
+        return _Plan(found, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _users(loads: Sequence[Access], var: Var) -> set[int]:
     return {n for n, a in enumerate(loads) if any(var in free_vars(i) for i in a.indices)}
 
 
-def _cuts(node: Block) -> dict[Expr, _Cut]:
+def cuts(node: Block) -> dict[Expr, _Cut]:
     """The spatial iterators that some index divides by a constant."""
     found: dict[Expr, _Cut] = {}
     extents = {v.var: as_int(v.dom.extent) or 1 for v in node.iter_vars if v.is_spatial}
