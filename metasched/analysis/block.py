@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from metasched.analysis.access import updates_in_place
+from metasched.analysis.access import exact_accesses, updates_in_place
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.cover import region_cover as region_cover
@@ -266,14 +266,18 @@ def _has_reuse(block: Block) -> Failure | None:
     if len(set(map(id, buffers))) != len(buffers):
         return no("repeated-read", "reads one buffer in two ways")
     spatial = [v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
+    exact = exact_accesses(block)
+    if exact is not None:
+        read = [(a.buffer, a.indices) for a in exact if not a.is_write and not a.in_init]
+    elif any(as_int(r.extent) is None for read in block.reads for r in read.region):
+        return no("symbolic-region", "reads in a region without a size")
+    else:
+        read = [(r.buffer, tuple(x.min for x in r.region)) for r in block.reads]
     unused = 0
-    for region in block.reads:
-        if region.buffer is block.writes[0].buffer:
-            continue
-        if any(as_int(r.extent) is None for r in region.region):
-            return no("symbolic-region", f"reads {region.buffer.name} in a region without a size")
-        used: set[Var] = set().union(*(free_vars(r.min) for r in region.region))
-        unused += sum(v not in used for v in spatial)
+    for buffer, indices in read:
+        if buffer is not block.writes[0].buffer:
+            used: set[Var] = set().union(*(free_vars(i) for i in indices))
+            unused += sum(v not in used for v in spatial)
     return None if unused else no("no-reuse", "uses every element of its inputs once")
 
 

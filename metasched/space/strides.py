@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from metasched.analysis.access import Access, accesses, strides
 from metasched.analysis.affine import linear
@@ -40,6 +41,30 @@ def vector_iter(block: Block) -> IterVar | None:
         if score >= best_score:
             best, best_score = v, score
     return best
+
+
+FEW = 16
+"""Rows, at most, for which a matrix is not worth moving in memory before it is used."""
+
+
+def rows_of(block: Block, access: Access) -> int:
+    """How many results use each element that is loaded: the rows of a product, for its matrix."""
+    used = frozenset().union(*(free_vars(i) for i in access.indices))
+    others = (v for v in block.iter_vars if v.is_spatial and v.var not in used)
+    return prod(as_int(v.dom.extent) or 1 for v in others)
+
+
+def reads_along(block: Block, var: Var) -> bool:
+    """Whether along an iterator every load of an update moves by one element or none."""
+    moves = [iter_stride(a, var) for a in accesses(block) if not a.is_write and not a.in_init]
+    return 1 in moves and all(m in (0, 1) for m in moves)
+
+
+def worth_moving(block: Block, rows: int, contiguous: bool, lanes: int) -> bool:
+    """Whether an operand has many rows, or no other way to be read in vectors: not along the lanes
+    and not along a reduction."""
+    steps = (v for v in block.iter_vars if v.is_reduce and (as_int(v.dom.extent) or 0) >= lanes)
+    return rows > FEW or not (contiguous or any(reads_along(block, v.var) for v in steps))
 
 
 def has_vectors(block: Block) -> bool:

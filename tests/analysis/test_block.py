@@ -519,6 +519,20 @@ def test_reads_that_cannot_be_tiled() -> None:
     refused(failure, "repeated-read", "block B reads one buffer in two ways")
 
 
+def test_a_buffer_read_at_two_places_is_reused() -> None:
+    @T.prim_func
+    def gram(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8, 8), "float32")):
+        for i, j, k in T.grid(8, 8, 4):
+            with T.block("B"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    B[vi, vj] = T.float32(0)
+                B[vi, vj] = B[vi, vj] + A[vi, vk] * A[vj, vk]
+
+    scope = scope_of(gram)
+    assert needs_multi_level_tiling(scope, scope.realizes[0].token) is None
+
+
 def test_needs_rfactor() -> None:
     scope = scope_of(row_sum(8, 1024))
     token = scope.realizes[0].token

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from space.candidates import TARGET, draw, tiny
+from space.candidates import TARGET, draw
 
 from metasched.ir.describe import show_expr
 from metasched.ir.interp import run
@@ -18,7 +18,7 @@ from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.auto_inline import AutoInline
 from metasched.space.modules.compute_location import StageAtTile
-from metasched.space.modules.depth_blocking import DepthBlocking
+from metasched.space.modules.depth_blocking import FEWEST, DepthBlocking
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.workloads import get
@@ -55,14 +55,14 @@ def _is_sliced(space):
 
 
 def test_a_panel_is_a_slice_of_an_operand():
-    sch = Schedule(get("gmm").func(SHAPES["gmm"]), seed=0)
+    sch = Schedule(get("gmm").func((1, 24, 64, 24)), seed=0)
     plain, deep, direct = DEEP(sch, sch.get_block("Z"))
     assert plain is sch and direct.mod["main"].params == sch.mod["main"].params
     place = deep.state.loops_above(deep.state.block(deep.get_block("Y_reindex")))
     (count, steps) = next(
         e.decision for _, e in deep.trace.sampling() if e.domain["kind"] == "perfect_tile"
     )
-    assert count * steps == SHAPES["gmm"][3]
+    assert count * steps == 24
     assert place[1].extent.value == count
 
 
@@ -120,5 +120,17 @@ def test_the_padding_is_not_made_for_each_tile_of_columns():
 def test_short_reductions_are_not_sliced():
     modules = default_modules(TARGET)
     (deep,) = [m for m in modules if isinstance(m, DepthBlocking)]
-    sch = Schedule(tiny("gmm"), seed=0)
+    sch = Schedule(get("gmm").func((1, 24, 64, 256)), seed=0)
     assert deep(sch, sch.get_block("Z")) == [sch]
+
+
+def test_few_rows_are_read_a_few_steps_at_a_time():
+    """The rows of a matrix follow each other in memory; a step of one has more than its block."""
+    deep = DepthBlocking(BLOCKS)
+    sch = Schedule(get("gmm").func((1, 2, 64, 24)), seed=0)
+    direct = [s for s in deep(sch, sch.get_block("Z"))[1:] if not _packs(s)]
+    assert len(direct) == 1
+    conditions = [
+        show_expr(e.values[0]) for e in direct[0].trace.entries if e.kind.name == "require"
+    ]
+    assert any(c.endswith(f">= {FEWEST}") for c in conditions)

@@ -74,7 +74,7 @@ def test_operands_of_the_lanes_know_their_batch_and_whether_packing_is_a_choice(
     sch = rewritten("tbg", "S")
     block = sch.get(sch.get_block("S"))
     (key,) = lane_operands(block, vector_iter(block).var)
-    assert block.reads[key.index].buffer.name == "K"
+    assert block.reads[key.place[0]].buffer.name == "K"
     assert not key.contiguous
     assert [block.iter_vars[n].var.name for n in key.batch] == ["vh"]  # the batch has one element
 
@@ -83,7 +83,7 @@ def test_windows_are_not_packed():
     sch = Schedule(tiny("dep"), seed=0)
     block = sch.get(sch.get_block("conv"))
     found = lane_operands(block, vector_iter(block).var)
-    assert [block.reads[o.index].buffer.name for o in found] == ["W"]
+    assert [block.reads[o.place[0]].buffer.name for o in found] == ["W"]
 
 
 def test_the_keys_are_packed_for_each_outer_tile():

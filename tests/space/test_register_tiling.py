@@ -7,6 +7,7 @@ import pytest
 from space.candidates import TARGET, draw
 
 from metasched.ir.interp import run
+from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.defaults import default_modules
@@ -114,3 +115,28 @@ def test_products_that_meet_in_one_result_are_tiled_each():
     (sch, *_) = tiling(sch, sch.get_block("U"))
     assert "G_local" in sch.script() and "U_local" in sch.script()
     assert epilogue(sch, sch.get_block("U")) is None
+
+
+GRAM = """
+@T.prim_func
+def gram(A: T.Buffer((96, 40), "float32"), Y: T.Buffer((96, 96), "float32")):
+    for i, j, k in T.grid(96, 96, 40):
+        with T.block("Y"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                Y[vi, vj] = T.float32(0)
+            Y[vi, vj] = Y[vi, vj] + A[{at}, vk] * A[vj, vk]
+"""
+
+
+@pytest.mark.parametrize("at", ["vi", "95 - vi"])
+def test_a_matrix_by_its_own_transpose_is_packed_on_one_side(at):
+    func = parse(GRAM.format(at=at))
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert spaces and all("A_reindex" in draw(func, s, 0).script() for s in spaces)
+    a = np.random.default_rng(0).integers(-4, 5, (96, 40)).astype("float32")
+    wanted = (a if at == "vi" else a[::-1]) @ a.T
+    for space in spaces:
+        found = np.zeros_like(wanted)
+        build(draw(func, space, 1), target="native")(a, found)
+        np.testing.assert_array_equal(found, wanted)

@@ -143,3 +143,80 @@ def test_small_programs_may_stay_on_one_core():
             parallel.add("T.parallel" in sch.script())
     assert parallel == {True, False}
     assert all("candidates=[2, 8, 32]" in drawn for _, _, drawn in _limits((512, 512)))
+
+
+FEW = """
+@T.prim_func
+def main(A: T.Buffer(({m}, {k}), "float32"), B: T.Buffer({shape}, "float32"),
+         D: T.Buffer(({n},), "float32"), Y: T.Buffer(({m}, {n}), "float32")):
+    Z = T.alloc_buffer(({m}, {n}), "float32")
+    for i, j, k in T.grid({m}, {n}, {k}):
+        with T.block("z"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                Z[vi, vj] = T.float32(0)
+            Z[vi, vj] = Z[vi, vj] + A[vi, vk] * B[{at}]
+    for i, j in T.grid({m}, {n}):
+        with T.block("y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = T.max(Z[vi, vj] + D[vj], T.float32(0))
+"""
+
+
+@pytest.mark.parametrize("m", [1, 6])
+@pytest.mark.parametrize("along", [True, False])
+def test_a_matrix_that_few_rows_use_is_not_packed(m, along):
+    n, k = 64, 80
+    shape, at = ((n, k), "vj, vk") if along else ((k, n), "vk, vj")
+    func = parse(FEW.format(m=m, n=n, k=k, shape=shape, at=at))
+    rng = np.random.default_rng(0)
+    a, b, d = (rng.integers(-4, 5, s).astype("float32") for s in ((m, k), shape, (n,)))
+    wanted = np.maximum(a @ (b.T if along else b) + d, 0)
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert len(spaces) == (1 if along else 2)
+    for space in spaces:
+        assert "reindex" not in space.as_python()
+        assert ("pragma_fold_lanes" in space.as_python()) == along
+        for seed in range(2):
+            sch = draw(func, space, seed)
+            assert sch is not None
+            found = np.zeros_like(wanted)
+            build(sch, target="native")(a, b, d, found)
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_many_rows_are_worth_a_packed_panel():
+    func = parse(FEW.format(m=64, n=48, k=80, shape=(48, 80), at="vj, vk"))
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert all("reindex" in space.as_python() for space in spaces)
+
+
+GROUPS = """
+@T.prim_func
+def main(X: T.Buffer((2, 24, 10), "float32"), Y: T.Buffer((2, 24, 10), "float32")):
+    S = T.alloc_buffer((2, 3), "float32")
+    for n, g, c, w in T.grid(2, 3, 8, 10):
+        with T.block("s"):
+            vn, vg, vc, vw = T.axis.remap("SSRR", [n, g, c, w])
+            with T.init():
+                S[vn, vg] = T.float32(0)
+            S[vn, vg] = S[vn, vg] + X[vn, vg * 8 + vc, vw]
+    for n, c, w in T.grid(2, 24, 10):
+        with T.block("y"):
+            vn, vc, vw = T.axis.remap("SSS", [n, c, w])
+            Y[vn, vc, vw] = X[vn, vc, vw] - S[vn, vc // 8]
+"""
+
+
+def test_channels_normed_in_groups_are_rows_of_groups():
+    func = parse(GROUPS)
+    fused, plain = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert "compute_at" in fused.as_python() and "compute_at" not in plain.as_python()
+    x = np.random.default_rng(0).integers(-4, 5, (2, 24, 10)).astype("float32")
+    groups = x.reshape(2, 3, 80)
+    wanted = (groups - groups.sum(2, keepdims=True)).reshape(x.shape)
+    found = np.zeros_like(x)
+    sch = draw(func, fused, 0)
+    assert sch is not None
+    build(sch, target="native")(x, found)
+    np.testing.assert_array_equal(found, wanted)

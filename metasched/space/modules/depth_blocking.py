@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from metasched.analysis.block import TILED
-from metasched.ir.expr import EQ, Expr, as_expr, compare
+from metasched.ir.expr import Expr, as_expr
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
@@ -31,15 +31,18 @@ from metasched.space.modules.register_tiling import (
     Operand,
     Plan,
     RegisterTiling,
-    inner_loops,
     packed_panel,
     vectors,
 )
+from metasched.space.strides import FEW
 from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
 
 STRUCTURE = "SRSS"
 _PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
 PAGE = 1 << 12
+FEWEST = 4
+"""Steps of a slice, at least, where few rows use the operand: memory is read row by row then, and
+the results come from the nearest cache."""
 AHEAD_STEPS = (0, 8, 16)
 """How many steps before it is used a row is asked for that is read where it is."""
 
@@ -67,10 +70,12 @@ class DepthBlocking:
             return [sch]
         depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
         ways = []
-        for plan in self.blocks.plans(sch, block) if depth >= self.shallow else ():
-            now = [o for o in plan.packable if o is not None]
-            pairs = [(o, True) for o in (*now, *plan.ahead)] + [(o, False) for o in now if o.stride]
-            ways += [partial(self._apply, block, plan, *pair) for pair in pairs if plan.step == 1]
+        for plan in self.blocks.plans(sch, block):
+            pairs = [(o, True) for o in (*plan.packable, *plan.ahead) if o is not None]
+            pairs += [(o, False) for o in plan.direct]
+            for o, pack in pairs if plan.step == 1 else ():
+                if depth >= self.shallow or (o.rows <= FEW and not pack):
+                    ways.append(partial(self._apply, block, plan, o, pack))
         return [sch, *changed(sch, *ways)]
 
     def _apply(
@@ -78,19 +83,22 @@ class DepthBlocking:
     ) -> None:
         """All steps; without `pack` the slices of the operand are read where they are."""
         finish = epilogue(sch, block)
-        item = sch.get(block).reads[operand.index].buffer.dtype.bytes
         panel = packed_panel(sch, block, operand, plan) if pack else None
         reduced = [a for a in axes(sch, block) if not a.spatial]
-        slices, steps = self._slices(sch, reduced)
+        few = [FEWEST] if not pack and operand.rows <= FEW else []
+        slices, steps = self._slices(sch, reduced, min(self.slices[0], *few, self.slices[1]))
         part = sch.rfactor(slices, 0)
         sch.set_scope(part, 0, "local")
         # the slices are the first iterator of both parts, before those that the plan speaks of
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
-        width, tiles, results = self._tiles(sch, every, plan, operand)
+        width, tiles, results = self.blocks.results(
+            sch, every, plan, operand, (_PARALLEL, _MIDDLE, _REGISTER), padded=False
+        )
+        tiles.update({a: ((_SLICE,), ()) for a in every if not a.spatial})
         every.append(every.pop(next(n for n, a in enumerate(every) if a.position == plan.vector)))
-        row: Expr | int = min(operand.stride * item, PAGE)  # few sets of a cache hold parts of rows
-        if pack:
-            row = product([*tiles[every[-1]][1][1:], item])
+        row = product([*tiles[every[-1]][1][1:], operand.item])
+        if not pack:  # few sets of a cache hold parts of rows
+            row = min(operand.stride * operand.item, PAGE)
         sch.require(as_expr(product([*steps, row])) <= self.blocks.panel_bytes)
         levels = tile(sch, STRUCTURE, [(a, *tiles[a]) for a in every])
         outer = sch.fuse(*levels[_PARALLEL])
@@ -105,62 +113,26 @@ class DepthBlocking:
         vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         if finish is not None:
             sch.reverse_compute_at(finish, outer, preserve_unit_loops=True)
-            last = inner_loops(sch, finish, 1)[-1]
+            last = sch.get_loops(finish)[-1]
             sch.vectorize(sch.split(last, [None, width])[1])
             sch.annotate(finish, TILED, STRUCTURE)
         sch.parallel(outer)
         for tiled in (block, part):
             sch.annotate(tiled, TILED, STRUCTURE)
 
-    def _slices(self, sch: Schedule, reduced: Sequence[Axis]) -> tuple[LoopRV, Sequence[ExprRV]]:
+    def _slices(
+        self, sch: Schedule, reduced: Sequence[Axis], least: int
+    ) -> tuple[LoopRV, Sequence[ExprRV]]:
         """One loop over the slices, outside of the reduction loops, and the steps of a slice."""
         taken = [sch.sample_perfect_tile(a.loop, 2, self.slices[1]) for a in reduced]
         loops = [sch.split(a.loop, list(t)) for a, t in zip(reduced, taken, strict=True)]
         outer, inner = zip(*loops, strict=True)
         counts, steps = zip(*taken, strict=True)
         sch.require(as_expr(product(counts)) >= 2)
-        sch.require(as_expr(product(steps)) >= self.slices[0])
+        sch.require(as_expr(product(steps)) >= least)
         sch.require(as_expr(product(steps)) <= self.slices[1])
         sch.reorder(*outer, *inner)
         return sch.fuse(*outer), steps
-
-    def _tiles(
-        self, sch: Schedule, every: Sequence[Axis], plan: Plan, pack: Operand
-    ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]], Expr]:
-        """The width of a vector; for each axis of the results, its levels and factors; how many
-        registers the results of a block fill."""
-        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
-        spatial = [a for a in every if a.spatial]
-        levels = (_PARALLEL, _MIDDLE, _REGISTER)
-        lane = next(a for a in spatial if a.position == plan.vector)
-        again = self.blocks.repacked(spatial, lane, pack)
-        width, columns = self.blocks.columns(sch, lane, plan)
-        sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
-        outside: list[ExprRV] = []
-        held: list[Expr] = [columns[2] // width]
-        for axis in every:
-            if not axis.spatial:
-                tiles[axis] = ((_SLICE,), ())
-            elif axis is lane:
-                tiles[axis] = (levels, columns)
-            elif axis.extent == 1 or axis.position in pack.batch:
-                tiles[axis] = ((_PARALLEL,), ())
-            else:
-                most = max(1, self.blocks.registers - 2)
-                places = levels if again > 1 else levels[1:]
-                taken = sch.sample_perfect_tile(axis.loop, len(places), most)
-                tiles[axis] = (places, taken)
-                held.append(taken[-1])
-                outside += taken[: len(places) - 2]
-        results = as_expr(product(held))
-        if outside:
-            sch.require(as_expr(product(outside)) <= again)
-        sch.require(results + held[0] + 1 <= self.blocks.registers)
-        least = self.blocks.least([a for a in spatial if tiles[a][1]], plan, padded=False)
-        if least > 1:
-            sch.require(results >= least)
-        self.blocks.balance(sch, spatial, tiles)
-        return width, tiles, results
 
     def _inner(
         self,
@@ -173,7 +145,7 @@ class DepthBlocking:
     ) -> None:
         """The loops of a slice: its steps, the last ones unrolled, around the register block."""
         node = sch.get(part)
-        loops = inner_loops(sch, part, depth)
+        loops = sch.get_loops(part)[depth:]
         columns = loops[1 + plan.vector]
         pairs = [p for p in zip(node.iter_vars[1:], loops[1:], strict=True) if p[1] != columns]
         rows = [loop for v, loop in pairs if v.is_spatial]

@@ -24,6 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import TILED
@@ -34,7 +35,13 @@ from metasched.ir.visit import free_vars
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.strides import iter_stride, lanes_together, vector_iter
+from metasched.space.strides import (
+    iter_stride,
+    lanes_together,
+    rows_of,
+    vector_iter,
+    worth_moving,
+)
 from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
 
 STRUCTURE = "SSRRS"
@@ -48,6 +55,8 @@ PACKING = 160
 """Rows that a packed panel is worth: moving an element costs as much as some ten vector
 operations take, one of which serves one row of sixteen elements."""
 _PARALLEL, _MIDDLE, _REDUCE, _UNROLLED, _REGISTER = range(5)
+Tiles: TypeAlias = dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
+"""For each axis its levels and the factors of its parts there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +107,20 @@ class RegisterTiling:
         position = node.iter_vars.index(vector)
         packable: list[Operand | None] = [None]
         ahead: tuple[Operand, ...] = ()
+        direct: tuple[Operand, ...] = ()
         found = []
         if self.pack:
             operands = lane_operands(node, vector.var)
             free = sch.state.func_of(sch.state.block(block))[1].constants
-            ahead = tuple(o for o in operands if node.reads[o.index].buffer in free)
+            ahead = tuple(o for o in operands if node.reads[o.place[0]].buffer in free)
             now = [o for o in operands if o not in ahead]
             if any(not o.contiguous for o in now):
                 packable = []
+            direct = tuple(o for o in now if o.stride and o.rows <= 2 * PACKING)
+            now = [o for o in now if worth_moving(node, o.rows, o.contiguous, lanes)]
             packable += [o for o in now if not o.contiguous or o.bytes > SMALL_PANEL]
-            if extent % lanes and len(operands) == 1 and extent > lanes // 2 > 0:
+            alone = len(operands) == 1 == len(now) + len(ahead)
+            if extent % lanes and alone and extent > lanes // 2 > 0:
                 steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
                 if steps or not widths:
                     step = (steps or [1])[0] * lanes
@@ -115,14 +128,14 @@ class RegisterTiling:
         if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths and widths[0] > 1:
-            found.append(Plan(position, tuple(widths), tuple(packable), ahead=ahead))
+            found.append(Plan(position, tuple(widths), tuple(packable), 1, ahead, direct))
         return found
 
-    def _rows(self, sch: Schedule, axis: Axis, levels: int) -> list[ExprRV]:
+    def _rows(self, sch: Schedule, axis: Axis, levels: int, padded: bool) -> list[ExprRV]:
         """The sampled tile of an axis that is not the vectors'."""
         sizes, chances = self._row_sizes(axis.extent or 1)
         most = max(1, self.registers - 2)
-        if len(sizes) == 1 and sizes[0] == axis.extent:
+        if not padded or sizes == [axis.extent]:
             tile_of_extent: list[ExprRV] = sch.sample_perfect_tile(axis.loop, levels, most)
             return tile_of_extent
         taken: list[ExprRV] = sch.sample_padded_tile(axis.loop, levels, most, sizes, chances)
@@ -161,7 +174,7 @@ class RegisterTiling:
         if plan.step > 1:
             sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
         every = axes(sch, block)
-        width, tiles = self._sample(sch, sch.get(block), every, plan, pack, strict)
+        width, tiles = self._sample(sch, every, plan, pack, strict)
         rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
         if any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
             sizes = {a.position: product(tiles[a][1]) for a in rows}
@@ -177,7 +190,7 @@ class RegisterTiling:
         lane = _last_dim(sch, finish)
         most = _together(sch, finish, lane, max(plan.widths))
         wide = width if most >= max(plan.widths) else most
-        vectors(sch, inner_loops(sch, finish, depth), lane, wide)
+        vectors(sch, sch.get_loops(finish)[depth:], lane, wide)
         if panel is not None and pack not in plan.ahead:
             self.fill(sch, panel, outer, plan, width)
         for loop in levels[_UNROLLED]:
@@ -201,7 +214,7 @@ class RegisterTiling:
         lane = next(n for n, v in enumerate(node.iter_vars) if v.var in last)
         across = self._across(node, max(plan.widths))
         sch.compute_at(panel, place, preserve_unit_loops=True)
-        loops = inner_loops(sch, panel, depth)
+        loops = sch.get_loops(panel)[depth:]
         most = _together(sch, panel, lane, max(plan.widths))
         if most < 4 and across is not None:
             rows, lanes = (sch.split(loops[n], [None, width]) for n in (across, lane))
@@ -226,50 +239,61 @@ class RegisterTiling:
         return None
 
     def _sample(
-        self,
-        sch: Schedule,
-        node: Block,
-        every: Sequence[Axis],
-        plan: Plan,
-        pack: Operand | None,
-        strict: bool,
-    ) -> tuple[ExprRV | int, dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]]:
+        self, sch: Schedule, every: Sequence[Axis], plan: Plan, pack: Operand | None, strict: bool
+    ) -> tuple[ExprRV | int, Tiles]:
         """The width of a vector and, for each axis, its levels and factors."""
-        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]] = {}
-        spatial = [a for a in every if a.spatial]
-        vector = next(a for a in spatial if a.position == plan.vector)
-        places = (_PARALLEL, _MIDDLE, _REGISTER)
-        width, columns = self.columns(sch, vector, plan)
-        tiles[vector] = (places, columns)
-        rows: list[ExprRV] = []
-        outside = pack is None or self.repacked(spatial, vector, pack) > 1
-        for axis in spatial:
-            if axis.extent == 1 or (pack is not None and axis.position in pack.batch):
-                tiles[axis] = ((_PARALLEL,), ())
-            elif axis is not vector:
-                levels = places if outside else places[1:]
-                taken = self._rows(sch, axis, len(levels))
-                tiles[axis] = (levels, taken)
-                rows.append(taken[-1])
-        vectors = columns[-1] // width
-        results = as_expr(product([*rows, vectors]))
-        sch.require(results + vectors + 1 <= self.registers)
-        least = self.least([a for a in spatial if tiles[a][1]], plan)
-        if strict and least > 1:
-            sch.require(results >= least)
+        levels = (_PARALLEL, _MIDDLE, _REGISTER)
+        width, tiles, results = self.results(sch, every, plan, pack, levels, strict)
         body = self._reduction(sch, every, tiles)
         if body is not None:
             sch.require(as_expr(body) * results <= self.body)
-        if strict:
-            self.balance(sch, spatial, tiles)
+        if strict and pack is not None:
+            columns = next(tiles[a][1] for a in every if a.position == plan.vector)
+            self._bound_panel(sch, every, columns, max(plan.widths), pack.item)
+        return width, tiles
+
+    def results(
+        self,
+        sch: Schedule,
+        every: Sequence[Axis],
+        plan: Plan,
+        pack: Operand | None,
+        levels: Sequence[int],
+        strict: bool = True,
+        padded: bool = True,
+    ) -> tuple[ExprRV | int, Tiles, Expr]:
+        """The width of a vector; for each axis of the results, its levels and factors; how many
+        registers the results of a block fill. `padded`: rows may run on."""
+        tiles: Tiles = {}
+        spatial = [a for a in every if a.spatial]
+        vector = next(a for a in spatial if a.position == plan.vector)
+        again = self.repacked(spatial, vector, pack) if pack is not None else math.inf
+        width, columns = self.columns(sch, vector, plan)
         if pack is not None:
             sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
-        if strict and pack is not None:
-            self._bound_panel(sch, node, every, columns, plan, pack)
-            if outside:
-                packed = product(_outer([a for a in spatial if a is not vector], tiles))
-                sch.require(as_expr(packed) <= self.repacked(spatial, vector, pack))
-        return width, tiles
+        held: list[Expr] = [columns[2] // width]
+        outside: list[ExprRV] = []
+        for axis in spatial:
+            if axis is vector:
+                tiles[axis] = (levels, columns)
+            elif axis.extent == 1 or (pack is not None and axis.position in pack.batch):
+                tiles[axis] = (levels[:1], ())
+            else:
+                places = levels if again > 1 else levels[1:]
+                taken = self._rows(sch, axis, len(places), padded)
+                tiles[axis] = (places, taken)
+                held.append(taken[-1])
+                outside += taken[: len(places) - 2]
+        if strict and pack is not None and outside:
+            sch.require(as_expr(product(outside)) <= int(again))
+        results = as_expr(product(held))
+        sch.require(results + held[0] + 1 <= self.registers)
+        least = self.least([a for a in spatial if tiles[a][1]], plan, padded)
+        if strict and least > 1:
+            sch.require(results >= least)
+        if strict:
+            self.balance(sch, spatial, tiles)
+        return width, tiles, results
 
     def columns(self, sch: Schedule, lane: Axis, plan: Plan) -> tuple[ExprRV | int, list[ExprRV]]:
         """The sampled width of a vector and tile of the axis along the vectors."""
@@ -280,7 +304,7 @@ class RegisterTiling:
         sch.require(compare(EQ, columns[-1] % width, 0))
         return width, columns
 
-    def least(self, spatial: Sequence[Axis], plan: Plan, *, padded: bool = True) -> int:
+    def least(self, spatial: Sequence[Axis], plan: Plan, padded: bool) -> int:
         """How many accumulators can be asked for: `chains`, or as many as there may be at all,
         whichever sizes the rows have."""
         width = plan.widths[0]
@@ -290,22 +314,13 @@ class RegisterTiling:
         for axis in spatial:
             if axis is not vector:
                 sizes = self._row_sizes(axis.extent or 1)[0] if padded else [axis.extent or 1]
-                each = [self._blocks(n) for n in sizes]
+                each = ([d for d in divisors(n) if d <= self.registers] for n in sizes)
                 blocks = min(each, key=max)
                 counts = {c * d for c in counts for d in blocks if c * d <= self.registers}
         fits = [c for c in counts if c + min(c, 4) + 1 <= self.registers]
         return min(self.chains, max(fits, default=1))
 
-    def _blocks(self, extent: int) -> list[int]:
-        """The divisors of an extent that are no more than the registers."""
-        return [d for d in divisors(extent) if d <= self.registers]
-
-    def _reduction(
-        self,
-        sch: Schedule,
-        every: Sequence[Axis],
-        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
-    ) -> Expr | int | None:
+    def _reduction(self, sch: Schedule, every: Sequence[Axis], tiles: Tiles) -> Expr | int | None:
         """Levels of the reduction loops: the last one is cut for unrolling, with it the one before
         when it is short (a row of a small kernel); the others stay. The unrolled steps."""
         long: list[Axis] = []
@@ -322,12 +337,7 @@ class RegisterTiling:
             steps.append(taken[-1])
         return product(steps) if steps else None
 
-    def balance(
-        self,
-        sch: Schedule,
-        spatial: Sequence[Axis],
-        tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]],
-    ) -> None:
+    def balance(self, sch: Schedule, spatial: Sequence[Axis], tiles: Tiles) -> None:
         """Outer tiles that keep every core busy for at least eight ninths of the time."""
         n = self.cores
         if n < 2:
@@ -335,23 +345,18 @@ class RegisterTiling:
         whole = math.prod(a.extent or 1 for a in spatial if not tiles[a][1])
         if whole % n == 0:
             return
-        outer = product([whole, *_outer(spatial, tiles)])
+        parts = [(places[0], taken) for places, taken in map(tiles.__getitem__, spatial) if taken]
+        outer = product([whole, *(taken[0] for place, taken in parts if place == _PARALLEL)])
         if isinstance(outer, Expr):
             sch.require((outer + (n - 1)) // n * (n * 8) <= outer * 9)
 
     def _bound_panel(
-        self,
-        sch: Schedule,
-        node: Block,
-        every: Sequence[Axis],
-        columns: Sequence[ExprRV],
-        plan: Plan,
-        pack: Operand,
+        self, sch: Schedule, every: Sequence[Axis], columns: Sequence[ExprRV], lanes: int, item: int
     ) -> None:
         """A panel that stays in the cache while all rows pass over it."""
         depth = math.prod(a.extent or 1 for a in every if not a.spatial)
-        room = self.panel_bytes // max(1, depth * node.reads[pack.index].buffer.dtype.bits // 8)
-        if room >= 2 * max(plan.widths):
+        room = self.panel_bytes // max(1, depth * item)
+        if room >= 2 * lanes:
             sch.require(columns[1] * columns[2] <= room)
 
     def repacked(self, spatial: Sequence[Axis], vector: Axis, pack: Operand) -> int:
@@ -365,13 +370,15 @@ class RegisterTiling:
 class Plan:
     """What is fixed for a block: its vector iterator, widths to draw from, variants of packing;
     the columns run on to a multiple of `step`. Constant operands, which are packed ahead of time,
-    are in `ahead`: a panel of theirs stays where nothing else is."""
+    are in `ahead`: a panel of theirs stays where nothing else is. Those in `direct` may be read as
+    they are, so few rows use them."""
 
     vector: int
     widths: tuple[int, ...]
     packable: tuple[Operand | None, ...]
     step: int = 1
     ahead: tuple[Operand, ...] = ()
+    direct: tuple[Operand, ...] = ()
 
 
 def _waste(extent: int, multiple: int) -> float:
@@ -379,30 +386,26 @@ def _waste(extent: int, multiple: int) -> float:
     return -(-extent // multiple) * multiple / extent - 1
 
 
-def _outer(
-    axes: Sequence[Axis], tiles: dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
-) -> list[ExprRV]:
-    """The factors of the outermost level."""
-    return [tiles[a][1][0] for a in axes if tiles[a][1] and tiles[a][0][0] == _PARALLEL]
-
-
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A read that varies along the lanes.
 
     Attributes:
-        index: of the read.
-        bytes: its size.
+        place: which read, and which of several accesses to its buffer.
+        item, bytes: the size of an element and of all.
         contiguous: whether the lanes lie side by side in memory, so that packing is a choice.
         batch: positions of the other spatial iterators it varies with: each has panels of its own.
-        stride: elements between two steps of the innermost reduction where the operand may be read
-            as it is, because so few rows use it that packing is dear; else 0.
+        rows: results that use each of its elements.
+        stride: elements between two steps of the innermost reduction, where lanes lie side by side;
+            0 where it is unknown.
     """
 
-    index: int
+    place: tuple[int, ...]
+    item: int
     bytes: int
     contiguous: bool
     batch: tuple[int, ...]
+    rows: int
     stride: int
 
 
@@ -413,32 +416,35 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
     """
     found = []
     for index, region in enumerate(block.reads):
-        loads = [a for a in accesses(block) if not a.is_write and a.buffer is region.buffer]
-        used = set().union(*(free_vars(i) for a in loads for i in a.indices)) if loads else set()
-        if lane not in used or region.buffer is block.writes[0].buffer or len(loads) != 1:
+        places = [a for a in accesses(block) if not a.is_write and a.buffer is region.buffer]
+        loads = [a for a in places if any(lane in free_vars(i) for i in a.indices)]
+        if region.buffer is block.writes[0].buffer or len(loads) != 1:
             continue
+        used = set().union(*(free_vars(i) for i in loads[0].indices))
         iters = [v for v in block.iter_vars if v.var in used]
         size = math.prod(as_int(v.dom.extent) or 1 for v in iters)
         if size > math.prod(as_int(n) or 1 for n in region.buffer.shape):
             continue
-        rows = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
-        batch = tuple(block.iter_vars.index(v) for v in iters if v.var in rows - {lane})
-        others = [v for v in block.iter_vars if v.var in rows - used]
-        size *= region.buffer.dtype.bytes
-        beside, stride = iter_stride(loads[0], lane) == 1, 0
-        if beside and math.prod(as_int(v.dom.extent) or 1 for v in others) <= 2 * PACKING:
-            steps = [v.var for v in block.iter_vars if v.is_reduce and as_int(v.dom.extent) != 1]
-            stride = (iter_stride(loads[0], steps[-1]) if steps else None) or 0
-        found.append(Operand(index, size, beside, batch, stride))
+        own = [v for v in iters if v.is_spatial and v.var is not lane and as_int(v.dom.extent) != 1]
+        batch = tuple(block.iter_vars.index(v) for v in own)
+        item = region.buffer.dtype.bytes
+        steps = [v.var for v in block.iter_vars if v.is_reduce and as_int(v.dom.extent) != 1]
+        beside = iter_stride(loads[0], lane) == 1
+        stride = (iter_stride(loads[0], steps[-1]) if steps and beside else None) or 0
+        rows = rows_of(block, loads[0])
+        place = (index,) if len(places) == 1 else (index, places.index(loads[0]))
+        found.append(Operand(place, item, item * size, beside, batch, rows, stride))
     return found
 
 
 def packed_panel(sch: Schedule, block: BlockRV, operand: Operand, plan: Plan) -> BlockRV:
     """A copy of an operand by the block's iterators in strips of a vector's lanes, which pass
     through memory one after the other."""
-    panel = sch.reindex(block, ("read", operand.index))
+    which: tuple[str | int, ...] = ("read", *operand.place)
+    panel = sch.reindex(block, which)
     node = sch.get(block)
-    region = node.reads[operand.index].region
+    index = [r.buffer for r in node.reads].index(sch.get(panel).writes[0].buffer)
+    region = node.reads[index].region
     lane = next(n for n, r in enumerate(region) if r.min is node.iter_vars[plan.vector].var)
     if plan.step > 1:
         copied = sch.get(panel)
@@ -448,7 +454,7 @@ def packed_panel(sch: Schedule, block: BlockRV, operand: Operand, plan: Plan) ->
     inputs = [Var(f"i{n}") for n in range(len(region))]
     at = inputs[lane]
     order = (*inputs[:lane], at // strip, *inputs[lane + 1 :], at % strip)
-    sch.transform_layout(block, ("read", operand.index), IndexMap(tuple(inputs), order))
+    sch.transform_layout(block, ("read", index), IndexMap(tuple(inputs), order))
     return panel
 
 
@@ -456,11 +462,6 @@ def _together(sch: Schedule, block: BlockRV, position: int, most: int) -> int:
     """How many lanes of an iterator a copying block can move at once."""
     node = sch.get(block)
     return lanes_together(node, node.iter_vars[position].var, most)
-
-
-def inner_loops(sch: Schedule, block: BlockRV, depth: int) -> list[LoopRV]:
-    """The loops over a block below the outermost `depth`."""
-    return sch.get_loops(block)[depth:]
 
 
 def _last_dim(sch: Schedule, block: BlockRV) -> int:

@@ -4,6 +4,9 @@ add_rfactor gives the cores something to do where the results are few; vector_re
 partial result in each lane of several vector registers, so that a row is reduced at the speed of
 vector operations. It notes how many on the block, and the lowering writes the loops: no extent has
 to divide anything.
+
+A matrix that few rows use (a product with a vector) is read from memory and not moved before:
+along its own rows by vector_reduction, and across them by depth_blocking, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -12,15 +15,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.access import accesses
+from metasched.analysis.access import Access, accesses
 from metasched.analysis.block import FOLD, TILED, needs_multi_level_tiling, needs_rfactor, reduction
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Var, as_int
+from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.ir.stmt import Block
-from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.strides import iter_stride
-from metasched.space.tiling import Axis, axes, changed, untouched
+from metasched.space.strides import FEW, iter_stride, reads_along, rows_of
+from metasched.space.tiling import Axis, axes, changed, epilogue, product, untouched
 
 PARTIAL = "meta_schedule.partial_reduction"
 """Annotation of a block that adds up the partial results of a factored reduction."""
@@ -71,12 +74,16 @@ class AddRFactor:
 class VectorReduction:
     """Reduce along contiguous memory in vector lanes, several vectors at a time.
 
+    Where few rows use a matrix, all results of a block that share what they read have partial
+    results in registers at once.
+
     Attributes:
-        vector_bits: of a vector register.
+        vector_bits, registers: of the machine's vector registers.
         vectors: choices of how many registers of partial results are kept.
     """
 
     vector_bits: int = 256
+    registers: int = 16
     vectors: Sequence[int] = (1, 2, 4, 8)
 
     @property
@@ -89,47 +96,74 @@ class VectorReduction:
         if sch.state.parent(realize) is None or {TILED, PARTIAL} & node.annotations.keys():
             return [sch]
         scope = sch.state.scope(realize)
-        child = scope.child(node.token)
-        if reduction(scope, node.token) is not None or not untouched(child):
+        if reduction(scope, node.token) is not None or not untouched(scope.child(node.token)):
             return [sch]
-        if needs_multi_level_tiling(scope, node.token) is None:
+        reused = needs_multi_level_tiling(scope, node.token) is None
+        if reused and min(rows_of(node, a) for a in _loads(node)) > FEW:
             return [sch]
-        variant = sch.copy()
-        try:
-            done = self._apply(variant, block, node)
-        except ScheduleError:
-            return [sch]
-        return [variant] if done else [sch]
+        return changed(sch, lambda variant: self._apply(variant, block, node, reused)) or [sch]
 
-    def _apply(self, sch: Schedule, block: BlockRV, node: Block) -> bool:
-        axis = self._axis(sch, block, node)
-        if axis is None or axis.extent is None:
-            return False
+    def _apply(self, sch: Schedule, block: BlockRV, node: Block, reused: bool) -> None:
+        every = axes(sch, block)
+        reduced = [a for a in every if not a.spatial]
+        along = [a for a in reduced if reads_along(node, node.iter_vars[a.position].var)]
+        run = _run(node, reduced) if along[-1:] == reduced[-1:] else along[-1:]
+        length = math.prod(a.extent or 0 for a in run) if run else 0
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
-        widths = [lanes * v for v in self.vectors if lanes * v <= axis.extent]
+        widths = [lanes * v for v in self.vectors if lanes * v <= length]
         if lanes < 2 or not widths:
-            return False
-        reduced = [a for a in axes(sch, block) if not a.spatial]
-        if axis.position != reduced[-1].position:
-            others = [a.loop for a in reduced if a.position != axis.position]
-            sch.reorder(*others, axis.loop)
-        else:
-            run = _run(node, reduced)
-            if len(run) > 1:
-                sch.fuse(*[a.loop for a in run])
+            raise ScheduleError(self.name, "too-short", "nothing to reduce along memory")
+        order = [a.loop for a in reduced if a not in run]
+        order.append(run[0].loop if len(run) == 1 else sch.fuse(*[a.loop for a in run]))
         width: ExprRV | int = widths[0]
         if len(widths) > 1:
             width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
+        finish = epilogue(sch, block) if reused else None
+        if reused:
+            order = self._results(sch, node, every, order, as_expr(width) // lanes)
+            sch.annotate(block, TILED, "SRS")
+        if reused or run[-1] is not reduced[-1]:
+            sch.reorder(*order)
+        if finish is not None:
+            sch.reverse_compute_at(finish, order[0], preserve_unit_loops=True)
         sch.annotate(block, FOLD, width)
         sch.annotate(block, PARTIAL, 1)
-        return True
 
-    def _axis(self, sch: Schedule, block: BlockRV, node: Block) -> Axis | None:
-        """The reduction loop along which memory is read element by element."""
-        for axis in reversed(axes(sch, block)):
-            if not axis.spatial and _reads_along(node, node.iter_vars[axis.position].var):
-                return axis
-        return None
+    def _results(
+        self,
+        sch: Schedule,
+        node: Block,
+        every: Sequence[Axis],
+        reduced: Sequence[LoopRV],
+        vectors: Expr,
+    ) -> list[LoopRV]:
+        """All loops in order: the results of a block inside the reduction, the operand that has
+        most elements once from end to end."""
+        loads = _loads(node)
+        large = min(loads, key=lambda a: rows_of(node, a))
+        outer: list[tuple[bool, LoopRV]] = []
+        inner: list[LoopRV] = []
+        taken: list[ExprRV] = []
+        for axis in every:
+            along = [a for a in loads if iter_stride(a, node.iter_vars[axis.position].var) != 0]
+            if axis.spatial and axis.extent != 1 and len(along) < len(loads):
+                tiles = sch.sample_perfect_tile(axis.loop, 2, 8)
+                taken.append(tiles[1])
+                above, below = sch.split(axis.loop, list(tiles))
+                outer.append((large not in along, above))
+                inner.append(below)
+            elif axis.spatial:
+                outer.append((False, axis.loop))
+        sch.require(as_expr(product(taken)) * vectors * 4 <= self.registers * 3)
+        for loop in inner:
+            sch.unroll(loop)
+        return [loop for _, loop in sorted(outer, key=lambda pair: pair[0])] + [*reduced, *inner]
+
+
+def _loads(block: Block) -> list[Access]:
+    """What a reduction reads besides its result."""
+    result = block.writes[0].buffer
+    return [a for a in accesses(block) if not a.is_write and a.buffer is not result]
 
 
 def _run(block: Block, reduced: Sequence[Axis]) -> list[Axis]:
@@ -145,8 +179,3 @@ def _run(block: Block, reduced: Sequence[Axis]) -> list[Axis]:
         run.insert(0, axis)
         length *= axis.extent
     return run
-
-
-def _reads_along(block: Block, var: Var) -> bool:
-    moves = [iter_stride(a, var) for a in accesses(block) if not a.is_write and not a.in_init]
-    return 1 in moves and all(m in (0, 1) for m in moves)
