@@ -69,10 +69,12 @@ class DType(str):
     @property
     def scalar(self) -> DType:
         """The type of one lane."""
-        return self if self.lanes == 1 else self.with_lanes(1)
+        return self.with_lanes(1)
 
     def with_lanes(self, lanes: int) -> DType:
         """The same lane type with another number of lanes."""
+        if lanes == self.lanes:
+            return self
         base = str(self).split("x")[0]
         return DType(base if lanes == 1 else f"{base}x{lanes}")
 
