@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -96,13 +97,9 @@ class IndexMap:
         Raises MetaschedError when an output has no bound.
         """
         self._check_count(len(ranges))
-        dom = dict(zip(self.inputs, ranges, strict=True))
-        typed = {v: Var(v.name, r.min.dtype) for v, r in dom.items()}
-        outputs = [_replaced(o, typed) for o in self.outputs]
-        box = region_of(outputs, {typed[v]: r for v, r in dom.items()}, None, analyzer)
-        if box is None:
-            raise MetaschedError("the index map has an output without bounds")
-        return box
+        box = _box if analyzer is None else _box.__wrapped__
+        ends = [(r.min, r.extent) for r in ranges]
+        return list(box(self.inputs, self.outputs, analyzer, *ends))
 
     def map_shape(self, shape: Sequence[ExprLike], analyzer: Analyzer | None = None) -> list[Expr]:
         """The shape that holds the outputs for inputs within `shape`; each index from zero."""
@@ -120,19 +117,8 @@ class IndexMap:
         self._check_count(len(shape))
         if self.inverse_map is not None:
             return self.inverse_map
-        ranges = {v: Range.of(0, s) for v, s in zip(self.inputs, shape, strict=True)}
-        found = detect_iter_map(self.outputs, ranges, level="bijective")
-        if found.error is not None:
-            raise MetaschedError(f"the index map has no inverse: {found.error}")
-        box = self.map_ranges([Range.of(0, s) for s in shape])
-        if any(as_int(r.min) != 0 for r in box) or not _equally_many(shape, box):
-            raise MetaschedError(
-                "the index map has no inverse: some of its new indices stand for no old ones"
-            )
-        axes = tuple(Var(f"axis{k}") for k in range(len(self.outputs)))
-        values = inverse_iter_map(found.sums, axes)
-        back = [values.get(v, IntImm(v.dtype, 0)) for v in self.inputs]
-        return IndexMap(axes, tuple(back), self)
+        axes, back = _inverted(self.inputs, self.outputs, *map(as_expr, shape))
+        return IndexMap(axes, back, self)
 
     def non_surjective_inverse(self, shape: Sequence[ExprLike]) -> tuple[IndexMap, Expr]:
         """The map back and the padding predicate, for maps that pad.
@@ -184,6 +170,39 @@ class IndexMap:
 
     def __hash__(self) -> int:
         return hash((len(self.inputs), len(self.outputs)))
+
+
+@lru_cache(maxsize=1 << 9)
+def _box(
+    ins: tuple[Var, ...], outputs: tuple[Expr, ...], an: Analyzer | None, *ends: tuple[Expr, Expr]
+) -> list[Range]:
+    """See `map_ranges`; replays ask for the same again and again."""
+    typed = {v: Var(v.name, low.dtype) for v, (low, _) in zip(ins, ends, strict=True)}
+    moved = [_replaced(o, typed) for o in outputs]
+    known = {v: Range(*pair) for v, pair in zip(typed.values(), ends, strict=True)}
+    box = region_of(moved, known, None, an)
+    if box is None:
+        raise MetaschedError("the index map has an output without bounds")
+    return box
+
+
+@lru_cache(maxsize=1 << 9)
+def _inverted(
+    inputs: tuple[Var, ...], outputs: tuple[Expr, ...], *shape: Expr
+) -> tuple[tuple[Var, ...], tuple[Expr, ...]]:
+    """The inputs and outputs of the map back; see `IndexMap.inverse`."""
+    ranges = {v: Range.of(0, s) for v, s in zip(inputs, shape, strict=True)}
+    found = detect_iter_map(outputs, ranges, level="bijective")
+    if found.error is not None:
+        raise MetaschedError(f"the index map has no inverse: {found.error}")
+    box = IndexMap(inputs, outputs).map_ranges(list(ranges.values()))
+    if any(as_int(r.min) != 0 for r in box) or not _equally_many(shape, box):
+        raise MetaschedError(
+            "the index map has no inverse: some of its new indices stand for no old ones"
+        )
+    axes = tuple(Var(f"axis{k}") for k in range(len(outputs)))
+    values = inverse_iter_map(found.sums, axes)
+    return axes, tuple(values.get(v, IntImm(v.dtype, 0)) for v in inputs)
 
 
 def _equally_many(shape: Sequence[ExprLike], box: Sequence[Range]) -> bool:

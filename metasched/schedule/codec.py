@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from inspect import Parameter
 from typing import Any, TypeAlias
 
@@ -199,12 +200,19 @@ def _encode_map(index_map: IndexMap) -> dict[str, Any]:
 
 def _decode_map(data: Any, where: str) -> IndexMap:
     try:
-        inputs = tuple(Var(str(name)) for name in data["inputs"])
+        inputs = _index_vars(*map(str, data["inputs"]))
         outputs = data["outputs"]
         read = lambda text: inputs[int(text[1:])]  # noqa: E731
         return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in outputs))
     except (KeyError, TypeError, ValueError, IndexError):
         raise TraceError(f"{where} has an index map that cannot be read: {data!r}") from None
+
+
+@lru_cache(maxsize=1 << 9)
+def _index_vars(*names: str) -> tuple[Var, ...]:
+    """The inputs of maps that are read: of equal maps the same, so that what was found out about
+    one holds for the next."""
+    return tuple(map(Var, names))
 
 
 def as_python(entries: Sequence[Entry], names: Names) -> str:
