@@ -9,6 +9,7 @@ from metasched.ir.expr import Expr, as_int
 from metasched.schedule import domain as domains
 from metasched.schedule.handles import ExprRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.numbers import number_of
 from metasched.schedule.state import State
 
 
@@ -153,7 +154,9 @@ def require(state: State, condition: Expr) -> None:
 
     requires  a condition that the sampled values decide
     """
-    value = as_int(state.expr(condition))
+    value = number_of(condition, state.table)
+    if value is None:
+        value = as_int(state.expr(condition))
     if value is None:
         raise state.error("not-a-constraint", "the condition does not reduce to true or false")
     if not value:
