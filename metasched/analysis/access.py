@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
-from metasched.analysis.affine import ANY, Form, Interval, interval, linear
-from metasched.analysis.collide import Outside, Side, collide
+from metasched.analysis.affine import Form, interval, linear
+from metasched.analysis.collide import Side
 from metasched.analysis.cover import bound_regions, loop_ranges, upper_span
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, collect, footprints, iter_ranges
+from metasched.analysis.scope import Child, collect, footprints, untold
 from metasched.arith.intset import relax
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
 from metasched.ir.op import Call, Effect, Ramp
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, DeclBuffer, For, LetStmt, Stmt, fact
-from metasched.ir.visit import free_vars, substitute, walk_exprs
+from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,10 +52,9 @@ class Access:
         return relax(point, {p.var: Range(p.min, p.extent) for p in self.loops})
 
 
-@lru_cache(maxsize=1 << 14)
-def loads_of(expr: Expr) -> tuple[BufferLoad, ...]:
-    """Every distinct load in an expression, those in indices included."""
-    return tuple(e for e in walk_exprs(expr) if isinstance(e, BufferLoad))
+@lru_cache(maxsize=1 << 12)
+def _bound_in(expr: Expr) -> frozenset[Var]:
+    return frozenset(e.var for e in walk_exprs(expr) if isinstance(e, Let))
 
 
 @fact
@@ -78,12 +77,11 @@ def _collect(top: Stmt, *, in_init: bool) -> Iterator[Access]:
     while stack:
         stmt, loops, lets, inner = stack.pop()
         for expr in stmt.exprs:
-            hidden = frozenset(e.var for e in walk_exprs(expr) if isinstance(e, Let))
             for load in loads_of(expr):
-                where = tuple(substitute(i, lets) for i in load.indices)
-                yield Access(load.buffer, where, False, loops, in_init, inner | hidden)
+                where = tuple([substitute(i, lets) for i in load.indices])
+                yield Access(load.buffer, where, False, loops, in_init, inner | _bound_in(expr))
         if isinstance(stmt, BufferStore):
-            where = tuple(substitute(i, lets) for i in stmt.indices)
+            where = tuple([substitute(i, lets) for i in stmt.indices])
             yield Access(stmt.buffer, where, True, loops, in_init, inner)
         elif isinstance(stmt, For):
             loops, inner = (*loops, stmt), inner | {stmt.var}
@@ -122,14 +120,15 @@ def _transparent(top: Stmt) -> bool:
         stmt = stack.pop()
         if isinstance(stmt, (BlockRealize, DeclBuffer)):
             return False
-        if any(_uses_pointer(e) for e in stmt.exprs):
+        if any(uses_pointer(e) for e in stmt.exprs):
             return False
         stack.extend(stmt.stmts)
     return True
 
 
 @lru_cache(maxsize=1 << 12)
-def _uses_pointer(expr: Expr) -> bool:
+def uses_pointer(expr: Expr) -> bool:
+    """Whether an expression mentions a pointer, or calls what may use one."""
     return any(
         (isinstance(e, Var) and e.dtype.is_handle)
         or (isinstance(e, Call) and e.op.effect > Effect.PURE)
@@ -152,39 +151,21 @@ def bound_access(access: Access, child: Child) -> tuple[Side, ...]:
     return tuple(index_side(substitute(i, values)) for i in access.indices)
 
 
-def injective(indices: Sequence[Expr], ranges: dict[Var, Interval]) -> Failure | None:
-    """Whether different values of the variables always give different indices.
-
-    Args:
-        indices: of one access.
-        ranges: the variables and their values, both ends included; others are fixed.
-    """
-    box = [index_side(i) for i in indices]
-    met = collide(box, box, Outside(ranges), ranges)
-    if met is None:
-        return None
-    for var, span in ranges.items():
-        if met.get(var, ANY) != (0, 0) and span[0] != span[1]:
-
-            def sentence(var: Var = var) -> str:
-                shown = ", ".join(map(show_expr, indices))
-                return f"different values of {var.name} may give the same index [{shown}]"
-
-            return Failure("not-injective", sentence, indices[0] if indices else None)
-    return None
-
-
 @fact
 def injective_block(block: Block) -> Failure | None:
     """Whether each element of what a block writes tells the values of all its iterators."""
-    ranges = iter_ranges(block)
     for region in block.writes:
         if any(as_int(r.extent) != 1 for r in region.region):
             text = f"block {block.name} writes more than one element at a time"
             return Failure("not-injective", text, block)
-        failure = injective([r.min for r in region.region], ranges)
-        if failure is not None:
-            return failure
+        for var in untold(block, region):
+            indices = [r.min for r in region.region]
+
+            def sentence(var: Var = var, indices: list[Expr] = indices) -> str:
+                shown = ", ".join(map(show_expr, indices))
+                return f"different values of {var.name} may give the same index [{shown}]"
+
+            return Failure("not-injective", sentence, indices[0] if indices else None)
     return None
 
 

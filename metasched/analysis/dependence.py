@@ -26,7 +26,6 @@ from metasched.analysis.access import (
     exact_accesses,
     index_side,
     injective_block,
-    loads_of,
     updates_in_place,
 )
 from metasched.analysis.affine import Form, Interval, Ranges, form_interval, interval, linear
@@ -45,9 +44,8 @@ from metasched.analysis.scope import (
     EdgeKind,
     Scope,
     footprints,
-    iter_ranges,
     may_overlap,
-    sides,
+    untold,
 )
 from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
@@ -70,7 +68,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, loads_of
 
 
 @dataclass(slots=True, eq=False)
@@ -366,22 +364,7 @@ def commutes(block: Block, buffer: Buffer) -> bool:
             return False
     elif any([e for r in x.region for e in (r.min, r.extent)] != written for x in foot.reads):
         return False
-    return block.init is None or _determines(block, foot.writes[0], spatial_only=True)
-
-
-def _determines(block: Block, region: BufferRegion, *, spatial_only: bool) -> bool:
-    """Whether an element of `region` tells the values of the block's iterators."""
-    ranges = iter_ranges(block)
-    box = sides(region)
-    met = collide(box, box, Outside(set(ranges)), ranges)
-    if met is None:
-        return True
-    asked = [v for v in block.iter_vars if v.is_spatial or not spatial_only]
-    return all(met.get(v.var, ranges[v.var]) == (0, 0) or _single(ranges[v.var]) for v in asked)
-
-
-def _single(span: Interval) -> bool:
-    return span[0] == span[1] and abs(span[0]) < inf
+    return block.init is None or reduced.issuperset(untold(block, foot.writes[0]))
 
 
 def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:

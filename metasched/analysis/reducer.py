@@ -38,7 +38,7 @@ from metasched.ir.expr import (
     sub,
 )
 from metasched.ir.stmt import BufferStore, LetStmt, SeqStmt, Stmt
-from metasched.ir.visit import substitute, walk_exprs
+from metasched.ir.visit import loads_of, substitute
 
 Values: TypeAlias = tuple[Expr, ...]
 _Combine: TypeAlias = Callable[[Values, Values], Values]
@@ -163,7 +163,7 @@ def _stores(stmt: Stmt) -> list[BufferStore] | None:
 
 
 def _reads_any(value: Expr, buffers: set[Buffer]) -> bool:
-    return any(isinstance(e, BufferLoad) and e.buffer in buffers for e in walk_exprs(value))
+    return any(load.buffer in buffers for load in loads_of(value))
 
 
 _Found: TypeAlias = tuple[str, Values, bool, _Combine]

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from metasched.analysis.affine import Interval, Ranges, interval, linear, range_interval
-from metasched.analysis.collide import Outside, Side, collide
+from metasched.analysis.collide import Outside, collide
 from metasched.ir.buffer import Buffer, BufferRegion
-from metasched.ir.expr import IntImm, Var
+from metasched.ir.expr import Expr, IntImm, Var
 from metasched.ir.intern import quick
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, Evaluate, For, SeqStmt, Stmt, fact
 
@@ -91,21 +91,42 @@ def footprints(block: Block) -> dict[Buffer, Footprint]:
     }
 
 
-def sides(region: BufferRegion) -> list[Side]:
-    """A region as `collide` takes it."""
-    return [(linear(r.min), interval(r.extent, {})[1]) for r in region.region]
+Box: TypeAlias = tuple[tuple[Expr, Expr], ...]
+"""For each dimension the first element and the extent."""
+
+
+def _box(region: BufferRegion) -> Box:
+    return tuple([(r.min, r.extent) for r in region.region])
+
+
+def _touch(a: Footprint, b: Footprint, reads_a: bool, reads_b: bool) -> bool:
+    """Whether one instance of each block may touch one element."""
+    spans = *a.ranges.items(), *b.ranges.items()
+    theirs = [_box(y) for y in (b.reads if reads_b else b.writes)]
+    return any(
+        _distances(_box(x), y, *spans) is not None
+        for x in (a.reads if reads_a else a.writes)
+        for y in theirs
+    )
 
 
 @lru_cache(maxsize=1 << 13)
-def _touch(a: Footprint, b: Footprint, reads_a: bool, reads_b: bool) -> bool:
-    """Whether one instance of each block may touch one element."""
-    ranges = {**a.ranges, **b.ranges}
-    fixed = Outside(ranges)
-    for x in a.reads if reads_a else a.writes:
-        for y in b.reads if reads_b else b.writes:
-            if collide(sides(x), sides(y), fixed, ranges) is not None:
-                return True
-    return False
+def _distances(a: Box, b: Box, *spans: tuple[Var, Interval]) -> dict[Var, Interval] | None:
+    """`collide` of boxes over the iterators of blocks: they are the same after most edits, and in
+    replays of other decisions."""
+    ranges = dict(spans)
+    x, y = ([(linear(low), interval(extent, {})[1]) for low, extent in box] for box in (a, b))
+    return collide(x, y, Outside(ranges), ranges)
+
+
+def untold(block: Block, region: BufferRegion) -> list[Var]:
+    """The iterators of a block whose values an element of one of its regions does not tell."""
+    ranges, box = iter_ranges(block), _box(region)
+    met = _distances(box, box, *ranges.items())
+    if met is None:
+        return []
+    moving = [var for var, span in ranges.items() if span[0] != span[1]]
+    return [var for var in moving if met.get(var) != (0, 0)]
 
 
 def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[For, ...]]]]:

@@ -47,9 +47,15 @@ def walk_exprs(expr: Expr) -> Iterator[Expr]:
                 stack.append(child)
 
 
+@lru_cache(maxsize=1 << 14)
+def loads_of(expr: Expr) -> tuple[BufferLoad, ...]:
+    """Every distinct load in an expression, those in indices included."""
+    return tuple([e for e in walk_exprs(expr) if isinstance(e, BufferLoad)])
+
+
 def reads_memory(expr: Expr) -> bool:
     """Whether an expression reads memory."""
-    return any(isinstance(node, BufferLoad) for node in walk_exprs(expr))
+    return bool(loads_of(expr))
 
 
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
@@ -159,19 +165,31 @@ def transform_expr(expr: Expr, fn: ExprFn, memo: dict[Expr, Expr] | None = None)
     return memo[expr]
 
 
+def replace_loads(expr: Expr, buffer: Buffer, fn: Callable[[BufferLoad], Expr]) -> Expr:
+    """`expr` with each load of `buffer` replaced; `fn` sees it over replaced indices."""
+    if all(load.buffer is not buffer for load in loads_of(expr)):
+        return expr
+
+    def on_expr(node: Expr) -> Expr | None:
+        return fn(node) if isinstance(node, BufferLoad) and node.buffer is buffer else None
+
+    return transform_expr(expr, on_expr)
+
+
 def transform(stmt: Stmt, on_stmt: StmtFn | None = None, on_expr: ExprFn | None = None) -> Stmt:
     """Rebuild bottom-up; the functions see nodes over transformed parts, None keeps a node."""
-    return _transform(stmt, on_stmt, on_expr, {})
+    memo: dict[Expr, Expr] = {}
+    whole = on_expr and (lambda e: transform_expr(e, on_expr, memo))
+    return map_exprs(stmt, whole, on_stmt)
 
 
-def _transform(
-    node: Stmt, on_stmt: StmtFn | None, on_expr: ExprFn | None, memo: dict[Expr, Expr]
+def map_exprs(
+    node: Stmt, whole: Callable[[Expr], Expr] | None, on_stmt: StmtFn | None = None
 ) -> Stmt:
+    """As `transform`; `whole` gives what becomes of an expression that a statement holds."""
     stmts, exprs = node.stmts, node.exprs
-    new_stmts = tuple([_transform(s, on_stmt, on_expr, memo) for s in stmts])
-    new_exprs = exprs
-    if on_expr is not None:
-        new_exprs = tuple([transform_expr(e, on_expr, memo) for e in exprs])
+    new_stmts = tuple([map_exprs(s, whole, on_stmt) for s in stmts])
+    new_exprs = exprs if whole is None else tuple([whole(e) for e in exprs])
     if new_stmts != stmts or new_exprs != exprs:
         node = node.rebuild(new_stmts, new_exprs)
     result = on_stmt(node) if on_stmt is not None else None
@@ -225,13 +243,6 @@ def _substituted(expr: Expr, *given: Expr | None) -> Expr:
 def substitute_buffers(stmt: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
     """Replace buffers wherever they occur: accesses, regions, allocations, views, attributes."""
 
-    def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer in buffers:
-            return BufferLoad(buffers[node.buffer], node.indices, node.predicate)
-        if isinstance(node, Var) and node in pointers:
-            return pointers[node]
-        return None
-
     def region(r: BufferRegion) -> BufferRegion:
         return BufferRegion(buffers[r.buffer], r.region) if r.buffer in buffers else r
 
@@ -266,8 +277,20 @@ def substitute_buffers(stmt: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
                 return None
         return evolve(node, reads=reads, writes=writes, alloc_buffers=allocs, match_buffers=matches)
 
-    pointers: dict[Expr, Expr] = {old.data: new.data for old, new in buffers.items()}
-    return transform(stmt, on_stmt, on_expr)
+    return map_exprs(stmt, lambda e: _with_buffers(e, *buffers.items()), on_stmt)
+
+
+@lru_cache(maxsize=1 << 14)
+def _with_buffers(expr: Expr, *pairs: tuple[Buffer, Buffer]) -> Expr:
+    buffers = dict(pairs)
+    pointers: dict[Expr, Expr] = {old.data: new.data for old, new in pairs}
+
+    def on_expr(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad) and node.buffer in buffers:
+            return BufferLoad(buffers[node.buffer], node.indices, node.predicate)
+        return pointers.get(node)
+
+    return transform_expr(expr, on_expr)
 
 
 def fresh_copy(stmt: Stmt, fresh_var: Callable[[Var], Var] | None = None) -> Stmt:
@@ -295,7 +318,7 @@ def fresh_copy(stmt: Stmt, fresh_var: Callable[[Var], Var] | None = None) -> Stm
             return evolve(node, iter_vars=iters, token=BlockToken())
         return None if node.stmts else evolve(node)
 
-    return transform(stmt, on_stmt, lambda e: renamed.get(e) if isinstance(e, Var) else None)
+    return map_exprs(stmt, lambda e: substitute(e, renamed), on_stmt)
 
 
 def map_body(func: PrimFunc, fn: Callable[[Stmt], Stmt]) -> PrimFunc:

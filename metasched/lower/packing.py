@@ -42,7 +42,7 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.verify_rules import wrong_marks
-from metasched.ir.visit import substitute_buffers, transform, walk
+from metasched.ir.visit import map_exprs, replace_loads, substitute_buffers, walk
 
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 """The annotation of blocks that run ahead of time."""
@@ -185,10 +185,8 @@ def _stored_as(body: Stmt, old: Buffer, new: Buffer) -> Stmt:
     zero = IntImm(new.shape[0].dtype, 0)
     first = Range(zero, IntImm(zero.dtype, 1))
 
-    def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is old:
-            return BufferLoad(new, (zero, *node.indices), node.predicate)
-        return None
+    def moved(load: BufferLoad) -> Expr:
+        return BufferLoad(new, (zero, *load.indices), load.predicate)
 
     def region(r: BufferRegion) -> BufferRegion:
         return BufferRegion(new, (first, *r.region)) if r.buffer is old else r
@@ -203,7 +201,7 @@ def _stored_as(body: Stmt, old: Buffer, new: Buffer) -> Stmt:
             return evolve(node, buffer=new, indices=(zero, *node.indices))
         return None
 
-    return transform(body, on_stmt, on_expr)
+    return map_exprs(body, lambda e: replace_loads(e, old, moved), on_stmt)
 
 
 def _pack_function(

@@ -7,20 +7,21 @@ loop or block and what to do instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import pairwise
 from typing import Concatenate, ParamSpec
 
 from metasched.analysis import block as block_facts
+from metasched.analysis.access import uses_pointer
 from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
-from metasched.analysis.scope import Scope
+from metasched.analysis.scope import Box, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt, fact
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
 from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
@@ -199,28 +200,31 @@ def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
     for node in walk_stmts(around):
         if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
             raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
-        if any(pointed_at(e) for root in node.exprs for e in walk_exprs(root)):
+        if any(uses_pointer(e) and any(map(pointed_at, walk_exprs(e))) for e in node.exprs):
             raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 
 
 @proof
 def require_whole_domain(state: State, realize: BlockRealize, loops: Sequence[For]) -> None:
     """The loops and the predicate run the block on all of its iterators' domains."""
+    block = realize.block
+    domains = tuple([(v.dom.min, v.dom.extent) for v in block.iter_vars])
     ends = [(p.var, p.min, p.extent) for p in loops]
-    refuse_on(state, _covers_domain(realize, *ends), realize)
+    if not _covers_domain(domains, realize.iter_values, realize.predicate, *ends):
+        text = f"block {block.name} is not proved to run on its whole domain"
+        raise state.error("partial-domain", text, realize)
 
 
-@fact
-def _covers_domain(realize: BlockRealize, *loops: tuple[Var, Expr, Expr]) -> Failure | None:
-    domains = [v.dom for v in realize.block.iter_vars]
+@lru_cache(maxsize=1 << 12)
+def _covers_domain(
+    domains: Box, values: tuple[Expr, ...], predicate: Expr, *loops: tuple[Var, Expr, Expr]
+) -> bool:
+    """Remembered by value: replays ask for the same of blocks that are new objects."""
     ranges = {var: Range(low, extent) for var, low, extent in loops}
-    points = [Range(value, IntImm(value.dtype, 1)) for value in realize.iter_values]
+    points = [Range(value, IntImm(value.dtype, 1)) for value in values]
     analyzer = Analyzer()
-    box = lower_region(points, ranges, realize.predicate, analyzer)
-    if box is not None and covers(box, domains, analyzer):
-        return None
-    text = f"block {realize.block.name} is not proved to run on its whole domain"
-    return Failure("partial-domain", text, realize)
+    box = lower_region(points, ranges, predicate, analyzer)
+    return box is not None and covers(box, [Range(*ends) for ends in domains], analyzer)
 
 
 @proof

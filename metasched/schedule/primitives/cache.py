@@ -23,7 +23,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import substitute, substitute_buffers, transform, walk_stmts
+from metasched.ir.visit import map_exprs, replace_loads, substitute, substitute_buffers, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_cover,
@@ -256,10 +256,8 @@ class CachePlan:
             pairs = zip(lows, r.region, strict=True)
             return BufferRegion(new, tuple(Range(low, d.extent) for low, d in pairs))
 
-        def on_expr(node: Expr) -> Expr | None:
-            if isinstance(node, BufferLoad) and node.buffer is old:
-                return BufferLoad(new, self.inside(node.indices), node.predicate)
-            return None
+        def there(load: BufferLoad) -> Expr:
+            return BufferLoad(new, self.inside(load.indices), load.predicate)
 
         def on_stmt(node: Stmt) -> Stmt | None:
             if stores and isinstance(node, BufferStore) and node.buffer is old:
@@ -273,7 +271,7 @@ class CachePlan:
             reads = tuple(map(moved, node.reads))
             return evolve(node, reads=reads, writes=writes, match_buffers=matches)
 
-        return transform(stmt, on_stmt, on_expr)
+        return map_exprs(stmt, lambda e: replace_loads(e, old, there), on_stmt)
 
 
 def _lies_in(index: Expr, r: Range) -> tuple[Expr, Expr]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metasched.analysis.access import loads_of
 from metasched.analysis.block import loop_iter_kind, stage_pipeline
 from metasched.analysis.cover import bound_regions, writes_all
 from metasched.analysis.scope import Child, Scope
@@ -24,7 +23,7 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import blocks_of, free_vars, substitute, substitute_buffers
+from metasched.ir.visit import blocks_of, free_vars, loads_of, substitute, substitute_buffers
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_kinds,

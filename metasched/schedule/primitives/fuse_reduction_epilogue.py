@@ -15,7 +15,7 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Add, And, BinaryOp, Expr, Max, Min, Mul, Or, Sub, Var
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, evolve
-from metasched.ir.visit import substitute, walk_exprs
+from metasched.ir.visit import loads_of, substitute
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_kinds,
@@ -109,7 +109,7 @@ def _operand(state: State, found: Reduction, last: BlockRealize, store: BufferSt
         return isinstance(e, BufferLoad) and e.buffer is temp
 
     parts = (*value.children, *store.indices)
-    loads = [e for part in parts for e in walk_exprs(part) if of_temp(e)]
+    loads = [e for part in parts for e in loads_of(part) if of_temp(e)]
     kinds = _OPERATION[found.name]
     fits = isinstance(value, kinds) and value.dtype is temp.dtype and len(loads) == 1
     if fits and isinstance(value, BinaryOp):
@@ -134,9 +134,7 @@ def _iterators(
 ) -> dict[Var, Expr]:
     """The epilogue's iterators as the reduction's: by their places in the buffer between."""
     temp = found.buffers[0]
-    load = next(
-        e for e in walk_exprs(store.value) if isinstance(e, BufferLoad) and e.buffer is temp
-    )
+    load = next(e for e in loads_of(store.value) if e.buffer is temp)
     mine = {v.var: v for v in block.iter_vars if v.is_spatial}
     theirs = {v.var: v for v in last.block.iter_vars}
     values: dict[Var, Expr] = {}

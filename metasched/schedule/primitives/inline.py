@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
@@ -14,10 +14,11 @@ from metasched.ir.expr import EQ, LT, TRUE, Expr, Var, as_int, compare, logical_
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
 from metasched.ir.visit import (
     free_vars,
+    loads_of,
+    map_exprs,
+    replace_loads,
     substitute,
     transform,
-    transform_expr,
-    walk_exprs,
     walk_stmts,
 )
 from metasched.schedule import edit
@@ -53,14 +54,12 @@ def compute_inline(state: State, block: BlockLike) -> None:
     refuse_opaque(state, around, store.buffer)
     pattern = _Pattern(state, realize, store)
 
-    def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is store.buffer:
-            return pattern.value_at(node.indices)
-        return None
+    def value(load: BufferLoad) -> Expr:
+        return pattern.value_at(load.indices)
 
     edits = edit.merge(
         *(
-            edit.replace(c.realize, _with_loads(c.realize, store.buffer, on_expr))
+            edit.replace(c.realize, _with_loads(c.realize, store.buffer, value))
             for c in scope.realizes
             if c.realize is not realize and _reads(c.block, store.buffer)
         ),
@@ -142,12 +141,8 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     analyzer = Analyzer({v.var: v.dom for v in producer.block.iter_vars})
     at_store = {v: analyzer.simplify(e) for v, e in at_store.items()}
 
-    def on_load(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is inner.buffer:
-            return inner.value
-        return None
-
-    value = substitute(transform_expr(store.value, on_load), at_store)
+    value = replace_loads(store.value, inner.buffer, lambda _: inner.value)
+    value = substitute(value, at_store)
     indices = tuple(analyzer.simplify(substitute(i, at_store)) for i in store.indices)
     stored = BufferStore(store.buffer, value, indices)
     body: Stmt = stored if guard is None else IfThenElse(guard, stored)
@@ -190,12 +185,8 @@ def _solve_loads(
     state: State, realize: BlockRealize, store: BufferStore, buffer: Buffer
 ) -> _Solved:
     block = realize.block
-    loads = {
-        e.indices
-        for root in (store.value, *store.indices)
-        for e in walk_exprs(root)
-        if isinstance(e, BufferLoad) and e.buffer is buffer
-    }
+    roots = (store.value, *store.indices)
+    loads = {e.indices for root in roots for e in loads_of(root) if e.buffer is buffer}
     if len(loads) != 1:
         raise state.error(
             "different-loads",
@@ -293,7 +284,7 @@ def _rewritten(block: Block, body: Stmt) -> Block:
     return evolve(changed, reads=reads, writes=writes)
 
 
-def _with_loads(realize: BlockRealize, buffer: Buffer, on_expr: object) -> Stmt:
+def _with_loads(realize: BlockRealize, buffer: Buffer, fn: Callable[[BufferLoad], Expr]) -> Stmt:
     """A consumer with loads of `buffer` replaced; the regions of the blocks that changed, or that
     only declare to read it, are inferred again."""
 
@@ -303,7 +294,7 @@ def _with_loads(realize: BlockRealize, buffer: Buffer, on_expr: object) -> Stmt:
             return evolve(node, reads=reads, writes=writes)
         return None
 
-    changed = transform(realize, None, on_expr)  # type: ignore[arg-type]
+    changed = map_exprs(realize, lambda e: replace_loads(e, buffer, fn))
     before = {n.token: n for n in walk_stmts(realize) if isinstance(n, Block)}
     stale = {
         n.token

@@ -10,7 +10,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
-from metasched.ir.visit import free_vars, substitute, transform
+from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     require_root_free,
@@ -174,10 +174,8 @@ def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: In
     """The block with every access of `target[old]` as the access of `cache[new]`."""
     point = BufferRegion.point(cache, new)
 
-    def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is target and node.indices == old:
-            return BufferLoad(cache, new, node.predicate)
-        return None
+    def moved(load: BufferLoad) -> Expr:
+        return BufferLoad(cache, new, load.predicate) if load.indices == old else load
 
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, BufferStore) and node.buffer is target:
@@ -194,4 +192,4 @@ def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: In
             return region
         return left[0] if left else point
 
-    return transform(stmt, on_stmt, on_expr)
+    return map_exprs(stmt, lambda e: replace_loads(e, target, moved), on_stmt)

@@ -13,7 +13,7 @@ from metasched.ir.describe import show_expr
 from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr, maximum
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
-from metasched.ir.visit import free_vars, reads_memory, transform, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, map_exprs, replace_loads, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -103,8 +103,7 @@ def _require_plain(state: State, realize: BlockRealize, site: Block, buffer: Buf
                         node,
                         hint="transform the layout before storage_align",
                     )
-        loads = (e for x in node.exprs for e in walk_exprs(x) if isinstance(e, BufferLoad))
-        places = [e.indices for e in loads if e.buffer is buffer]
+        places = [e.indices for x in node.exprs for e in loads_of(x) if e.buffer is buffer]
         if isinstance(node, BufferStore) and node.buffer is buffer:
             places.append(node.indices)
         if any(i.dtype.lanes > 1 for indices in places for i in indices):
@@ -179,7 +178,7 @@ def _pad_map(
         raise state.error(
             "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize
         )
-    if reads_memory(value):
+    if loads_of(value):
         raise state.error("bad-pad-value", "pad_value loads from memory", realize)
     if isinstance(given, IndexMap) or callable(given):
         plain = isinstance(value, (IntImm, FloatImm))
@@ -208,10 +207,8 @@ def _rewritten(site: Stmt, old: Buffer, new: Buffer, mapping: IndexMap, an: Anal
     def regions(given: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
         return tuple(_region(r, new, mapping, an) if r.buffer is old else r for r in given)
 
-    def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is old:
-            return BufferLoad(new, mapping.apply(node.indices, an), node.predicate)
-        return None
+    def moved(load: BufferLoad) -> Expr:
+        return BufferLoad(new, mapping.apply(load.indices, an), load.predicate)
 
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, BufferStore) and node.buffer is old:
@@ -226,7 +223,7 @@ def _rewritten(site: Stmt, old: Buffer, new: Buffer, mapping: IndexMap, an: Anal
             )
         return None
 
-    return transform(site, on_stmt, on_expr)
+    return map_exprs(site, lambda e: replace_loads(e, old, moved), on_stmt)
 
 
 def _region(region: BufferRegion, new: Buffer, mapping: IndexMap, an: Analyzer) -> BufferRegion:

@@ -7,7 +7,7 @@ from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, cast
 from metasched.ir.stmt import Block, BufferStore, Stmt, evolve
-from metasched.ir.visit import substitute_buffers, transform
+from metasched.ir.visit import map_exprs, replace_loads, substitute_buffers
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -53,11 +53,9 @@ def unsafe_set_dtype(
 
 
 def _recast(site: Stmt, old: Buffer, new: Buffer) -> Stmt:
-    def on_expr(node: Expr) -> Expr | None:
-        if isinstance(node, BufferLoad) and node.buffer is old:
-            load = BufferLoad(new, node.indices, node.predicate)
-            return cast(old.dtype.with_lanes(load.dtype.lanes), load)
-        return None
+    def recast(node: BufferLoad) -> Expr:
+        load = BufferLoad(new, node.indices, node.predicate)
+        return cast(old.dtype.with_lanes(load.dtype.lanes), load)
 
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, BufferStore) and node.buffer is old:
@@ -65,6 +63,7 @@ def _recast(site: Stmt, old: Buffer, new: Buffer) -> Stmt:
             return evolve(node, buffer=new, value=value)
         return None
 
-    changed = substitute_buffers(transform(site, on_stmt, on_expr), {old: new})
+    made = map_exprs(site, lambda e: replace_loads(e, old, recast), on_stmt)
+    changed = substitute_buffers(made, {old: new})
     assert isinstance(changed, Block)
     return changed
