@@ -12,7 +12,7 @@ from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.cover import region_cover as region_cover
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, EdgeKind, Scope, footprints, may_overlap
+from metasched.analysis.scope import Child, EdgeKind, Scope, may_overlap, writes
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Var, as_int
@@ -58,16 +58,11 @@ def dominant(
     block = scope.child(token).block
     for region in block.writes:
         for other in scope.realizes if among is None else among:
-            if other.token is token or not _writes(other.block, region.buffer):
+            if other.token is token or not writes(other.block, region.buffer):
                 continue
             if sole or may_overlap(block, other.block, region.buffer, reads_a=False, reads_b=False):
                 return _two_writers(block, other.block, region.buffer)
     return None
-
-
-def _writes(block: Block, buffer: Buffer) -> bool:
-    foot = footprints(block).get(buffer)
-    return foot is not None and bool(foot.writes)
 
 
 def _two_writers(block: Block, other: Block, buffer: Buffer) -> Failure:

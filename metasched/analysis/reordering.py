@@ -17,7 +17,7 @@ from metasched.analysis.dependence import (
     unknown_effects,
 )
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, Scope, footprints
+from metasched.analysis.scope import Child, Scope, writes
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import For
@@ -99,7 +99,7 @@ def _free_order(a: Touch, b: Touch, scope: Scope, top: For) -> bool:
     """Whether two accesses of one block may change order whatever they touch."""
     if a.child is None or a.child is not b.child:
         return False
-    if _has_writes(a.child, a.buffer) and commutes(a.child.block, a.buffer):
+    if writes(a.child.block, a.buffer) and commutes(a.child.block, a.buffer):
         return a.child.block.init is None or not _repeated(a.child, top)
     return a is b and idempotent(a.child, scope, top)
 
@@ -108,11 +108,6 @@ def _repeated(child: Child, top: For) -> bool:
     """Whether a loop from `top` down runs the same instances again, each time from the init."""
     used = frozenset().union(*map(free_vars, child.realize.iter_values))
     return any(n.var not in used and as_int(n.extent) != 1 for n in loops_below(child.loops, top))
-
-
-def _has_writes(child: Child, buffer: Buffer) -> bool:
-    foot = footprints(child.block).get(buffer)
-    return foot is not None and bool(foot.writes)
 
 
 def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:

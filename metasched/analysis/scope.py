@@ -236,7 +236,7 @@ class Scope:
 
     def writers(self, buffer: Buffer) -> list[Child]:
         """The children that write `buffer`, in program order."""
-        return [c for c in self.realizes if (f := footprints(c.block).get(buffer)) and f.writes]
+        return [c for c in self.realizes if writes(c.block, buffer)]
 
     def readers(self, buffer: Buffer) -> list[Child]:
         """The children that read `buffer`, in program order."""
@@ -246,6 +246,12 @@ class Scope:
         """The children below `loop`."""
         var = loop.var
         return [c for c in self.realizes if any(above.var is var for above in c.loops)]
+
+
+def writes(block: Block, buffer: Buffer) -> bool:
+    """Whether a block writes a buffer, by its declared regions."""
+    foot = footprints(block).get(buffer)
+    return foot is not None and bool(foot.writes)
 
 
 def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: bool) -> bool:

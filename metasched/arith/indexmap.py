@@ -70,12 +70,6 @@ class IndexMap:
         back = None if inverse is None else IndexMap.of(inverse, len(outputs))
         return IndexMap(inputs, outputs, back)
 
-    @staticmethod
-    def identity(ndim: int) -> IndexMap:
-        """The map that changes nothing."""
-        inputs = tuple(Var(f"i{k}") for k in range(ndim))
-        return IndexMap(inputs, inputs)
-
     def __call__(self, *indices: ExprLike) -> list[Expr]:
         """The output indices for these input indices."""
         return self.apply(indices)
@@ -134,11 +128,7 @@ class IndexMap:
         moved = {v: fresh[v] + padded[v][0] for v in self.inputs}
         outputs = [substitute(o, moved) for o in self.outputs]
         ranges = {fresh[v]: Range.of(0, padded[v][1]) for v in self.inputs}
-        found = detect_iter_map(outputs, ranges, level="bijective")
-        if found.error is not None:
-            raise MetaschedError(f"the index map has no inverse: {found.error}")
-        axes = tuple(Var(f"axis{k}") for k in range(len(self.outputs)))
-        values = inverse_iter_map(found.sums, axes)
+        axes, values = _solved(outputs, ranges)
         box = IndexMap(tuple(fresh.values()), tuple(outputs)).map_ranges(list(ranges.values()))
         known = {v: Range.of(0, r.min + r.extent) for v, r in zip(axes, box, strict=True)}
         an = Analyzer(known)
@@ -192,17 +182,24 @@ def _inverted(
 ) -> tuple[tuple[Var, ...], tuple[Expr, ...]]:
     """The inputs and outputs of the map back; see `IndexMap.inverse`."""
     ranges = {v: Range.of(0, s) for v, s in zip(inputs, shape, strict=True)}
-    found = detect_iter_map(outputs, ranges, level="bijective")
-    if found.error is not None:
-        raise MetaschedError(f"the index map has no inverse: {found.error}")
+    axes, values = _solved(outputs, ranges)
     box = IndexMap(inputs, outputs).map_ranges(list(ranges.values()))
     if any(as_int(r.min) != 0 for r in box) or not _equally_many(shape, box):
         raise MetaschedError(
             "the index map has no inverse: some of its new indices stand for no old ones"
         )
-    axes = tuple(Var(f"axis{k}") for k in range(len(outputs)))
-    values = inverse_iter_map(found.sums, axes)
     return axes, tuple(values.get(v, IntImm(v.dtype, 0)) for v in inputs)
+
+
+def _solved(
+    outputs: Sequence[Expr], ranges: Mapping[Var, Range]
+) -> tuple[tuple[Var, ...], dict[Var, Expr]]:
+    """Variables for the outputs, and what the inputs are in terms of them."""
+    found = detect_iter_map(outputs, ranges, level="bijective")
+    if found.error is not None:
+        raise MetaschedError(f"the index map has no inverse: {found.error}")
+    axes = tuple(Var(f"axis{k}") for k in range(len(outputs)))
+    return axes, inverse_iter_map(found.sums, axes)
 
 
 def _equally_many(shape: Sequence[ExprLike], box: Sequence[Range]) -> bool:

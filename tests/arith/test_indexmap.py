@@ -29,7 +29,6 @@ def test_from_functions() -> None:
     assert shown(IndexMap.of(lambda i: i * 2).outputs) == ["i * 2"]
     assert shown(IndexMap.of(lambda i: (i, 0)).outputs) == ["i", "0"]
     assert IndexMap.of(tiled, 2) is tiled
-    assert shown(IndexMap.identity(2).outputs) == ["i0", "i1"]
 
 
 def test_apply_simplifies_and_follows_the_type() -> None:
@@ -123,8 +122,8 @@ def test_a_given_inverse_is_used() -> None:
     [
         (lambda: IndexMap.of(lambda *i: i), r"how many indices \*i stands for"),
         (lambda: IndexMap.of(lambda i: i, 2), "takes 1 indices, 2 are needed"),
-        (lambda: IndexMap.of(IndexMap.identity(1), 2), "an index map of 1 indices for 2"),
-        (lambda: IndexMap.identity(2).apply([1]), "takes 2 indices, not 1"),
+        (lambda: IndexMap.of(IndexMap.of(lambda i: i), 2), "an index map of 1 indices for 2"),
+        (lambda: IndexMap.of(lambda i, j: (i, j)).apply([1]), "takes 2 indices, not 1"),
         (lambda: IndexMap.of(lambda i: i * 2 // 3).inverse([7]), "has no inverse"),
         (lambda: IndexMap.of(lambda i: i * 2).inverse([4]), "indices stand for no old ones"),
         (lambda: IndexMap.of(lambda i: i + 3).inverse([4]), "indices stand for no old ones"),

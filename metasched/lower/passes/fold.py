@@ -79,9 +79,7 @@ def _loop(stmt: Stmt) -> Stmt | None:
     return _folded(stmt, target, added, inner, width)
 
 
-def _folded(
-    loop: For, target: BufferStore, added: Expr, inner: dict[Var, int], width: int
-) -> Stmt:
+def _folded(loop: For, target: BufferStore, added: Expr, inner: dict[Var, int], width: int) -> Stmt:
     count, position = 1, as_expr(IntImm(INT64, 0))
     for var, size in inner.items():
         count, position = count * size, position * size + var
