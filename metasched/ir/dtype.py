@@ -11,7 +11,7 @@ import numpy as np
 from metasched.errors import TypeMismatchError
 
 _TEXT = re.compile(r"(int|uint|float|bfloat|bool|handle|void)(\d*)(?:x(\d+))?")
-_TABLE: dict[str, DType] = {}
+_TABLE: dict[Any, DType] = {}
 _BITS = {
     "int": (1, 4, 8, 16, 32, 64),
     "uint": (1, 4, 8, 16, 32, 64),
@@ -41,7 +41,7 @@ class DType(str):
         """Read a type from its text, a NumPy dtype or a Python type."""
         if type(text) is DType:
             return text
-        found = _TABLE.get(text) if isinstance(text, str) else None
+        found = _TABLE.get(text) if isinstance(text, (str, type)) else None
         return found if found is not None else _parse(cls, text)
 
     @property
@@ -112,7 +112,7 @@ class DType(str):
 def _parse(cls: type[DType], text: Any) -> DType:
     if not isinstance(text, str):
         name = {bool: "bool", int: "int32", float: "float32"}.get(text) or np.dtype(text).name
-        return DType(name)
+        return _TABLE.setdefault(text if isinstance(text, type) else name, DType(name))
     match = _TEXT.fullmatch(text)
     if match is None:
         raise TypeMismatchError(f"{text!r} is not a data type")

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from metasched.errors import TypeMismatchError
-from metasched.ir.dtype import BOOL, INT32, DType, promote
+from metasched.ir.dtype import BOOL, DType, promote
 from metasched.ir.dtype import wrap as wrap
 from metasched.ir.intern import Interned, known, make
 
@@ -328,8 +328,6 @@ def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
     """`value` as an expression; a Python number takes `dtype` (int32, float32, bool if None)."""
     if isinstance(value, (Expr, str)):
         return value if isinstance(value, Expr) else StringImm(value)
-    if type(value) is int and (dtype is None or dtype is INT32):
-        return IntImm(INT32, value)
     dtype = DType(type(value) if dtype is None else dtype)
     if dtype.lanes > 1:
         return Broadcast(as_expr(value, dtype.scalar), dtype.lanes)
