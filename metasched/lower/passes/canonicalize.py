@@ -1,4 +1,9 @@
-"""Canonical loops: every loop starts at zero with step one; likely() hints go."""
+"""Canonical loops: every loop starts at zero with step one and has several iterations; likely()
+hints go.
+
+A loop of one iteration would only be in the way: temporaries whose indices differ in its variable,
+which is zero, would not be seen to touch the same elements.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ from metasched.errors import LowerError
 from metasched.ir.expr import Expr, IntImm, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import For, Stmt, evolve
+from metasched.ir.stmt import For, ForKind, Stmt, evolve
 from metasched.ir.visit import map_body, substitute, transform
 
 
 def canonicalize_loops(func: PrimFunc) -> PrimFunc:
-    """for i in [a, a + n * s) step s: S(i)  ->  for i in [0, n): S(a + i * s)."""
+    """for i in [a, a + n * s) step s: S(i)  ->  for i in [0, n): S(a + i * s); S(a) for n = 1."""
     return map_body(func, lambda body: transform(body, _loop, _hint))
 
 
@@ -22,7 +27,13 @@ def _hint(expr: Expr) -> Expr | None:
 
 
 def _loop(stmt: Stmt) -> Stmt | None:
-    if not isinstance(stmt, For) or (as_int(stmt.min) == 0 and stmt.step is None):
+    if not isinstance(stmt, For):
+        return None
+    if as_int(stmt.extent) == 1 and stmt.kind is not ForKind.THREAD_BINDING:
+        if stmt.annotations:
+            return evolve(stmt, body=substitute(stmt.body, {stmt.var: stmt.min}))
+        return substitute(stmt.body, {stmt.var: stmt.min})
+    if as_int(stmt.min) == 0 and stmt.step is None:
         return None
     if stmt.step is not None and (as_int(stmt.step) or 1) <= 0:
         raise LowerError(f"loop {stmt.var.name} has a step of {as_int(stmt.step)}")
