@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metasched.mutate.base import choices, noted_under, other_categories, redrawn
+from metasched.mutate.neighbours import mended
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
 from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL
@@ -13,7 +14,8 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class MutateCategorical:
-    """Redraw a categorical step (a vector width) that is neither an unroll nor a parallel limit."""
+    """Redraw a categorical step (a vector width) that is neither an unroll nor a parallel limit,
+    and with it another decision where the constraints ask for that."""
 
     @property
     def name(self) -> str:
@@ -26,7 +28,12 @@ class MutateCategorical:
             for i, e in choices(trace, ("categorical",))
             if noted.get(i) not in (PARALLEL, UNROLL)
         ]
-        return redrawn(trace, steps, rng, lambda e: other_categories(e, rng))
+        if not steps:
+            return None
+        position, entry = rng.choice(steps)
+        other = other_categories(entry, rng)
+        near = [] if other is None else mended(trace.with_decision(position, other), position)
+        return rng.choice(near) if near else None
 
 
 @dataclass(frozen=True, slots=True)

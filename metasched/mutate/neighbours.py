@@ -17,15 +17,27 @@ def neighbours(trace: Trace) -> list[Trace]:
 
     A tiling gives one prime factor of one part to another part, or
     changes the size it is of; a categorical step takes any other
-    of its candidates; a location any other place. The order is that of the trace.
+    of its candidates (see `mended`); a location any other place. The order is that of the trace.
     """
     found = []
     for position, entry in trace.sampling():
         for decision in _steps(entry):
             near = trace.with_decision(position, decision)
-            if consistent(near):
+            if entry.domain["kind"] == "categorical":
+                found += mended(near, position)
+            elif consistent(near):
                 found.append(near)
     return found
+
+
+def mended(trace: Trace, changed: int) -> list[Trace]:
+    """The trace, or where its constraints are broken by the decision at `changed`, those that keep
+    them and differ in one more decision by its smallest step: vectors twice as wide need tiles
+    that are, too, and narrow vectors in wide tiles may be worse than either."""
+    if consistent(trace):
+        return [trace]
+    others = ((i, d) for i, e in trace.sampling() if i != changed for d in _steps(e))
+    return [near for near in (trace.with_decision(i, d) for i, d in others) if consistent(near)]
 
 
 def _steps(entry: Entry) -> Iterator[Any]:

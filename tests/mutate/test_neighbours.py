@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from metasched.ir.expr import EQ, compare
 from metasched.mutate.base import consistent
+from metasched.mutate.categorical import MutateCategorical
 from metasched.mutate.neighbours import neighbours
+from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.search.population import Workshop
 from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
 
 
-def test_each_neighbour_differs_in_one_decision_and_replays():
+def test_each_neighbour_differs_in_few_decisions_and_replays():
+    """In one, or in a category and one more that its constraints ask for."""
     workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
     one = workshop.fresh(0, 1)
     near = neighbours(one.trace)
@@ -18,7 +22,7 @@ def test_each_neighbour_differs_in_one_decision_and_replays():
     seen = {one.trace.decisions()}
     for trace in near:
         changed = [a != b for a, b in zip(trace.decisions(), one.trace.decisions(), strict=True)]
-        assert sum(changed) == 1 and consistent(trace)
+        assert sum(changed) == 1 + (changed[0] and changed[1]) and consistent(trace)
         assert trace.decisions() not in seen
         seen.add(trace.decisions())
     assert workshop.replay(near[0], 0, decisions="stored") is not None
@@ -34,3 +38,16 @@ def test_a_tile_and_a_category_have_the_expected_neighbours():
         ((8, 2), 0),
         ((4, 4), 1),
     ]
+
+
+def test_vectors_are_widened_with_their_tiles():
+    """Tiles that hold no whole vector of the other width are no dead end."""
+    sch = Schedule(matmul(16), seed=0)
+    loop = sch.get_loops("Z")[1]
+    width = sch.sample_categorical([4, 8], [0.5, 0.5], decision=0)
+    _, tile = sch.sample_perfect_tile(loop, 2, decision=[4, 4])
+    sch.require(compare(EQ, tile % width, 0))
+    wider = (1, (2, 8))
+    assert [t.decisions() for t in neighbours(sch.trace)] == [wider, (0, (2, 8))]
+    mutants = [MutateCategorical()(sch.trace, Rng(s), TARGET) for s in range(4)]
+    assert [m and m.decisions() for m in mutants] == [wider] * 4
