@@ -48,7 +48,7 @@ def _cpu(target: Target) -> tuple[Module, ...]:
         VectorReduction(bits, target.vector_registers),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
-        StageAtTile(),
+        StageAtTile(bits),
         TileTransposition(bits),
         PrefetchRows(),
         ParallelVectorizeUnroll(target.num_cores, vector_bits=bits),

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import TILED, is_output
+from metasched.analysis.cover import shared_loops
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
+from metasched.ir.stmt import ForKind
+from metasched.ir.visit import free_vars
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.matrix_form import cuts
+from metasched.space.modules.parallel_vectorize_unroll import VECTORIZE
 from metasched.space.tiling import axes, changed, untouched
 
 
@@ -39,13 +44,20 @@ class RandomComputeLocation:
 
 @dataclass(frozen=True, slots=True)
 class StageAtTile:
-    """Offer to compute an untiled producer (a padding stage) for each outer tile of its consumer.
+    """Offer to compute an untiled producer (a padding stage) for each tile of its consumer.
 
     Offers that and the stage as it is, on its own; only the latter where the outer tiles pack an
     operand or ask for it ahead of time, as these are many tiles of columns that share their rows.
-    Unlike a sampled location the choice is between design spaces, so that the steps of a space are
-    the same whatever is decided in it.
+    The tiles are the outer ones. Where the consumer has its lanes in common with the stage (a
+    depthwise convolution, a pooling) they are its blocks of registers, which then hold the window
+    of the stage, too. Unlike a sampled location the choice is between design spaces, so that the
+    steps of a space are the same whatever is decided in it.
+
+    Attributes:
+        vector_bits: of a vector register.
     """
+
+    vector_bits: int = 256
 
     @property
     def name(self) -> str:
@@ -55,13 +67,19 @@ class StageAtTile:
         stage = _stage(sch, block)
         if stage is None or len(stage[1]) != 1:
             return [sch]
-        scope, consumers = stage
-        if TILED not in consumers[0].block.annotations or _packs(scope, consumers[0]):
+        scope, (consumer,) = stage
+        if TILED not in consumer.block.annotations or _packs(scope, consumer):
             return [sch]
+        window = _window(scope, consumer, sch.get(block).writes[0].buffer)
 
         def move(moved: Schedule) -> None:
-            place = moved.get_loops(moved.get_block(consumers[0].block.name))[0]
+            place = moved.get_loops(moved.get_block(consumer.block.name))[max(window, 1) - 1]
             moved.compute_at(block, place, preserve_unit_loops=True)
+            if window:
+                for loop in moved.get_loops(block)[window:-1]:
+                    moved.unroll(loop)
+                lanes = self.vector_bits // moved.get(block).writes[0].buffer.dtype.bits
+                moved.annotate(block, VECTORIZE, max(1, lanes))
 
         return [sch, *changed(sch, move)]
 
@@ -119,6 +137,18 @@ def _stage(sch: Schedule, block: BlockRV) -> tuple[Scope, Sequence[Child]] | Non
     scope = sch.state.scope(realize)
     child = scope.child(realize.block.token)
     return (scope, scope.consumers(child.token)) if untouched(child) else None
+
+
+def _window(scope: Scope, child: Child, buffer: Buffer) -> int:
+    """How many loops stand over both a block that was tiled for registers and the one that stores
+    its results, where each of its lanes reads just its own column of `buffer`; else 0."""
+    lanes = {loop.var for loop in child.loops if loop.kind is ForKind.VECTORIZED}
+    bound = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
+    columns = {v.var for v, value in bound if lanes & free_vars(value)}
+    own = [r.region[-1].min in columns for r in child.block.reads if r.buffer is buffer]
+    if not own or not all(own):
+        return 0
+    return min((shared_loops(child, other) for other in scope.consumers(child.token)), default=0)
 
 
 def _packs(scope: Scope, child: Child) -> bool:

@@ -65,9 +65,10 @@ class ParallelVectorizeUnroll:
     def _root(self, sch: Schedule, root: BlockRV, realize: BlockRealize) -> None:
         open_ones = [r for r in blocks_of(realize.block.body) if not settled(sch, r)]
         notes = realize.block.annotations
-        if open_ones and self.jobs_per_core and PARALLEL not in notes:
+        serial = [r for r in open_ones if ForKind.PARALLEL not in _kinds(sch, r)]
+        if serial and self.jobs_per_core and PARALLEL not in notes:
             jobs = [self.cores * j for j in self.jobs_per_core]
-            if max(_iterations(r.block) for r in open_ones) <= self.serial:
+            if max(_iterations(r.block) for r in serial) <= self.serial:
                 jobs.insert(0, 1)  # one job is no parallel loop
             sch.annotate(root, PARALLEL, _choice(sch, jobs))
         plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
@@ -86,9 +87,13 @@ def _can_vectorize(block: Block) -> bool:
 
 def settled(sch: Schedule, realize: BlockRealize) -> bool:
     """Whether a tiling has chosen the loop kinds over a block: parallel outside, vectors inside."""
-    kinds = {loop.kind for loop in sch.state.loops_above(realize)}
+    kinds = _kinds(sch, realize)
     tiled = TILED in realize.block.annotations
     return ForKind.VECTORIZED in kinds and (tiled or ForKind.PARALLEL in kinds)
+
+
+def _kinds(sch: Schedule, realize: BlockRealize) -> set[ForKind]:
+    return {loop.kind for loop in sch.state.loops_above(realize)}
 
 
 def _choice(sch: Schedule, candidates: list[int]) -> ExprRV | int:

@@ -2,7 +2,8 @@
 
 Where stages are computed row by row (a softmax: maximum, exponentials, sum, quotients), memory is
 idle during the stages that only touch the row in the cache. The last stage that reads an argument
-asks for the rows to come; how far ahead, or not at all, is sampled.
+asks for the rows to come; how far ahead, or not at all, is sampled. Tiles are no rows: what comes
+next is not beside them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class PrefetchRows:
             return [sch]
         scope = sch.state.scope(realize)
         child = scope.child(node.token)
-        if not child.loops or len(scope.under(child.loops[0])) < 2:
+        beside = scope.under(child.loops[0]) if child.loops else ()
+        if len(beside) < 2 or any(TILED in c.block.annotations for c in beside):
             return [sch]
         _, func = sch.state.func_of(realize)
         lengths = {
