@@ -116,11 +116,3 @@ def redrawn(
             return mutant
         refused.add(key)
     return None
-
-
-def other_categories(entry: Entry, rng: Rng) -> int | None:
-    """Another index of a categorical step, drawn by its probabilities."""
-    weights = list(entry.domain["probs"])
-    if isinstance(entry.decision, int) and 0 <= entry.decision < len(weights):
-        weights[entry.decision] = 0.0
-    return rng.weighted(weights) if sum(weights) > 0 else None

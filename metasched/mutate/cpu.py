@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from metasched.mutate.base import MUTATORS, Weighted
-from metasched.mutate.categorical import (
-    MutateCategorical,
-    MutateComputeLocation,
+from metasched.mutate.choice import (
+    mutate_categorical,
+    mutate_compute_location,
     mutate_parallel,
     mutate_unroll,
 )
-from metasched.mutate.tile_size import MutateTileLevel, MutateTileSize
+from metasched.mutate.tile_size import MutateTileSize
 from metasched.target import Target
 
 
 def cpu_mutators(target: Target) -> Weighted:
     """Mostly tile sizes; the reference's weights, with vector widths as a decision of their own."""
     return (
-        (MutateTileSize(), 0.69),
-        (MutateTileLevel(), 0.15),
-        (MutateCategorical(), 0.07),
-        (MutateComputeLocation(), 0.03),
+        (MutateTileSize(), 0.84),
+        (mutate_categorical, 0.07),
+        (mutate_compute_location, 0.03),
         (mutate_unroll, 0.03),
         (mutate_parallel, 0.03),
     )

@@ -21,7 +21,7 @@ def neighbours(trace: Trace) -> list[Trace]:
     """
     found = []
     for position, entry in trace.sampling():
-        for decision in _steps(entry):
+        for decision in smallest_steps(entry):
             near = trace.with_decision(position, decision)
             if entry.domain["kind"] == "categorical":
                 found += mended(near, position)
@@ -36,11 +36,12 @@ def mended(trace: Trace, changed: int) -> list[Trace]:
     that are, too, and narrow vectors in wide tiles may be worse than either."""
     if consistent(trace):
         return [trace]
-    others = ((i, d) for i, e in trace.sampling() if i != changed for d in _steps(e))
+    others = ((i, d) for i, e in trace.sampling() if i != changed for d in smallest_steps(e))
     return [near for near in (trace.with_decision(i, d) for i, d in others) if consistent(near)]
 
 
-def _steps(entry: Entry) -> Iterator[Any]:
+def smallest_steps(entry: Entry) -> Iterator[Any]:
+    """Other decisions of a step, the nearest ones where some are nearer than others."""
     kind = entry.domain["kind"]
     if kind == "padded_tile":
         for size in entry.domain["sizes"]:

@@ -1,4 +1,4 @@
-"""tile_size, tile_level: move a factor from one part of a tiling to another, or a level of all."""
+"""tile_size: move a factor from one part of a tiling to another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.mutate.base import ATTEMPTS, TILES, choices, consistent, redrawn
+from metasched.mutate.base import TILES, choices, redrawn
 from metasched.schedule.domain import divisors, factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.rng import Rng
@@ -55,32 +55,3 @@ class MutateTileSize:
         tile[source] //= factor
         tile[goal] *= factor
         return tile
-
-
-@dataclass(frozen=True, slots=True)
-class MutateTileLevel:
-    """Give one part of all tilings of so many parts to another part: a level of tiles less.
-
-    What a level of tiles is for (a stage that stays in registers, say) often needs every dimension
-    to agree, and each of the single steps on the way there is worse than where it began.
-    """
-
-    @property
-    def name(self) -> str:
-        return "tile_level"
-
-    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
-        steps = [(i, e) for i, e in choices(trace, TILES) if e.domain["n"] > 1]
-        for _ in range(ATTEMPTS if steps else 0):
-            parts = rng.choice(steps)[1].domain["n"]
-            source = rng.below(parts)
-            goal = (source + 1 + rng.below(parts - 1)) % parts
-            mutant = trace
-            for position, entry in steps:
-                if entry.domain["n"] == parts:
-                    tile = list(entry.decision)
-                    tile[source], tile[goal] = 1, tile[source] * tile[goal]
-                    mutant = mutant.with_decision(position, tile)
-            if mutant.decisions() != trace.decisions() and consistent(mutant):
-                return mutant
-        return None

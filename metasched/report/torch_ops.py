@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from metasched import workloads
 
 Shape = tuple[int, ...]
@@ -36,7 +34,7 @@ Maker = Callable[[Any, Shape, list[Any]], TorchOp]
 
 def torch_call(op: str, shape: Shape, *, compiled: bool) -> Call | None:
     """A call that runs the operator once; None without PyTorch or the operator."""
-    made = _made(op, shape, integers=False)
+    made = torch_op(op, shape, integers=False)
     if made is None:
         return None
     torch, chosen = made
@@ -49,17 +47,8 @@ def torch_call(op: str, shape: Shape, *, compiled: bool) -> Call | None:
     return run
 
 
-def torch_result(op: str, shape: Shape) -> np.ndarray | None:
-    """PyTorch's result for the integer-valued inputs of the workload, in the workload's layout."""
-    made = _made(op, shape, integers=True)
-    if made is None:
-        return None
-    chosen = made[1]
-    result: np.ndarray = chosen.back(chosen.call()).contiguous().numpy()
-    return result
-
-
-def _made(op: str, shape: Shape, *, integers: bool) -> tuple[Any, TorchOp] | None:
+def torch_op(op: str, shape: Shape, *, integers: bool) -> tuple[Any, TorchOp] | None:
+    """PyTorch and the operator on the workload's inputs; None where either is missing."""
     maker = OPS.get(op)
     if maker is None:
         return None

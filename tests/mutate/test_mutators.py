@@ -14,13 +14,13 @@ from metasched.errors import ScheduleError, TargetError
 from metasched.ir.equal import structural_hash
 from metasched.mutate import crossover, default_mutators, mutate
 from metasched.mutate.base import consistent
-from metasched.mutate.categorical import (
-    MutateCategorical,
-    MutateComputeLocation,
+from metasched.mutate.choice import (
+    mutate_categorical,
+    mutate_compute_location,
     mutate_parallel,
     mutate_unroll,
 )
-from metasched.mutate.tile_size import MutateTileLevel, MutateTileSize
+from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -66,26 +66,6 @@ def test_tile_sizes_move_a_factor_and_keep_constraints(seed):
 
 @settings(max_examples=30)
 @given(st.integers(0, 1 << 40))
-def test_a_level_of_tiles_is_emptied_into_another(seed):
-    trace = parent("gmm", seed=seed % 7)
-    mutant = MutateTileLevel()(trace, Rng(seed), TARGET)
-    assert mutant is not None and consistent(mutant)
-    moved = set()
-    for position in changed(trace, mutant):
-        before, after = trace.entries[position].decision, mutant.entries[position].decision
-        (source,) = [i for i, (x, y) in enumerate(zip(before, after, strict=True)) if y < x]
-        (goal,) = [i for i, (x, y) in enumerate(zip(before, after, strict=True)) if y > x]
-        assert after[source] == 1 and after[goal] == before[source] * before[goal]
-        moved.add((len(before), source, goal))
-    ((parts, source, _),) = moved  # the same in all tilings of so many parts
-    for _, entry in mutant.sampling():
-        if entry.domain.get("n") == parts:
-            assert entry.decision[source] == 1
-    assert MutateTileLevel()(limited(), Rng(seed), TARGET) is None  # it has no tiles
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 1 << 40))
 def test_mutants_replay(seed):
     trace = parent("gmm", seed=seed % 7)
     mutant = mutate(trace, default_mutators(TARGET), Rng(seed), TARGET)
@@ -107,7 +87,7 @@ def test_mutation_is_deterministic_and_without_postprocs():
 
 
 @pytest.mark.parametrize(
-    "mutator", [MutateCategorical(), mutate_parallel, mutate_unroll], ids=lambda m: m.name
+    "mutator", [mutate_categorical, mutate_parallel, mutate_unroll], ids=lambda m: m.name
 )
 def test_categories_are_redrawn(mutator):
     trace = limited()
@@ -124,7 +104,7 @@ def test_categories_leave_the_noted_limits_alone():
         for i in changed(trace, m(trace, Rng(s), TARGET))
     }
     others = {
-        i for s in range(32) for i in changed(trace, MutateCategorical()(trace, Rng(s), TARGET))
+        i for s in range(32) for i in changed(trace, mutate_categorical(trace, Rng(s), TARGET))
     }
     assert limits and others and limits.isdisjoint(others)
 
@@ -133,7 +113,7 @@ def test_a_location_moves():
     sch = Schedule(tiny("sfm"), seed=1)
     block = sch.get_block("exp")
     sch.compute_at(block, sch.sample_compute_location(block), preserve_unit_loops=True)
-    mutant = MutateComputeLocation()(sch.trace, Rng(0), TARGET)
+    mutant = mutate_compute_location(sch.trace, Rng(0), TARGET)
     assert mutant is not None and len(changed(sch.trace, mutant)) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metasched.ir.expr import EQ, compare
 from metasched.mutate.base import consistent
-from metasched.mutate.categorical import MutateCategorical
+from metasched.mutate.choice import mutate_categorical
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
@@ -49,5 +49,5 @@ def test_vectors_are_widened_with_their_tiles():
     sch.require(compare(EQ, tile % width, 0))
     wider = (1, (2, 8))
     assert [t.decisions() for t in neighbours(sch.trace)] == [wider, (0, (2, 8))]
-    mutants = [MutateCategorical()(sch.trace, Rng(s), TARGET) for s in range(4)]
+    mutants = [mutate_categorical(sch.trace, Rng(s), TARGET) for s in range(4)]
     assert [m and m.decisions() for m in mutants] == [wider] * 4

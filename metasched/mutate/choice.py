@@ -1,0 +1,43 @@
+"""categorical, unroll, parallel, compute_location: other values of steps that pick from a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metasched.mutate.base import choices, noted_under
+from metasched.mutate.neighbours import mended, smallest_steps
+from metasched.schedule.rng import Rng
+from metasched.schedule.trace import Trace
+from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class MutateChoice:
+    """Choose otherwise in one step, and in another with it where the constraints ask for that.
+
+    Attributes:
+        name: of the mutator.
+        kind: of the steps: "categorical" (a vector width), "location" (of a block).
+        limit: the key under which a value is noted that limits a whole program; "" for others.
+    """
+
+    name: str
+    kind: str = "categorical"
+    limit: str = ""
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+        limits = {i: key for i, key in noted_under(trace).items() if key in (PARALLEL, UNROLL)}
+        steps = [s for s in choices(trace, (self.kind,)) if limits.get(s[0], "") == self.limit]
+        if not steps:
+            return None
+        position, entry = rng.choice(steps)
+        others = list(smallest_steps(entry))
+        near = mended(trace.with_decision(position, rng.choice(others)), position) if others else ()
+        return rng.choice(near) if near else None
+
+
+mutate_categorical = MutateChoice("categorical")
+mutate_compute_location = MutateChoice("compute_location", "location")
+mutate_unroll = MutateChoice("unroll", limit=UNROLL)
+mutate_parallel = MutateChoice("parallel", limit=PARALLEL)
