@@ -169,12 +169,14 @@ class _Text:
         kind = kind or self.f
         return self.emit(f"select {self.b} {condition}, {kind} {a}, {kind} {b}")
 
-    def scalef(self, x: str, power: str) -> str:
-        """x * 2**power for whole powers of any size, in one instruction of AVX-512."""
-        full, rounding = f"i{self.lanes} -1", ", i32 4" if self.lanes == 16 else ""
-        name, f = f"llvm.x86.avx512.mask.scalef.ps.{self.lanes * 32}", self.f
-        self.declares.add(f"{f} @{name}({f}, {f}, {f}, i{self.lanes}{rounding[:5]})")
-        return self.emit(f"call {f} @{name}({f} {x}, {f} {power}, {f} {x}, {full}{rounding})")
+    def scalef(self, x: str, power: str, where: str) -> str:
+        """x * 2**power for whole powers of any size, elsewhere 0: one instruction of AVX-512."""
+        mask = self.emit(f"bitcast {self.b} {where} to i{self.lanes}")
+        rest, rounding = self.const(0.0), ", i32 4" if self.lanes == 16 else ""
+        name, f, m = f"llvm.x86.avx512.mask.scalef.ps.{self.lanes * 32}", self.f, f"i{self.lanes}"
+        self.declares.add(f"{f} @{name}({f}, {f}, {f}, {m}{rounding[:5]})")
+        operands = f"{f} {x}, {f} {power}, {f} {rest}, {m} {mask}{rounding}"
+        return self.emit(f"call {f} @{name}({operands})")
 
     def poly(self, x: str, coefficients: list[float]) -> str:
         """Horner's rule, highest power first."""
@@ -193,27 +195,33 @@ class _Text:
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer in the low bits
 
 
-def _clamp(t: _Text, x: str, low: float, high: float) -> str:
-    """x within [low, high]; NaN stays."""
+def _clamp(t: _Text, x: str, low: float, high: float) -> tuple[str, str]:
+    """What is at most `high`, and where it is not below `low` (NaN stays).
+
+    What is below is not computed: on many processors a vector with numbers too small takes as long
+    as a hundred others, and a softmax meets them wherever something is masked.
+    """
+    where = t.less(x, t.const(low), "uge")
     x = t.pick(t.less(x, t.const(high), "ogt"), t.const(high), x)
-    return t.pick(t.less(x, t.const(low)), t.const(low), x)
+    return x if t.has_scalef else t.pick(where, x, t.const(0.0)), where
 
 
-def _exp_tail(t: _Text, shifted: str, r: str) -> str:
-    """exp(r) * 2**n for |r| <= ln(2) / 2 and n the low bits of `shifted` (offset by the magic)."""
+def _exp_tail(t: _Text, where: str, shifted: str, r: str) -> str:
+    """exp(r) * 2**n for |r| <= ln(2) / 2 and n the low bits of `shifted` (offset by the magic);
+    0 but for `where`."""
     p = t.poly(r, [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2,
                    1.6666665459e-1, 5.0000001201e-1])  # fmt: skip
     y = t.fma(p, t.op("fmul", r, r), r)
     y = t.op("fadd", y, t.const(1.0))
     if t.has_scalef:
-        return t.scalef(y, t.op("fsub", shifted, t.const(_MAGIC)))
+        return t.scalef(y, t.op("fsub", shifted, t.const(_MAGIC)), where)
     bits = struct.unpack("<i", struct.pack("<f", _MAGIC))[0]
     n = t.iop("sub", t.bits(shifted), t.int(bits))
     half = t.iop("ashr", n, t.int(1))
     for part in (half, t.iop("sub", n, half)):
         power = t.iop("shl", t.iop("add", part, t.int(127)), t.int(23))
         y = t.op("fmul", y, t.floating(power))
-    return y
+    return t.pick(where, y, t.const(0.0))
 
 
 def _reduced(t: _Text, x: str, factor: float, high: float, low: float) -> tuple[str, str]:
@@ -225,23 +233,23 @@ def _reduced(t: _Text, x: str, factor: float, high: float, low: float) -> tuple[
 
 
 def _exp(t: _Text, x: str) -> str:
-    x = _clamp(t, x, -104.0, 89.0)
+    x, where = _clamp(t, x, -104.0, 89.0)
     shifted, r = _reduced(t, x, 1.44269504088896341, 0.693359375, -2.12194440e-4)
-    return _exp_tail(t, shifted, r)
+    return _exp_tail(t, where, shifted, r)
 
 
 def _exp2(t: _Text, x: str) -> str:
-    x = _clamp(t, x, -151.0, 129.0)
+    x, where = _clamp(t, x, -151.0, 129.0)
     shifted = t.op("fadd", x, t.const(_MAGIC))
     r = t.op("fsub", x, t.op("fsub", shifted, t.const(_MAGIC)))
-    return _exp_tail(t, shifted, t.op("fmul", r, t.const(math.log(2.0))))
+    return _exp_tail(t, where, shifted, t.op("fmul", r, t.const(math.log(2.0))))
 
 
 def _exp10(t: _Text, x: str) -> str:
-    x = _clamp(t, x, -46.0, 39.0)
+    x, where = _clamp(t, x, -46.0, 39.0)
     high = 0.301025390625
     shifted, r = _reduced(t, x, math.log2(10.0), high, math.log10(2.0) - high)
-    return _exp_tail(t, shifted, t.op("fmul", r, t.const(math.log(10.0))))
+    return _exp_tail(t, where, shifted, t.op("fmul", r, t.const(math.log(10.0))))
 
 
 def _log_parts(t: _Text, x: str) -> tuple[str, str, str]:
