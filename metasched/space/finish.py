@@ -14,7 +14,7 @@ from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
 from metasched.ir.expr import TRUE, Select, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind
+from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, Stmt
 from metasched.ir.visit import free_vars, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
@@ -56,7 +56,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
         lanes = _lanes(child, loops[position], width)
         if lanes < 2:
             continue
-        steps = len(sch.trace)
+        before = len(sch.trace)
         try:
             handles = sch.get_loops(block)
             cut = handles[position]
@@ -67,7 +67,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
             sch.vectorize(cut)
             return True
         except ScheduleError:
-            take_back(sch, steps)
+            take_back(sch, before)
     return False
 
 
@@ -78,7 +78,7 @@ def _vectorize_run(
     count, extent = _run(child, loops, width)
     if count < 2:
         return False
-    steps = len(sch.trace)
+    before = len(sch.trace)
     try:
         cut = sch.fuse(*sch.get_loops(block)[-count:])
         if extent > width:
@@ -86,7 +86,7 @@ def _vectorize_run(
         sch.vectorize(cut)
         return True
     except ScheduleError:
-        take_back(sch, steps)
+        take_back(sch, before)
         return False
 
 
@@ -126,19 +126,25 @@ def _lanes(child: Child, loop: For, width: int) -> int:
     return min(extent, width)
 
 
+def steps(stmt: Stmt) -> int:
+    """How often the innermost statement below runs, loops inside of blocks and all."""
+    own = (as_int(stmt.extent) or 1) if isinstance(stmt, For) else 1
+    return own * max((steps(s) for s in stmt.stmts), default=1)
+
+
 def spread_nest(sch: Schedule, child: Child, jobs: int, func: str | None = None) -> bool:
     """Fuse the leading spatial loops of a block's nest until they have `jobs` iterations, and run
     them in parallel."""
     count = _leading(sch, child, jobs)
     if count == 0:
         return False
-    steps = len(sch.trace)
+    before = len(sch.trace)
     try:
         handles = sch.get_loops(sch.get_block(child.block.name, func))[:count]
         sch.parallel(sch.fuse(*handles) if count > 1 else handles[0])
         return True
     except ScheduleError:
-        take_back(sch, steps)
+        take_back(sch, before)
         return False
 
 
@@ -146,12 +152,9 @@ def _leading(sch: Schedule, child: Child, jobs: int) -> int:
     """How many outer loops of a nest to run in parallel; 0 where it is not worth it or illegal."""
     if not child.loops:
         return 0
-    work = 1
-    for loop in child.loops:
-        work *= as_int(loop.extent) or 1
     children = sch.state.scope(child.realize).under(child.loops[0])
     kinds = {loop.kind for c in children for loop in c.loops}
-    if work < SMALL or kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:
+    if steps(child.loops[0]) < SMALL or kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:
         return 0
     count, extent = 0, 1
     for position, loop in enumerate(child.loops):

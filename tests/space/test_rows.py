@@ -13,7 +13,7 @@ from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.defaults import default_modules
-from metasched.space.finish import child_of, vectorize_leaf
+from metasched.space.finish import child_of, spread_nest, steps, vectorize_leaf
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.rfactor import VectorReduction
 from metasched.workloads import get
@@ -220,3 +220,25 @@ def test_channels_normed_in_groups_are_rows_of_groups():
     assert sch is not None
     build(sch, target="native")(x, found)
     np.testing.assert_array_equal(found, wanted)
+
+
+SCAN = """
+@T.prim_func
+def main(X: T.Buffer(({rows}, 64), "float32"), Y: T.Buffer(({rows}, 64), "float32")):
+    for i in range({rows}):
+        with T.block("row"):
+            vi = T.axis.spatial({rows}, i)
+            Y[vi, 0] = X[vi, 0]
+            for j in range(63):
+                Y[vi, j + 1] = Y[vi, j] + X[vi, j + 1]
+"""
+
+
+@pytest.mark.parametrize(("rows", "spread"), [(64, True), (16, False)])
+def test_loops_inside_a_block_count_as_work(rows, spread):
+    """A running sum of rows stayed on one core: its block runs but once for each."""
+    func = parse(SCAN.format(rows=rows))
+    sch = Schedule(func)
+    child = child_of(sch, sch.get(sch.get_block("row")).token)
+    assert steps(child.loops[0]) == rows * 63
+    assert spread_nest(sch, child, 8) == spread == ("T.parallel" in sch.script())

@@ -6,16 +6,15 @@ final loops, which may differ from candidate to candidate.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import FOLD, TILED, is_leaf
-from metasched.ir.expr import as_int
 from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.finish import steps
 from metasched.space.strides import has_vectors
 
 PARALLEL = "meta_schedule.parallel"
@@ -68,17 +67,13 @@ class ParallelVectorizeUnroll:
         serial = [r for r in open_ones if ForKind.PARALLEL not in _kinds(sch, r)]
         if serial and self.jobs_per_core and PARALLEL not in notes:
             jobs = [self.cores * j for j in self.jobs_per_core]
-            if max(_iterations(r.block) for r in serial) <= self.serial:
+            if max(steps((*sch.state.loops_above(r), r)[0]) for r in serial) <= self.serial:
                 jobs.insert(0, 1)  # one job is no parallel loop
             sch.annotate(root, PARALLEL, _choice(sch, jobs))
         plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
         reductions = [block for block in plain if any(v.is_reduce for v in block.iter_vars)]
         if reductions and self.unroll and UNROLL not in notes:
             sch.annotate(root, UNROLL, _choice(sch, list(self.unroll)))
-
-
-def _iterations(block: Block) -> int:
-    return math.prod(as_int(v.dom.extent) or 1 for v in block.iter_vars)
 
 
 def _can_vectorize(block: Block) -> bool:
