@@ -135,11 +135,11 @@ def total(A: T.Buffer((256,), "float32"), B: T.Buffer((1,), "float32")):
 """
     )
     sch = Schedule(func, seed=0)
-    factored, plain = AddRFactor(cores=4, max_innermost_factor=32)(sch, sch.get_block("B"))
+    factored, plain = AddRFactor(cores=4, jobs_per_core=8)(sch, sch.get_block("B"))
     assert plain is sch
     check_numbers(func, factored.mod)
     (tile,) = [e.decision for _, e in factored.trace.sampling()]
-    assert tile[0] >= 4 and tile[1] <= 32
+    assert 4 <= tile[0] <= 32
     busy = get("gmm").func((1, 8, 8, 4))  # 64 results are enough for four cores
     many = Schedule(busy)
     assert AddRFactor(cores=4)(many, many.get_block("Z")) == [many]

@@ -35,13 +35,11 @@ class AddRFactor:
 
     Attributes:
         cores: of the machine.
-        jobs_per_core: how many parallel iterations a core is worth giving.
-        max_innermost_factor: of the cut of the reduction.
+        jobs_per_core: how many parallel iterations a core is worth giving, at most.
     """
 
     cores: int = 1
     jobs_per_core: int = 16
-    max_innermost_factor: int = 64
 
     @property
     def name(self) -> str:
@@ -62,8 +60,9 @@ class AddRFactor:
 
     def _apply(self, sch: Schedule, block: BlockRV) -> None:
         loop = next(a.loop for a in axes(sch, block) if not a.spatial and a.extent != 1)
-        tiles = sch.sample_perfect_tile(loop, 2, self.max_innermost_factor)
+        tiles = sch.sample_perfect_tile(loop, 2, -1)
         sch.require(tiles[0] >= self.cores)
+        sch.require(tiles[0] <= self.cores * self.jobs_per_core)
         parts = sch.split(loop, list(tiles))
         sch.rfactor(parts[0], len(sch.get(block).writes[0].region))
         sch.annotate(block, PARTIAL, 1)
