@@ -50,14 +50,15 @@ def axes(sch: Schedule, block: BlockRV) -> list[Axis]:
     return found
 
 
-def tileable(sch: Schedule, block: BlockRV) -> bool:
-    """Whether a block has data reuse and loops that are still as they were written."""
+def tileable(sch: Schedule, block: BlockRV, reuse: bool = True) -> bool:
+    """Whether a block has data reuse, if asked for, and loops that are still as they were
+    written."""
     realize = sch.state.block(block)
     if sch.state.parent(realize) is None or TILED in realize.block.annotations:
         return False
     scope = sch.state.scope(realize)
     token = realize.block.token
-    if needs_multi_level_tiling(scope, token) is not None:
+    if reuse and needs_multi_level_tiling(scope, token) is not None:
         return False
     return untouched(scope.child(token))
 

@@ -14,11 +14,12 @@ from metasched.ir.visit import blocks_of
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.auto_inline import AutoInline
 from metasched.space.modules.compute_location import StageAtTile
-from metasched.space.modules.depth_blocking import FEWEST, DepthBlocking
+from metasched.space.modules.depth_blocking import STREAMS, DepthBlocking
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.workloads import get
@@ -133,4 +134,40 @@ def test_few_rows_are_read_a_few_steps_at_a_time():
     conditions = [
         show_expr(e.values[0]) for e in direct[0].trace.entries if e.kind.name == "require"
     ]
-    assert any(c.endswith(f">= {FEWEST}") for c in conditions)
+    assert any(c.endswith(f">= {STREAMS[0]}") for c in conditions)
+
+
+COLUMNS = """
+@T.prim_func
+def main(X: T.Buffer((64, 96), "float32"), Y: T.Buffer((96,), "float32")):
+    for j, i in T.grid(96, 64):
+        with T.block("Y"):
+            vj, vi = T.axis.remap("SR", [j, i])
+            with T.init():
+                Y[vj] = T.float32(0)
+            Y[vj] = Y[vj] + X[vi, vj]
+"""
+
+
+@pytest.mark.parametrize("columns", [96, 200])
+def test_sums_of_columns_are_read_row_by_row(columns):
+    """Nothing is reused but the sums themselves: a block of them goes over a few rows at a time.
+
+    200 columns have no halves of whole vectors: 25 tiles, if short ones, keep two cores busy."""
+    func = parse(COLUMNS.replace("96", str(columns)))
+    sch = Schedule(func, seed=0)
+    plain, deep = DepthBlocking(BLOCKS)(sch, sch.get_block("Y"))
+    assert plain is sch and not _packs(deep)
+    x = np.random.default_rng(0).integers(-4, 5, (64, columns)).astype("float32")
+    for seed in range(2):
+        drawn = draw(func, deep.trace.simplified(), seed)
+        assert drawn is not None
+        found = np.zeros(columns, "float32")
+        build(drawn, target="native")(x, found)
+        np.testing.assert_array_equal(found, x.sum(axis=0))
+
+
+def test_rows_that_are_summed_up_are_no_columns():
+    text = COLUMNS.replace("X[vi, vj]", "X[vj, vi]").replace("((64, 96)", "((96, 64)")
+    sch = Schedule(parse(text), seed=0)
+    assert DepthBlocking(BLOCKS)(sch, sch.get_block("Y")) == [sch]

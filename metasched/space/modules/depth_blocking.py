@@ -40,9 +40,11 @@ from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile,
 STRUCTURE = "SRSS"
 _PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
 PAGE = 1 << 12
-FEWEST = 4
-"""Steps of a slice, at least, where few rows use the operand: memory is read row by row then, and
-the results come from the nearest cache."""
+STREAMS = (4, 64)
+"""The fewest and the most steps of a slice where few rows use the operand: so many rows of it are
+read beside each other, as streams, and the results come from the nearest cache."""
+STRETCH = 1 << 11
+"""Bytes of such a row, at least, that a core reads in one go."""
 AHEAD_STEPS = (0, 8, 16)
 """How many steps before it is used a row is asked for that is read where it is."""
 
@@ -66,27 +68,29 @@ class DepthBlocking:
         return "depth_blocking"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        if not tileable(sch, block):
+        if not tileable(sch, block, reuse=False):
             return [sch]
         depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
-        ways = []
+        found, reuse = [sch], tileable(sch, block)
         for plan in self.blocks.plans(sch, block):
-            pairs = [(o, True) for o in (*plan.packable, *plan.ahead) if o is not None]
+            pairs = [(o, True) for o in (*plan.packable, *plan.ahead) if o is not None and reuse]
             pairs += [(o, False) for o in plan.direct]
             for o, pack in pairs if plan.step == 1 else ():
-                if depth >= self.shallow or (o.rows <= FEW and not pack):
-                    ways.append(partial(self._apply, block, plan, o, pack))
-        return [sch, *changed(sch, *ways)]
+                if depth >= (self.shallow if pack or o.rows > FEW else 2 * STREAMS[0]):
+                    way = partial(self._apply, block, plan, o, pack)
+                    found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
+        return found
 
     def _apply(
-        self, block: BlockRV, plan: Plan, operand: Operand, pack: bool, sch: Schedule
+        self, block: BlockRV, plan: Plan, operand: Operand, pack: bool, long: bool, sch: Schedule
     ) -> None:
-        """All steps; without `pack` the slices of the operand are read where they are."""
+        """All steps; without `pack` the slices of the operand are read where they are, in `long`
+        stretches where few rows use it."""
         finish = epilogue(sch, block)
         panel = packed_panel(sch, block, operand, plan) if pack else None
         reduced = [a for a in axes(sch, block) if not a.spatial]
-        few = [FEWEST] if not pack and operand.rows <= FEW else []
-        slices, steps = self._slices(sch, reduced, min(self.slices[0], *few, self.slices[1]))
+        few = not pack and operand.rows <= FEW
+        slices, steps = self._slices(sch, reduced, STREAMS if few else self.slices)
         part = sch.rfactor(slices, 0)
         sch.set_scope(part, 0, "local")
         # the slices are the first iterator of both parts, before those that the plan speaks of
@@ -96,7 +100,11 @@ class DepthBlocking:
         )
         tiles.update({a: ((_SLICE,), ()) for a in every if not a.spatial})
         every.append(every.pop(next(n for n, a in enumerate(every) if a.position == plan.vector)))
-        row = product([*tiles[every[-1]][1][1:], operand.item])
+        columns = tiles[every[-1]][1]
+        if few and long:
+            stretches = (every[-1].extent or 1) * operand.item // STRETCH
+            sch.require(columns[0] <= max(stretches, self.blocks.cores))
+        row = product([*columns[1:], operand.item])
         if not pack:  # few sets of a cache hold parts of rows
             row = min(operand.stride * operand.item, PAGE)
         sch.require(as_expr(product([*steps, row])) <= self.blocks.panel_bytes)
@@ -121,16 +129,16 @@ class DepthBlocking:
             sch.annotate(tiled, TILED, STRUCTURE)
 
     def _slices(
-        self, sch: Schedule, reduced: Sequence[Axis], least: int
+        self, sch: Schedule, reduced: Sequence[Axis], limits: tuple[int, int]
     ) -> tuple[LoopRV, Sequence[ExprRV]]:
         """One loop over the slices, outside of the reduction loops, and the steps of a slice."""
-        taken = [sch.sample_perfect_tile(a.loop, 2, self.slices[1]) for a in reduced]
+        taken = [sch.sample_perfect_tile(a.loop, 2, limits[1]) for a in reduced]
         loops = [sch.split(a.loop, list(t)) for a, t in zip(reduced, taken, strict=True)]
         outer, inner = zip(*loops, strict=True)
         counts, steps = zip(*taken, strict=True)
         sch.require(as_expr(product(counts)) >= 2)
-        sch.require(as_expr(product(steps)) >= least)
-        sch.require(as_expr(product(steps)) <= self.slices[1])
+        sch.require(as_expr(product(steps)) >= limits[0])
+        sch.require(as_expr(product(steps)) <= limits[1])
         sch.reorder(*outer, *inner)
         return sch.fuse(*outer), steps
 

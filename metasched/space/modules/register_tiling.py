@@ -36,6 +36,7 @@ from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import (
+    FEW,
     iter_stride,
     lanes_together,
     rows_of,
@@ -300,7 +301,8 @@ class RegisterTiling:
         width: ExprRV | int = plan.widths[0]
         if len(plan.widths) > 1:
             width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
-        columns = sch.sample_perfect_tile(lane.loop, 3, max(plan.widths) * 4)
+        most = 8 if any(o.rows <= FEW for o in plan.direct) else 4
+        columns = sch.sample_perfect_tile(lane.loop, 3, max(plan.widths) * most)
         sch.require(compare(EQ, columns[-1] % width, 0))
         return width, columns
 
