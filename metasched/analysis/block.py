@@ -5,9 +5,10 @@ Every condition returns None when it holds and a Failure that says why when it d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from metasched.analysis.access import exact_accesses, updates_in_place
+from metasched.analysis.affine import linear
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.cover import region_cover as region_cover
@@ -15,7 +16,7 @@ from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope, may_overlap, writes
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import describe, show_region
-from metasched.ir.expr import Var, as_int
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, fact
 from metasched.ir.visit import free_vars, walk_stmts
 
@@ -241,7 +242,8 @@ FOLD = "pragma_fold_lanes"
 
 
 def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
-    """Whether tiling a child can pay: some read misses a spatial iterator, so data is reused."""
+    """Whether tiling a child can pay: data is reused, for some read misses a spatial iterator or
+    moves along it by less than the reduction does (the windows of a pooling)."""
     child = scope.child(token)
     return _has_reuse(child.block) or trivial_binding(child)
 
@@ -268,12 +270,20 @@ def _has_reuse(block: Block) -> Failure | None:
         return no("symbolic-region", "reads in a region without a size")
     else:
         read = [(r.buffer, tuple(x.min for x in r.region)) for r in block.reads]
-    unused = 0
+    reduced = {v.var: (as_int(v.dom.extent) or 2) - 1 for v in block.iter_vars if v.is_reduce}
     for buffer, indices in read:
         if buffer is not block.writes[0].buffer:
             used: set[Var] = set().union(*(free_vars(i) for i in indices))
-            unused += sum(v not in used for v in spatial)
-    return None if unused else no("no-reuse", "uses every element of its inputs once")
+            windows = any(_overlap(linear(i).terms, spatial, reduced) for i in indices)
+            if windows or not used.issuperset(spatial):
+                return None
+    return no("no-reuse", "uses every element of its inputs once")
+
+
+def _overlap(terms: Mapping[Expr, int], spatial: Sequence[Var], reduced: Mapping[Var, int]) -> bool:
+    """Whether windows of an index overlap: vh * 2 + vi for vi below 3."""
+    reach = sum(abs(terms.get(v, 0)) * most for v, most in reduced.items())
+    return any(0 < abs(terms.get(v, 0)) <= reach for v in spatial)
 
 
 def needs_rfactor(scope: Scope, token: BlockToken, max_parallel: int) -> Failure | None:

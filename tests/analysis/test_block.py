@@ -502,6 +502,24 @@ def test_without_reuse_tiling_does_not_pay() -> None:
     refused(failure, "no-reuse", "block C uses every element of its inputs once")
 
 
+@pytest.mark.parametrize(
+    ("stride", "window", "reused"), [(1, 2, True), (2, 3, True), (2, 2, False)]
+)
+def test_windows_that_overlap_are_reused(stride: int, window: int, reused: bool) -> None:
+    @T.prim_func
+    def f(A: T.Buffer((32,), "float32"), C: T.Buffer((8,), "float32")):
+        for i, k in T.grid(8, window):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = T.float32(0)
+                C[vi] = T.max(C[vi], A[vi * stride + vk])
+
+    scope = scope_of(f)
+    failure = needs_multi_level_tiling(scope, scope.realizes[0].token)
+    assert failure is None if reused else failure is not None and failure.slug == "no-reuse"
+
+
 def test_reads_that_cannot_be_tiled() -> None:
     @T.prim_func
     def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8, 8), "float32")):
