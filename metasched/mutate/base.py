@@ -96,23 +96,3 @@ def noted_under(trace: Trace) -> dict[int, str]:
             for rv in handles_in(entry.values):
                 keys[rv] = str(entry.attrs.get("ann_key", ""))
     return {i: keys[rv] for i, e in trace.sampling() for rv in e.outputs if rv in keys}
-
-
-def redrawn(
-    trace: Trace, steps: Sequence[tuple[int, Entry]], rng: Rng, change: Callable[[Entry], Any]
-) -> Trace | None:
-    """The trace with one of the steps decided otherwise by `change`, keeping every constraint."""
-    if not steps:
-        return None
-    refused: set[tuple[int, Any]] = set()
-    for _ in range(ATTEMPTS):
-        position, entry = rng.choice(steps)
-        decision = change(entry)
-        key = (position, tuple(decision) if isinstance(decision, list) else decision)
-        if decision is None or decision == entry.decision or key in refused:
-            continue
-        mutant = trace.with_decision(position, decision)
-        if consistent(mutant):
-            return mutant
-        refused.add(key)
-    return None

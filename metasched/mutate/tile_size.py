@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.mutate.base import TILES, choices, redrawn
+from metasched.mutate.base import ATTEMPTS, TILES, choices, consistent
 from metasched.schedule.domain import divisors, factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.rng import Rng
@@ -36,7 +36,17 @@ class MutateTileSize:
             for i, e in choices(trace, TILES)
             if math.prod(e.decision) > 1 and e.domain["n"] > 1
         ]
-        return redrawn(trace, steps, rng, lambda entry: self._moved(entry, rng))
+        refused: set[tuple[int, Any]] = set()
+        for _ in range(ATTEMPTS if steps else 0):
+            position, entry = rng.choice(steps)
+            tile = self._moved(entry, rng)
+            key = (position, tuple(tile))
+            if tile != entry.decision and key not in refused:
+                mutant = trace.with_decision(position, tile)
+                if consistent(mutant):
+                    return mutant
+                refused.add(key)
+        return None
 
     def _moved(self, entry: Entry, rng: Rng) -> Any:
         tile = list(entry.decision)

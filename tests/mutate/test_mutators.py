@@ -162,11 +162,9 @@ def test_a_target_without_mutators_is_named():
 
 
 def test_a_refused_change_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from metasched.mutate import base
+    from metasched.mutate import tile_size
 
-    one = next(t for t in spaces("gmm") if base.choices(t, ("perfect_tile",)))
     asked: list[Trace] = []
-    monkeypatch.setattr(base, "consistent", lambda trace: asked.append(trace))
-    steps = base.choices(one, ("perfect_tile",))[:1]
-    assert base.redrawn(one, steps, Rng(0), lambda e: [3, 5]) is None
-    assert len(asked) == 1
+    monkeypatch.setattr(tile_size, "consistent", lambda trace: asked.append(trace))
+    assert MutateTileSize()(parent("gmm"), Rng(0), TARGET) is None
+    assert len(asked) > 1 and len({trace.decisions() for trace in asked}) == len(asked)
