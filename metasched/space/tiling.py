@@ -18,7 +18,7 @@ from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 
-Factors = Sequence["ExprRV | Expr | int"]
+Factors = Sequence["ExprRV | Expr | int | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def tile(
 
     Args:
         parts: for each axis the levels (positions in `structure`) of its parts and their factors;
-            a single level means the loop stays whole.
+            a single level means the loop stays whole, a factor None whatever is left.
 
     Returns the loops of each level, in the order of `parts`.
     """

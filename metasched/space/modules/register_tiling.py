@@ -43,7 +43,7 @@ from metasched.space.strides import (
     vector_iter,
     worth_moving,
 )
-from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
+from metasched.space.tiling import Axis, Factors, axes, changed, epilogue, product, tile, tileable
 
 STRUCTURE = "SSRRS"
 SMALL_PANEL = 1 << 12
@@ -177,10 +177,14 @@ class RegisterTiling:
         every = axes(sch, block)
         width, tiles = self._sample(sch, every, plan, pack, strict)
         rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
+        parts: list[tuple[Axis, Sequence[int], Factors]] = [(a, *tiles[a]) for a in every]
         if any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
-            sizes = {a.position: product(tiles[a][1]) for a in rows}
-            sch.overcompute(block, [sizes.get(n, 1) for n in iters])
-        parts = [(a, *tiles[a]) for a in every]
+            # as many blocks as the rows need, which may be fewer than the sampled size holds
+            kept = {a: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
+            multiples = {a.position: product(factors) for a, factors in kept.items()}
+            sch.overcompute(block, [multiples.get(n, 1) for n in iters])
+            needed = {a: [*factors[:-1], None, factors[-1]] for a, factors in kept.items()}
+            parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
         vector = next(p for p in parts if p[0].position == plan.vector)
         parts.remove(vector)
         levels = tile(sch, STRUCTURE, [*parts, vector])
@@ -449,9 +453,7 @@ def packed_panel(sch: Schedule, block: BlockRV, operand: Operand, plan: Plan) ->
     region = node.reads[index].region
     lane = next(n for n, r in enumerate(region) if r.min is node.iter_vars[plan.vector].var)
     if plan.step > 1:
-        copied = sch.get(panel)
         sch.overcompute(panel, [plan.step if n == lane else 1 for n in range(len(region))])
-        assert len(copied.iter_vars) == len(region)
     strip = max(plan.widths)
     inputs = [Var(f"i{n}") for n in range(len(region))]
     at = inputs[lane]
