@@ -16,7 +16,7 @@ from metasched.ir.dtype import DType
 from metasched.ir.expr import BinaryOp, Cast, Expr, FloatImm, IntImm, Not, Var
 from metasched.ir.visit import substitute
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
-from metasched.schedule.instruction import PRIMITIVES, Entry
+from metasched.schedule.instruction import PRIMITIVES, Entry, handles_in
 from metasched.schedule.state import expr_rvs
 from metasched.script.printer import script
 
@@ -102,7 +102,7 @@ def _encode(value: Any, names: Names) -> Any:
     if isinstance(value, (BlockRV, LoopRV, ExprRV)):
         return f"${names[value]}"
     if isinstance(value, IndexMap):
-        return {"index_map": _encode_map(value)}
+        return {"index_map": _encode_map(value, names)}
     if isinstance(value, Expr):
         return {"expr": _encode_expr(value, {rv: f"${names[rv]}" for rv in expr_rvs(value)})}
     if isinstance(value, DType):
@@ -138,7 +138,7 @@ def _decode(value: Any, handles: dict[str, RV], where: str) -> Any:
         if key == "expr":
             return _decode_expr(inner, lambda name: _handle(name, handles, where), where)
         if key == "index_map":
-            return _decode_map(inner, where)
+            return _decode_map(inner, handles, where)
     if isinstance(value, dict):
         raise TraceError(f"{where} has an argument that cannot be read: {value!r}")
     return value
@@ -190,19 +190,21 @@ def _decode_expr(data: Any, leaf: Any, where: str) -> Expr:
     raise TraceError(f"{where} has an expression that cannot be read: {data!r}")
 
 
-def _encode_map(index_map: IndexMap) -> dict[str, Any]:
-    leaves = {v: f"${i}" for i, v in enumerate(index_map.inputs)}
+def _encode_map(index_map: IndexMap, names: Names) -> dict[str, Any]:
+    leaves: dict[Any, str] = {rv: f"${names[rv]}" for rv in handles_in(index_map)}
+    leaves |= {v: f"${i}" for i, v in enumerate(index_map.inputs)}
     return {
         "inputs": [v.name for v in index_map.inputs],
         "outputs": [_encode_expr(e, leaves) for e in index_map.outputs],
     }
 
 
-def _decode_map(data: Any, where: str) -> IndexMap:
+def _decode_map(data: Any, handles: dict[str, RV], where: str) -> IndexMap:
     try:
         inputs = _index_vars(*map(str, data["inputs"]))
         outputs = data["outputs"]
-        read = lambda text: inputs[int(text[1:])]  # noqa: E731
+        found: dict[str, Any] = {str(i): v for i, v in enumerate(inputs)} | handles
+        read = lambda text: _handle(text, found, where)  # noqa: E731
         return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in outputs))
     except (KeyError, TypeError, ValueError, IndexError):
         raise TraceError(f"{where} has an index map that cannot be read: {data!r}") from None
@@ -245,7 +247,7 @@ def _python(value: Any, names: Names) -> str:
     if isinstance(value, IndexMap):
         inputs = [Var(v.name) for v in value.inputs]
         outputs = value.apply(inputs)
-        shown = ", ".join(script(e) for e in outputs)
+        shown = ", ".join(_python(e, names) for e in outputs)
         comma = "," if len(outputs) == 1 else ""
         return f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
     if isinstance(value, Expr):

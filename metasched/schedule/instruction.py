@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
+from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.expr import Expr, Var
 from metasched.ir.intern import quick
@@ -168,11 +169,13 @@ class Entry:
 
 
 def handles_in(value: Any) -> Iterator[RV]:
-    """The handles inside an argument: in lists, dictionaries and expressions too."""
+    """The handles inside an argument: in lists, dictionaries, expressions and index maps too."""
     if isinstance(value, (BlockRV, LoopRV, ExprRV)):
         yield value
     elif isinstance(value, Expr):
         yield from expr_rvs(value)
+    elif isinstance(value, IndexMap):
+        yield from handles_in(value.outputs)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from handles_in(item)
@@ -188,6 +191,8 @@ def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
     if isinstance(value, Expr):
         from_to: dict[Var, Expr] = {rv: fn(rv) for rv in expr_rvs(value)}
         return substitute(value, from_to) if from_to else value
+    if isinstance(value, IndexMap) and {*handles_in(value)}:
+        return IndexMap(value.inputs, map_handles(value.outputs, fn))
     if isinstance(value, (list, tuple)):
         return type(value)(map_handles(v, fn) for v in value)
     if isinstance(value, dict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from oracle import check_refused, check_transform
 from schedule.expected import becomes
@@ -11,6 +13,7 @@ from metasched.arith.indexmap import IndexMap
 from metasched.ir.interp import run
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
 from metasched.script import tir as T
 
 
@@ -263,3 +266,24 @@ def test_refusals():
     sch.vectorize(sch.get_loops("C")[1])
     sch.transform_layout("C", "B", swap)
     check_transform(elementwise, sch)
+
+
+def test_a_map_over_a_sampled_value_follows_the_decision():
+    sch = Schedule(elementwise, seed=0)
+    block = sch.get_block("B")
+    (i, _) = sch.get_loops(block)
+    _, strip = sch.sample_perfect_tile(i, n=2)
+    sch.transform_layout(block, ("write", 0), lambda x, y: (x // strip, y, x % strip))
+    trace = sch.trace
+    source: dict[str, Any] = {}
+    exec(trace.as_python(), source)
+    written = Schedule(elementwise)
+    source["apply_trace"](written)
+    stored = Trace.from_json(trace.to_json())
+    assert written.trace.to_json() == stored.to_json() == trace.to_json()
+    ((position, _),) = stored.sampling()
+    for width in (2, 4):
+        again = Schedule(elementwise)
+        stored.with_decision(position, [8 // width, width]).apply(again)
+        shape = again.get(again.get_block("B")).writes[0].buffer.shape
+        assert [n.value for n in shape] == [8 // width, 12, width]

@@ -128,7 +128,7 @@ def _laid_out(
     """The copy, and the block's indices into the buffer and into the copy."""
     block = realize.block
     mapping = as_index_map(state, index_map, len(block.iter_vars), realize)
-    state.canonical = {"index_map": mapping}
+    state.canonical = {"index_map": IndexMap.of(index_map, len(block.iter_vars))}
     for name, regions in (("read_buffer_index", block.reads), ("write_buffer_index", block.writes)):
         for position, region in enumerate(regions):
             if region.buffer is buffer:

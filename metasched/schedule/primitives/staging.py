@@ -31,6 +31,7 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars, substitute, walk, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import refuse_on, refuse_opaque, require_from_zero
+from metasched.schedule.instruction import handles_in
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
@@ -75,6 +76,8 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
         mapping = IndexMap.of(source, ndim)
     except MetaschedError as error:
         raise state.error("bad-index-map", str(error), node) from None
+    if {*handles_in(mapping)}:
+        mapping = IndexMap(mapping.inputs, tuple(map(state.expr, mapping.outputs)))
     foreign = foreign_vars(mapping)
     if foreign or not all(e.dtype.is_int for e in mapping.outputs):
         what = f"mentions {foreign[0].name}" if foreign else "gives something else than integers"

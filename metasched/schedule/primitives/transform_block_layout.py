@@ -51,7 +51,7 @@ def transform_block_layout(
     realize = require_root_free(state, block)
     old = realize.block
     mapping = as_index_map(state, index_map, len(old.iter_vars), realize)
-    state.canonical = {"index_map": mapping}
+    state.canonical = {"index_map": IndexMap.of(index_map, len(old.iter_vars))}
     loops = _plain_loops(state, realize)
     kinds = [_kind_of(state, realize, output, mapping) for output in mapping.outputs]
     shape = [v.dom.extent for v in old.iter_vars]

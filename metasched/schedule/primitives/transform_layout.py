@@ -56,7 +56,7 @@ def transform_layout(
     realize = state.block(block)
     side, position, old = choose_buffer(state, realize, buffer)
     mapping = as_index_map(state, index_map, old.ndim, realize)
-    state.canonical = {"buffer": (side, position), "index_map": mapping}
+    state.canonical = {"buffer": (side, position), "index_map": IndexMap.of(index_map, old.ndim)}
     name, func = state.func_of(realize)
     site = _site(state, realize, func, old)
     _require_plain(state, realize, site, old)
