@@ -202,10 +202,9 @@ def _encode_map(index_map: IndexMap, names: Names) -> dict[str, Any]:
 def _decode_map(data: Any, handles: dict[str, RV], where: str) -> IndexMap:
     try:
         inputs = _index_vars(*map(str, data["inputs"]))
-        outputs = data["outputs"]
         found: dict[str, Any] = {str(i): v for i, v in enumerate(inputs)} | handles
         read = lambda text: _handle(text, found, where)  # noqa: E731
-        return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in outputs))
+        return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in data["outputs"]))
     except (KeyError, TypeError, ValueError, IndexError):
         raise TraceError(f"{where} has an index map that cannot be read: {data!r}") from None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from space.candidates import TARGET, draw
@@ -9,6 +11,7 @@ from space.candidates import TARGET, draw
 from metasched.ir.interp import run
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
 from metasched.script import parse
 from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
@@ -61,6 +64,36 @@ def test_prime_sizes_get_register_blocks():
     block = after.get(after.get_block("Z"))
     assert block.iter_vars[2].dom.extent.value == 144
     assert f"T.axis.spatial({block.iter_vars[1].dom.extent.value}, " in after.script()
+
+
+def decided(func, *decisions):
+    """The packed program of these decisions."""
+    sch = Schedule(func, seed=0)
+    made = RegisterTiling(512, 32, 2)(sch, sch.get_block("Z"))
+    (text,) = [t for t in (m.trace.to_json() for m in made) if "transform_layout" in t]
+    data = json.loads(text)
+    for step, decision in zip([s for s in data["steps"] if "domain" in s], decisions, strict=True):
+        step["decision"] = decision
+    again = Schedule(func)
+    Trace.from_json(json.dumps(data)).apply(again)
+    return again
+
+
+def test_a_block_passes_over_its_strip_of_the_panel_in_order():
+    """Four vectors from four places instead, and the kernel of 1024 rows took 4 % longer."""
+    func = get("gmm").func((1, 512, 512, 64))
+    for columns in (64, 32):
+        sch = decided(func, 0, [8, 64 // columns, columns], [1, 128, 4], [16, 4])
+        (panel,) = [b for b in sch.get(sch.get_block("root")).alloc_buffers if "reindex" in b.name]
+        assert [n.value for n in panel.shape] == [1, 512 // columns, 64, columns]
+
+
+def test_no_block_of_rows_is_computed_that_no_row_needs():
+    """1,024 rows are 171 blocks of 6, and the size 1,032, meant for blocks of 12, has 172."""
+    sch = decided(get("gmm").func((1, 1024, 1024, 64)), 0, [8, 2, 64], [1, 172, 6], [16, 4])
+    assert "T.grid(171, 2)" in sch.mod.script()
+    sch = decided(get("gmm").func((1, 1024, 1024, 64)), 0, [8, 2, 64], [4, 43, 6], [16, 4])
+    assert "T.grid(43, 2)" in sch.mod.script()
 
 
 def test_good_sizes_may_stay_as_they_are():

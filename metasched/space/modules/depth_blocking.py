@@ -32,6 +32,7 @@ from metasched.space.modules.register_tiling import (
     Plan,
     RegisterTiling,
     packed_panel,
+    strips,
     vectors,
 )
 from metasched.space.strides import FEW
@@ -87,7 +88,7 @@ class DepthBlocking:
         """All steps; without `pack` the slices of the operand are read where they are, in `long`
         stretches where few rows use it."""
         finish = epilogue(sch, block)
-        panel = packed_panel(sch, block, operand, plan) if pack else None
+        panel, lanes = packed_panel(sch, block, operand, plan) if pack else (None, 0)
         reduced = [a for a in axes(sch, block) if not a.spatial]
         few = not pack and operand.rows <= FEW
         slices, steps = self._slices(sch, reduced, STREAMS if few else self.slices)
@@ -105,7 +106,9 @@ class DepthBlocking:
             stretches = (every[-1].extent or 1) * operand.item // STRETCH
             sch.require(columns[0] <= max(stretches, self.blocks.cores))
         row = product([*columns[1:], operand.item])
-        if not pack:  # few sets of a cache hold parts of rows
+        if panel is not None:
+            strips(sch, panel, lanes, columns[-1])
+        else:  # few sets of a cache hold parts of rows
             row = min(operand.stride * operand.item, PAGE)
         sch.require(as_expr(product([*steps, row])) <= self.blocks.panel_bytes)
         levels = tile(sch, STRUCTURE, [(a, *tiles[a]) for a in every])

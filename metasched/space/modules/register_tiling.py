@@ -14,8 +14,8 @@ outer tiles that divide evenly over the cores, so sampling wastes no trial on th
 
 Sizes that divide badly get the same full blocks: rows may run on to a size a little above theirs
 (`sample_padded_tile`, `overcompute`), columns run on to whole vectors in a padded panel, and only
-the block that stores the results has conditions. Panels are strips of one vector's lanes, so that
-the micro kernel reads memory in order, which no distance between columns can spoil.
+the block that stores the results has conditions. Panels are strips as wide as the block, so
+that the micro kernel reads memory in order, which no distance between columns can spoil.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class RegisterTiling:
         cores: how many the outer tiles are spread over.
         panel_bytes: the largest packed panel.
         body: vector operations of the unrolled body at most.
-        pack: offer the variants that pack an operand.
         chains: independent accumulations wanted at least, to hide the latency of one.
     """
 
@@ -78,7 +77,6 @@ class RegisterTiling:
     cores: int = 1
     panel_bytes: int = 1 << 20
     body: int = 256
-    pack: bool = True
     chains: int = 8
 
     @property
@@ -106,26 +104,21 @@ class RegisterTiling:
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
         position = node.iter_vars.index(vector)
-        packable: list[Operand | None] = [None]
-        ahead: tuple[Operand, ...] = ()
-        direct: tuple[Operand, ...] = ()
         found = []
-        if self.pack:
-            operands = lane_operands(node, vector.var)
-            free = sch.state.func_of(sch.state.block(block))[1].constants
-            ahead = tuple(o for o in operands if node.reads[o.place[0]].buffer in free)
-            now = [o for o in operands if o not in ahead]
-            if any(not o.contiguous for o in now):
-                packable = []
-            direct = tuple(o for o in now if o.stride and o.rows <= 2 * PACKING)
-            now = [o for o in now if worth_moving(node, o.rows, o.contiguous, lanes)]
-            packable += [o for o in now if not o.contiguous or o.bytes > SMALL_PANEL]
-            alone = len(operands) == 1 == len(now) + len(ahead)
-            if extent % lanes and alone and extent > lanes // 2 > 0:
-                steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
-                if steps or not widths:
-                    step = (steps or [1])[0] * lanes
-                    found.append(Plan(position, (lanes,), tuple(operands), step, ahead))
+        operands = lane_operands(node, vector.var)
+        free = sch.state.func_of(sch.state.block(block))[1].constants
+        ahead = tuple(o for o in operands if node.reads[o.place[0]].buffer in free)
+        now = [o for o in operands if o not in ahead]
+        packable: list[Operand | None] = [None] if all(o.contiguous for o in now) else []
+        direct = tuple(o for o in now if o.stride and o.rows <= 2 * PACKING)
+        now = [o for o in now if worth_moving(node, o.rows, o.contiguous, lanes)]
+        packable += [o for o in now if not o.contiguous or o.bytes > SMALL_PANEL]
+        alone = len(operands) == 1 == len(now) + len(ahead)
+        if extent % lanes and alone and extent > lanes // 2 > 0:
+            steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
+            if steps or not widths:
+                step = (steps or [1])[0] * lanes
+                found.append(Plan(position, (lanes,), tuple(operands), step, ahead))
         if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths and widths[0] > 1:
@@ -137,10 +130,8 @@ class RegisterTiling:
         sizes, chances = self._row_sizes(axis.extent or 1)
         most = max(1, self.registers - 2)
         if not padded or sizes == [axis.extent]:
-            tile_of_extent: list[ExprRV] = sch.sample_perfect_tile(axis.loop, levels, most)
-            return tile_of_extent
-        taken: list[ExprRV] = sch.sample_padded_tile(axis.loop, levels, most, sizes, chances)
-        return taken
+            return list(sch.sample_perfect_tile(axis.loop, levels, most))
+        return list(sch.sample_padded_tile(axis.loop, levels, most, sizes, chances))
 
     def _row_sizes(self, extent: int) -> tuple[list[int], list[float]]:
         """The extent itself unless it has no divisor that makes a register block, and the sizes
@@ -170,7 +161,7 @@ class RegisterTiling:
             finish = sch.cache_write(block, 0, "local")
         else:
             sch.set_scope(block, 0, "local")
-        panel = None if pack is None else packed_panel(sch, block, pack, plan)
+        panel, lanes = (None, 0) if pack is None else packed_panel(sch, block, pack, plan)
         iters = range(len(sch.get(block).iter_vars))
         if plan.step > 1:
             sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
@@ -180,14 +171,14 @@ class RegisterTiling:
         parts: list[tuple[Axis, Sequence[int], Factors]] = [(a, *tiles[a]) for a in every]
         if any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
             # as many blocks as the rows need, which may be fewer than the sampled size holds
-            kept = {a: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
-            multiples = {a.position: product(factors) for a, factors in kept.items()}
-            sch.overcompute(block, [multiples.get(n, 1) for n in iters])
-            needed = {a: [*factors[:-1], None, factors[-1]] for a, factors in kept.items()}
+            kept = {a.position: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
+            sch.overcompute(block, [product(kept.get(n, [])) for n in iters])
+            needed = {a: [*kept[a.position][:-1], None, tiles[a][1][-1]] for a in rows}
             parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
-        vector = next(p for p in parts if p[0].position == plan.vector)
-        parts.remove(vector)
-        levels = tile(sch, STRUCTURE, [*parts, vector])
+        parts.sort(key=lambda part: part[0].position == plan.vector)
+        if panel is not None:
+            strips(sch, panel, lanes, tiles[parts[-1][0]][1][-1])
+        levels = tile(sch, STRUCTURE, parts)
         outer = sch.fuse(*levels[_PARALLEL])
         place = levels[_MIDDLE][-1]
         sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
@@ -249,9 +240,7 @@ class RegisterTiling:
         """The width of a vector and, for each axis, its levels and factors."""
         levels = (_PARALLEL, _MIDDLE, _REGISTER)
         width, tiles, results = self.results(sch, every, plan, pack, levels, strict)
-        body = self._reduction(sch, every, tiles)
-        if body is not None:
-            sch.require(as_expr(body) * results <= self.body)
+        sch.require(self._reduction(sch, every, tiles) * results <= self.body)
         if strict and pack is not None:
             columns = next(tiles[a][1] for a in every if a.position == plan.vector)
             self._bound_panel(sch, every, columns, max(plan.widths), pack.item)
@@ -275,7 +264,7 @@ class RegisterTiling:
         again = self.repacked(spatial, vector, pack) if pack is not None else math.inf
         width, columns = self.columns(sch, vector, plan)
         if pack is not None:
-            sch.require(compare(EQ, columns[1] * columns[2] % max(plan.widths), 0))
+            sch.require(compare(EQ, columns[2] % max(plan.widths), 0))
         held: list[Expr] = [columns[2] // width]
         outside: list[ExprRV] = []
         for axis in spatial:
@@ -326,7 +315,7 @@ class RegisterTiling:
         fits = [c for c in counts if c + min(c, 4) + 1 <= self.registers]
         return min(self.chains, max(fits, default=1))
 
-    def _reduction(self, sch: Schedule, every: Sequence[Axis], tiles: Tiles) -> Expr | int | None:
+    def _reduction(self, sch: Schedule, every: Sequence[Axis], tiles: Tiles) -> Expr:
         """Levels of the reduction loops: the last one is cut for unrolling, with it the one before
         when it is short (a row of a small kernel); the others stay. The unrolled steps."""
         long: list[Axis] = []
@@ -341,7 +330,7 @@ class RegisterTiling:
             taken = sch.sample_perfect_tile(axis.loop, 2, 8)
             tiles[axis] = ((_REDUCE, _UNROLLED), taken)
             steps.append(taken[-1])
-        return product(steps) if steps else None
+        return as_expr(product(steps))
 
     def balance(self, sch: Schedule, spatial: Sequence[Axis], tiles: Tiles) -> None:
         """Outer tiles that keep every core busy for at least eight ninths of the time."""
@@ -443,10 +432,9 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
     return found
 
 
-def packed_panel(sch: Schedule, block: BlockRV, operand: Operand, plan: Plan) -> BlockRV:
-    """A copy of an operand by the block's iterators in strips of a vector's lanes, which pass
-    through memory one after the other."""
-    which: tuple[str | int, ...] = ("read", *operand.place)
+def packed_panel(sch: Schedule, block: BlockRV, o: Operand, plan: Plan) -> tuple[BlockRV, int]:
+    """A copy of an operand by the block's iterators, and which of its dimensions the lanes are."""
+    which: tuple[str | int, ...] = ("read", *o.place)
     panel = sch.reindex(block, which)
     node = sch.get(block)
     index = [r.buffer for r in node.reads].index(sch.get(panel).writes[0].buffer)
@@ -454,12 +442,15 @@ def packed_panel(sch: Schedule, block: BlockRV, operand: Operand, plan: Plan) ->
     lane = next(n for n, r in enumerate(region) if r.min is node.iter_vars[plan.vector].var)
     if plan.step > 1:
         sch.overcompute(panel, [plan.step if n == lane else 1 for n in range(len(region))])
-    strip = max(plan.widths)
-    inputs = [Var(f"i{n}") for n in range(len(region))]
+    return panel, lane
+
+
+def strips(sch: Schedule, panel: BlockRV, lane: int, width: ExprRV) -> None:
+    """Store a panel in strips of `width` columns, of which each passes through memory in order."""
+    inputs = tuple(Var(f"i{n}") for n in range(len(sch.get(panel).writes[0].region)))
     at = inputs[lane]
-    order = (*inputs[:lane], at // strip, *inputs[lane + 1 :], at % strip)
-    sch.transform_layout(block, ("read", index), IndexMap(tuple(inputs), order))
-    return panel
+    order = (*inputs[:lane], at // width, *inputs[lane + 1 :], at % width)
+    sch.transform_layout(panel, ("write", 0), IndexMap(inputs, order))
 
 
 def _together(sch: Schedule, block: BlockRV, position: int, most: int) -> int:
