@@ -52,8 +52,9 @@ class Form(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 15)
-def linear(expr: Expr) -> Form:
-    """`expr` as a linear form; widening casts are transparent, indices do not overflow."""
+def linear(expr: Expr, casts: bool = True) -> Form:
+    """`expr` as a linear form, its last atoms first. Iterative, so that sums of thousands of terms
+    are legal; indices do not overflow, so widening casts are transparent if `casts`."""
     terms: dict[Expr, int] = {}
     const = 0
     stack: list[tuple[Expr, int]] = [(expr, 1)]
@@ -71,7 +72,7 @@ def linear(expr: Expr) -> Form:
                 if scale.value:
                     stack.append((other, factor * scale.value))
                 continue
-        elif isinstance(node, Cast) and _widens(node):
+        elif casts and isinstance(node, Cast) and _widens(node):
             stack.append((node.value, factor))
             continue
         total = terms.get(node, 0) + factor
