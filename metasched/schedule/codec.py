@@ -234,7 +234,7 @@ def as_python(entries: Sequence[Entry], names: Names) -> str:
         if len(entry.outputs) == 1 and entry.kind.many:
             out += ","
         lines.append(f"    {out} = {call}" if out else f"    {call}")
-    if any(" T." in line or "(T." in line for line in lines):  # an expression in script words
+    if any(f"{before}T." in line for line in lines for before in " (="):
         lines.insert(0, "    from metasched.script import tir as T")
     body = "\n".join(lines) if lines else "    pass"
     return f"def apply_trace(sch):\n{body}\n"
@@ -249,6 +249,8 @@ def _python(value: Any, names: Names) -> str:
         shown = ", ".join(_python(e, names) for e in outputs)
         comma = "," if len(outputs) == 1 else ""
         return f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
+    if isinstance(value, (nodes.EQ, nodes.NE, nodes.And, nodes.Or, Not)):  # Python's build no IR
+        return f"T.{type(value).__name__}({', '.join(_python(c, names) for c in value.children)})"
     if isinstance(value, Expr):
         return script(substitute(value, {rv: Var(names[rv]) for rv in expr_rvs(value)}))
     if isinstance(value, str):

@@ -16,6 +16,7 @@ from metasched.analysis import cover
 from metasched.errors import ScheduleError, TraceError
 from metasched.ir.buffer import Buffer
 from metasched.ir.equal import structural_equal
+from metasched.ir.expr import EQ, Not, compare, logical_and
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script import tir as T
@@ -347,3 +348,15 @@ def test_python_text() -> None:
         '    sch.annotate(block_or_loop=b0, ann_key="a", ann_val="b\'\\"\\n", replace=False)\n'
     )
     assert Trace().as_python() == "def apply_trace(sch):\n    pass\n" == str(Trace())
+
+
+def test_conditions_are_python_that_builds_them() -> None:
+    """Python's own `==`, `and` and `not` would decide on handles, at once."""
+    sch, _, ((i, j, k),) = start(matmul, "C")
+    v, w = sch.sample_perfect_tile(k, 2, 4, decision=[3, 4])
+    even = compare(EQ, w % 2, 0)
+    for condition in (even, logical_and(even, v < 5), Not(compare(EQ, v, w))):
+        sch.require(condition)
+    check_trace(matmul, sch)
+    text = sch.trace.as_python()
+    assert "condition=T.And(T.EQ(v5 % 2, 0), v4 < 5)" in text and "T.Not(T.EQ(v4, v5))" in text
