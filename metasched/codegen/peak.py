@@ -30,6 +30,14 @@ def measured_peak(target: Target, dtype: str = "float32", threads: int | None = 
     The best of several short runs; takes about 0.2 s, once for each argument in a process. Raises
     BuildError for a type without multiply-add.
     """
+    run = multiply_adds(target, dtype, threads)
+    return 1.0 / min(run() for _ in range(_RUNS))
+
+
+def multiply_adds(
+    target: Target, dtype: str = "float32", threads: int | None = None
+) -> Callable[[], float]:
+    """A short run of the loops behind `measured_peak`: its seconds for a billion operations."""
     kind = DType(dtype)
     if kind not in ("float32", "float64"):
         raise BuildError(f"no multiply-add peak is defined for {dtype}")
@@ -39,8 +47,13 @@ def measured_peak(target: Target, dtype: str = "float32", threads: int | None = 
     run = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(library["peak"])
     count = threads or target.num_cores
     run(_STEPS // 8)
-    best = min(_together(run, count) for _ in range(_RUNS))
-    return 2.0 * _SUMS * lanes * _STEPS * count / best / 1e9
+    billions = 2e-9 * _SUMS * lanes * _STEPS * count
+
+    def seconds() -> float:
+        assert library  # whose code must not go before this does
+        return _together(run, count) / billions
+
+    return seconds
 
 
 def _together(run: Callable[[int], float], count: int) -> float:

@@ -16,7 +16,7 @@ from metasched.commands.names import HELP
 from metasched.commands.source import CONSTANT, add_target, shape_of
 from metasched.errors import MetaschedError
 from metasched.report.compare import KNOWN, comparison_text, peers_of, row, side_by_side, usable
-from metasched.report.peers import OURS
+from metasched.report.peers import OURS, PEAK
 from metasched.report.progress import progress
 from metasched.report.tvm_record import Times, load_record
 from metasched.search.observe import EventLog, PeerTimed
@@ -107,7 +107,8 @@ def _one(
     if result.ended == "interrupted":
         return None
     trace = None if result.best is None else result.best.path
-    sides = side_by_side(op, shape, peers, trace, tvm)
+    sides = side_by_side(op, shape, [*peers, PEAK], trace, tvm)
+    peak = 1.0 / (sides.pop(PEAK).seconds or 1.0 / peak)
     useful = work.flops(shape)
     log = EventLog(folder / EVENTS)
     for peer, side in sides.items():

@@ -59,7 +59,7 @@ def side_by_side(
     Args:
         op: a workload of the suite.
         shape: its shape.
-        peers: names of KNOWN.
+        peers: names of KNOWN, or PEAK.
         trace: the trace file of our kernel; None leaves us out, and there are no ratios.
         tvm: recorded times of TVM.
 
@@ -85,7 +85,8 @@ def row(
 ) -> dict[str, Any]:
     """One line of `metasched bench --json`.
 
-    `ratio` is the peer's time over ours, `peak_fraction` its rate over the measured FMA peak.
+    `ratio` is the peer's time over ours, `peak_fraction` its rate over the FMA peak, which was
+    measured in turns with them.
     """  # fmt: skip
     seconds = side.seconds
     rate = None if seconds is None else flops / seconds / 1e9
@@ -129,5 +130,6 @@ def comparison_text(rows: Sequence[dict[str, Any]]) -> str:
         told = ", ".join(f"{peer} {mean:.2f}" for peer, mean in means.items())
         lines.append(f"geometric mean of their times over ours: {told}")
     if rows:
-        lines.append(f"measured FMA peak: {rows[0]['peak_gflops']:.0f} GFLOP/s")
+        peaks = sorted(each["peak_gflops"] for each in rows)
+        lines.append(f"FMA peak, in turns with them: {peaks[0]:.0f} to {peaks[-1]:.0f} GFLOP/s")
     return "\n".join(lines + notes)

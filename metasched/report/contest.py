@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metasched.errors import MeasureError
-from metasched.report.peers import OURS, PEERS
+from metasched.report.peers import OURS, PEAK, PEERS
 
 _TUNING = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_", "GOMP_", "KMP_", "NUMEXPR_")
 _ROUNDS, _BURST = 7, 0.1
@@ -110,7 +110,7 @@ def contest(
     Args:
         op: a workload of the suite.
         shape: its shape.
-        names: peers (`peers.PEERS`), and `peers.OURS` for the kernel of `trace`.
+        names: peers (`peers.PEERS`), `peers.OURS` for the kernel of `trace`, and `peers.PEAK`.
         trace: a trace file tuned for this operator and shape.
         rounds: bursts of each.
         timeout: seconds for getting ready, and for a burst.
@@ -119,7 +119,7 @@ def contest(
     note. Raises MeasureError for a name that does not exist.
     """
     for name in names:
-        if name not in (*PEERS, OURS):
+        if name not in (*PEERS, OURS, PEAK):
             raise MeasureError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
     children: dict[str, _Child] = {}
     bursts: dict[str, list[float]] = {name: [] for name in names}

@@ -19,16 +19,20 @@ from typing import Any
 import numpy as np
 
 from metasched import workloads
+from metasched.codegen.peak import multiply_adds
 from metasched.database.record import TraceFile
 from metasched.ir.equal import structural_hash
 from metasched.measure.priority import FIRST, prioritise
 from metasched.report.torch_ops import torch_call
 from metasched.runtime.build import build
 from metasched.runtime.packing import aligned_empty
+from metasched.target import Target
 from metasched.tune import replay
 
 OURS = "metasched"
 PEERS = ("numpy", "torch", "torch-compiled")
+PEAK = "peak"
+"""The contestant that does nothing but multiply and add: a call is a billion operations."""
 Burst = Callable[[float], float]
 _SAMPLE = 0.002  # seconds: a sample makes as many calls as fill it
 _LEAST, _LONG = 5, 0.2  # samples of a burst at least, of calls that take less than so many seconds
@@ -50,28 +54,40 @@ def called(call: Callable[[], Any]) -> Burst:
     def burst(budget: float) -> float:
         nonlocal once
         inner = max(1, int(_SAMPLE / once))
-        samples: list[float] = []
-        end = time.perf_counter() + budget
-        while len(samples) < (_LEAST if once < _LONG else 1) or time.perf_counter() < end:
+
+        def sample() -> float:
             start = time.perf_counter()
             for _ in range(inner):
                 call()
-            samples.append((time.perf_counter() - start) / inner)
-        once = statistics.median(samples)
+            return (time.perf_counter() - start) / inner
+
+        once = statistics.median(_until(budget, sample, _LEAST if once < _LONG else 1))
         return once
 
     return burst
+
+
+def _until(budget: float, sample: Callable[[], float], least: int = _LEAST) -> list[float]:
+    """Samples for so many seconds, and at least so many."""
+    samples: list[float] = []
+    end = time.perf_counter() + budget
+    while len(samples) < least or time.perf_counter() < end:
+        samples.append(sample())
+    return samples
 
 
 def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = None) -> Burst | None:
     """Bursts of one contestant; None for an operator that it lacks.
 
     Args:
-        name: one of PEERS, or OURS for the kernel of a tuned trace.
+        name: one of PEERS, OURS for the kernel of a tuned trace, or PEAK.
         op: a workload of the suite.
         shape: its shape.
         trace: the trace file of our kernel.
     """
+    if name == PEAK:
+        run = multiply_adds(Target.of("native"))
+        return lambda budget: statistics.median(_until(budget, run))
     if name == OURS:
         return _ours(op, shape, str(trace))
     if name == "numpy":

@@ -11,12 +11,14 @@ from report.programs import SMALL
 
 import metasched as ms
 from metasched import workloads
+from metasched.codegen.peak import measured_peak
 from metasched.errors import MeasureError
 from metasched.report import compare, contest, peers
 from metasched.report.bandwidth import measured_bandwidth
 from metasched.report.contest import Outcome
 from metasched.report.torch_ops import OPS, torch_call, torch_op
 from metasched.report.tvm_record import load_record
+from metasched.target import Target
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="PyTorch is an optional peer"
@@ -101,6 +103,14 @@ def test_a_peer_that_does_not_exist_or_fails_or_hangs():
     assert "numpy failed on gmm: " in contest.contest("gmm", (1, 8), ["numpy"])["numpy"].note
     slow = contest.contest("gmm", (1, 8, 8, 8), ["numpy"], timeout=0.01)["numpy"]
     assert "numpy took more than 0 s" in slow.note and slow.seconds is None
+
+
+def test_the_peak_takes_part():
+    """A call of it is a billion operations: at its best as fast as any reading of the peak."""
+    found = contest.contest("gmm", (1, 8, 8, 8), ["peak"], rounds=2)["peak"]
+    target = Target.of("native")
+    best = measured_peak(target, "float32", target.num_cores)
+    assert 0.1 * best < 1.0 / found.seconds < 3.0 * best
 
 
 def test_what_cannot_be_timed_is_a_note_in_its_row():
