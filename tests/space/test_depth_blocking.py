@@ -118,6 +118,15 @@ def test_the_padding_is_not_made_for_each_tile_of_columns():
     assert all(e.values[0] != "pad" for e in direct[0].entries if e.kind.name == "compute_at")
 
 
+def test_reductions_of_one_step_beside_a_long_one_are_no_hindrance():
+    """A convolution with a kernel of one element: there is nothing to cut in its loops."""
+    sch = Schedule(get("c2d").func((1, 2, 2, 1024, 32, 1, 1, 0)), seed=0)
+    found = DEEP(sch, sch.get_block("conv"))
+    assert len(found) > 1
+    for sliced in found[1:]:
+        assert any(e.kind.name == "rfactor" for e in sliced.trace.entries)
+
+
 def test_short_reductions_are_not_sliced():
     modules = default_modules(TARGET)
     (deep,) = [m for m in modules if isinstance(m, DepthBlocking)]

@@ -89,7 +89,7 @@ class DepthBlocking:
         stretches where few rows use it."""
         finish = epilogue(sch, block)
         panel, lanes = packed_panel(sch, block, operand, plan) if pack else (None, 0)
-        reduced = [a for a in axes(sch, block) if not a.spatial]
+        reduced = [a for a in axes(sch, block) if not a.spatial and a.extent != 1]
         few = not pack and operand.rows <= FEW
         slices, steps = self._slices(sch, reduced, STREAMS if few else self.slices)
         part = sch.rfactor(slices, 0)
