@@ -29,7 +29,7 @@ from metasched.errors import (
 )
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.measure.candidate import Outcome, Runner
+from metasched.measure.candidate import Runner
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
 from metasched.mutate import default_mutators
@@ -305,8 +305,7 @@ class _Session:
                 self.model.save(folder / MODEL)
                 threads = c.threads or self.machine.num_cores
                 return {
-                    run.name: _conclude(run, store, folder, threads, self.start, reason)
-                    for run in runs
+                    run.name: _conclude(run, folder, threads, self.start, reason) for run in runs
                 }
         finally:
             for each in runners:
@@ -368,11 +367,9 @@ def _single(source: Source) -> PrimFunc:
     return next(iter(source.values()))
 
 
-def _conclude(
-    run: TaskRun, store: Store, folder: Path, threads: int, start: float, reason: str
-) -> TuneResult:
+def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: str) -> TuneResult:
     """Compare the winner with the default once more, write its trace, and sum up."""
-    default = run.default_outcome
+    default = run.outcomes.get(run.default.key)
     default_seconds = default.median if default is not None and default.ok else None
     unscheduled: float | None = None
     winner: tuple[Individual, float] | None = run.best
@@ -390,7 +387,7 @@ def _conclude(
     if winner is not None:
         one, seconds = winner
         path = folder / f"{run.name}.{run.workload[:12]}.trace.json"
-        record = run.record(one, _kept_outcome(store, run, one), 0)
+        record = run.record(one, run.outcomes[one.key], 0)
         kept = TraceFile.from_record(
             record, default_seconds=default_seconds, unscheduled_seconds=unscheduled
         )
@@ -407,14 +404,6 @@ def _conclude(
         run.workshop.survival, run.finished or reason, tuple(run.progress.history),
         tuple(run.notes),
     )  # fmt: skip
-
-
-def _kept_outcome(store: Store, run: TaskRun, one: Individual) -> Outcome:
-    """What the store says of a program."""
-    for record in store.all(run.workload, run.workshop.target):
-        if record.candidate_key == one.key and record.ok:
-            return Outcome(record.status, tuple(record.samples), check=record.check)
-    raise TuneError(f"the store lost the record of {one.key}")
 
 
 def _final(

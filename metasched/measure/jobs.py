@@ -39,7 +39,9 @@ _DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is
 _RETAKES = 6  # tries for an undisturbed sample,
 _PATIENCE = 0.1  # and seconds after which they end
 _SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the program is
-_DECIDED, _FAR = 3, 1.5  # samples after which a program so many times slower has lost
+# Times slower than another from which a program is not timed further in turns: after the run that
+# warms up, after one sample, two, and more.
+BEHIND = 10.0, 5.0, 5.0, 1.5
 _WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
 
 
@@ -428,7 +430,7 @@ def _samples(
     calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
     estimate = warm_up * calls
     budget = plan.budget_ms * 1e-3
-    if estimate > 10 * budget:
+    if estimate > 10 * budget or (begun and not plan.best and estimate > 3 * budget):
         return (min(first, warm_up),)
     if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
         pace = lambda: 1.0  # noqa: E731
@@ -474,7 +476,8 @@ def undisturbed(repeat: Repeat, calls: int) -> float:
 def interleave(
     task: Task, fd: int, programs: Sequence[Compiled], rounds: int, sample_ms: float
 ) -> list[tuple[float, ...]]:
-    """Time programs in turn, so that what disturbs one disturbs the others as well."""
+    """Time programs in turn, so that what disturbs one disturbs the others as well; the run that
+    warms up stands for one that is far behind."""
     bench = _bench(task, fd)
     bench.restore()
     runs = []
@@ -486,13 +489,12 @@ def interleave(
             native.repeat(*values, count)
 
         once = take(repeat, 1)
-        once = _call(repeat, min(once, take(repeat, 1))) if once < _WARM else once
-        runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9)))))
-    out: list[list[float]] = [[] for _ in runs]
+        once = _call(repeat, min(once, take(repeat, 1))) if once < 1e-3 * sample_ms else once
+        runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once]))
+    out = [samples for _, _, samples in runs]
     for number in range(rounds):
-        worst = [max(samples, default=math.inf) for samples in out]
-        limit = min(worst) * (_FAR if number >= _DECIDED else _FAR**4)
-        for (repeat, calls), samples in zip(runs, out, strict=True):
-            if min(samples, default=0.0) <= limit:  # what is far behind is not timed further
+        limit = min(map(max, out)) * BEHIND[min(number, 3)]
+        for repeat, calls, samples in runs:
+            if min(samples) <= limit:
                 samples.append(undisturbed(repeat, calls))
-    return [tuple(samples) for samples in out]
+    return [tuple(samples[1:] or samples) for samples in out]

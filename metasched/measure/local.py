@@ -20,7 +20,7 @@ from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.data import Task, inexact_reason
-from metasched.measure.jobs import Baseline, TimingPlan, Trial, shared_size
+from metasched.measure.jobs import BEHIND, Baseline, TimingPlan, Trial, shared_size
 from metasched.measure.priority import FIRST, LAST, beside_timing
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
@@ -366,7 +366,7 @@ class LocalRunner:
         """Make a program the anchor if it is much faster than that, and enter what it took: read
         once more, in turns with the present anchor. It was chosen for its reading, in which luck
         has a part, and the luck of each anchor would be handed on to all times read after it."""
-        if self.anchor is None:
+        if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:  # (given up at once there)
             self.anchor = program, seconds
         present, usual = self.anchor
         if seconds * _HANDOVER >= usual:

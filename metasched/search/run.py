@@ -147,6 +147,7 @@ class TaskRun:
 
     Attributes:
         best: the fastest individual measured and right, with its median seconds, or None.
+        outcomes: of what was measured, of earlier runs what was right, by keys.
         held: trials that are not stored yet: see `settle`.
         notes: what the model had to say (of its prior, say).
         default: the default schedule as an individual; it is candidate 0.
@@ -175,7 +176,7 @@ class TaskRun:
         self.workload, self.text = structural_hash(func), func.script()
         self.flops = flops(func)
         self.started = time.perf_counter()
-        self.default_outcome: Outcome | None = None
+        self.outcomes: dict[str, Outcome] = {}
         timed = TimedModel(model, self.phases)
         with self.phases.of("search"):
             self.default = workshop.finished(default)
@@ -301,8 +302,7 @@ class TaskRun:
             count, message = p.failures.get(outcome.status.value, (0, outcome.message))
             p.failures[outcome.status.value] = (count + 1, message)
         self._unlearnt.append((one, outcome.median))
-        if one is self.default:
-            self.default_outcome = outcome
+        self.outcomes[one.key] = outcome
         best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))
         p.history.append(best)
         self.held.append(self.record(one, outcome, candidate.index))
@@ -351,8 +351,8 @@ class TaskRun:
             if one is not None:
                 reloaded.append(one)
                 times.append(record.seconds)
-                if one.key == self.default.key:
-                    self.default_outcome = Outcome(record.status, tuple(record.samples))
+                kept = Outcome(record.status, tuple(record.samples), check=record.check)
+                self.outcomes[one.key] = kept
         self.population.add(reloaded, times)
         if len(reloaded) > 1 and not model.knows(self.workload):
             model.update(self.workload, [one.vector for one in reloaded], times)

@@ -130,6 +130,37 @@ def test_how_many_samples_a_program_gets_says_its_time_and_how_far_it_is_behind(
     assert [count(ms, 1.01 * ms) for ms in (2.5, 5.5, 20, 89, 91, 301)] == [9, 9, 6, 6, 2, 1]
 
 
+def test_a_first_candidate_that_takes_long_runs_once(monkeypatch):
+    monkeypatch.setattr(jobs, "take", lambda repeat, calls: 0.1)
+    native = SimpleNamespace(repeat=None)
+    assert jobs._samples(native, [], 0.19, jobs.TimingPlan()) == (0.19,)
+    assert jobs._samples(native, [], 0.08, jobs.TimingPlan()) == (0.1,) * 3
+    assert jobs._samples(native, [], 0.19, jobs.TimingPlan(best=0.09)) == (0.1,)
+
+
+def test_in_turns_what_is_far_behind_runs_less(monkeypatch):
+    """Ten times slower: the run that warms up; five times: one sample; twice: three."""
+    bench = SimpleNamespace(restore=lambda: None, values=lambda native, signature: [])
+    monkeypatch.setattr(jobs, "_bench", lambda task, fd: bench)
+    took = [0.0]
+
+    def loaded(seconds):
+        return SimpleNamespace(repeat=lambda count: took.__setitem__(0, seconds))
+
+    def take(repeat, calls):
+        repeat(calls)
+        return took[0]
+
+    for name in ("take", "undisturbed"):
+        monkeypatch.setattr(jobs, name, take)
+    monkeypatch.setattr(jobs.Native, "of", lambda program: loaded(program.seconds))
+    times = [0.02, 0.029, 0.041, 0.12, 0.201]
+    programs = [SimpleNamespace(signature=None, seconds=seconds) for seconds in times]
+    found = jobs.interleave(None, 0, programs, 6, 1.0)
+    assert [len(samples) for samples in found] == [6, 6, 3, 1, 1]
+    assert [samples[0] for samples in found] == times
+
+
 def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
     clock, now = iter((1.0, 1.5, 0.8, 1.2, 1.0, 1.4, 1.3, 1.0)), [1.0]
 
