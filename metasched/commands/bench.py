@@ -108,7 +108,11 @@ def _one(
         return None
     trace = None if result.best is None else result.best.path
     sides = side_by_side(op, shape, [*peers, PEAK], trace, tvm)
-    peak = 1.0 / (sides.pop(PEAK).seconds or 1.0 / peak)
+    measured = sides.pop(PEAK)
+    if measured.seconds is None:
+        print(f"{op}: the peak is of before, not in turns: {measured.note}", file=sys.stderr)
+    else:
+        peak = 1.0 / measured.seconds
     useful = work.flops(shape)
     log = EventLog(folder / EVENTS)
     for peer, side in sides.items():
