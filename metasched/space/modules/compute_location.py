@@ -1,5 +1,5 @@
-"""Where a producer that stays a stage of its own is computed: at a sampled loop, at the outer tiles
-of its consumer, or row by row with it."""
+"""Where a producer that stays a stage of its own is computed: at a sampled loop, at the tiles of
+its consumer, or row by row with it."""
 
 from __future__ import annotations
 
