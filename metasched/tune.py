@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from metasched import config
@@ -58,6 +59,10 @@ STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 _FINALISTS, _SHARE, _NEAR, _ANYHOW = 8, 8, 1.15, 4
 _HEAT, _LAST = 4, 12  # rounds of the heat and of the final at least,
 _FINAL_SECONDS = 1 / 128  # and for each trial how long the rounds of either take together
+# Which of two programs is faster by some per cent differs from process to process, by the pages
+# that their arrays are given: longer runs compare the first few of the final in so many more, one
+# for each so many trials.
+_FRONT, _MORE, _FOR_EACH = 8, 2, 100
 
 
 @dataclass(frozen=True)
@@ -412,7 +417,7 @@ def _final(
     """The fastest program that is right on normal data too.
 
     The first ones are timed again, in turn with the default: the best of many noisy times is
-    often a lucky one.
+    often a lucky one. What counts is the mean over the processes that a program was timed in.
     """
     count, best = max(_FINALISTS, run.progress.trials // _SHARE), run.best_seconds
     ranking = run.population.measured[: 2 * count]
@@ -423,8 +428,15 @@ def _final(
     if default_seconds is not None and all(one.key != run.default.key for one in near):
         near.append(run.default)
     again = _times_in_turns(run, runner, near, _LAST) if len(near) > 1 else {}
-    finalists = sorted(((one, again[one.key]) for one in near if again), key=lambda pair: pair[1])
-    default_seconds = again.get(run.default.key, default_seconds)
+    order = sorted((one for one in near if again), key=lambda one: again[one.key])
+    front, processes = order[:_FRONT], min(_MORE, run.progress.trials // _FOR_EACH)
+    seen = [again]
+    if len(front) > 1:
+        seen += [_times_in_turns(run, runner, front, _LAST, processes) for _ in range(processes)]
+    mean = {key: fmean(t[key] for t in seen if key in t) for key in again}
+    order = [*sorted(front, key=lambda one: mean[one.key]), *order[_FRONT:]]
+    default_seconds = mean.get(run.default.key, default_seconds)
+    finalists = [(one, mean[one.key]) for one in order]
     for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
         outcome = runner.verify(one.candidate())
         if outcome.ok:
@@ -435,13 +447,16 @@ def _final(
 
 
 def _times_in_turns(
-    run: TaskRun, runner: LocalRunner, programs: Sequence[Individual], least: int
+    run: TaskRun, runner: LocalRunner, programs: Sequence[Individual], least: int, among: int = 0
 ) -> dict[str, float]:
-    """Seconds of programs by their keys, timed in turns; nothing where that fails."""
-    took = len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
+    """Seconds of programs by their keys, timed in turns; nothing where that fails.
+
+    With `among`, in a new process, one of so many that share the time.
+    """
+    took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
     rounds = int(min(80, max(least, _FINAL_SECONDS * run.progress.trials / took)))
     try:
-        turns = runner.interleave([one.candidate() for one in programs], rounds)
+        turns = runner.interleave([one.candidate() for one in programs], rounds, fresh=among > 0)
     except MeasureError as error:
         text = f"{run.name}: the winner was not timed again beside the default: {error}"
         warnings.warn(text, stacklevel=5)

@@ -58,9 +58,9 @@ class LocalRunner:
     Expected results are computed once, by the unscheduled program compiled serially, while the
     first candidates are being built already. Where that takes seconds and results must be equal
     bit for bit, the default schedule stands in for it: candidates are compared with its results,
-    until those of the unscheduled program, which runs beside the search, are there and must equal
-    them. Then the stand-in, proved right, gives the results on normal data as well. Closing ends
-    all workers; a runner that is forgotten or whose process is killed ends them as well.
+    until those of the unscheduled program, run beside the search, are there and must equal them.
+    Then the stand-in gives the results on normal data as well. Closing ends all workers, and so
+    does forgetting the runner or killing its process.
     """
 
     def __init__(
@@ -136,8 +136,7 @@ class LocalRunner:
 
     @property
     def proved(self) -> bool:
-        """Whether the results that candidates are compared with are those of the unscheduled
-        program; not yet, while something stands in for it."""
+        """Candidates are compared with the unscheduled program, no more with its stand-in."""
         return self._baseline is not None
 
     @property
@@ -203,12 +202,12 @@ class LocalRunner:
         )  # fmt: skip
 
     def interleave(
-        self, candidates: Sequence[Candidate | IRModule], rounds: int = 10
+        self, candidates: Sequence[Candidate | IRModule], rounds: int = 10, fresh: bool = False
     ) -> list[tuple[float, ...]]:
-        """Time programs in turn with no build running: samples in seconds of each.
+        """Samples in seconds of programs timed in turn, no build running; with `fresh`, in a new
+        process. One that falls far behind gets fewer samples than the rest.
 
-        One that falls far behind gets fewer samples than the rest. Raises MeasureError when one of
-        them cannot be built or run.
+        Raises MeasureError when one of them cannot be built or run.
         """
         self._open()
         assert self.task  # waits for the expected results
@@ -220,12 +219,13 @@ class LocalRunner:
             programs.append(program)
         while any(w.busy for w in (*self._builders, self._reference, self._runner)):
             self._pump()
+        if fresh:
+            self._runner.close()
         limit, job, *given = self._in_turns(programs, rounds)
         reply = self._runner.run(_JOBS + job, *given, limit=limit)
         if reply.kind != "value":
             raise MeasureError(f"comparing programs failed: {reply.message}")
-        times: list[tuple[float, ...]] = reply.value
-        return times
+        return list(reply.value)
 
     def close(self) -> None:
         """End all workers; closing twice is allowed."""

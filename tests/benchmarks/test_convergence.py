@@ -14,7 +14,8 @@ has), whose runs are kept under the file's name.
 Times of different runs cannot be compared, for the clock wanders more from minute to minute than
 what is asked. So in the end the winner of each run, the programs that were the best of it for a
 while, and the winner of the long run are timed in turns, twice: the first time says which winner is
-the best, the second, in which no luck has been chosen, what the others are beside it.
+the best, the second, in which no luck has been chosen, what the others are beside it. Which is
+faster by some per cent differs from process to process: each time is the mean over three.
 Against a store, a program that was recorded takes the time it took, and any other what a regression
 on the records of its task says, a little slower for being a guess: nothing is built or run.
 """
@@ -27,6 +28,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 import lightgbm
 import numpy as np
@@ -129,12 +131,15 @@ class Recorded:
 
 
 def timed_twice(func, modules, machine: Recorded | None, rounds: int) -> list[list[float]]:
-    """Seconds of programs that take turns, two times over."""
+    """Seconds of programs that take turns, two times over, each in processes of its own."""
     if machine is not None:
         return [machine.times(modules)] * 2
     with LocalRunner(func) as runner:
-        again = [runner.interleave(modules, rounds) for _ in range(2)]
-    return [beside_each_other(turns) for turns in again]
+        again = [
+            [beside_each_other(runner.interleave(modules, rounds, fresh=True)) for _ in range(3)]
+            for _ in range(2)
+        ]
+    return [[fmean(times) for times in zip(*each, strict=True)] for each in again]
 
 
 def program(func, trace: str):
@@ -172,7 +177,7 @@ def test_trials_until_within_five_percent(
     first, second = (
         dict(zip(traces, times, strict=True))
         for times in timed_twice(
-            func, [program(func, t) for t in traces], machine, 4 if quick else 40
+            func, [program(func, t) for t in traces], machine, 4 if quick else 20
         )
     )
     best = second[min((run["winner"] for run in runs.found.values()), key=first.__getitem__)]

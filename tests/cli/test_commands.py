@@ -272,9 +272,7 @@ def test_bench_gives_the_peers_times_over_ours(cli, bench_folder, tmp_path):
 def test_bench_says_when_the_peak_took_no_part(cli, bench_folder, monkeypatch):
     sides = {"metasched": compare.Side(1e-3, 1.0), "peak": compare.Side(note="it failed")}
     monkeypatch.setattr("metasched.commands.bench.side_by_side", lambda *a: dict(sides))
-    ran = cli(
-        "bench", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", bench_folder, "--json"
-    )
+    ran = cli("bench", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", bench_folder, "--json")
     assert ran.code == 0 and "the peak is of before, not in turns: it failed" in ran.err
     assert ran.json()[0]["peak_gflops"] > 0
 

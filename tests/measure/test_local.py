@@ -220,6 +220,11 @@ def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monke
 def test_interleaving_and_verification(runner):
     a, b = runner.interleave([candidate(scale()), candidate(scale())], rounds=4)
     assert len(a) == len(b) == 4 and min(a + b) > 0
+    before = runner._runner.pid
+    assert len(runner.interleave([candidate(scale())], rounds=2)[0]) == 2
+    assert runner._runner.pid == before
+    assert len(runner.interleave([candidate(scale())], rounds=2, fresh=True)[0]) == 2
+    assert runner._runner.pid != before and one(runner, scale()).ok
     with pytest.raises(MeasureError, match="build_error: BuildError: refused"):
         runner.interleave([candidate(scale()), candidate(scale(fault="raise"))])
     with pytest.raises(MeasureError, match="comparing programs failed: .*SIGABRT"):

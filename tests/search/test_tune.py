@@ -335,8 +335,8 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
         wrong: ClassVar = {"b"}
         options = SimpleNamespace(sample_ms=5.0)
 
-        def interleave(self, candidates, rounds):
-            assert candidates == ["a", "b", "c", "d", "default"] and rounds == 12
+        def interleave(self, candidates, rounds, fresh):
+            assert candidates == ["a", "b", "c", "d", "default"] and rounds == 12 and not fresh
             return [(timed[c],) for c in candidates]
 
         def verify(self, candidate):
@@ -364,7 +364,7 @@ def test_a_best_time_that_was_read_far_too_low_does_not_win_without_a_final():
     times = {"stray": 1.4, "p1": 1.1, "p2": 1.0, "p3": 1.2, "p4": 3.0}
     final = SimpleNamespace(
         options=SimpleNamespace(sample_ms=5.0), verify=lambda _: Outcome(Status.OK),
-        interleave=lambda candidates, rounds: [(times[name],) for name in candidates],
+        interleave=lambda candidates, rounds, fresh: [(times[name],) for name in candidates],
     )  # fmt: skip
     assert _final(run, final, 3.0) == ((programs[2], 1.0), 3.0)
 
@@ -380,8 +380,9 @@ def test_twice_as_many_take_part_in_a_heat_before_the_final():
     )  # fmt: skip
     asked = []
 
-    def interleave(candidates, rounds):
+    def interleave(candidates, rounds, fresh):
         asked.append((candidates, rounds))
+        assert not fresh
         slow = {"p0": 1.3, "p3": 1.4, "p8": 0.9, "default": 5.0}
         return [(slow.get(name, 1.2),) for name in candidates]
 
@@ -396,5 +397,50 @@ def test_twice_as_many_take_part_in_a_heat_before_the_final():
     ]
 
 
-def broken(*_):
+def final_of_a_long_run(times):
+    """A final after 200 trials; `times` are those of ten programs and the default in the process of
+    the search, then what differs in each further one. Returns the winner and who was timed."""
+    programs = {n: SimpleNamespace(key=n, candidate=partial(str, n)) for n in times[0]}
+    default = programs["default"]
+    some = [(p, 1.0) for p in programs.values() if p is not default]
+    run = SimpleNamespace(
+        name="f", default=default, population=SimpleNamespace(measured=some), best_seconds=1.0,
+        progress=SimpleNamespace(trials=200),
+    )  # fmt: skip
+    asked = []
+
+    def interleave(candidates, rounds, fresh):
+        asked.append(candidates)
+        number = sum(len(a) < 10 for a in asked)
+        assert rounds == 12 and fresh == (number > 0)
+        if not isinstance(times[number], dict):
+            raise MeasureError(times[number])
+        return [({**times[0], **times[number]}[name],) for name in candidates]
+
+    right = Outcome(Status.OK)
+    final = SimpleNamespace(
+        options=SimpleNamespace(sample_ms=5.0), interleave=interleave, verify=lambda _: right
+    )
+    (winner, seconds), default_seconds = _final(run, final, 5.0)
+    assert default_seconds == 5.0
+    return winner.key, round(seconds, 6), asked
+
+
+TEN = {f"p{n}": 1 + n / 100 for n in range(10)} | {"default": 5.0}
+
+
+def test_a_long_run_compares_the_first_in_further_processes():
+    """The first is fastest by luck in the search's process; the last two take no part later."""
+    name, seconds, asked = final_of_a_long_run([TEN, {"p0": 1.2, "p2": 0.9}, {"p0": 1.3}])
+    assert (name, seconds) == ("p2", round((1.02 + 0.9 + 1.02) / 3, 6))
+    first = [f"p{n}" for n in range(8)]
+    assert asked == [[*first, "p8", "p9", "default"], first, first]
+
+
+def test_a_further_process_that_fails_is_told_and_the_others_count():
+    with pytest.warns(UserWarning, match="f: the winner was not timed again .*: no memory"):
+        assert final_of_a_long_run([TEN, "no memory", {"p0": 1.2}])[:2] == ("p1", 1.01)
+
+
+def broken(*_, **__):
     raise MeasureError("no time")
