@@ -488,8 +488,8 @@ def interleave(
         def repeat(count: int, native: Native = native, values: list[Any] = values) -> None:
             native.repeat(*values, count)
 
-        once = take(repeat, 1)
-        once = _call(repeat, min(once, take(repeat, 1))) if once < 1e-3 * sample_ms else once
+        once = undisturbed(repeat, 1)
+        once = _call(repeat, undisturbed(repeat, 1)) if once < _WARM else once
         runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once]))
     out = [samples for _, _, samples in runs]
     for number in range(rounds):

@@ -375,7 +375,7 @@ class LocalRunner:
 
         def then(reply: Reply) -> None:
             took = seconds
-            if reply.kind == "value":
+            if reply.kind == "value" and min(map(len, reply.value)) > 1:  # neither was given up
                 before, now = beside_each_other(reply.value)
                 took = usual * now / before
                 self.anchor = program, took

@@ -217,6 +217,21 @@ def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monke
     assert runner.anchor is before and entered == [before[1] / 2] and one(runner, scale()).ok
 
 
+@pytest.mark.parametrize("turns", [[(3e-3,), (1e-6,) * 5], [(1e-6,) * 5, (3e-3,)]])
+def test_turns_that_one_of_them_gave_up_do_not_say_how_fast_an_anchor_is(
+    runner, monkeypatch, turns
+):  # fmt: skip
+    """A scheduler's slice in the run that warms up read as one program being 50 times faster, and
+    whatever was measured after that counted as hopeless."""
+    monkeypatch.setattr(runner, "anchor", None)
+    assert one(runner, scale()).ok
+    before, entered = runner.anchor, []
+    reply = local.Reply("value", turns)
+    monkeypatch.setattr(runner, "_submit", lambda worker, then, *job: then(reply))
+    runner._hand_over(before[0], before[1] / 2, entered.append)
+    assert runner.anchor is before and entered == [before[1] / 2]
+
+
 def test_interleaving_and_verification(runner):
     a, b = runner.interleave([candidate(scale()), candidate(scale())], rounds=4)
     assert len(a) == len(b) == 4 and min(a + b) > 0

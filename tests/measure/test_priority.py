@@ -161,6 +161,25 @@ def test_in_turns_what_is_far_behind_runs_less(monkeypatch):
     assert [samples[0] for samples in found] == times
 
 
+def test_in_turns_a_disturbed_first_run_is_taken_again(monkeypatch):
+    """What waited for its core for a scheduler's slice is not far behind."""
+    bench = SimpleNamespace(restore=lambda: None, values=lambda native, signature: [])
+    monkeypatch.setattr(jobs, "_bench", lambda task, fd: bench)
+    calls, lost = [], [0.0]
+
+    def take(repeat, count):
+        calls.append(count)
+        disturbed = len(calls) in (1, 3, 4)  # of the first two programs; two times of the second
+        lost[0] += 2.9e-3 if disturbed else 0.0
+        return 3e-3 if disturbed else 4e-5
+
+    monkeypatch.setattr(jobs, "take", take)
+    monkeypatch.setattr(jobs, "waited", lambda: lost[0])
+    monkeypatch.setattr(jobs.Native, "of", lambda program: SimpleNamespace(repeat=None))
+    found = jobs.interleave(None, 0, [SimpleNamespace(signature=None)] * 2, 5, 2.5)
+    assert found == [(4e-5,) * 5] * 2
+
+
 def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
     clock, now = iter((1.0, 1.5, 0.8, 1.2, 1.0, 1.4, 1.3, 1.0)), [1.0]
 
