@@ -8,6 +8,7 @@ measured, with a share of random ones among them so that the model meets the une
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -43,6 +44,7 @@ class EvolutionOptions:
         crossing: share of children that cross two parents of one space.
         epsilon: share of measured candidates taken at random from the whole pool: what the model
             thinks little of is met as well.
+        fair: programs of each space that are measured before it may go without.
         parents: how many measured programs breed.
         stale: rounds without a new best after which the neighbours of the fastest programs are
             tried one by one (coordinate descent), until one of them is better.
@@ -57,6 +59,7 @@ class EvolutionOptions:
     generations: int = 3
     crossing: float = 0.15
     epsilon: float = 0.1
+    fair: int = 32
     parents: int = 12
     stale: int = 2
     curiosity: float = 0.25
@@ -220,18 +223,20 @@ class EvolutionarySearch:
         return [(individuals[i], float(scores[i])) for i in order]
 
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
-        """The best of the pool by the model, the doubtful ones favoured, a share at random; and
-        the best of spaces of which nothing was measured yet: what the model has not met, it may
-        take for something else."""
+        """The best of the pool by the model, the doubtful ones favoured, a share at random; and, a
+        quarter of all, the best of spaces of which little was measured. What the model has not met
+        it may take for something else, and the first members of a space say little of the best."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
         if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
                 one.score = score
         ranked = [one for one, _ in scored]
-        met = {one.space for one, _ in self.task.population.measured}
-        best = {one.space: one for one in reversed(ranked) if one.space not in met}
-        firsts = [one for one in ranked if best.get(one.space) is one][: count // 4]
-        ranked = list(dict.fromkeys([*firsts, *ranked]))
+        met = Counter(one.space for one, _ in self.task.population.measured)
+        found = dict.fromkeys(one.space for one in ranked if met[one.space] < self.options.fair)
+        young = sorted(found, key=met.__getitem__)
+        each = max(1, count // 4 // max(1, len(young)))
+        firsts = [one for n in young for one in [p for p in ranked if p.space == n][:each]]
+        ranked = list(dict.fromkeys([*firsts[: count // 4], *ranked]))
         bold = min(round(count * self.options.epsilon), max(0, len(ranked) - count))
         chosen = ranked[: count - bold]
         rest = ranked[count - bold :]

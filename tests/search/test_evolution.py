@@ -48,18 +48,42 @@ def test_neighbours_that_were_replayed_make_room_for_others():
     assert len(asked) >= len(near) > 14 and set(asked) == near
 
 
-def test_the_best_of_a_space_that_nothing_was_measured_of_takes_part():
-    """Whatever the model says of it; once one was measured, the model decides."""
+def test_the_best_of_a_space_that_little_was_measured_of_takes_part():
+    """Whatever the model says of it; once a fair number was measured, the model decides."""
     shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    found = [one for n in range(24) if (one := shop.fresh(0, n)) is not None]
+    made = [one for n in range(24) if (one := shop.fresh(0, n)) is not None]
+    found = list({one.key: one for one in made}.values())
     for n, one in enumerate(found):
         one.space, one._vector = n % 2, np.array([float(n if n % 2 else -n)])
     pool = {one.key: one for one in found}
     search = EvolutionarySearch(task)
-    search.options = EvolutionOptions(epsilon=0.0)
-    chosen = search._pick(pool, 8, Rng(0))
-    best = max((one for one in pool.values() if one.space == 0), key=lambda one: one._vector[0])
-    assert [one for one in chosen if one.space == 0] == [best]
-    task.population.add([best], [1.0])
-    assert all(one.space == 1 for one in search._pick(pool, 8, Rng(0)))
+    search.options = EvolutionOptions(epsilon=0.0, fair=2)
+
+    def of_the_poor_space():
+        return [one for one in search._pick(pool, 8, Rng(0)) if one.space == 0]
+
+    poor = sorted((p for p in found if p.space == 0), key=lambda one: -one._vector[0])
+    assert of_the_poor_space() == poor[:1]
+    task.population.add(poor[:1], [1.0])
+    del pool[poor[0].key]
+    rich = [one for one in found if one.space == 1]
+    task.population.add(rich[:1], [1.0])
+    assert of_the_poor_space() == poor[1:2]
+    task.population.add(rich[1:2], [1.0])  # the other space has had its share now
+    assert of_the_poor_space() == poor[1:3]
+    task.population.add(poor[1:2], [1.0])
+    assert of_the_poor_space() == []
+
+
+def test_of_many_spaces_those_least_measured_take_part():
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    task = SearchTask("task", shop, Population(), Ranks(), 0)
+    made = [one for n in range(80) if (one := shop.fresh(0, n)) is not None]
+    found = list({one.key: one for one in made}.values())[:36]
+    for n, one in enumerate(found):
+        one.space, one._vector = n % 6, np.array([float(-(n % 6))])
+    task.population.add(found[:15], [1.0] * 15)  # of the first three spaces one more each
+    search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0))
+    chosen = search._pick({one.key: one for one in found[15:]}, 8, Rng(0))
+    assert [one.space for one in chosen] == [3, 4, 0, 0, 0, 1, 1, 1]
