@@ -40,7 +40,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
     """Cut vectors of at most `width` lanes from the innermost own loop that allows it.
 
     Where they do not divide the loop, the last vector is masked. Short loops that together run
-    along memory are fused first.
+    along memory are fused first. The loop over the vectors is unrolled where the one above is.
     Returns whether it was done.
     """
     loops = list(child.loops)
@@ -61,7 +61,9 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
             handles = sch.get_loops(block)
             cut = handles[position]
             if lanes < (as_int(loops[position].extent) or 0):
-                _, cut = sch.split(cut, [None, lanes])
+                rest, cut = sch.split(cut, [None, lanes])
+                if position > own and loops[position - 1].kind is ForKind.UNROLLED:
+                    sch.unroll(rest)  # else what stays in registers would be indexed by a loop
             if position + 1 < len(loops):
                 sch.reorder(*handles[position + 1 :], cut)
             sch.vectorize(cut)
