@@ -430,11 +430,10 @@ def _final(
     again = _times_in_turns(run, runner, near, _LAST) if len(near) > 1 else {}
     order = sorted((one for one in near if again), key=lambda one: again[one.key])
     front, processes = order[:_FRONT], min(_MORE, run.progress.trials // _FOR_EACH)
-    seen = [again]
-    if len(front) > 1:
-        seen += [_times_in_turns(run, runner, front, _LAST, processes) for _ in range(processes)]
+    more = (_times_in_turns(run, runner, front, _LAST, processes) for _ in range(processes))
+    seen = [again, *(more if again else ())]
     mean = {key: fmean(t[key] for t in seen if key in t) for key in again}
-    order = [*sorted(front, key=lambda one: mean[one.key]), *order[_FRONT:]]
+    order[:_FRONT] = sorted(front, key=lambda one: mean[one.key])
     default_seconds = mean.get(run.default.key, default_seconds)
     finalists = [(one, mean[one.key]) for one in order]
     for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 from typing import Any
 
-from metasched.mutate.base import TILES, consistent
+from metasched.mutate.base import TILES, choices, consistent
 from metasched.schedule.domain import factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.trace import Trace
@@ -15,19 +16,33 @@ from metasched.schedule.trace import Trace
 def neighbours(trace: Trace) -> list[Trace]:
     """All traces in which one decision differs by its smallest step, constraints kept.
 
-    A tiling gives one prime factor of one part to another part, or
-    changes the size it is of; a categorical step takes any other
-    of its candidates (see `mended`); a location any other place. The order is that of the trace.
+    A tiling gives one prime factor of one part to another part, or changes the size it is of; a
+    categorical step takes any other of its candidates (see `mended`); a location any other place.
+    The order is that of the trace; last come tilings that trade a factor (see `trades`).
     """
-    found = []
+    found: list[Trace] = []
     for position, entry in trace.sampling():
         for decision in smallest_steps(entry):
             near = trace.with_decision(position, decision)
-            if entry.domain["kind"] == "categorical":
-                found += mended(near, position)
-            elif consistent(near):
-                found.append(near)
-    return found
+            mends = entry.domain["kind"] == "categorical"
+            found += mended(near, position) if mends else filter(consistent, [near])
+    return [*found, *filter(consistent, trades(trace))]
+
+
+def trades(trace: Trace) -> Iterator[Trace]:
+    """The traces in which a prime factor leaves the last part of one tiling for another of its
+    parts, and the last part of a second tiling takes the same from another of its own.
+
+    Their constraints may be broken. A block that fills the registers can neither grow nor shrink
+    without loss: from 2 x 4 to 4 x 2 is one step here, and two bad ones for each tiling alone.
+    """
+    for (i, giver), (k, taker) in permutations(choices(trace, TILES), 2):
+        less, more = giver.decision, taker.decision
+        for prime, _ in factorize(less[-1]):
+            for source in (n for n in range(len(more) - 1) if more[n] % prime == 0):
+                for goal in range(len(less) - 1):
+                    near = trace.with_decision(i, moved(less, len(less) - 1, goal, prime))
+                    yield near.with_decision(k, moved(more, source, len(more) - 1, prime))
 
 
 def mended(trace: Trace, changed: int) -> list[Trace]:
@@ -48,16 +63,19 @@ def smallest_steps(entry: Entry) -> Iterator[Any]:
             if size != math.prod(entry.decision):
                 yield repair({**entry.domain, "sizes": [size]}, entry.decision)
     if kind in TILES:
-        for source, part in enumerate(entry.decision):
-            for prime, _ in factorize(part):
-                for goal in range(len(entry.decision)):
-                    if goal != source:
-                        tile = list(entry.decision)
-                        tile[source] //= prime
-                        tile[goal] *= prime
-                        yield tile
+        tile = entry.decision
+        for source, goal in permutations(range(len(tile)), 2):
+            yield from (moved(tile, source, goal, prime) for prime, _ in factorize(tile[source]))
     elif kind == "categorical":
         probs = entry.domain["probs"]
         yield from (i for i, p in enumerate(probs) if p > 0 and i != entry.decision)
     elif kind == "location":
         yield from (c for c in entry.domain["candidates"] if c != entry.decision)
+
+
+def moved(tile: Sequence[int], source: int, goal: int, factor: int) -> list[int]:
+    """A tiling of which one part gives a factor to another."""
+    parts = list(tile)
+    parts[source] //= factor
+    parts[goal] *= factor
+    return parts

@@ -1,4 +1,4 @@
-"""tile_size: move a factor from one part of a tiling to another."""
+"""tile_size: move a factor from one part of a tiling to another, or trade it for one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metasched.mutate.base import ATTEMPTS, TILES, choices, consistent
+from metasched.mutate.neighbours import moved, trades
 from metasched.schedule.domain import divisors, factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.rng import Rng
@@ -20,11 +21,13 @@ class MutateTileSize:
 
     Half of the moves are small steps, a single prime factor to the part beside it (a tile doubled
     and its neighbour halved); the others move any divisor anywhere. A tile that may
-    be of several sizes goes to another one for a share `resizes` of the moves.
+    be of several sizes goes to another one for a share `resizes` of the moves. For a share `trades`
+    of the mutations the last parts of two loops trade a factor instead.
     """
 
     small_steps: float = 0.5
     resizes: float = 0.2
+    trades: float = 0.1
 
     @property
     def name(self) -> str:
@@ -36,6 +39,10 @@ class MutateTileSize:
             for i, e in choices(trace, TILES)
             if math.prod(e.decision) > 1 and e.domain["n"] > 1
         ]
+        if rng.random() < self.trades:
+            near = sorted(trades(trace), key=lambda _: rng.random())
+            if (traded := next(filter(consistent, near), None)) is not None:
+                return traded
         refused: set[tuple[int, Any]] = set()
         for _ in range(ATTEMPTS if steps else 0):
             position, entry = rng.choice(steps)
@@ -61,7 +68,4 @@ class MutateTileSize:
         else:
             goals = [i for i in range(len(tile)) if i != source]
             factor = rng.choice([d for d in divisors(tile[source]) if d > 1])
-        goal = rng.choice(goals)
-        tile[source] //= factor
-        tile[goal] *= factor
-        return tile
+        return moved(tile, source, rng.choice(goals), factor)

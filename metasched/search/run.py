@@ -204,8 +204,7 @@ class TaskRun:
 
     @property
     def best_seconds(self) -> float:
-        best = self.best
-        return best[1] if best is not None else math.inf
+        return self.best[1] if self.best else math.inf
 
     @property
     def done(self) -> bool:

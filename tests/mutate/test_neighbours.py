@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from metasched.ir.expr import EQ, compare
-from metasched.mutate.base import consistent
+from metasched.mutate.base import TILES, consistent
 from metasched.mutate.choice import mutate_categorical
-from metasched.mutate.neighbours import neighbours
+from metasched.mutate.neighbours import neighbours, trades
+from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.search.population import Workshop
@@ -14,7 +15,7 @@ from tests.search.tasks import TARGET, matmul
 
 
 def test_each_neighbour_differs_in_few_decisions_and_replays():
-    """In one, or in a category and one more that its constraints ask for."""
+    """In one, or in a category and one more that its constraints ask for, or in two tilings."""
     workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
     one = workshop.fresh(0, 1)
     near = neighbours(one.trace)
@@ -22,7 +23,9 @@ def test_each_neighbour_differs_in_few_decisions_and_replays():
     seen = {one.trace.decisions()}
     for trace in near:
         changed = [a != b for a, b in zip(trace.decisions(), one.trace.decisions(), strict=True)]
-        assert sum(changed) == 1 + (changed[0] and changed[1]) and consistent(trace)
+        tilings = [e.domain["kind"] in TILES for _, e in trace.sampling()]
+        traded = sum(changed) == 2 and all(t for t, c in zip(tilings, changed, strict=True) if c)
+        assert sum(changed) == 1 + (traded or (changed[0] and changed[1])) and consistent(trace)
         assert trace.decisions() not in seen
         seen.add(trace.decisions())
     assert workshop.replay(near[0], 0, decisions="stored") is not None
@@ -51,3 +54,32 @@ def test_vectors_are_widened_with_their_tiles():
     assert [t.decisions() for t in neighbours(sch.trace)] == [wider, (0, (2, 8))]
     mutants = [mutate_categorical(sch.trace, Rng(s), TARGET) for s in range(4)]
     assert [m and m.decisions() for m in mutants] == [wider] * 4
+
+
+def test_full_blocks_of_registers_change_their_shape_in_one_step():
+    """A block of eight can be of no other size; from 2 x 4 it goes to 4 x 2."""
+    sch = Schedule(matmul(16), seed=0)
+    _, rows, columns, _ = sch.get_loops("Z")
+    _, high = sch.sample_perfect_tile(rows, 2, decision=[8, 2])
+    _, wide = sch.sample_perfect_tile(columns, 2, decision=[4, 4])
+    sch.require(compare(EQ, high * wide, 8))
+    every = [t.decisions() for t in trades(sch.trace)]
+    assert every == [((16, 1), (2, 8)), ((4, 4), (8, 2))]
+    assert [t.decisions() for t in neighbours(sch.trace)] == every
+    mutants = [MutateTileSize(trades=1.0)(sch.trace, Rng(s), TARGET) for s in range(8)]
+    assert {m and m.decisions() for m in mutants} == set(every)
+    assert MutateTileSize(trades=0.0)(sch.trace, Rng(0), TARGET) is None
+
+
+def test_a_trade_takes_a_factor_that_the_other_tiling_has():
+    sch = Schedule(matmul(12), seed=0)
+    _, rows, columns, _ = sch.get_loops("Z")
+    sch.sample_perfect_tile(rows, 3, decision=[2, 1, 6])
+    sch.sample_perfect_tile(columns, 2, decision=[6, 2])
+    assert [t.decisions() for t in trades(sch.trace)] == [
+        ((4, 1, 3), (3, 4)),
+        ((2, 2, 3), (3, 4)),
+        ((6, 1, 2), (2, 6)),
+        ((2, 3, 2), (2, 6)),
+        ((1, 1, 12), (12, 1)),
+    ]
