@@ -35,9 +35,7 @@ def flops(node: IRModule | PrimFunc | Stmt) -> float:
     """The number of operations one execution of `node` performs (of a module: all functions)."""
     if isinstance(node, IRModule):
         return sum(flops(f) for f in node.functions.values())
-    if isinstance(node, PrimFunc):
-        return flops(node.body)
-    return _count(node)
+    return flops(node.body) if isinstance(node, PrimFunc) else _count(node)
 
 
 @fact

@@ -109,9 +109,7 @@ def match_reducer(init: Stmt | None, update: Stmt) -> Reduction | None:
 
     The init must store the identity of what the update combines with.
     """
-    if init is None:
-        return None
-    return _match(init, update)
+    return None if init is None else _match(init, update)
 
 
 @lru_cache(maxsize=1 << 10)

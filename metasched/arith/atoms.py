@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 def linear_of(an: Analyzer, expr: Expr) -> Linear:
     """The linear form of an integer scalar that is neither constant, variable nor sum."""
     rule = _LINEAR.get(type(expr))
-    if rule is not None:
-        return rule(an, expr)
-    return Linear({rebuild(an, expr): 1}, 0)
+    return rule(an, expr) if rule is not None else Linear({rebuild(an, expr): 1}, 0)
 
 
 def rebuild(an: Analyzer, expr: Expr) -> Expr:

@@ -40,9 +40,7 @@ def either(a: Modular, b: Modular) -> Modular:
 
 def floordiv(a: Modular, d: int) -> Modular:
     """a // d for d > 0: exact when d divides the step, as then the remainder is constant."""
-    if a.coeff % d == 0:
-        return make(a.coeff // d, a.base // d)
-    return ANY
+    return make(a.coeff // d, a.base // d) if a.coeff % d == 0 else ANY
 
 
 def floormod(a: Modular, d: int) -> Modular:

@@ -261,9 +261,7 @@ class State:
             return value
         if isinstance(value, ExprRV):
             return self.value(value)  # type: ignore[no-any-return]
-        if isinstance(value, Expr):
-            return as_int(self.expr(value))
-        return None
+        return as_int(self.expr(value)) if isinstance(value, Expr) else None
 
     def expr(self, value: Any) -> Expr:
         """An expression with the sampled values in it replaced by their numbers."""

@@ -49,9 +49,7 @@ def _apply(block: Block, match: MatchBufferRegion) -> Block:
             return evolve(stmt, buffer=source, indices=place(stmt.indices))
         if isinstance(stmt, MatchBufferRegion):
             return None
-        if isinstance(stmt, Block):
-            return _regions(stmt, view, source, place)
-        return None
+        return _regions(stmt, view, source, place) if isinstance(stmt, Block) else None
 
     body = transform(block.body, on_stmt, on_expr)
     return evolve(block, body=substitute(body, _solved(view, source, region, skipped)))
