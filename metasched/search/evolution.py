@@ -42,8 +42,9 @@ class EvolutionOptions:
         unbiased: share of later rounds spent on drafts taken as they come.
         generations: mutation rounds within a round, each from the best so far.
         crossing: share of children that cross two parents of one space.
-        epsilon: share of measured candidates taken at random from the whole pool: what the model
-            thinks little of is met as well.
+        epsilon: share of measured candidates for innermost tiles and choices that were not measured
+            yet, or any: what the model thinks little of is met as well.
+        unguided: the same where the model knew nothing before the search.
         fair: programs of each space that are measured before it may go without.
         parents: how many measured programs breed.
         stale: rounds without a new best after which the neighbours of the fastest programs are
@@ -59,6 +60,7 @@ class EvolutionOptions:
     generations: int = 3
     crossing: float = 0.15
     epsilon: float = 0.1
+    unguided: float = 0.3
     fair: int = 32
     parents: int = 12
     stale: int = 2
@@ -75,6 +77,7 @@ class EvolutionarySearch:
         self._known: dict[int, dict[str, Individual]] = {}
         self._made: dict[tuple[int, tuple[Any, ...]], Individual | None] = {}
         self._stale = 0
+        self._guided = bool(getattr(task.model, "ready", False))
 
     def propose(self, count: int) -> list[Individual]:
         """The programs of the next round, the most promising first."""
@@ -214,18 +217,16 @@ class EvolutionarySearch:
             return []
         vectors = np.stack([one.vector for one in individuals])
         spread = getattr(self.task.model, "predict_with_spread", None)
-        if curiosity and spread is not None:
-            mean, deviation = spread(vectors)
-            scores = mean + curiosity * deviation
-        else:
-            scores = self.task.model.predict(vectors)
-        order = np.argsort(-np.asarray(scores), kind="stable")
+        scores, doubt = spread(vectors) if spread else (self.task.model.predict(vectors), 0.0)
+        scores = np.asarray(scores) + curiosity * doubt
+        order = np.argsort(-scores, kind="stable")
         return [(individuals[i], float(scores[i])) for i in order]
 
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
-        """The best of the pool by the model, the doubtful ones favoured, a share at random; and, a
-        quarter of all, the best of spaces of which little was measured. What the model has not met
-        it may take for something else, and the first members of a space say little of the best."""
+        """The best of the pool by the model, the doubtful ones favoured; a quarter of all, the best
+        of spaces of which little was measured: the first members of a space say little of its best;
+        and a share for blocks that were not met, the best of each: a model that saw few of them
+        is sure of what it saw, and wrong about the rest."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
         if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
@@ -237,10 +238,20 @@ class EvolutionarySearch:
         each = max(1, count // 4 // max(1, len(young)))
         firsts = [one for n in young for one in [p for p in ranked if p.space == n][:each]]
         ranked = list(dict.fromkeys([*firsts[: count // 4], *ranked]))
-        bold = min(round(count * self.options.epsilon), max(0, len(ranked) - count))
-        chosen = ranked[: count - bold]
-        rest = ranked[count - bold :]
-        return chosen + [rest[i] for i in rng.sample(len(rest), bold)]
+        share = self.options.epsilon if self._guided else self.options.unguided
+        bold = min(round(count * share), max(0, len(ranked) - count))
+        chosen, rest = ranked[: count - bold], ranked[count - bold :]
+        seen = {_block(p) for p in (*chosen, *(p for p, _ in self.task.population.measured))}
+        fresh = {block: one for one in reversed(rest) if (block := _block(one)) not in seen}
+        new = [one for one in rest if fresh.get(_block(one)) is one][:bold]
+        rest = [one for one in rest if one not in new]
+        return [*chosen, *new, *(rest[i] for i in rng.sample(len(rest), bold - len(new)))]
+
+
+def _block(one: Individual) -> tuple[Any, ...]:
+    """What matters most of a program: the innermost tile of each loop, and what was chosen."""
+    decisions = one.trace.decisions()
+    return one.space, *(d[-1] if isinstance(d, tuple) else d for d in decisions)
 
 
 def _logarithms(numbers: Array) -> Array:

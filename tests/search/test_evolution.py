@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
@@ -87,3 +90,27 @@ def test_of_many_spaces_those_least_measured_take_part():
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0))
     chosen = search._pick({one.key: one for one in found[15:]}, 8, Rng(0))
     assert [one.space for one in chosen] == [3, 4, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("knowing", "expected"), [(True, 2), (False, 4)])
+def test_a_share_is_for_blocks_that_were_not_measured(knowing, expected):
+    """The best of each by the model; a model that knew something before gets a smaller share."""
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    model = Ranks()
+    model.ready = knowing
+    task = SearchTask("task", shop, Population(), model, 0)
+    made = [one for n in range(80) if (one := shop.fresh(0, n)) is not None]
+    found = list({one.key: one for one in made}.values())[:32]
+    for n, one in enumerate(found):  # eight programs of each block of four, the best ones first
+        tile = [4, 1 + n // 8]
+        one.trace = SimpleNamespace(decisions=lambda tile=tile: (tuple(tile), 0))
+        one._vector = np.array([float(-n)])
+    search = EvolutionarySearch(task, EvolutionOptions(fair=0, epsilon=0.25, unguided=0.5))
+    pool = {one.key: one for one in found}
+    chosen = search._pick(pool, 8, Rng(0))
+    assert chosen[: 8 - expected] == found[: 8 - expected]
+    new = [found[8], found[16], found[24]][:expected]  # and any where there are no more blocks
+    assert chosen[8 - expected :][:3] == new and len({one.key for one in chosen}) == 8
+    task.population.add([found[8], found[16]], [1.0, 2.0])
+    del pool[found[8].key], pool[found[16].key]
+    assert found[24] in search._pick(pool, 8, Rng(0))
