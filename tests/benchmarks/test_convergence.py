@@ -15,7 +15,7 @@ Times of different runs cannot be compared, for the clock wanders more from minu
 what is asked. So in the end the winner of each run, the programs that were the best of it for a
 while, and the winner of the long run are timed in turns, twice: the first time says which winner is
 the best, the second, in which no luck has been chosen, what the others are beside it. Which is
-faster by some per cent differs from process to process: each time is the mean over three.
+faster by some per cent differs from process to process: each time is the median over seven.
 Against a store, a program that was recorded takes the time it took, and any other what a regression
 on the records of its task says, a little slower for being a guess: nothing is built or run.
 """
@@ -28,7 +28,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 
 import lightgbm
 import numpy as np
@@ -136,10 +136,10 @@ def timed_twice(func, modules, machine: Recorded | None, rounds: int) -> list[li
         return [machine.times(modules)] * 2
     with LocalRunner(func) as runner:
         again = [
-            [beside_each_other(runner.interleave(modules, rounds, fresh=True)) for _ in range(3)]
+            [beside_each_other(runner.interleave(modules, rounds, fresh=True)) for _ in range(7)]
             for _ in range(2)
         ]
-    return [[fmean(times) for times in zip(*each, strict=True)] for each in again]
+    return [[median(times) for times in zip(*each, strict=True)] for each in again]
 
 
 def program(func, trace: str):
@@ -177,7 +177,7 @@ def test_trials_until_within_five_percent(
     first, second = (
         dict(zip(traces, times, strict=True))
         for times in timed_twice(
-            func, [program(func, t) for t in traces], machine, 4 if quick else 20
+            func, [program(func, t) for t in traces], machine, 4 if quick else 10
         )
     )
     best = second[min((run["winner"] for run in runs.found.values()), key=first.__getitem__)]
