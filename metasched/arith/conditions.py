@@ -161,9 +161,7 @@ def _shown(an: Analyzer, kind: type[Compare], gap: Linear, dtype: DType) -> Expr
     else:
         left = left.shifted(const)
     x, y = emit(left, dtype), emit(right, dtype)
-    if x is None or y is None:
-        return None
-    return compare(kind, x, y)
+    return None if x is None or y is None else compare(kind, x, y)
 
 
 def _index(dtype: DType) -> bool:

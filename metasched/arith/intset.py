@@ -265,9 +265,7 @@ def _relax_one(scope: _Scope, low: Expr, size: Expr) -> Range | None:
         total = below[1].plus(below[0], -1).plus(extent)
     start = emit(below[0], low.dtype)
     length = emit(an.normal(total, low.dtype), low.dtype)
-    if start is None or length is None:
-        return None
-    return Range(start, length)
+    return None if start is None or length is None else Range(start, length)
 
 
 def relax(region: BufferRegion, dom: Domain, analyzer: Analyzer | None = None) -> BufferRegion:

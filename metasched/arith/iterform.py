@@ -58,9 +58,7 @@ class NotAffine(Exception):
 
 def size_expr(size: Size, dtype: DType) -> Expr:
     """A size as an expression of type `dtype`."""
-    if isinstance(size, int):
-        return IntImm(dtype, size)
-    return size.astype(dtype)
+    return IntImm(dtype, size) if isinstance(size, int) else size.astype(dtype)
 
 
 class Reader:

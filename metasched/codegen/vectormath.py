@@ -56,9 +56,7 @@ def apply(e: Emitter, name: str, operands: list[Val]) -> Val:
     if name == "rsqrt":
         root = apply(e, "sqrt", operands)
         return binary(e, Div, literal(1.0, dtype, lanes), root)
-    if name == "sigmoid":
-        return _sigmoid64(e, operands[0])
-    return _libm(e, name, operands)
+    return _sigmoid64(e, operands[0]) if name == "sigmoid" else _libm(e, name, operands)
 
 
 def _sigmoid64(e: Emitter, x: Val) -> Val:

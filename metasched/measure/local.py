@@ -21,7 +21,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import BEHIND, Baseline, TimingPlan, Trial, shared_size
-from metasched.measure.priority import FIRST, LAST, beside_timing
+from metasched.measure.priority import FIRST, LAST, beside_timing, team_environment
 from metasched.measure.process import Reply, Worker, wait
 from metasched.measure.settings import MeasureOptions
 from metasched.runtime.timing import beside_each_other
@@ -32,15 +32,6 @@ _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
-# Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
-# sleeps. The default is milliseconds: where another process has taken the core of the thread that
-# is waited for, the spinning one keeps its own from it, and microseconds read as milliseconds.
-_SPIN = "3000"
-# Variables by which a user says where threads run. Where none is set, each thread of a kernel that
-# takes every core has one of its own: left to the scheduler, one that wakes beside a busy builder
-# may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
-# has cores to go to, and bound it would meet that of another run on the first ones.
-_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 # Times faster that a program must be to become the anchor, and for about how many seconds the two
 # take turns then.
 _HANDOVER, _TURNS_TAKE = 1.25, 0.12
@@ -94,12 +85,7 @@ class LocalRunner:
         self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
         self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
         self._then: dict[Worker, Callable[[Reply], None]] = {}
-        threads = {"OMP_NUM_THREADS": str(self.options.threads)} if self.options.threads else {}
-        if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-            threads["GOMP_SPINCOUNT"] = _SPIN
-        every = self.options.threads in (0, len(os.sched_getaffinity(0)))
-        if every and not any(name.startswith(_PLACES) for name in os.environ):
-            threads["OMP_PROC_BIND"] = "true"
+        threads = team_environment(self.options.threads)
         # One descriptor for each kind of data, so that a restarted runner gets them again, and one
         # for the unscheduled program where something stands in for it.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
@@ -344,6 +330,7 @@ class LocalRunner:
 
     def _abandon(self) -> None:
         """After an interrupt: end what candidates are running, keep the baseline's work."""
+        self._pause(False)
         for worker in (*self._builders, self._runner):
             if worker.busy and False in self._tasks:
                 self._then.pop(worker, None)
@@ -364,8 +351,9 @@ class LocalRunner:
 
     def _hand_over(self, program: Compiled, seconds: float, enter: Callable[[float], None]) -> None:
         """Make a program the anchor if it is much faster than that, and enter what it took: read
-        once more, in turns with the present anchor. It was chosen for its reading, in which luck
-        has a part, and the luck of each anchor would be handed on to all times read after it."""
+        once more, in turns with the present anchor, while no build runs. It was chosen for its
+        reading, in which luck has a part, and some programs suffer from builds half again as much
+        as others: either would be handed on to all times read after it."""
         if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:  # (given up at once there)
             self.anchor = program, seconds
         present, usual = self.anchor
@@ -374,6 +362,7 @@ class LocalRunner:
             return
 
         def then(reply: Reply) -> None:
+            self._pause(False)
             took = seconds
             if reply.kind == "value" and min(map(len, reply.value)) > 1:  # neither was given up
                 before, now = beside_each_other(reply.value)
@@ -383,7 +372,12 @@ class LocalRunner:
 
         sample = 1e-3 * self.options.sample_ms
         rounds = max(5, min(24, int(_TURNS_TAKE / (max(usual, sample) + max(seconds, sample)))))
+        self._pause(True)
         self._submit(self._runner, then, *self._in_turns([present, program], rounds))
+
+    def _pause(self, held: bool) -> None:
+        for builder in self._builders:
+            builder.pause(held)
 
     def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""

@@ -15,6 +15,15 @@ import time
 
 FIRST, LAST = -20, 19
 GROUP_LAST = 10
+# Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
+# sleeps. The default is milliseconds: where another process has taken the core of the thread that
+# is waited for, the spinning one keeps its own from it, and microseconds read as milliseconds.
+_SPIN = "3000"
+# Variables by which a user says where threads run. Where none is set, each thread of a kernel that
+# takes every core has one of its own: left to the scheduler, one that wakes beside a busy builder
+# may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
+# has cores to go to, and bound it would meet that of another run on the first ones.
+_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 """Of a session that comes last: a tenth of a core beside others that are busy, for a build that
 gets nothing for its whole time limit helps nobody."""
 _SYS_NICE = 23  # the number of the capability
@@ -70,3 +79,15 @@ def waited(process: int | str = "self") -> float:
             with open(f"/proc/{process}/task/{thread}/schedstat", "rb") as file:
                 total += int(file.read().split()[1])
     return total * 1e-9
+
+
+def team_environment(threads: int) -> dict[str, str]:
+    """Variables of a process that times kernels of so many threads, 0 for one on each core; what
+    the user has set stays."""
+    found = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        found["GOMP_SPINCOUNT"] = _SPIN
+    every = threads in (0, len(os.sched_getaffinity(0)))
+    if every and not any(name.startswith(_PLACES) for name in os.environ):
+        found["OMP_PROC_BIND"] = "true"
+    return found

@@ -169,6 +169,11 @@ class Worker:
             for _, reply in wait([self]):
                 return reply
 
+    def pause(self, held: bool = True) -> None:
+        """Hold the process where it is, or let it go on; its limits run on."""
+        if self._process is not None and self._alive():
+            os.kill(self._process.pid, signal.SIGSTOP if held else signal.SIGCONT)
+
     def close(self, grace: float = 0.3) -> None:
         """End the process: close its stdin, then kill the group if it lingers."""
         self._job = None

@@ -124,9 +124,7 @@ def _decode(value: Any, handles: dict[str, RV], where: str) -> Any:
     if isinstance(value, str):
         if value.startswith("$$"):
             return value[1:]
-        if value.startswith("$"):
-            return _handle(value, handles, where)
-        return value
+        return _handle(value, handles, where) if value.startswith("$") else value
     if isinstance(value, list):
         return [_decode(v, handles, where) for v in value]
     if isinstance(value, dict) and len(value) == 1:

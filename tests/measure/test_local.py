@@ -206,6 +206,40 @@ def test_the_anchor_changes_hands_to_what_is_clearly_faster_and_its_time_is_read
     assert [len(samples) for samples in turns] == [2] and min(map(len, turns[0])) >= 3
 
 
+def state(worker):
+    """ "T" for a process that is held, as the kernel says."""
+    with open(f"/proc/{worker.pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+
+
+def test_no_build_runs_beside_the_turns_of_an_anchor(runner, monkeypatch):
+    """And builders go on afterwards, after an interrupt as well."""
+    monkeypatch.setattr(runner, "anchor", None)
+    assert one(runner, scale()).ok
+    program, seconds = runner.anchor
+    during = []
+    inside = runner._submit
+
+    def submit(worker, then, limit, job, *given):
+        if job == "interleave":
+            deadline = time.monotonic() + 5
+            while state(runner._builders[0]) != "T" and time.monotonic() < deadline:
+                time.sleep(0.001)
+            during.extend(state(builder) for builder in runner._builders)
+        inside(worker, then, limit, job, *given)
+
+    monkeypatch.setattr(runner, "_submit", submit)
+    entered = []
+    runner._hand_over(program, seconds / 2, entered.append)
+    runner._settle(runner._runner)
+    assert set(during) == {"T"} and len(entered) == 1
+    assert one(runner, scale(factor=2)).ok
+    runner._hand_over(program, seconds / 4, entered.append)
+    runner._abandon()
+    assert "T" not in {state(builder) for builder in runner._builders if builder.pid}
+    assert one(runner, scale()).ok
+
+
 def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monkeypatch):
     monkeypatch.setattr(runner, "anchor", None)
     assert one(runner, scale()).ok
