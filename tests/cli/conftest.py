@@ -107,7 +107,7 @@ class MadeUpRunner(ReplayRunner):
     def verify(self, module: Any) -> Outcome:
         return Outcome(Status.OK, (1e-6,))
 
-    def interleave(self, candidates: Any, rounds: int) -> list[tuple[float]]:
+    def interleave(self, candidates: Any, rounds: int, fresh: bool) -> list[tuple[float]]:
         return [(1e-6 * (1 + n),) for n, _ in enumerate(candidates)]
 
 
