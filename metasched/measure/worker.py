@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib
 import os
 import pickle
@@ -27,6 +28,7 @@ from typing import Any, BinaryIO
 from metasched.measure.priority import prioritise
 
 _LENGTH = struct.Struct("<Q")
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 MAX_STDERR = 64 << 20  # bytes a worker may write into files: a candidate that prints for ever ends
 
 
@@ -80,8 +82,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _confine(nice: int, memory: int) -> None:
-    """Ctrl-C is the parent's business; no core files; priority and limits as asked."""
+    """Ctrl-C is the parent's business, its death ours; no core files; priority and limits as
+    asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A process that is held (`Worker.pause`) goes on when its parent dies, and so can end.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     soft = MAX_STDERR if hard == resource.RLIM_INFINITY else min(MAX_STDERR, hard)

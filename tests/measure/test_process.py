@@ -178,14 +178,33 @@ def test_interrupt_is_ignored(worker):
     assert worker.run("operator:add", 1, 2, limit=1).value == 3 and worker.starts == starts
 
 
+def test_a_held_worker_goes_on_when_let_and_ends_when_closed(worker):
+    worker.run("os:getpid", limit=1)
+    worker.pause()
+    worker.submit("operator:add", 1, 2, limit=5)
+    assert not any(reply for _, reply in wait([worker], 0.2)) and worker.busy
+    worker.pause(False)
+    replies = []
+    while not replies:
+        replies = wait([worker])
+    assert replies[0][1].value == 3
+    worker.pause()
+    pid = worker.pid
+    worker.close()
+    assert gone(pid)
+    worker.pause()  # nothing is alive: nothing to hold
+
+
 PARENT = """
 import sys, time
 from metasched.measure.process import Worker, wait
-busy, idle = Worker(), Worker()
+busy, idle, held = Worker(), Worker(), Worker()
 idle.run("os:getpid", limit=5)
+held.run("os:getpid", limit=5)
+held.pause()
 busy.submit("timeit:timeit", "pass", "pass", time.time, 10**12, limit=60)
 wait([busy], 1); wait([busy], 0.3)
-print(busy.pid, idle.pid, flush=True)
+print(busy.pid, idle.pid, held.pid, flush=True)
 time.sleep(60)
 """
 
@@ -199,7 +218,7 @@ def test_no_orphans_after_the_parent_is_killed():
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert len(pids) == 2 and all(gone(pid) for pid in pids)
+    assert len(pids) == 3 and all(gone(pid) for pid in pids)
 
 
 def test_forgotten_workers_end():
