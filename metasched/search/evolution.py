@@ -3,7 +3,7 @@
 A round drafts thousands of decision vectors on paper (`draft`) and replays a limited number of
 traces exactly: the most promising drafts, some unbiased ones, and mutants and crossings of the
 fastest programs measured and of those the model likes. The model ranks what survives; the best are
-measured, with a share of random ones among them so that the model meets the unexpected.
+measured, and some of spaces and blocks that were hardly met, so that it meets the unexpected.
 """
 
 from __future__ import annotations
