@@ -57,7 +57,7 @@ STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 # more, chosen in a heat of twice as many, that are at most so many times slower than the best; the
 # first few anyhow, for a best time that was read far too low would leave nobody to compare it with.
 _FINALISTS, _SHARE, _NEAR, _ANYHOW = 8, 8, 1.15, 4
-_HEAT, _LAST = 4, 12  # rounds of the heat and of the final at least,
+_HEAT, _LAST = 3, 8  # rounds of the heat and of the final at least,
 _FINAL_SECONDS = 1 / 128  # and for each trial how long the rounds of either take together
 # Which of two programs is faster by some per cent differs from process to process, by the pages
 # that their arrays are given: a kernel took 35 to 45 us in most of 40 processes and 68 in two.

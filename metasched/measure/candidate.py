@@ -57,7 +57,7 @@ class Outcome:
     Attributes:
         status: how it ended.
         seconds: time of one call, one value a sample; empty unless status is OK. Where an anchor
-            was timed in turns with it (see `jobs.TimingPlan`), at the usual speed of that.
+            was timed in turns with it (see `samples.TimingPlan`), at the usual speed of that.
         message: the reason of a failure, else empty.
         build_seconds, run_seconds, check_seconds: what building, running the kernel, and setting up
             and comparing its data took.

@@ -8,14 +8,12 @@ maps them again instead of computing them again.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,49 +28,10 @@ from metasched.measure.arena import Arena
 from metasched.measure.candidate import Status
 from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task, nudged
 from metasched.measure.padding import padded
-from metasched.measure.priority import waited
+from metasched.measure.samples import SHORT, TimingPlan, in_turns, samples_of, undisturbed
 from metasched.runtime.native import Native
-from metasched.runtime.timing import Repeat, take
+from metasched.runtime.timing import Repeat
 from metasched.target import Target
-
-_DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is taken again
-_RETAKES = 6  # tries for an undisturbed sample,
-_PATIENCE = 0.1  # and seconds after which they end
-_SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the program is
-# Times slower than another from which a program is not timed further in turns: after the run that
-# warms up, after one sample, two, and more.
-BEHIND = 10.0, 5.0, 5.0, 1.5
-_WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
-
-
-@dataclass(frozen=True, slots=True)
-class TimingPlan:
-    """How long a candidate is timed.
-
-    Attributes:
-        sample_ms: a sample makes as many calls as fill this time.
-        samples: how many at most. Many short ones say more than few long ones in the same time:
-            what disturbs some of them leaves the median alone.
-        budget_ms: total time of the samples, about; at least three are taken where one takes less
-            than three times that, and only the run that warms up counts from ten times on. What
-            would be the best by few samples takes as many again: luck has a part in being first.
-        best: seconds of the best candidate so far, 0 for none yet.
-        slower: one whose fastest sample is more than that many times slower than the best gets two
-            fifths of the samples, at the square of it one; one that is slower at all, three.
-        hopeless: times slower than the best from which the run that warms up is enough.
-        anchor: a program that was right, about as fast as the best, and the seconds that it took:
-            candidates that are not hopeless are timed in turns with it, and each sample is divided
-            by how many times slower the anchor is beside it than it was. A clock that wanders by
-            more than the candidates differ would else say who is faster.
-    """
-
-    sample_ms: float = 2.5
-    samples: int = 9
-    budget_ms: float = 30.0
-    best: float = 0.0
-    slower: float = 1.2
-    hopeless: float = 3.0
-    anchor: tuple[Compiled, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +289,8 @@ def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:
     start = time.thread_time()
     code = native.call(*values)
     seconds = time.thread_time() - start
-    if seconds < _SHORT and not any(a.written and a.initial for a in bench.task.arrays):
-        calls = int(_SHORT / max(seconds, 1e-6))  # the way there from Python is part of one
+    if seconds < SHORT and not any(a.written and a.initial for a in bench.task.arrays):
+        calls = int(SHORT / max(seconds, 1e-6))  # the way there from Python is part of one
         start = time.thread_time()
         native.repeat(*values, calls)
         seconds = (time.thread_time() - start) / calls
@@ -367,12 +326,8 @@ def _has_poison(array: Array, values: NDArray[np.generic]) -> bool:
     return bool((values == raw).any())
 
 
-def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> Trial:
-    """Run a candidate once on poisoned outputs, check everything, then time it.
-
-    Args:
-        plan: None checks only.
-    """
+def trial(task: Task, fd: int, compiled: Compiled) -> Trial:
+    """Run a candidate once on poisoned outputs and check everything."""
     start = time.perf_counter()
     bench = _bench(task, fd)
     native = Native.of(compiled)
@@ -387,17 +342,30 @@ def trial(task: Task, fd: int, compiled: Compiled, plan: TimingPlan | None) -> T
     status, message, largest = bench.fault()
     how = "exact" if task.exact else f"{TOLERANCE} roundings ({task.why}), largest {largest:.3g}"
     checked = time.perf_counter() - start - first
-    if status is not Status.OK or plan is None:
-        return Trial(status, (), message, first, checked, how)
+    return Trial(status, (), message, first, checked, how)
+
+
+def timed(task: Task, fd: int, compiled: Compiled, plan: TimingPlan, passed: Trial) -> Trial:
+    """Time a candidate that passed its trial."""
+    bench = _bench(task, fd)
+    repeat = _repeat(bench, compiled)
     bench.restore()
     begin = time.perf_counter()
-    samples = _samples(native, values, first, plan, _pace(bench, plan))
-    spent = time.perf_counter() - begin + first
+    samples = samples_of(repeat, passed.run_seconds, plan, _pace(bench, plan))
+    spent = time.perf_counter() - begin + passed.run_seconds
     breach = bench.breach()
     if breach:
         bench.clean = False
-        return Trial(Status.OUT_OF_BOUNDS, (), f"{breach} when called again", spent, checked, how)
-    return Trial(Status.OK, samples, "", spent, checked, how)
+        status, message = Status.OUT_OF_BOUNDS, f"{breach} when called again"
+        return replace(passed, status=status, message=message, run_seconds=spent)
+    return replace(passed, seconds=samples, run_seconds=spent)
+
+
+def _repeat(bench: _Bench, compiled: Compiled) -> Repeat:
+    """Calls of a program on the arrays of a task, as many as are asked for."""
+    native = Native.of(compiled)
+    values = bench.values(native, compiled.signature)
+    return lambda count: native.repeat(*values, count)
 
 
 def _pace(bench: _Bench, plan: TimingPlan) -> Callable[[], float]:
@@ -405,96 +373,14 @@ def _pace(bench: _Bench, plan: TimingPlan) -> Callable[[], float]:
     if plan.anchor is None:
         return lambda: 1.0
     compiled, usual = plan.anchor
-    native = Native.of(compiled)
-    values = bench.values(native, compiled.signature)
-    calls = max(1, int(plan.sample_ms * 1e-3 / usual))
-    return lambda: undisturbed(lambda count: native.repeat(*values, count), calls) / usual
-
-
-def _samples(
-    native: Native,
-    values: list[Any],
-    first: float,
-    plan: TimingPlan,
-    pace: Callable[[], float] = lambda: 1.0,
-) -> tuple[float, ...]:
-    """Timing samples: as many as the plan says, fewer for what is slow, one for the hopeless."""
-
-    def repeat(count: int) -> None:
-        native.repeat(*values, count)
-
-    begun = first > _WARM
-    warm_up = first if begun else _call(repeat, undisturbed(repeat, 1))
-    if plan.best and warm_up > plan.hopeless * plan.best:
-        return (min(first, warm_up),)
-    calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
-    estimate = warm_up * calls
-    budget = plan.budget_ms * 1e-3
-    if estimate > 10 * budget or (begun and not plan.best and estimate > 3 * budget):
-        return (min(first, warm_up),)
-    if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
-        pace = lambda: 1.0  # noqa: E731
-    count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
-    twice = min(plan.samples, 2 * count)
-    samples = [] if begun or calls > 1 else [warm_up / pace()]
-    while len(samples) < count or (len(samples) < twice and median(samples) < plan.best):
-        limit = plan.slower ** max(0.0, 3 - len(samples) * min(1.0, 5 / count)) * plan.best
-        if samples and plan.best and min(samples) > limit:
-            break
-        samples.append(undisturbed(repeat, calls) / pace())
-    return tuple(samples)
-
-
-def _call(repeat: Repeat, single: float) -> float:
-    """Seconds of a call by those of a single one, which is mostly the waking of threads where it is
-    short."""
-    return single if single >= _SHORT else undisturbed(repeat, int(_SHORT / single) + 1)
-
-
-def undisturbed(repeat: Repeat, calls: int) -> float:
-    """A sample during which no thread waited for a core, as far as a few tries can give one.
-
-    A kernel of two threads meets at a barrier many times in a sample: one thread that waits for its
-    core holds up the other, and the time says nothing of the program. Such a sample is taken again;
-    of samples that were all disturbed the fastest counts.
-    """
-    best = math.inf
-    spent = 0.0
-    for _ in range(_RETAKES):
-        before = waited()
-        seconds = take(repeat, calls)
-        lost, whole = waited() - before, seconds * calls
-        if lost <= _DISTURBED * whole:
-            return seconds
-        best = min(best, seconds)
-        spent += whole
-        if spent > _PATIENCE:
-            break
-    return best
+    repeat, calls = _repeat(bench, compiled), max(1, int(plan.sample_ms * 1e-3 / usual))
+    return lambda: undisturbed(repeat, calls) / usual
 
 
 def interleave(
     task: Task, fd: int, programs: Sequence[Compiled], rounds: int, sample_ms: float
 ) -> list[tuple[float, ...]]:
-    """Time programs in turn, so that what disturbs one disturbs the others as well; the run that
-    warms up stands for one that is far behind."""
+    """Time programs in turn."""
     bench = _bench(task, fd)
     bench.restore()
-    runs = []
-    for compiled in programs:
-        native = Native.of(compiled)
-        values = bench.values(native, compiled.signature)
-
-        def repeat(count: int, native: Native = native, values: list[Any] = values) -> None:
-            native.repeat(*values, count)
-
-        once = undisturbed(repeat, 1)
-        once = _call(repeat, undisturbed(repeat, 1)) if once < _WARM else once
-        runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once]))
-    out = [samples for _, _, samples in runs]
-    for number in range(rounds):
-        limit = min(map(max, out)) * BEHIND[min(number, 3)]
-        for repeat, calls, samples in runs:
-            if min(samples) <= limit:
-                samples.append(undisturbed(repeat, calls))
-    return [tuple(samples[1:] or samples) for samples in out]
+    return in_turns([_repeat(bench, program) for program in programs], rounds, sample_ms)

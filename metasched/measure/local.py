@@ -20,9 +20,16 @@ from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.data import Task, inexact_reason
-from metasched.measure.jobs import BEHIND, Baseline, TimingPlan, Trial, shared_size
-from metasched.measure.priority import FIRST, LAST, beside_timing, team_environment
+from metasched.measure.jobs import Baseline, Trial, shared_size
+from metasched.measure.priority import (
+    FIRST,
+    LAST,
+    beside_timing,
+    takes_every_core,
+    team_environment,
+)
 from metasched.measure.process import Reply, Worker, wait
+from metasched.measure.samples import BEHIND, TimingPlan
 from metasched.measure.settings import MeasureOptions
 from metasched.runtime.timing import beside_each_other
 from metasched.target import Target
@@ -35,12 +42,6 @@ _KEPT = 64  # programs that need not be built again when the best are compared a
 # Times faster that a program must be to become the anchor, and for about how many seconds the two
 # take turns then.
 _HANDOVER, _TURNS_TAKE = 1.25, 0.12
-_BUILD_STATUS = {
-    "error": Status.BUILD_ERROR,
-    "timeout": Status.BUILD_TIMEOUT,
-    "crash": Status.BUILD_CRASH,
-}
-_RUN_STATUS = {"error": Status.RUN_ERROR, "timeout": Status.RUN_TIMEOUT, "crash": Status.RUN_CRASH}
 
 
 class LocalRunner:
@@ -86,6 +87,7 @@ class LocalRunner:
         self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
         self._then: dict[Worker, Callable[[Reply], None]] = {}
         threads = team_environment(self.options.threads)
+        self._alone = takes_every_core(self.options.threads)
         # One descriptor for each kind of data, so that a restarted runner gets them again, and one
         # for the unscheduled program where something stands in for it.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
@@ -170,7 +172,7 @@ class LocalRunner:
         limit = self._run_limit()
         task, fd = self._tasks[True], self._memory[True]
         self._settle(self._runner)
-        reply = self._runner.run(_JOBS + "trial", task, fd, built, None, limit=limit)
+        reply = self._runner.run(_JOBS + "trial", task, fd, built, limit=limit)
         return outcome_of(reply, 0.0)
 
     def prepare_verification(self) -> None:
@@ -262,7 +264,7 @@ class LocalRunner:
         if reply.kind != "value":
             built = os.fstat(self._aside).st_size > 0
             what = "run" if built else "built"
-            self._fail(f"the unscheduled program cannot be {what}: {_reason(reply)}")
+            self._fail(f"the unscheduled program cannot be {what}: {reply.reason}")
         self._written = reply.value
         self._compare_references()
 
@@ -280,7 +282,7 @@ class LocalRunner:
 
     def _accept(self, reply: Reply) -> None:
         if reply.kind != "value":
-            self._fail(f"two kinds of expected results cannot be compared: {_reason(reply)}")
+            self._fail(f"two kinds of expected results cannot be compared: {reply.reason}")
         if reply.value:
             self._failure = (
                 "the default schedule gives other results than the program as written: "
@@ -297,7 +299,7 @@ class LocalRunner:
     def _verification_ready(self, reply: Reply) -> None:
         self._reference.close()
         if reply.kind != "value":
-            self._no_verification = f"no expected results on normal data: {_reason(reply)}"
+            self._no_verification = f"no expected results on normal data: {reply.reason}"
             return
         self._tasks[True] = reply.value[0]
 
@@ -345,7 +347,7 @@ class LocalRunner:
         func, limit = single_function(module), self.options.build_timeout
         reply = builder.run(_JOBS + "build", func, self.target, limit=limit)
         if reply.kind != "value":
-            return Outcome(_BUILD_STATUS[reply.kind], message=_reason(reply))
+            return Outcome(Status(f"build_{reply.kind}"), message=reply.reason)
         compiled: Compiled = reply.value
         return compiled
 
@@ -376,8 +378,11 @@ class LocalRunner:
         self._submit(self._runner, then, *self._in_turns([present, program], rounds))
 
     def _pause(self, held: bool) -> None:
-        for builder in self._builders:
-            builder.pause(held)
+        """Hold what runs beside the runner: some programs take half again as long beside a busy
+        core, others no longer. Kernels that leave cores free have no need of it."""
+        if self._alone:
+            for worker in (*self._builders, self._reference):
+                worker.pause(held)
 
     def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""
@@ -434,17 +439,27 @@ class _Batch:
             if reply.kind == "value":
                 self._built.append((number, reply.value, reply.seconds, 1))
                 return
-            status = _BUILD_STATUS[reply.kind]
-            message = _reason(reply)
-            self._end(number, Outcome(status, message=message, build_seconds=reply.seconds))
+            status = Status(f"build_{reply.kind}")
+            self._end(number, Outcome(status, (), reply.reason, build_seconds=reply.seconds))
 
         owner._submit(builder, then, owner.options.build_timeout, "build", func, owner.target)
 
     def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
+        """Check a program, then time it while nothing else runs."""
         owner, o = self._owner, self._owner.options
-        plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, owner.best, anchor=owner.anchor)
+        given = owner._tasks[False], owner._memory[False], compiled
 
-        def then(reply: Reply) -> None:
+        def checked(reply: Reply) -> None:
+            if reply.kind != "value" or reply.value.status is not Status.OK:
+                ended(reply)
+                return
+            plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, owner.best, anchor=owner.anchor)
+            job = "timed", *given, plan, reply.value
+            owner._pause(True)
+            owner._submit(owner._runner, ended, owner._run_limit(), *job)
+
+        def ended(reply: Reply) -> None:
+            owner._pause(False)
             if reply.kind == "crash" and reply.signal == "SIGKILL" and tries < 2:
                 # Not a kernel's own doing: killed from outside, or for memory. Once more.
                 self._built.appendleft((number, compiled, built, tries + 1))
@@ -463,8 +478,7 @@ class _Batch:
 
             owner._hand_over(compiled, outcome.median, enter)
 
-        task, fd = owner._tasks[False], owner._memory[False]
-        owner._submit(owner._runner, then, owner._run_limit(), "trial", task, fd, compiled, plan)
+        owner._submit(owner._runner, checked, owner._run_limit(), "trial", *given)
 
     def _end(self, number: int, outcome: Outcome, feed: bool = False) -> None:
         self._outcomes[number] = outcome
@@ -480,15 +494,7 @@ class _Batch:
 def outcome_of(reply: Reply, built: float) -> Outcome:
     """A runner's reply as an outcome."""
     if reply.kind != "value":
-        return Outcome(
-            _RUN_STATUS[reply.kind], (), _reason(reply), built, run_seconds=reply.seconds
-        )
+        status = Status(f"run_{reply.kind}")
+        return Outcome(status, (), reply.reason, built, run_seconds=reply.seconds)
     t: Trial = reply.value
     return Outcome(t.status, t.seconds, t.message, built, t.run_seconds, t.check_seconds, t.check)
-
-
-def _reason(reply: Reply) -> str:
-    """Why a job failed, in one line, with the worker's last words where they say more."""
-    text = f"{reply.error}: {reply.message}" if reply.error else reply.message
-    last = reply.detail.strip().splitlines()[-1:] if reply.kind == "crash" else []
-    return f"{text}; last words: {last[0]}" if last else text

@@ -15,6 +15,8 @@ import time
 
 FIRST, LAST = -20, 19
 GROUP_LAST = 10
+"""Of a session that comes last: a tenth of a core beside others that are busy, for a build that
+gets nothing for its whole time limit helps nobody."""
 # Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
 # sleeps. The default is milliseconds: where another process has taken the core of the thread that
 # is waited for, the spinning one keeps its own from it, and microseconds read as milliseconds.
@@ -24,8 +26,6 @@ _SPIN = "3000"
 # may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
 # has cores to go to, and bound it would meet that of another run on the first ones.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
-"""Of a session that comes last: a tenth of a core beside others that are busy, for a build that
-gets nothing for its whole time limit helps nobody."""
 _SYS_NICE = 23  # the number of the capability
 _GROUP = "/proc/self/autogroup"
 _TRIES = 5  # the kernel lets an ordinary user set a group's level ten times a second, all in all
@@ -87,7 +87,11 @@ def team_environment(threads: int) -> dict[str, str]:
     found = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         found["GOMP_SPINCOUNT"] = _SPIN
-    every = threads in (0, len(os.sched_getaffinity(0)))
-    if every and not any(name.startswith(_PLACES) for name in os.environ):
+    if takes_every_core(threads) and not any(name.startswith(_PLACES) for name in os.environ):
         found["OMP_PROC_BIND"] = "true"
     return found
+
+
+def takes_every_core(threads: int) -> bool:
+    """Whether a kernel of so many threads, 0 for one on each core, leaves none free."""
+    return threads == 0 or threads >= len(os.sched_getaffinity(0))

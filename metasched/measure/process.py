@@ -55,6 +55,13 @@ class Reply:
     error: str = ""
     signal: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Why a job failed, in one line, with the worker's last words where they say more."""
+        text = f"{self.error}: {self.message}" if self.error else self.message
+        last = self.detail.strip().splitlines()[-1:] if self.kind == "crash" else []
+        return f"{text}; last words: {last[0]}" if last else text
+
 
 @dataclass(slots=True)
 class _Job:
@@ -105,6 +112,7 @@ class Worker:
         self._job: _Job | None = None
         self._deadline = 0.0
         self._ready = False
+        self._held = 0.0  # since when it is held, 0 while it is not
         self._number = 0
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -143,7 +151,7 @@ class Worker:
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self._finalizer = weakref.finalize(self, _forgotten, self._process, self._log, os.getpid())
-        self._ready, self._buffer = False, bytearray()
+        self._ready, self._held, self._buffer = False, 0.0, bytearray()
         self._deadline = time.monotonic() + self._start_limit
         self.starts += 1
 
@@ -170,9 +178,17 @@ class Worker:
                 return reply
 
     def pause(self, held: bool = True) -> None:
-        """Hold the process where it is, or let it go on; its limits run on."""
-        if self._process is not None and self._alive():
-            os.kill(self._process.pid, signal.SIGSTOP if held else signal.SIGCONT)
+        """Hold the process where it is, or let it go on; its limits do not count that time."""
+        if not self._alive() or held == bool(self._held):
+            return
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP if held else signal.SIGCONT)
+        now, job = time.monotonic(), self._job
+        if not held and job is not None:
+            job.waited -= now - self._held
+        self._held = now if held else 0.0
+        if not held and job is not None and job.sent < len(job.data):
+            self._send()
 
     def close(self, grace: float = 0.3) -> None:
         """End the process: close its stdin, then kill the group if it lingers."""
@@ -205,7 +221,7 @@ class Worker:
             if kind == "ready":
                 self._ready = True
                 if self._job is not None:
-                    self._send(patient=True)
+                    self._send()
             elif self._job is not None and message[1] == self._job.number:
                 if kind == "start":
                     self._job.started = time.monotonic()
@@ -218,12 +234,13 @@ class Worker:
     def expire(self) -> Reply | None:
         """The deadline has passed: kill the group; the reply when a job was running.
 
-        Time in which the process got no core does not count, up to several times the limit: on a
-        busy machine a builder, which comes last, may get none for seconds.
+        Time in which the process was held or got no core does not count, up to several times the
+        limit: on a busy machine a builder, which comes last, may get none for seconds.
         """
         job = self._job
         if job is not None and job.started and self._process is not None:
-            lost = min(waited(self._process.pid) - job.waited, _PATIENCE * job.limit)
+            held = time.monotonic() - self._held if self._held else 0.0
+            lost = min(waited(self._process.pid) - job.waited + held, _PATIENCE * job.limit)
             deadline = job.started + job.limit + lost
             if deadline > self._deadline + 0.1 * job.limit:
                 self._deadline = deadline
@@ -250,17 +267,18 @@ class Worker:
         self.start()
         assert self._job is not None
         self._job.sent = 0
-        self._send(patient=self._ready)
+        self._send()
 
-    def _send(self, *, patient: bool) -> None:
+    def _send(self) -> None:
         """Write what is left of the job; a worker that does not read in time counts as not ready.
 
-        Unless `patient`, only what fits into the pipe.
+        Of one that cannot read yet, or is held, nothing is asked: it gets what the pipe takes.
         """
         assert self._job is not None and self._process is not None
         assert self._process.stdin is not None
-        if patient:
+        if self._ready:
             self._deadline = time.monotonic() + self._start_limit
+        patient = self._ready and not self._held
         pipe, data = self._process.stdin.fileno(), memoryview(self._job.data)
         while self._job.sent < len(data):
             try:

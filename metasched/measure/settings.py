@@ -19,7 +19,7 @@ class MeasureOptions:
         build_workers: build processes; they step back for the kernel being timed.
         threads: threads of a kernel; 0 means every core.
         memory: address space of a worker in bytes; 0 for no limit.
-        sample_ms, samples, budget_ms: see `jobs.TimingPlan`.
+        sample_ms, samples, budget_ms: see `samples.TimingPlan`.
         seed: of the test data.
         extents: a value for each symbolic extent.
         scalars: values of scalar parameters.

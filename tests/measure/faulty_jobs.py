@@ -7,9 +7,9 @@ import time
 
 from metasched.errors import BuildError
 from metasched.measure import jobs
-from metasched.measure.jobs import agree, baseline, expect, interleave, trial
+from metasched.measure.jobs import agree, baseline, expect, interleave, timed, trial
 
-__all__ = ["agree", "baseline", "build", "expect", "interleave", "trial"]
+__all__ = ["agree", "baseline", "build", "expect", "interleave", "timed", "trial"]
 
 
 def build(func, target, parallel=True):

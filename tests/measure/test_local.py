@@ -34,6 +34,7 @@ from metasched.ir.visit import fresh_copy
 from metasched.lower.packing import PREPROC
 from metasched.measure.candidate import Status
 from metasched.measure.local import LocalRunner, outcome_of
+from metasched.measure.priority import takes_every_core
 from metasched.measure.process import wait
 from metasched.measure.settings import MeasureOptions
 from metasched.schedule.schedule import Schedule
@@ -162,7 +163,7 @@ def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypat
     assert one(runner, scale()).ok  # the expected results are there
 
     def together(workers):
-        waiting, replies = set(workers), []
+        waiting, replies = {worker for worker in workers if not worker._held}, []
         while waiting:
             found = wait(list(waiting))
             replies += found
@@ -212,32 +213,45 @@ def state(worker):
         return file.read().rsplit(")", 1)[1].split()[0]
 
 
-def test_no_build_runs_beside_the_turns_of_an_anchor(runner, monkeypatch):
-    """And builders go on afterwards, after an interrupt as well."""
-    monkeypatch.setattr(runner, "anchor", None)
-    assert one(runner, scale()).ok
-    program, seconds = runner.anchor
-    during = []
-    inside = runner._submit
+@pytest.fixture
+def held_beside(runner, monkeypatch):
+    """For each job of the runner by its name, the states of the builders when it is submitted."""
+    states, inside = {}, runner._submit
 
     def submit(worker, then, limit, job, *given):
-        if job == "interleave":
-            deadline = time.monotonic() + 5
-            while state(runner._builders[0]) != "T" and time.monotonic() < deadline:
-                time.sleep(0.001)
-            during.extend(state(builder) for builder in runner._builders)
+        if worker is runner._runner:
+            time.sleep(0.05)  # a stop takes effect in a moment
+            states.setdefault(job, set()).update(map(state, runner._builders))
         inside(worker, then, limit, job, *given)
 
     monkeypatch.setattr(runner, "_submit", submit)
+    return states
+
+
+def test_no_build_runs_beside_what_is_timed(runner, held_beside, monkeypatch):
+    """And builders go on afterwards, after an interrupt as well."""
+    monkeypatch.setattr(runner, "anchor", None)
+    assert one(runner, scale()).ok
+    assert held_beside["timed"] == {"T"} and "T" not in held_beside["trial"]
+    program, seconds = runner.anchor
     entered = []
     runner._hand_over(program, seconds / 2, entered.append)
     runner._settle(runner._runner)
-    assert set(during) == {"T"} and len(entered) == 1
+    assert held_beside["interleave"] == {"T"} and len(entered) == 1
     assert one(runner, scale(factor=2)).ok
     runner._hand_over(program, seconds / 4, entered.append)
     runner._abandon()
     assert "T" not in {state(builder) for builder in runner._builders if builder.pid}
     assert one(runner, scale()).ok
+
+
+def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, monkeypatch):
+    monkeypatch.setattr(runner, "_alone", False)
+    assert one(runner, scale()).ok
+    assert "T" not in held_beside["timed"]
+    every = len(os.sched_getaffinity(0))
+    assert takes_every_core(0) and takes_every_core(every)
+    assert every == 1 or not takes_every_core(every - 1)
 
 
 def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monkeypatch):

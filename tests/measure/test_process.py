@@ -184,15 +184,43 @@ def test_a_held_worker_goes_on_when_let_and_ends_when_closed(worker):
     worker.submit("operator:add", 1, 2, limit=5)
     assert not any(reply for _, reply in wait([worker], 0.2)) and worker.busy
     worker.pause(False)
-    replies = []
-    while not replies:
-        replies = wait([worker])
-    assert replies[0][1].value == 3
+    assert ended(worker).value == 3
     worker.pause()
     pid = worker.pid
     worker.close()
     assert gone(pid)
     worker.pause()  # nothing is alive: nothing to hold
+
+
+def test_time_in_which_a_worker_is_held_does_not_count(worker):
+    worker.run("os:getpid", limit=1)
+    starts = worker.starts
+    worker.submit("time:sleep", 0.3, limit=0.4)
+    assert wait([worker], 1) == []  # it has begun
+    worker.pause()
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert wait([worker], 0.2) == [] and worker.busy
+    worker.pause(False)
+    assert ended(worker).kind == "value" and worker.starts == starts
+
+
+def test_a_job_that_no_pipe_holds_reaches_a_held_worker_when_it_goes_on(worker):
+    """Its parent, who alone can let it go on, does not wait for it to read."""
+    worker.run("os:getpid", limit=1)
+    worker.pause()
+    begin = time.monotonic()
+    worker.submit("builtins:len", b"x" * 5_000_000, limit=5)
+    assert time.monotonic() - begin < 2 and wait([worker], 0.1) == []
+    worker.pause(False)
+    assert ended(worker).value == 5_000_000
+
+
+def ended(worker):
+    """The reply to the job of a worker."""
+    while not (replies := wait([worker])):
+        pass
+    return replies[0][1]
 
 
 PARENT = """

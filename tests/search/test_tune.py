@@ -336,7 +336,7 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
         options = SimpleNamespace(sample_ms=5.0)
 
         def interleave(self, candidates, rounds, fresh):
-            assert candidates == ["a", "b", "c", "d", "default"] and rounds == 12 and not fresh
+            assert candidates == ["a", "b", "c", "d", "default"] and rounds == 8 and not fresh
             return [(timed[c],) for c in candidates]
 
         def verify(self, candidate):
@@ -392,8 +392,8 @@ def test_twice_as_many_take_part_in_a_heat_before_the_final():
     )
     assert _final(run, final, 5.0) == ((programs[8], 0.9), 5.0)
     assert asked == [
-        (names, 4),
-        (["p8", "p1", "p2", "p4", "p5", "p6", "p7", "p9", "default"], 12),
+        (names, 3),
+        (["p8", "p1", "p2", "p4", "p5", "p6", "p7", "p9", "default"], 8),
     ]
 
 
@@ -412,7 +412,7 @@ def final_of_a_long_run(times):
     def interleave(candidates, rounds, fresh):
         asked.append(candidates)
         number = sum(len(a) < 10 for a in asked)
-        assert rounds == 12 and fresh == (number > 0)
+        assert rounds == 8 and fresh == (number > 0)
         if not isinstance(times[number], dict):
             raise MeasureError(times[number])
         return [({**times[0], **times[number]}[name],) for name in candidates]

@@ -1,0 +1,131 @@
+"""How long a program is timed: in samples of several calls, by itself or in turns with others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from metasched.codegen.compile import Compiled
+from metasched.measure.priority import waited
+from metasched.runtime.timing import Repeat, take
+
+_DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is taken again
+_RETAKES = 6  # tries for an undisturbed sample,
+_PATIENCE = 0.1  # and seconds after which they end
+SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the program is
+# Times slower than another from which a program is not timed further in turns: after the run that
+# warms up, after one sample, two, and more.
+BEHIND = 10.0, 5.0, 5.0, 1.5
+_WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
+
+
+@dataclass(frozen=True, slots=True)
+class TimingPlan:
+    """How long a candidate is timed.
+
+    Attributes:
+        sample_ms: a sample makes as many calls as fill this time.
+        samples: how many at most. Many short ones say more than few long ones in the same time:
+            what disturbs some of them leaves the median alone.
+        budget_ms: total time of the samples, about; at least three are taken where one takes less
+            than three times that, and only the run that warms up counts from ten times on. What
+            would be the best by few samples takes as many again: luck has a part in being first.
+        best: seconds of the best candidate so far, 0 for none yet.
+        slower: one whose fastest sample is more than that many times slower than the best gets two
+            fifths of the samples, at the square of it one; one that is slower at all, three.
+        hopeless: times slower than the best from which the run that warms up is enough.
+        anchor: a program that was right, about as fast as the best, and the seconds that it took:
+            candidates that are not hopeless are timed in turns with it, and each sample is divided
+            by how many times slower the anchor is beside it than it was. A clock that wanders by
+            more than the candidates differ would else say who is faster.
+    """
+
+    sample_ms: float = 2.5
+    samples: int = 9
+    budget_ms: float = 30.0
+    best: float = 0.0
+    slower: float = 1.2
+    hopeless: float = 3.0
+    anchor: tuple[Compiled, float] | None = None
+
+
+def samples_of(
+    repeat: Repeat,
+    first: float,
+    plan: TimingPlan,
+    pace: Callable[[], float] = lambda: 1.0,
+) -> tuple[float, ...]:
+    """Timing samples: as many as the plan says, fewer for what is slow, one for the hopeless.
+
+    Args:
+        repeat: calls the program so many times.
+        first: seconds of its first run.
+        pace: tells how many times slower than usual the machine is.
+    """
+    begun = first > _WARM
+    warm_up = first if begun else _call(repeat, undisturbed(repeat, 1))
+    if plan.best and warm_up > plan.hopeless * plan.best:
+        return (min(first, warm_up),)
+    calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
+    estimate = warm_up * calls
+    budget = plan.budget_ms * 1e-3
+    if estimate > 10 * budget or (begun and not plan.best and estimate > 3 * budget):
+        return (min(first, warm_up),)
+    if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
+        pace = lambda: 1.0  # noqa: E731
+    count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
+    twice = min(plan.samples, 2 * count)
+    samples = [] if begun or calls > 1 else [warm_up / pace()]
+    while len(samples) < count or (len(samples) < twice and median(samples) < plan.best):
+        limit = plan.slower ** max(0.0, 3 - len(samples) * min(1.0, 5 / count)) * plan.best
+        if samples and plan.best and min(samples) > limit:
+            break
+        samples.append(undisturbed(repeat, calls) / pace())
+    return tuple(samples)
+
+
+def _call(repeat: Repeat, single: float) -> float:
+    """Seconds of a call by those of a single one, which is mostly the waking of threads where it is
+    short."""
+    return single if single >= SHORT else undisturbed(repeat, int(SHORT / single) + 1)
+
+
+def undisturbed(repeat: Repeat, calls: int) -> float:
+    """A sample during which no thread waited for a core, as far as a few tries can give one.
+
+    A kernel of two threads meets at a barrier many times in a sample: one thread that waits for its
+    core holds up the other, and the time says nothing of the program. Such a sample is taken again;
+    of samples that were all disturbed the fastest counts.
+    """
+    best = math.inf
+    spent = 0.0
+    for _ in range(_RETAKES):
+        before = waited()
+        seconds = take(repeat, calls)
+        lost, whole = waited() - before, seconds * calls
+        if lost <= _DISTURBED * whole:
+            return seconds
+        best = min(best, seconds)
+        spent += whole
+        if spent > _PATIENCE:
+            break
+    return best
+
+
+def in_turns(repeats: Sequence[Repeat], rounds: int, sample_ms: float) -> list[tuple[float, ...]]:
+    """Samples of programs in turn, so that what disturbs one disturbs the others as well; the run
+    that warms up stands for one that is far behind."""
+    runs = []
+    for repeat in repeats:
+        once = undisturbed(repeat, 1)
+        once = _call(repeat, undisturbed(repeat, 1)) if once < _WARM else once
+        runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once]))
+    out = [samples for _, _, samples in runs]
+    for number in range(rounds):
+        limit = min(map(max, out)) * BEHIND[min(number, 3)]
+        for repeat, calls, samples in runs:
+            if min(samples) <= limit:
+                samples.append(undisturbed(repeat, calls))
+    return [tuple(samples[1:] or samples) for samples in out]
