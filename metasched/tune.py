@@ -457,7 +457,8 @@ def _times_in_turns(
     try:
         turns = runner.interleave([one.candidate() for one in programs], rounds, fresh=among > 0)
     except MeasureError as error:
-        text = f"{run.name}: the winner was not timed again beside the default: {error}"
+        where = "in a further process" if among else "beside the default"
+        text = f"{run.name}: the winner was not timed again {where}: {error}"
         warnings.warn(text, stacklevel=5)
         return {}
     return dict(zip((one.key for one in programs), beside_each_other(turns), strict=False))

@@ -83,7 +83,7 @@ FLOORS: list[tuple[str, str]] = [
         "history svg html",
     ),
     ("commands", "*"),
-    ("", "cli"),
+    ("", "cli __main__"),
 ]
 # The two folders of script functions: an intrinsic is known to the schedule floor by name, a
 # workload to the command line.

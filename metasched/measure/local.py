@@ -1,4 +1,4 @@
-"""The local runner: builders work ahead at low priority while one runner checks and times.
+"""The local runner: builders work ahead, and are held while the runner times what it has checked.
 
 One thread, no locks: every worker has at most one job and a function to call with its reply;
 `_pump` waits for whichever ends first.

@@ -61,7 +61,10 @@ def test_no_command_or_an_unknown_option_is_wrong_usage(cli):
 
 
 def test_the_version(cli):
-    assert cli("--version").out.startswith("metasched ")
+    said = cli("--version").out
+    assert said.startswith("metasched ")
+    call = [sys.executable, "-m", "metasched", "--version"]
+    assert subprocess.run(call, capture_output=True, text=True, check=True).stdout == said
 
 
 def test_as_a_program_of_its_own():
