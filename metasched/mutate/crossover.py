@@ -1,4 +1,5 @@
-"""crossover: a trace with some decisions of one parent and some of another of the same space."""
+"""Children of two parents: a mixture of two traces of one space (crossover), and a trace with what
+one of another space can give it (graft)."""
 
 from __future__ import annotations
 
@@ -43,3 +44,16 @@ def crossover(a: Trace, b: Trace, rng: Rng) -> Trace | None:
         if consistent(child):
             return child
     return None
+
+
+def graft(a: Trace, b: Trace) -> Trace | None:
+    """`b` with the decisions of `a`, of another space, at the steps that draw from the same domain,
+    in their order: tilings of the same loops, mostly. None when nothing is new or consistent."""
+    child, start = b.before_postproc(), 0
+    places = child.sampling()
+    for _, given in a.before_postproc().sampling():
+        for n, (position, entry) in enumerate(places[start:], start):
+            if entry.kind is given.kind and entry.domain == given.domain:
+                child, start = child.with_decision(position, given.decision), n + 1
+                break
+    return child if child.decisions() != b.decisions() and consistent(child) else None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from metasched.mutate.base import mutate
-from metasched.mutate.crossover import crossover
+from metasched.mutate.crossover import crossover, graft
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.trace import Trace
@@ -25,6 +25,7 @@ from metasched.search.draft import Array, Draft, Rows
 from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
+_GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
 _TRIES = 4  # further mutations where a child was replayed before
 # Replayed programs of a space that its surrogate is fitted to, at least and at most.
 _LEAST_ROWS, _REMEMBERED = 24, 512
@@ -77,6 +78,7 @@ class EvolutionarySearch:
         self._known: dict[int, dict[str, Individual]] = {}
         self._made: dict[tuple[int, tuple[Any, ...]], Individual | None] = {}
         self._stale = 0
+        self._grafted: set[str] = set()
         self._guided = bool(getattr(task.model, "ready", False))
 
     def propose(self, count: int) -> list[Individual]:
@@ -94,6 +96,10 @@ class EvolutionarySearch:
             drafts = chain(self._drafted(best, best=True), self._drafted(unbiased, best=False))
             near = options.replays // 4 if self._stale >= options.stale else 0
             self._enter(pool, chain(drafts, self._near(near)))
+            grafts = list(self._grafts())
+            self._enter(pool, grafts)
+            made = (self._made[r.space, r.trace.decisions()] for r in grafts)
+            self._grafted = {one.key for one in made if one is not None}
             share = (options.replays - best - unbiased) // options.generations
             for generation in range(options.generations):
                 self._enter(pool, self._children(pool, share, generation, rng))
@@ -194,6 +200,19 @@ class EvolutionarySearch:
         unseen = (r for r in near if (r.space, r.trace.decisions()) not in self._made)
         return islice(unseen, count)
 
+    def _grafts(self) -> Iterator[Request]:
+        """The decisions of the fastest programs in the best program of each other space: a space of
+        which the wrong blocks were measured looks slow."""
+        best: dict[int, Individual] = {}
+        for one in self.task.population.parents(len(self.task.population.measured)):
+            best.setdefault(one.space, one)
+        for parent in self.task.population.parents(_GRAFTED):
+            for space, stock in best.items():
+                if space >= 0 and parent.space not in (space, -1):
+                    trace = graft(parent.trace, stock.trace)
+                    if trace is not None:
+                        yield Request(trace, space)
+
     def _vary(self, parent: Individual, parents: list[Individual], rng: Rng) -> Trace | None:
         """One to three mutations of a parent, or its crossing with another of its space."""
         mutators = self.task.workshop.generator.mutators
@@ -225,8 +244,8 @@ class EvolutionarySearch:
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
         """The best of the pool by the model, the doubtful ones favoured; a quarter of all, the best
         of spaces of which little was measured: the first members of a space say little of its best;
-        and a share for blocks that were not met, the best of each: a model that saw few of them
-        is sure of what it saw, and wrong about the rest."""
+        one in sixteen, a graft; and a share for blocks that were not met, the best of each: a model
+        that saw few of them is sure of what it saw, and wrong about the rest."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
         if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
@@ -237,7 +256,8 @@ class EvolutionarySearch:
         young = sorted(found, key=met.__getitem__)
         each = max(1, count // 4 // max(1, len(young)))
         firsts = [one for n in young for one in [p for p in ranked if p.space == n][:each]]
-        ranked = list(dict.fromkeys([*firsts[: count // 4], *ranked]))
+        moved = [one for one in ranked if one.key in self._grafted][: count // 16]
+        ranked = list(dict.fromkeys([*firsts[: count // 4], *moved, *ranked]))
         share = self.options.epsilon if self._guided else self.options.unguided
         bold = min(round(count * share), max(0, len(ranked) - count))
         chosen, rest = ranked[: count - bold], ranked[count - bold :]

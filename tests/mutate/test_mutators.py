@@ -20,6 +20,7 @@ from metasched.mutate.choice import (
     mutate_parallel,
     mutate_unroll,
 )
+from metasched.mutate.crossover import graft, same_space
 from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
@@ -154,6 +155,28 @@ def test_crossover_needs_two_parents_of_one_space():
     a, other = parent("c2d"), parent("c2d", space=1)
     assert crossover(a, other, Rng(0)) is None
     assert crossover(a, a, Rng(0)) is None
+
+
+@pytest.mark.parametrize("name", ["gmm", "c2d"])
+def test_a_graft_takes_all_that_another_space_has_of_the_same_kind(name):
+    """Tilings of the same loops go over; what only one of the spaces decides stays."""
+    grafts = 0
+    for seed in range(6):
+        for one in range(len(spaces(name))):
+            for other in range(len(spaces(name))):
+                a, b = parent(name, one, seed), parent(name, other, seed + 10)
+                child = graft(a, b)
+                if child is None:
+                    continue
+                grafts += one != other
+                assert same_space(child, b) and consistent(child)
+                given = [(e.kind, e.domain, e.decision) for _, e in a.sampling()]
+                for (_, x), (_, y) in zip(child.sampling(), b.sampling(), strict=True):
+                    taken = (y.kind, y.domain, x.decision) in given
+                    assert taken or x.decision == y.decision
+                child.apply(Schedule(tiny(name), check=False), decisions="repair")
+    assert grafts
+    assert graft(parent(name), parent(name)) is None
 
 
 def test_a_target_without_mutators_is_named():

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from metasched.mutate.crossover import graft
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.population import Population, Workshop
 from metasched.search.strategy import SearchTask
 from metasched.tune import default_space
+from metasched.workloads import get
 from tests.search.tasks import TARGET, matmul
 
 
@@ -114,3 +116,27 @@ def test_a_share_is_for_blocks_that_were_not_measured(knowing, expected):
     task.population.add([found[8], found[16]], [1.0, 2.0])
     del pool[found[8].key], pool[found[16].key]
     assert found[24] in search._pick(pool, 8, Rng(0))
+
+
+def test_the_fastest_program_is_tried_in_the_best_of_another_space():
+    """Of which the wrong blocks were measured: whatever the model says, one takes part."""
+    func = get("dep").func((1, 16, 16, 32, 3, 1, 1))
+    shop = Workshop(func, TARGET, default_space(TARGET), 0)
+    task = SearchTask("task", shop, Population(), Ranks(), 0)
+    drawn = [[shop.fresh(space, 9 * space + seed) for seed in range(6)] for space in (0, 1)]
+    fast, slow = ([one for one in some if one is not None] for some in drawn)
+    task.population.add([*fast, *slow], [1.0 + n for n in range(len(fast) + len(slow))])
+    search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=0))
+    chosen = search.propose(16)
+    wanted = {
+        trace.decisions()
+        for one in fast[:4]
+        if (trace := graft(one.trace, slow[0].trace)) is not None
+    }
+    assert wanted and search._grafted
+    moved = [one for one in chosen if one.key in search._grafted]
+    assert moved and {one.space for one in moved} == {1}
+    assert {one.trace.decisions() for one in moved} <= wanted
+    alone = SearchTask("task", shop, Population(), Ranks(), 0)
+    alone.population.add(fast, [1.0 + n for n in range(len(fast))])
+    assert list(EvolutionarySearch(alone)._grafts()) == []

@@ -347,7 +347,9 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
     monkeypatch.setattr(Final, "wrong", {"b", "c", "a", "d", "default"})
     with pytest.warns(UserWarning, match="refused"):
         assert _final(run, Final(), 9.0) == ((far, 2.0), 8.0)
-    with pytest.warns(UserWarning, match="f: the winner was not timed again beside the default: no time"):
+    with pytest.warns(
+        UserWarning, match="f: the winner was not timed again beside the default: no time"
+    ):
         monkeypatch.setattr(Final, "wrong", set())
         monkeypatch.setattr(Final, "interleave", broken)
         assert _final(run, Final(), 9.0) == ((a, 1.0), 9.0)
