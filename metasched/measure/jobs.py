@@ -14,7 +14,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,16 @@ from metasched.errors import MetaschedError
 from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
 from metasched.measure.arena import Arena
-from metasched.measure.candidate import Status
+from metasched.measure.candidate import Outcome, Status
 from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task, nudged
 from metasched.measure.padding import padded
 from metasched.measure.samples import SHORT, TimingPlan, in_turns, samples_of, undisturbed
 from metasched.runtime.native import Native
 from metasched.runtime.timing import Repeat
 from metasched.target import Target
+
+if TYPE_CHECKING:
+    from metasched.measure.process import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,3 +387,12 @@ def interleave(
     bench = _bench(task, fd)
     bench.restore()
     return in_turns([_repeat(bench, program) for program in programs], rounds, sample_ms)
+
+
+def outcome_of(reply: Reply, built: float) -> Outcome:
+    """A runner's reply as an outcome."""
+    if reply.kind != "value":
+        status = Status(f"run_{reply.kind}")
+        return Outcome(status, (), reply.reason, built, run_seconds=reply.seconds)
+    t: Trial = reply.value
+    return Outcome(t.status, t.seconds, t.message, built, t.run_seconds, t.check_seconds, t.check)

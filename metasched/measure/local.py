@@ -20,7 +20,7 @@ from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.data import Task, inexact_reason
-from metasched.measure.jobs import Baseline, Trial, shared_size
+from metasched.measure.jobs import Baseline, outcome_of, shared_size
 from metasched.measure.priority import (
     FIRST,
     LAST,
@@ -38,6 +38,9 @@ _JOBS = "metasched.measure.jobs:"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
+# Candidates after which a new process times the next ones, with other pages for its arrays: in some
+# the programs that differ by a quarter in all others run alike, and nothing is to be learnt there.
+_PROCESS = 64
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
 # Times faster that a program must be to become the anchor, and for about how many seconds the two
 # take turns then.
@@ -103,6 +106,7 @@ class LocalRunner:
         ]
         self._runner = Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits)
         self._reference = Worker("reference", nice=behind, fds=fds, **limits)
+        self._timed = 0  # candidates since the runner's process was started
         self._closed = False
         self._failure = ""  # why there is no baseline, once that is known
         self._no_verification = ""  # why there are no expected results on normal data
@@ -139,6 +143,10 @@ class LocalRunner:
     ) -> list[Outcome]:
         """See `Runner.measure`."""
         self._open()
+        if self._timed >= _PROCESS and not self._runner.busy:
+            self._runner.close()
+            self._timed = 0
+        self._timed += len(candidates)
         batch = _Batch(self, candidates, on_outcome)
         try:
             batch.feed()
@@ -489,12 +497,3 @@ class _Batch:
             self.feed()
         if self._on_outcome is not None:
             self._on_outcome(self._candidates[number], outcome)
-
-
-def outcome_of(reply: Reply, built: float) -> Outcome:
-    """A runner's reply as an outcome."""
-    if reply.kind != "value":
-        status = Status(f"run_{reply.kind}")
-        return Outcome(status, (), reply.reason, built, run_seconds=reply.seconds)
-    t: Trial = reply.value
-    return Outcome(t.status, t.seconds, t.message, built, t.run_seconds, t.check_seconds, t.check)

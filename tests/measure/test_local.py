@@ -33,7 +33,8 @@ from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
 from metasched.ir.visit import fresh_copy
 from metasched.lower.packing import PREPROC
 from metasched.measure.candidate import Status
-from metasched.measure.local import LocalRunner, outcome_of
+from metasched.measure.jobs import outcome_of
+from metasched.measure.local import LocalRunner
 from metasched.measure.priority import takes_every_core
 from metasched.measure.process import wait
 from metasched.measure.settings import MeasureOptions
@@ -211,6 +212,19 @@ def state(worker):
     """ "T" for a process that is held, as the kernel says."""
     with open(f"/proc/{worker.pid}/stat") as file:
         return file.read().rsplit(")", 1)[1].split()[0]
+
+
+def test_after_some_candidates_a_new_process_times_the_next(runner, monkeypatch):
+    """Its arrays lie on other pages; the anchor, and with it the unit of the times, stays."""
+    monkeypatch.setattr(runner, "_timed", 0)
+    assert one(runner, scale()).ok
+    first, anchor = runner._runner.pid, runner.anchor
+    assert one(runner, scale()).ok and runner._runner.pid == first
+    monkeypatch.setattr(local, "_PROCESS", 2)
+    assert one(runner, scale()).ok and runner._runner.pid != first
+    second = runner._runner.pid
+    assert one(runner, scale()).ok and runner._runner.pid == second
+    assert anchor is not None and runner.anchor is not None
 
 
 @pytest.fixture
