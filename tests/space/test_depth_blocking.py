@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from space.candidates import TARGET, draw
+from space.chains import sum_of_axes
 
 from metasched.ir.describe import show_expr
 from metasched.ir.interp import run
@@ -53,6 +54,14 @@ def test_candidates_compute_the_same(name):
 
 def _is_sliced(space):
     return any(e.kind.name == "rfactor" for e in space.entries)
+
+
+def test_a_block_whose_reduction_comes_first_has_no_such_space():
+    """Rather than an error that no user can do anything about."""
+    sch = Schedule(sum_of_axes((8, 2, 1)), seed=0, check=False)
+    for module in default_modules(TARGET):
+        if isinstance(module, DepthBlocking):
+            assert module(sch, sch.get_block("L")) == [sch]
 
 
 def test_a_panel_is_a_slice_of_an_operand():

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from metasched.analysis.block import TILED
+from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_expr
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
@@ -96,6 +97,9 @@ class DepthBlocking:
         sch.set_scope(part, 0, "local")
         # the slices are the first iterator of both parts, before those that the plan speaks of
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
+        if all(a.position != plan.vector for a in every):
+            why = "a reduction iterator that stands before the spatial ones is gone with its slices"
+            raise ScheduleError("depth_blocking", "reduction-first", why)
         width, tiles, results = self.blocks.results(
             sch, every, plan, operand, (_PARALLEL, _MIDDLE, _REGISTER), padded=False
         )
