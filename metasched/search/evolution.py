@@ -1,9 +1,10 @@
 """Evolutionary search guided by a cost model, in small rounds: draft, verify, measure, learn.
 
 A round drafts thousands of decision vectors on paper (`draft`) and replays a limited number of
-traces exactly: the most promising drafts, some unbiased ones, and mutants and crossings of the
-fastest programs measured and of those the model likes. The model ranks what survives; the best are
-measured, and some of spaces and blocks that were hardly met, so that it meets the unexpected.
+traces exactly: the most promising drafts, some unbiased ones, mutants and crossings of the fastest
+programs measured and of those the model likes, and what other spaces make of the decisions of the
+fastest. The model ranks what survives; the best are measured, and some of spaces and blocks that
+were hardly met, so that it meets the unexpected.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class EvolutionOptions:
 
     Attributes:
         drafts: decision vectors drafted in a round.
-        replays: exact replays in a round at most.
+        replays: exact replays in a round at most, neighbours (see `stale`) and grafts apart.
         first: exact replays in the first round, all unbiased drafts.
         drafted: share of later rounds spent on the best drafts.
         unbiased: share of later rounds spent on drafts taken as they come.
@@ -256,7 +257,7 @@ class EvolutionarySearch:
         young = sorted(found, key=met.__getitem__)
         each = max(1, count // 4 // max(1, len(young)))
         firsts = [one for n in young for one in [p for p in ranked if p.space == n][:each]]
-        moved = [one for one in ranked if one.key in self._grafted][: count // 16]
+        moved = [one for one in ranked if one.key in self._grafted][: -(-count // 16)]
         ranked = list(dict.fromkeys([*firsts[: count // 4], *moved, *ranked]))
         share = self.options.epsilon if self._guided else self.options.unguided
         bold = min(round(count * share), max(0, len(ranked) - count))

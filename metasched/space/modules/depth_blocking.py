@@ -91,14 +91,15 @@ class DepthBlocking:
         finish = epilogue(sch, block)
         panel, lanes = packed_panel(sch, block, operand, plan) if pack else (None, 0)
         reduced = [a for a in axes(sch, block) if not a.spatial and a.extent != 1]
+        spatial = [a.position for a in axes(sch, block) if a.spatial]
         few = not pack and operand.rows <= FEW
         slices, steps = self._slices(sch, reduced, STREAMS if few else self.slices)
         part = sch.rfactor(slices, 0)
         sch.set_scope(part, 0, "local")
         # the slices are the first iterator of both parts, before those that the plan speaks of
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
-        if all(a.position != plan.vector for a in every):
-            why = "a reduction iterator that stands before the spatial ones is gone with its slices"
+        if spatial != [a.position for a in every if a.spatial]:
+            why = "a reduction iterator before a spatial one went with its slices, and moved it"
             raise ScheduleError("depth_blocking", "reduction-first", why)
         width, tiles, results = self.blocks.results(
             sch, every, plan, operand, (_PARALLEL, _MIDDLE, _REGISTER), padded=False
