@@ -17,10 +17,6 @@ FIRST, LAST = -20, 19
 GROUP_LAST = 10
 """Of a session that comes last: a tenth of a core beside others that are busy, for a build that
 gets nothing for its whole time limit helps nobody."""
-# Turns, some tens of microseconds, that a thread of a timed kernel waits at a barrier before it
-# sleeps. The default is milliseconds: where another process has taken the core of the thread that
-# is waited for, the spinning one keeps its own from it, and microseconds read as milliseconds.
-_SPIN = "3000"
 # Variables by which a user says where threads run. Where none is set, each thread of a kernel that
 # takes every core has one of its own: left to the scheduler, one that wakes beside a busy builder
 # may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
@@ -85,8 +81,6 @@ def team_environment(threads: int) -> dict[str, str]:
     """Variables of a process that times kernels of so many threads, 0 for one on each core; what
     the user has set stays."""
     found = {"OMP_NUM_THREADS": str(threads)} if threads else {}
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        found["GOMP_SPINCOUNT"] = _SPIN
     if takes_every_core(threads) and not any(name.startswith(_PLACES) for name in os.environ):
         found["OMP_PROC_BIND"] = "true"
     return found

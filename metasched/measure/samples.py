@@ -18,6 +18,7 @@ SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the pr
 # Times slower than another from which a program is not timed further in turns: after the run that
 # warms up, after one sample, two, and more.
 BEHIND = 10.0, 5.0, 5.0, 1.5
+_WAKING = 4e-3  # seconds of a call in which the waking of threads does not show
 _WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
 
 
@@ -65,7 +66,7 @@ def samples_of(
         pace: tells how many times slower than usual the machine is.
     """
     begun = first > _WARM
-    warm_up = first if begun else _call(repeat, undisturbed(repeat, 1))
+    warm_up = first if begun else _warmed(repeat)
     if plan.best and warm_up > plan.hopeless * plan.best:
         return (min(first, warm_up),)
     calls = max(1, int(plan.sample_ms * 1e-3 / max(warm_up, 1e-9)))
@@ -86,9 +87,13 @@ def samples_of(
     return tuple(samples)
 
 
-def _call(repeat: Repeat, single: float) -> float:
-    """Seconds of a call by those of a single one, which is mostly the waking of threads where it is
-    short."""
+def _warmed(repeat: Repeat) -> float:
+    """Seconds of a call when caches and threads are awake: the first one may take a millisecond to
+    wake them, and a short one, called by itself, is mostly the way there."""
+    once = undisturbed(repeat, 1)
+    if once >= _WAKING:
+        return once
+    single = undisturbed(repeat, 1)
     return single if single >= SHORT else undisturbed(repeat, int(SHORT / single) + 1)
 
 
@@ -119,8 +124,7 @@ def in_turns(repeats: Sequence[Repeat], rounds: int, sample_ms: float) -> list[t
     that warms up stands for one that is far behind."""
     runs = []
     for repeat in repeats:
-        once = undisturbed(repeat, 1)
-        once = _call(repeat, undisturbed(repeat, 1)) if once < _WARM else once
+        once = _warmed(repeat)
         runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once]))
     out = [samples for _, _, samples in runs]
     for number in range(rounds):
