@@ -65,8 +65,8 @@ FLOORS: list[tuple[str, str]] = [
     ("mutate", "*"),
     (
         "measure",
-        "candidate priority worker process data arena padding samples jobs settings local replay "
-        "cluster",
+        "candidate priority worker process crew data arena padding samples yardstick jobs settings "
+        "local replay cluster",
     ),
     ("cost", "motion passing summary reach machine features quality prior ridge model lightgbm"),
     ("database", "record store lookup"),
@@ -89,7 +89,7 @@ FLOORS: list[tuple[str, str]] = [
 # workload to the command line.
 AFTER = {"intrinsics": "metasched.schedule.intrinsics", "workloads": "metasched.tune"}
 
-MAX_FILE, MAX_FUNCTION, MAX_PRODUCT = 500, 60, 36_100
+MAX_FILE, MAX_FUNCTION, MAX_PRODUCT = 500, 60, 36_200
 
 # Third-party package -> where it may be imported.
 ALLOWED = {

@@ -89,7 +89,8 @@ class Runner(Protocol):
     """Anything that measures candidates.
 
     One that has an attribute `proved` says by it whether what it compared results with is known to
-    be right; while it is false, outcomes are not stored.
+    be right; while it is false, outcomes are not stored. One that has a method `recall` is told
+    what earlier runs measured, as pairs of a candidate and its seconds, so that times compare.
     """
 
     def measure(

@@ -1,15 +1,10 @@
-"""The local runner: builders work ahead, and are held while the runner times what it has checked.
-
-One thread, no locks: every worker has at most one job and a function to call with its reply;
-`_pump` waits for whichever ends first.
-"""
+"""The local runner: builders work ahead; they are held while it times what it has checked."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -19,6 +14,7 @@ from metasched.errors import MeasureError, StandInError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
+from metasched.measure.crew import Crew
 from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline, outcome_of, shared_size
 from metasched.measure.priority import (
@@ -28,13 +24,13 @@ from metasched.measure.priority import (
     takes_every_core,
     team_environment,
 )
-from metasched.measure.process import Reply, Worker, wait
-from metasched.measure.samples import BEHIND, TimingPlan
+from metasched.measure.process import Reply, Worker
+from metasched.measure.samples import TimingPlan
 from metasched.measure.settings import MeasureOptions
-from metasched.runtime.timing import beside_each_other
+from metasched.measure.yardstick import Yardstick, rounds_of_panel, rounds_of_two, spread
 from metasched.target import Target
 
-_JOBS = "metasched.measure.jobs:"
+_JOBS = "metasched.measure.jobs"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
@@ -42,9 +38,6 @@ _BEHIND = 5  # nice levels of what nobody waits for while candidates are being c
 # the programs that differ by a quarter in all others run alike, and nothing is to be learnt there.
 _PROCESS = 64
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
-# Times faster that a program must be to become the anchor, and for about how many seconds the two
-# take turns then.
-_HANDOVER, _TURNS_TAKE = 1.25, 0.12
 
 
 class LocalRunner:
@@ -82,15 +75,14 @@ class LocalRunner:
             raise MeasureError(f"candidates for {self.target.key} cannot run here: {reason}")
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
         self.best = 0.0
-        self.anchor: tuple[Compiled, float] | None = None  # see `TimingPlan`
+        self.yardstick = Yardstick()
+        self._recalled: Sequence[tuple[Candidate, float]] = ()
         self._baseline: Outcome | None = None
         self._written: Baseline | None = None  # what the unscheduled program gave,
         self._quick: Baseline | None = None  # and what stands in for it
         self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
         self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
-        self._then: dict[Worker, Callable[[Reply], None]] = {}
         threads = team_environment(self.options.threads)
-        self._alone = takes_every_core(self.options.threads)
         # One descriptor for each kind of data, so that a restarted runner gets them again, and one
         # for the unscheduled program where something stands in for it.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
@@ -98,19 +90,25 @@ class LocalRunner:
         self._stand_in = stand_in if slow else None
         self._memory = {False: fds[0], True: fds[1]}
         self._aside = fds[0] if self._stand_in is None else fds[2]
-        limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS.rstrip(":")}
+        limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS}
         behind = min(LAST, beside_timing() + _BEHIND)
-        self._builders = [
+        builders = [
             Worker(f"builder {n}", nice=behind, **limits)
             for n in range(max(1, self.options.build_workers))
         ]
-        self._runner = Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits)
-        self._reference = Worker("reference", nice=behind, fds=fds, **limits)
+        self._crew = Crew(
+            builders,
+            Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits),
+            Worker("reference", nice=behind, fds=fds, **limits),
+            jobs=_JOBS,
+            alone=takes_every_core(self.options.threads),
+        )
         self._timed = 0  # candidates since the runner's process was started
+        self._process: int | None = None  # the process that the yardstick is set for
         self._closed = False
         self._failure = ""  # why there is no baseline, once that is known
         self._no_verification = ""  # why there are no expected results on normal data
-        for worker in (*self._builders, self._runner):
+        for worker in (*builders, self._crew.runner):
             worker.start()
         self._start_baseline()
 
@@ -123,7 +121,8 @@ class LocalRunner:
         Raises MeasureError when that program cannot be built or run.
         """
         while self._baseline is None:
-            self._pump()
+            self._open()
+            self._crew.pump()
         return self._baseline
 
     @property
@@ -135,7 +134,8 @@ class LocalRunner:
     def task(self) -> Task:
         """The test data and how results are compared; waits for the expected results."""
         while False not in self._tasks:
-            self._pump()
+            self._open()
+            self._crew.pump()
         return self._tasks[False]
 
     def measure(
@@ -143,15 +143,16 @@ class LocalRunner:
     ) -> list[Outcome]:
         """See `Runner.measure`."""
         self._open()
-        if self._timed >= _PROCESS and not self._runner.busy:
-            self._runner.close()
+        if self._timed >= _PROCESS and not self._crew.runner.busy:
+            self._crew.runner.close()
             self._timed = 0
         self._timed += len(candidates)
         batch = _Batch(self, candidates, on_outcome)
         try:
+            self._calibrate()
             batch.feed()
             while not batch.done:
-                self._pump()
+                self._crew.pump()
                 batch.feed()
         except BaseException:
             self._abandon()
@@ -159,6 +160,11 @@ class LocalRunner:
         if self._baseline is not None and self._baseline.seconds[0] > _SLOW_BASELINE:
             self.prepare_verification()  # runs beside the search, long before `verify` asks
         return batch.results()
+
+    def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
+        """Take programs that an earlier run measured, with the seconds that they took: what is
+        measured from now on is measured by them."""
+        self._recalled = spread(known)
 
     def verify(self, candidate: Candidate | IRModule) -> Outcome:
         """Check a program on normally distributed data, with tolerance; nothing is timed.
@@ -173,27 +179,26 @@ class LocalRunner:
         while True not in self._tasks:
             if self._no_verification:
                 raise MeasureError(self._no_verification)
-            self._pump()
+            self._crew.pump()
         built = self._build_now(candidate)
         if isinstance(built, Outcome):
             return built
         limit = self._run_limit()
         task, fd = self._tasks[True], self._memory[True]
-        self._settle(self._runner)
-        reply = self._runner.run(_JOBS + "trial", task, fd, built, limit=limit)
+        reply = self._crew.run(self._crew.runner, limit, "trial", task, fd, built)
         return outcome_of(reply, 0.0)
 
     def prepare_verification(self) -> None:
         """Start computing the expected results for `verify` at low priority, unless done."""
         assert self.baseline is not None
-        if True in self._tasks or self._reference.busy or self._no_verification:
+        if True in self._tasks or self._crew.reference.busy or self._no_verification:
             return
         source = self._quick or self._written
         assert source is not None
         task = self._tasks[False].with_normal_data()
         os.ftruncate(self._memory[True], shared_size(task))
-        self._submit(
-            self._reference, self._verification_ready, self.options.baseline_timeout,
+        self._crew.submit(
+            self._crew.reference, self._verification_ready, self.options.baseline_timeout,
             "expect", task, self._memory[True], source.program,
         )  # fmt: skip
 
@@ -213,12 +218,11 @@ class LocalRunner:
             if isinstance(program, Outcome):
                 raise MeasureError(f"{program.status.value}: {program.message}")
             programs.append(program)
-        while any(w.busy for w in (*self._builders, self._reference, self._runner)):
-            self._pump()
+        crew = self._crew
+        crew.settle(*crew.builders, crew.reference, crew.runner)
         if fresh:
-            self._runner.close()
-        limit, job, *given = self._in_turns(programs, rounds)
-        reply = self._runner.run(_JOBS + job, *given, limit=limit)
+            crew.runner.close()
+        reply = crew.run(crew.runner, *self._in_turns(programs, rounds))
         if reply.kind != "value":
             raise MeasureError(f"comparing programs failed: {reply.message}")
         return list(reply.value)
@@ -228,8 +232,7 @@ class LocalRunner:
         if self._closed:
             return
         self._closed = True
-        for worker in (*self._builders, self._runner, self._reference):
-            worker.close()
+        self._crew.close()
         for fd in self._fds:
             os.close(fd)
 
@@ -251,14 +254,16 @@ class LocalRunner:
             "scalars": dict(o.scalars),
         }  # fmt: skip
         given, limit = (self.func, self.target), o.baseline_timeout
-        worker = self._runner
+        worker = self._crew.runner
         if self._stand_in is not None:
-            self._submit(
+            self._crew.submit(
                 worker, self._stand_in_ready, limit,
                 "baseline", *given, self._memory[False], settings, self._stand_in,
             )  # fmt: skip
-            worker = self._reference
-        self._submit(worker, self._baseline_ready, limit, "baseline", *given, self._aside, settings)
+            worker = self._crew.reference
+        self._crew.submit(
+            worker, self._baseline_ready, limit, "baseline", *given, self._aside, settings
+        )
 
     def _stand_in_ready(self, reply: Reply) -> None:
         """Candidates can be tried; a stand-in that failed (as candidate 0 will) is done without."""
@@ -286,7 +291,7 @@ class LocalRunner:
             self._accept(Reply("value", ""))
             return
         fds = (self._aside, self._memory[False])
-        self._submit(self._reference, self._accept, 60.0, "agree", self._quick.task, *fds)
+        self._crew.submit(self._crew.reference, self._accept, 60.0, "agree", self._quick.task, *fds)
 
     def _accept(self, reply: Reply) -> None:
         if reply.kind != "value":
@@ -305,7 +310,7 @@ class LocalRunner:
         raise MeasureError(reason)
 
     def _verification_ready(self, reply: Reply) -> None:
-        self._reference.close()
+        self._crew.reference.close()
         if reply.kind != "value":
             self._no_verification = f"no expected results on normal data: {reply.reason}"
             return
@@ -317,43 +322,19 @@ class LocalRunner:
         if self._closed or self._failure:
             raise MeasureError(self._failure or "the runner is closed")
 
-    def _submit(
-        self, worker: Worker, then: Callable[[Reply], None], limit: float, job: str, *args: Any
-    ) -> None:
-        self._then[worker] = then
-        worker.submit(_JOBS + job, *args, limit=limit)
-
-    def _pump(self) -> None:
-        """Wait until a job ends (or something starts) and deliver the replies."""
-        busy = [w for w in self._then if w.busy]
-        if not busy:
-            raise MeasureError(self._failure or "no worker has anything to do")
-        # All are taken out first: what one does may give another of these workers its next job. An
-        # interrupt while one is delivered does not lose the others.
-        with ExitStack() as replies:
-            for worker, reply in reversed(wait(busy)):
-                replies.callback(self._then.pop(worker), reply)
-
-    def _settle(self, worker: Worker) -> None:
-        while worker.busy:
-            self._pump()
-
     def _abandon(self) -> None:
         """After an interrupt: end what candidates are running, keep the baseline's work."""
-        self._pause(False)
-        for worker in (*self._builders, self._runner):
-            if worker.busy and False in self._tasks:
-                self._then.pop(worker, None)
-                worker.close(grace=0.0)
+        self._crew.pause(False)
+        if False in self._tasks:
+            self._crew.drop(*self._crew.builders, self._crew.runner)
 
     def _build_now(self, source: Candidate | IRModule) -> Compiled | Outcome:
         if isinstance(source, Candidate) and source.key in self._kept:
             return self._kept[source.key][1]
         module = source.module if isinstance(source, Candidate) else source
-        builder = self._builders[0]
-        self._settle(builder)
-        func, limit = single_function(module), self.options.build_timeout
-        reply = builder.run(_JOBS + "build", func, self.target, limit=limit)
+        given = single_function(module), self.target
+        crew, limit = self._crew, self.options.build_timeout
+        reply = crew.run(crew.builders[0], limit, "build", *given)
         if reply.kind != "value":
             return Outcome(Status(f"build_{reply.kind}"), message=reply.reason)
         compiled: Compiled = reply.value
@@ -361,36 +342,49 @@ class LocalRunner:
 
     def _hand_over(self, program: Compiled, seconds: float, enter: Callable[[float], None]) -> None:
         """Make a program the anchor if it is much faster than that, and enter what it took: read
-        once more, in turns with the present anchor, while no build runs. It was chosen for its
-        reading, in which luck has a part, and some programs suffer from builds half again as much
-        as others: either would be handed on to all times read after it."""
-        if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:  # (given up at once there)
-            self.anchor = program, seconds
-        present, usual = self.anchor
-        if seconds * _HANDOVER >= usual:
+        once more, in turns with the present anchor."""
+        stick = self.yardstick
+        if not stick.challenged(program, seconds) or stick.anchor is None:
             enter(seconds)
             return
 
         def then(reply: Reply) -> None:
-            self._pause(False)
-            took = seconds
-            if reply.kind == "value" and min(map(len, reply.value)) > 1:  # neither was given up
-                before, now = beside_each_other(reply.value)
-                took = usual * now / before
-                self.anchor = program, took
-            enter(took)
+            self._crew.pause(False)
+            took = stick.replaced(program, reply.value) if reply.kind == "value" else None
+            enter(seconds if took is None else took)
 
-        sample = 1e-3 * self.options.sample_ms
-        rounds = max(5, min(24, int(_TURNS_TAKE / (max(usual, sample) + max(seconds, sample)))))
-        self._pause(True)
-        self._submit(self._runner, then, *self._in_turns([present, program], rounds))
+        present, usual = stick.anchor
+        rounds = rounds_of_two(usual, seconds, 1e-3 * self.options.sample_ms)
+        self._crew.pause(True)
+        self._crew.submit(self._crew.runner, then, *self._in_turns([present, program], rounds))
 
-    def _pause(self, held: bool) -> None:
-        """Hold what runs beside the runner: some programs take half again as long beside a busy
-        core, others no longer. Kernels that leave cores free have no need of it."""
-        if self._alone:
-            for worker in (*self._builders, self._reference):
-                worker.pause(held)
+    def _calibrate(self) -> None:
+        """Let a new process, and that of a resumed run, time what has a known time first."""
+        stick = self.yardstick
+        if self._recalled:
+            built = [(self._build_now(candidate), took) for candidate, took in self._recalled]
+            stick.panel = [
+                (program, took) for program, took in built if isinstance(program, Compiled)
+            ]
+            self._recalled = ()
+        elif self._crew.runner.pid == self._process:
+            return
+        else:
+            stick.choose((program, took) for took, program in self._kept.values())
+        if stick.panel:
+            assert self.task  # waits for the expected results
+            times = [took for _, took in stick.panel]
+            rounds = rounds_of_panel([*times[:1], *times], 1e-3 * self.options.sample_ms)
+            self._crew.settle(self._crew.runner)
+            self._crew.pause(True)
+            reply = self._crew.run(self._crew.runner, *self._in_turns(stick.beside, rounds))
+            self._crew.pause(False)
+            if reply.kind == "value":
+                stick.calibrate(reply.value)
+                self.best = self.best or min(times)
+            else:
+                stick.panel = ()
+        self._process = self._crew.runner.pid
 
     def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""
@@ -429,10 +423,10 @@ class _Batch:
     def feed(self) -> None:
         """Give every idle worker its next job."""
         owner = self._owner
-        for builder in owner._builders:
+        for builder in owner._crew.builders:
             while self._to_build and not builder.busy:
                 self._build(builder, self._to_build.popleft())
-        if self._built and not owner._runner.busy and False in owner._tasks:
+        if self._built and not owner._crew.runner.busy and False in owner._tasks:
             self._run(*self._built.popleft())
 
     def _build(self, builder: Worker, number: int) -> None:
@@ -450,7 +444,7 @@ class _Batch:
             status = Status(f"build_{reply.kind}")
             self._end(number, Outcome(status, (), reply.reason, build_seconds=reply.seconds))
 
-        owner._submit(builder, then, owner.options.build_timeout, "build", func, owner.target)
+        owner._crew.submit(builder, then, owner.options.build_timeout, "build", func, owner.target)
 
     def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
         """Check a program, then time it while nothing else runs."""
@@ -461,13 +455,14 @@ class _Batch:
             if reply.kind != "value" or reply.value.status is not Status.OK:
                 ended(reply)
                 return
-            plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, owner.best, anchor=owner.anchor)
+            stick, best = owner.yardstick, owner.best * owner.yardstick.unit
+            plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, best, anchor=stick.by_the_clock)
             job = "timed", *given, plan, reply.value
-            owner._pause(True)
-            owner._submit(owner._runner, ended, owner._run_limit(), *job)
+            owner._crew.pause(True)
+            owner._crew.submit(owner._crew.runner, ended, owner._run_limit(), *job)
 
         def ended(reply: Reply) -> None:
-            owner._pause(False)
+            owner._crew.pause(False)
             if reply.kind == "crash" and reply.signal == "SIGKILL" and tries < 2:
                 # Not a kernel's own doing: killed from outside, or for memory. Once more.
                 self._built.appendleft((number, compiled, built, tries + 1))
@@ -476,6 +471,8 @@ class _Batch:
             if not outcome.ok:
                 self._end(number, outcome, feed=True)
                 return
+            unit = owner.yardstick.unit
+            outcome = replace(outcome, seconds=tuple(s / unit for s in outcome.seconds))
             kept[self._candidates[number].key] = outcome.median, compiled
             if len(kept) > _KEPT:
                 del kept[max(kept, key=lambda key: kept[key][0])]
@@ -486,7 +483,7 @@ class _Batch:
 
             owner._hand_over(compiled, outcome.median, enter)
 
-        owner._submit(owner._runner, checked, owner._run_limit(), "trial", *given)
+        owner._crew.submit(owner._crew.runner, checked, owner._run_limit(), "trial", *given)
 
     def _end(self, number: int, outcome: Outcome, feed: bool = False) -> None:
         self._outcomes[number] = outcome

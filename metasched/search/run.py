@@ -353,6 +353,9 @@ class TaskRun:
                 kept = Outcome(record.status, tuple(record.samples), check=record.check)
                 self.outcomes[one.key] = kept
         self.population.add(reloaded, times)
+        recall = getattr(self.runner, "recall", None)
+        if recall is not None:
+            recall([(one.candidate(), seconds) for one, seconds in self.population.measured])
         if len(reloaded) > 1 and not model.knows(self.workload):
             model.update(self.workload, [one.vector for one in reloaded], times)
 

@@ -23,7 +23,9 @@ from measure.programs import (
     under_root,
 )
 
+import metasched.measure.crew as crew
 import metasched.measure.local as local
+import metasched.measure.yardstick as yardstick
 from metasched.errors import MeasureError, StandInError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import EQ, Var, as_expr
@@ -38,6 +40,7 @@ from metasched.measure.local import LocalRunner
 from metasched.measure.priority import takes_every_core
 from metasched.measure.process import wait
 from metasched.measure.settings import MeasureOptions
+from metasched.measure.yardstick import Yardstick
 from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
 from metasched.script.printer import script
@@ -52,7 +55,7 @@ OPTIONS = MeasureOptions(
 def runner():
     """A runner for B = 2 A whose builds can be made to fail."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(local, "_JOBS", "measure.faulty_jobs:")
+    patch.setattr(local, "_JOBS", "measure.faulty_jobs")
     tests = str(Path(__file__).resolve().parents[1])
     patch.setenv("PYTHONPATH", os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]))
     with LocalRunner(scale(), options=OPTIONS) as made:
@@ -135,12 +138,12 @@ def test_runner_killed_once_from_outside_is_tried_again(runner):
 
     def kill():
         end = time.monotonic() + 5
-        while not (runner._runner.busy and runner._runner._job.started):
+        while not (runner._crew.runner.busy and runner._crew.runner._job.started):
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
         time.sleep(0.2)
-        os.kill(runner._runner.pid, signal.SIGKILL)
+        os.kill(runner._crew.runner.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -169,9 +172,9 @@ def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypat
             found = wait(list(waiting))
             replies += found
             waiting -= {worker for worker, _ in found}
-        return sorted(replies, key=lambda pair: pair[0] is not runner._runner)
+        return sorted(replies, key=lambda pair: pair[0] is not runner._crew.runner)
 
-    monkeypatch.setattr(local, "wait", together)
+    monkeypatch.setattr(crew, "wait", together)
     factors = [2, 3, 2, 2, 3, 3, 2, 3]  # `scale` is by 2
     found = runner.measure([candidate(scale(factor=f), n) for n, f in enumerate(factors)])
     expected = [Status.OK if f == 2 else Status.WRONG_RESULT for f in factors]
@@ -192,15 +195,15 @@ def test_the_anchor_changes_hands_to_what_is_clearly_faster_and_its_time_is_read
         return [4.0, 3.0]
 
     monkeypatch.setattr(local, "outcome_of", known)
-    monkeypatch.setattr(local, "beside_each_other", beside)
-    monkeypatch.setattr(runner, "anchor", None)
+    monkeypatch.setattr(yardstick, "beside_each_other", beside)
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
     seconds = iter((1.0, 0.9, 0.5, 0.7, 0.1))
     taken, entered = [], []
     for _ in range(5):
         outcome = one(runner, scale())
         assert outcome.ok and found[-1].ok
         entered.append(outcome.seconds)
-        taken.append(runner.anchor[1])
+        taken.append(runner.yardstick.anchor[1])
     # 0.5 was luck: beside the anchor it takes 3/4 of it, and that is what counts as its time; an
     # anchor seven times slower is not asked
     assert taken == [1.0, 1.0, 0.75, 0.75, 0.1]
@@ -218,49 +221,100 @@ def test_after_some_candidates_a_new_process_times_the_next(runner, monkeypatch)
     """Its arrays lie on other pages; the anchor, and with it the unit of the times, stays."""
     monkeypatch.setattr(runner, "_timed", 0)
     assert one(runner, scale()).ok
-    first, anchor = runner._runner.pid, runner.anchor
-    assert one(runner, scale()).ok and runner._runner.pid == first
+    first, anchor = runner._crew.runner.pid, runner.yardstick.anchor
+    assert one(runner, scale()).ok and runner._crew.runner.pid == first
     monkeypatch.setattr(local, "_PROCESS", 2)
-    assert one(runner, scale()).ok and runner._runner.pid != first
-    second = runner._runner.pid
-    assert one(runner, scale()).ok and runner._runner.pid == second
-    assert anchor is not None and runner.anchor is not None
+    assert one(runner, scale()).ok and runner._crew.runner.pid != first
+    second = runner._crew.runner.pid
+    assert one(runner, scale()).ok and runner._crew.runner.pid == second
+    assert anchor is not None and runner.yardstick.anchor is not None
+
+
+@pytest.fixture
+def turns(runner, monkeypatch):
+    """How many programs each comparison had, and the process that it ran in."""
+    counts, inside = [], runner._crew.run
+
+    def run(worker, limit, job, *given):
+        reply = inside(worker, limit, job, *given)
+        if job == "interleave":
+            counts.append((len(given[2]), worker.pid))
+        return reply
+
+    monkeypatch.setattr(runner._crew, "run", run)
+    return counts
+
+
+def test_a_new_process_times_what_is_known_before_it_times_others(runner, turns, monkeypatch):
+    """Where the anchor seems a tenth slower than beside the panel before, it is."""
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "_kept", {})
+    seconds = one(runner, scale()).median
+    assert one(runner, scale()).ok and not turns
+    monkeypatch.setattr(yardstick, "beside_each_other", lambda turns: [1.1 * seconds, seconds])
+    for number in range(1, 3):
+        runner._crew.runner.close()
+        assert one(runner, scale()).ok and one(runner, scale()).ok
+        assert [count for count, _ in turns] == [2] * number
+    [(_, known)] = runner.yardstick.panel
+    assert runner.yardstick.anchor[1] == pytest.approx(1.1 * known)
+    assert 0.3 < known / seconds < 3.0 and turns[0][1] != turns[1][1]
+
+
+def test_a_resumed_run_measures_in_the_unit_of_the_run_before(runner, turns, monkeypatch):
+    """That one read a program on a machine eight times as slow."""
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    usual = one(runner, scale()).median
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "best", 0.0)
+    broken = candidate(scale(fault="raise"))
+    runner.recall([(candidate(scale()), 8 * usual), (broken, 9 * usual)])
+    found = one(runner, scale())
+    assert [count for count, _ in turns] == [2] and len(runner.yardstick.panel) == 1
+    assert 3 < found.median / usual < 20 and runner.best == min(found.median, 8 * usual)
+
+
+def test_a_panel_that_fails_in_turns_is_done_without(runner, monkeypatch):
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    runner.recall([(candidate(scale(extra=crash())), 1.0)])
+    assert one(runner, scale()).ok and not runner.yardstick.panel
+    assert runner.yardstick.anchor[1] < 0.1
 
 
 @pytest.fixture
 def held_beside(runner, monkeypatch):
     """For each job of the runner by its name, the states of the builders when it is submitted."""
-    states, inside = {}, runner._submit
+    states, inside = {}, runner._crew.submit
 
     def submit(worker, then, limit, job, *given):
-        if worker is runner._runner:
+        if worker is runner._crew.runner:
             time.sleep(0.05)  # a stop takes effect in a moment
-            states.setdefault(job, set()).update(map(state, runner._builders))
+            states.setdefault(job, set()).update(map(state, runner._crew.builders))
         inside(worker, then, limit, job, *given)
 
-    monkeypatch.setattr(runner, "_submit", submit)
+    monkeypatch.setattr(runner._crew, "submit", submit)
     return states
 
 
 def test_no_build_runs_beside_what_is_timed(runner, held_beside, monkeypatch):
     """And builders go on afterwards, after an interrupt as well."""
-    monkeypatch.setattr(runner, "anchor", None)
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
     assert one(runner, scale()).ok
     assert held_beside["timed"] == {"T"} and "T" not in held_beside["trial"]
-    program, seconds = runner.anchor
+    program, seconds = runner.yardstick.anchor
     entered = []
     runner._hand_over(program, seconds / 2, entered.append)
-    runner._settle(runner._runner)
+    runner._crew.settle(runner._crew.runner)
     assert held_beside["interleave"] == {"T"} and len(entered) == 1
     assert one(runner, scale(factor=2)).ok
     runner._hand_over(program, seconds / 4, entered.append)
     runner._abandon()
-    assert "T" not in {state(builder) for builder in runner._builders if builder.pid}
+    assert "T" not in {state(builder) for builder in runner._crew.builders if builder.pid}
     assert one(runner, scale()).ok
 
 
 def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, monkeypatch):
-    monkeypatch.setattr(runner, "_alone", False)
+    monkeypatch.setattr(runner._crew, "alone", False)
     assert one(runner, scale()).ok
     assert "T" not in held_beside["timed"]
     every = len(os.sched_getaffinity(0))
@@ -269,14 +323,16 @@ def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, 
 
 
 def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monkeypatch):
-    monkeypatch.setattr(runner, "anchor", None)
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
     assert one(runner, scale()).ok
-    before = runner.anchor
+    before = runner.yardstick.anchor
     entered = []
     program = runner._build_now(candidate(scale(extra=crash())))
     runner._hand_over(program, before[1] / 2, entered.append)
-    runner._settle(runner._runner)
-    assert runner.anchor is before and entered == [before[1] / 2] and one(runner, scale()).ok
+    runner._crew.settle(runner._crew.runner)
+    assert (
+        runner.yardstick.anchor is before and entered == [before[1] / 2] and one(runner, scale()).ok
+    )
 
 
 @pytest.mark.parametrize("turns", [[(3e-3,), (1e-6,) * 5], [(1e-6,) * 5, (3e-3,)]])
@@ -285,23 +341,23 @@ def test_turns_that_one_of_them_gave_up_do_not_say_how_fast_an_anchor_is(
 ):  # fmt: skip
     """A scheduler's slice in the run that warms up read as one program being 50 times faster, and
     whatever was measured after that counted as hopeless."""
-    monkeypatch.setattr(runner, "anchor", None)
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
     assert one(runner, scale()).ok
-    before, entered = runner.anchor, []
+    before, entered = runner.yardstick.anchor, []
     reply = local.Reply("value", turns)
-    monkeypatch.setattr(runner, "_submit", lambda worker, then, *job: then(reply))
+    monkeypatch.setattr(runner._crew, "submit", lambda worker, then, *job: then(reply))
     runner._hand_over(before[0], before[1] / 2, entered.append)
-    assert runner.anchor is before and entered == [before[1] / 2]
+    assert runner.yardstick.anchor is before and entered == [before[1] / 2]
 
 
 def test_interleaving_and_verification(runner):
     a, b = runner.interleave([candidate(scale()), candidate(scale())], rounds=4)
     assert len(a) == len(b) == 4 and min(a + b) > 0
-    before = runner._runner.pid
+    before = runner._crew.runner.pid
     assert len(runner.interleave([candidate(scale())], rounds=2)[0]) == 2
-    assert runner._runner.pid == before
+    assert runner._crew.runner.pid == before
     assert len(runner.interleave([candidate(scale())], rounds=2, fresh=True)[0]) == 2
-    assert runner._runner.pid != before and one(runner, scale()).ok
+    assert runner._crew.runner.pid != before and one(runner, scale()).ok
     with pytest.raises(MeasureError, match="build_error: BuildError: refused"):
         runner.interleave([candidate(scale()), candidate(scale(fault="raise"))])
     with pytest.raises(MeasureError, match="comparing programs failed: .*SIGABRT"):
@@ -316,7 +372,7 @@ def test_interleaving_and_verification(runner):
 def test_more_programs_may_take_longer_in_turns(runner):
     """After 1,000 trials 250 programs were in the heat; it was ended after the time of a few."""
     assert one(runner, scale()).ok
-    few, many = (runner._in_turns([runner.anchor[0]] * n, 4)[0] for n in (2, 250))
+    few, many = (runner._in_turns([runner.yardstick.anchor[0]] * n, 4)[0] for n in (2, 250))
     assert many > 40 * few
 
 
@@ -360,16 +416,16 @@ def test_the_fastest_programs_are_not_built_again(runner, monkeypatch):
     quick, slow = candidate(func), candidate(scale_with(func, *func.params, again), 1)
     assert [o.status for o in runner.measure([quick, slow])] == [Status.OK] * 2
     assert list(runner._kept) == [quick.key]
-    monkeypatch.setattr(runner, "_builders", [])
+    monkeypatch.setattr(runner._crew, "builders", [])
     assert len(runner.interleave([quick, quick], rounds=2)) == 2 and runner.verify(quick).ok
 
 
 def test_verification_is_prepared_in_the_background(monkeypatch):
     monkeypatch.setattr(local, "_SLOW_BASELINE", 0.0)
     with LocalRunner(scale(), options=OPTIONS) as made:
-        assert one(made, scale()).ok and made._reference.busy
+        assert one(made, scale()).ok and made._crew.reference.busy
         assert made.verify(candidate(scale())).ok
-        assert not made._reference.busy
+        assert not made._crew.reference.busy
 
 
 def test_a_stand_in_gives_the_expected_results_while_the_slow_program_runs(monkeypatch):
@@ -475,7 +531,7 @@ def test_symbolic_extents_need_values():
 
 def test_closed_runner_and_foreign_target():
     made = LocalRunner(scale(), options=OPTIONS)
-    pids = [w.pid for w in (*made._builders, made._runner)]
+    pids = [w.pid for w in (*made._crew.builders, made._crew.runner)]
     made.close()
     made.close()
     with pytest.raises(MeasureError, match="closed"):
@@ -515,7 +571,7 @@ def test_threads_of_a_timed_kernel_have_cores_of_their_own_unless_the_user_says_
 
     def bound(threads: int) -> str | None:
         with LocalRunner(scale(), options=dataclasses.replace(OPTIONS, threads=threads)) as made:
-            return made._runner._environment.get("OMP_PROC_BIND")
+            return made._crew.runner._environment.get("OMP_PROC_BIND")
 
     monkeypatch.delenv("OMP_PLACES", raising=False)
     monkeypatch.delenv("OMP_PROC_BIND", raising=False)

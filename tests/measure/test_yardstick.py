@@ -1,0 +1,55 @@
+"""What times are measured by: who becomes the anchor, and what a panel says of a new process."""
+
+import pytest
+
+from metasched.measure.yardstick import Yardstick, rounds_of_panel, spread
+
+
+def test_a_panel_says_what_the_anchor_takes_in_another_process():
+    """There the anchor runs a tenth slower beside the others; one of these runs slower as well."""
+    stick = Yardstick(("anchor", 2.0), [("a", 3.0), ("b", 4.0), ("c", 5.0)])
+    assert stick.beside == ["anchor", "a", "b", "c"]
+    stick.calibrate([(2.2,) * 4, (3.0,) * 4, (4.0,) * 4, (6.0,) * 4])
+    assert stick.anchor == ("anchor", pytest.approx(2.2))
+
+
+def test_without_an_anchor_one_of_the_panel_becomes_it():
+    stick = Yardstick(panel=[("a", 3.0), ("b", 4.0), ("c", 5.0)])
+    # a machine that is twice as fast now: the unit of the earlier run stays
+    stick.calibrate([(1.5,) * 4, (1.5,) * 4, (2.0,) * 4, (2.5,) * 4])
+    assert stick.anchor == ("a", pytest.approx(3.0)) and stick.unit == pytest.approx(0.5)
+    assert stick.by_the_clock == ("a", pytest.approx(1.5))
+
+
+def test_what_was_given_up_in_the_turns_says_nothing():
+    stick = Yardstick(("anchor", 2.0), [("a", 3.0), ("b", 4.0)])
+    stick.calibrate([(2.2,) * 4, (3.0,) * 4, (80.0,)])
+    assert stick.anchor == ("anchor", pytest.approx(2.2))
+    stick.calibrate([(90.0,), (3.0,) * 4, (4.0,) * 4])
+    assert stick.anchor == ("anchor", pytest.approx(2.2))
+    stick.calibrate([(2.5,), (3.0,), (4.0,)])  # runs that warm up, no turns
+    assert stick.anchor == ("anchor", pytest.approx(2.2))
+
+
+def test_a_panel_stays_until_it_is_far_behind():
+    stick = Yardstick()
+    stick.choose([])
+    assert stick.by_the_clock is None
+    assert not stick.panel and not stick.beside
+    stick.choose([("a", 3.0), ("b", 4.0)])
+    stick.choose([("c", 2.6), ("d", 2.7)])
+    assert [program for program, _ in stick.panel] == ["a", "b"]
+    stick.choose([("c", 1.5), ("d", 1.6)])
+    assert [program for program, _ in stick.panel] == ["c", "d"]
+
+
+def test_a_panel_is_not_the_fastest_alone():
+    known = [(n, 1.0 + n / 100) for n in range(100)]
+    some = spread(reversed(known))
+    assert [n for n, _ in some] == [3, 10, 17, 23, 30, 37]  # of 41 within 1.4 times the best
+    assert spread(known[:2]) == known[:2] and spread([]) == []
+
+
+def test_a_panel_of_slow_programs_takes_few_turns():
+    assert rounds_of_panel([1e-5] * 7, 2.5e-3) == 12
+    assert rounds_of_panel([1.0] * 7, 2.5e-3) == 4
