@@ -6,12 +6,19 @@ One thread, no locks: every worker has at most one job and a function to call wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from metasched.errors import MeasureError
 from metasched.measure.process import Reply, Worker, wait
+
+# All of this process: while one of several tasks is timed, the programs as written of the others
+# are still being run.
+_CREWS: WeakSet[Crew] = WeakSet()
+_TURN = threading.Lock()
 
 
 class Crew:
@@ -22,6 +29,7 @@ class Crew:
         runner: runs them.
         reference: runs what nobody waits for.
         alone: the runner's kernels take every core: nothing may run beside what is timed.
+        timing: whether that is so at present.
     """
 
     def __init__(
@@ -29,8 +37,9 @@ class Crew:
     ) -> None:
         """`jobs`: the module whose functions are the workers' jobs."""
         self.builders, self.runner, self.reference = builders, runner, reference
-        self.alone, self._jobs = alone, jobs
+        self.alone, self.timing, self._jobs = alone, False, jobs
         self._then: dict[Worker, Callable[[Reply], None]] = {}
+        _CREWS.add(self)
 
     def submit(
         self, worker: Worker, then: Callable[[Reply], None], limit: float, job: str, *args: Any
@@ -61,11 +70,29 @@ class Crew:
             self.pump()
 
     def pause(self, held: bool) -> None:
-        """Hold what runs beside the runner, or let it go on: some programs take half again as long
-        beside a busy core, others no longer. Kernels that leave cores free have no need of it."""
-        if self.alone:
-            for worker in (*self.builders, self.reference):
+        """Hold what this process runs beside the runner, or let it go on: some programs take half
+        again as long beside a busy core, others no longer. Kernels that leave cores free have no
+        need of it. Of two crews that time at once, in threads, each holds its own workers only."""
+        if not self.alone or held == self.timing:
+            return
+        with _TURN:
+            self.timing, beside = held, [*self.builders, self.reference]
+            others = [crew for crew in _CREWS if crew is not self]
+            if not held or not any(crew.timing for crew in others):
+                beside += [
+                    w for crew in others for w in (*crew.builders, crew.runner, crew.reference)
+                ]
+            for worker in beside:
                 worker.pause(held)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nothing runs beside the runner while the body does: see `pause`."""
+        self.pause(True)
+        try:
+            yield
+        finally:
+            self.pause(False)
 
     def drop(self, *workers: Worker) -> None:
         """End what these are doing; nobody hears of it."""
@@ -76,5 +103,6 @@ class Crew:
 
     def close(self) -> None:
         """End all workers."""
+        self.pause(False)
         for worker in (*self.builders, self.runner, self.reference):
             worker.close()

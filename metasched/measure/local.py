@@ -222,7 +222,8 @@ class LocalRunner:
         crew.settle(*crew.builders, crew.reference, crew.runner)
         if fresh:
             crew.runner.close()
-        reply = crew.run(crew.runner, *self._in_turns(programs, rounds))
+        with crew.quiet():
+            reply = crew.run(crew.runner, *self._in_turns(programs, rounds))
         if reply.kind != "value":
             raise MeasureError(f"comparing programs failed: {reply.message}")
         return list(reply.value)
@@ -376,9 +377,8 @@ class LocalRunner:
             times = [took for _, took in stick.panel]
             rounds = rounds_of_panel([*times[:1], *times], 1e-3 * self.options.sample_ms)
             self._crew.settle(self._crew.runner)
-            self._crew.pause(True)
-            reply = self._crew.run(self._crew.runner, *self._in_turns(stick.beside, rounds))
-            self._crew.pause(False)
+            with self._crew.quiet():
+                reply = self._crew.run(self._crew.runner, *self._in_turns(stick.beside, rounds))
             if reply.kind == "value":
                 stick.calibrate(reply.value)
                 self.best = self.best or min(times)

@@ -322,6 +322,39 @@ def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, 
     assert every == 1 or not takes_every_core(every - 1)
 
 
+def test_what_other_tasks_run_is_held_as_well_and_goes_on(runner, held_beside):
+    """Their programs as written are run for the first time while this one is timed."""
+    with LocalRunner(scale(), options=OPTIONS) as other:
+        [*workers] = *other._crew.builders, other._crew.runner
+        seen = held_beside.setdefault("other", set())
+        inside = runner._crew.submit
+
+        def submit(worker, then, limit, job, *given):
+            if job == "timed":
+                time.sleep(0.05)
+                seen.update(map(state, workers))
+            inside(worker, then, limit, job, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner._crew, "submit", submit)
+            assert one(runner, scale()).ok
+        assert seen == {"T"} and other.baseline.ok and one(other, scale()).ok
+
+
+def test_two_searches_in_threads_do_not_wait_for_each_other(runner):
+    with LocalRunner(scale(), options=OPTIONS) as other:
+        found = []
+        work = [
+            threading.Thread(target=lambda r=r: found.extend(one(r, scale()) for _ in range(4)))
+            for r in (runner, other)
+        ]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join(30)
+        assert [outcome.ok for outcome in found] == [True] * 8
+
+
 def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monkeypatch):
     monkeypatch.setattr(runner, "yardstick", Yardstick())
     assert one(runner, scale()).ok
