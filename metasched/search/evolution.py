@@ -2,9 +2,10 @@
 
 A round drafts thousands of decision vectors on paper (`draft`) and replays a limited number of
 traces exactly: the most promising drafts, some unbiased ones, mutants and crossings of the fastest
-programs measured and of those the model likes, and what other spaces make of the decisions of the
-fastest. The model ranks what survives; the best are measured, and some of spaces and blocks that
-were hardly met, so that it meets the unexpected.
+programs measured and of those the model likes, what other spaces make of the decisions of the
+fastest, and neighbours of these with decisions that are new. The model ranks what survives; the
+best are measured, and some of spaces, blocks and decisions that were hardly met, so that it meets
+the unexpected.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
 _GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
+# Fastest programs whose neighbours are tried for decisions that fewer than so many programs have.
+_VARIED, _FEW = 2, 8
 _TRIES = 4  # further mutations where a child was replayed before
 # Replayed programs of a space that its surrogate is fitted to, at least and at most.
 _LEAST_ROWS, _REMEMBERED = 24, 512
@@ -38,7 +41,8 @@ class EvolutionOptions:
 
     Attributes:
         drafts: decision vectors drafted in a round.
-        replays: exact replays in a round at most, neighbours (see `stale`) and grafts apart.
+        replays: exact replays in a round at most, apart from neighbours of the fastest programs
+            (see `stale`) and grafts.
         first: exact replays in the first round, all unbiased drafts.
         drafted: share of later rounds spent on the best drafts.
         unbiased: share of later rounds spent on drafts taken as they come.
@@ -80,6 +84,7 @@ class EvolutionarySearch:
         self._made: dict[tuple[int, tuple[Any, ...]], Individual | None] = {}
         self._stale = 0
         self._grafted: set[str] = set()
+        self._novel: set[str] = set()
         self._guided = bool(getattr(task.model, "ready", False))
 
     def propose(self, count: int) -> list[Individual]:
@@ -97,10 +102,8 @@ class EvolutionarySearch:
             drafts = chain(self._drafted(best, best=True), self._drafted(unbiased, best=False))
             near = options.replays // 4 if self._stale >= options.stale else 0
             self._enter(pool, chain(drafts, self._near(near)))
-            grafts = list(self._grafts())
-            self._enter(pool, grafts)
-            made = (self._made[r.space, r.trace.decisions()] for r in grafts)
-            self._grafted = {one.key for one in made if one is not None}
+            self._grafted = self._entered(pool, self._grafts())
+            self._novel = self._entered(pool, self._novelties(rng))
             share = (options.replays - best - unbiased) // options.generations
             for generation in range(options.generations):
                 self._enter(pool, self._children(pool, share, generation, rng))
@@ -127,6 +130,13 @@ class EvolutionarySearch:
             self._known.setdefault(one.space, {})[one.key] = one
             if one.key not in self.task.population.seen:
                 pool.setdefault(one.key, one)
+
+    def _entered(self, pool: dict[str, Individual], requests: Iterable[Request]) -> set[str]:
+        """The keys of what came of requests that were entered."""
+        asked = list(requests)
+        self._enter(pool, asked)
+        made = (self._made[r.space, r.trace.decisions()] for r in asked)
+        return {one.key for one in made if one is not None}
 
     def _drafted(self, count: int, *, best: bool) -> Iterator[Request]:
         """Replays of drafts: the best by the surrogate, or any. Where too few were replayed to fit
@@ -214,6 +224,22 @@ class EvolutionarySearch:
                     if trace is not None:
                         yield Request(trace, space)
 
+    def _novelties(self, rng: Rng) -> list[Request]:
+        """Some neighbours of the fastest programs with decisions that few programs measured had: a
+        model that met a decision in bad company alone thinks little of it in the best."""
+        measured = [one for one, _ in self.task.population.measured if one.space >= 0]
+        met = Counter((p.space, *pair) for p in measured for pair in enumerate(p.trace.decisions()))
+        found: list[Request] = []
+        for parent in measured[:_VARIED]:
+            own = parent.trace.decisions()
+            for trace in neighbours(parent.trace):
+                new = [pair for pair in enumerate(trace.decisions()) if pair[1] != own[pair[0]]]
+                if min(met[parent.space, *pair] for pair in new) < _FEW:
+                    found.append(Request(trace, parent.space))
+        return [
+            found[n] for n in rng.sample(len(found), min(len(found), self.options.replays // 3))
+        ]
+
     def _vary(self, parent: Individual, parents: list[Individual], rng: Rng) -> Trace | None:
         """One to three mutations of a parent, or its crossing with another of its space."""
         mutators = self.task.workshop.generator.mutators
@@ -245,8 +271,9 @@ class EvolutionarySearch:
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
         """The best of the pool by the model, the doubtful ones favoured; a quarter of all, the best
         of spaces of which little was measured: the first members of a space say little of its best;
-        one in sixteen, a graft; and a share for blocks that were not met, the best of each: a model
-        that saw few of them is sure of what it saw, and wrong about the rest."""
+        one in sixteen, a graft; one in eight, a new decision in the fastest programs; and a share
+        for blocks that were not met, the best of each: a model that saw few of them is sure of what
+        it saw, and wrong about the rest."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
         if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
@@ -258,7 +285,8 @@ class EvolutionarySearch:
         each = max(1, count // 4 // max(1, len(young)))
         firsts = [one for n in young for one in [p for p in ranked if p.space == n][:each]]
         moved = [one for one in ranked if one.key in self._grafted][: -(-count // 16)]
-        ranked = list(dict.fromkeys([*firsts[: count // 4], *moved, *ranked]))
+        novel = [one for one in ranked if one.key in self._novel][: count // 8]
+        ranked = list(dict.fromkeys([*firsts[: count // 4], *moved, *novel, *ranked]))
         share = self.options.epsilon if self._guided else self.options.unguided
         bold = min(round(count * share), max(0, len(ranked) - count))
         chosen, rest = ranked[: count - bold], ranked[count - bold :]

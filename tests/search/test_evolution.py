@@ -140,3 +140,31 @@ def test_the_fastest_program_is_tried_in_the_best_of_another_space():
     alone = SearchTask("task", shop, Population(), Ranks(), 0)
     alone.population.add(fast, [1.0 + n for n in range(len(fast))])
     assert list(EvolutionarySearch(alone)._grafts()) == []
+
+
+def test_a_decision_that_the_model_thinks_little_of_is_tried_in_the_fastest_program():
+    """All programs that had it were slow for other reasons: it is one step away from the best."""
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    task = SearchTask("task", shop, Population(), Ranks(), 0)
+    found = [one for n in range(40) if (one := shop.fresh(0, n)) is not None]
+    task.population.add(found, [1.0 + n for n in range(len(found))])
+    search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=0))
+    near = {t.decisions() for one in found[:2] for t in neighbours(one.trace)}
+    some = search._novelties(Rng(0))
+    assert some and len(some) <= search.options.replays // 3
+    assert {r.trace.decisions() for r in some} <= near
+    chosen = search.propose(16)
+    novel = [one for one in chosen if one.key in search._novel]
+    assert len(novel) >= 2 and {one.trace.decisions() for one in novel} <= near
+
+
+def test_what_many_measured_programs_had_is_not_new():
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    task = SearchTask("task", shop, Population(), Ranks(), 0)
+    best = shop.fresh(0, 0)
+    around = [shop.replay(trace, 0) for trace in neighbours(best.trace)]
+    known = [one for one in around if one is not None]
+    task.population.add([best, *known * 8], [1.0 + n for n in range(1 + 8 * len(known))])
+    search = EvolutionarySearch(task)
+    asked = {r.trace.decisions() for r in search._novelties(Rng(0))}
+    assert asked.isdisjoint(one.trace.decisions() for one in known)
