@@ -234,7 +234,7 @@ class EvolutionarySearch:
             own = parent.trace.decisions()
             for trace in neighbours(parent.trace):
                 new = [pair for pair in enumerate(trace.decisions()) if pair[1] != own[pair[0]]]
-                if min(met[parent.space, *pair] for pair in new) < _FEW:
+                if any(met[parent.space, *pair] < _FEW for pair in new):
                     found.append(Request(trace, parent.space))
         return [
             found[n] for n in rng.sample(len(found), min(len(found), self.options.replays // 3))
