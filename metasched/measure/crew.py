@@ -1,7 +1,7 @@
 """The workers of a runner: builders, the one that runs programs, and the one beside.
 
-One thread, no locks: every worker has at most one job and a function to call with its reply;
-`Crew.pump` waits for whichever ends first.
+One thread for each crew: every worker has at most one job and a function to call with its reply;
+`Crew.pump` waits for whichever ends first. Crews share a lock for whose kernels are timed alone.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _JOBS = "metasched.measure.jobs"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
-# Candidates after which a new process times the next ones, with other pages for its arrays: in some
-# the programs that differ by a quarter in all others run alike, and nothing is to be learnt there.
+# Candidates after which a new process times the next ones: in some the programs that differ by a
+# quarter in all others run alike, and nothing is to be learnt there.
 _PROCESS = 64
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
 

@@ -2,10 +2,10 @@
 
 The clock of a machine wanders by more than candidates differ; so each is timed in turns with one
 program, the anchor. How fast that is beside others differs from process to process, by some per
-cent and for some by a tenth, with the pages that its arrays are given: all that a process times
-would be that much faster or slower than what the others did, and the best of many processes would
-come from one in which the anchor was slow. So each new process times a panel of programs first
-whose times are known, and these say what the anchor takes there.
+cent and for some by a tenth: all that a process times would be that much faster or slower than what
+the others did, and the best of many processes would come from one in which the anchor was slow. So
+each new process times a panel of programs first whose times are known, and these say what the
+anchor takes there.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Yardstick:
         return self.anchor[1]
 
     def choose(self, known: Iterable[tuple[Compiled, float]]) -> None:
-        """Make a panel of programs that this process timed, unless that which there is will do."""
+        """Make a panel of programs that were timed, unless that which there is will do."""
         some = spread(known)
         if some and (not self.panel or self._centre > _OLD * min(s for _, s in some)):
             self.panel = some
