@@ -241,18 +241,21 @@ def confirm_kinds(state: State, loops: Iterable[For]) -> None:
     for old in loops:
         if old.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
             loop = state.index.loops[old.var]
-            require_independent(state, loop, loop, "choose the kinds of loops last")
+            require_independent(
+                state, loop, loop.kind, loop.thread, "choose the kinds of loops last"
+            )
 
 
 @proof
-def require_independent(state: State, loop: For, changed: For, hint: str) -> None:
-    """The iterations of a loop can be executed as the kind of `changed` says."""
-    thread = changed.thread
+def require_independent(
+    state: State, loop: For, kind: ForKind, thread: str | None, hint: str
+) -> None:
+    """The iterations of a loop can be executed as a kind says, on the threads of an axis."""
     failure = carried_dependence(
         loop,
         state.scope(loop),
         thread=thread,
-        private=changed.kind is not ForKind.VECTORIZED,
+        private=kind is not ForKind.VECTORIZED,
         allow_reduction=thread is not None and thread.startswith("threadIdx"),
     )
     refuse_on(state, failure, loop, hint)

@@ -51,11 +51,13 @@ def merge(*edits: Edits) -> Edits:
     out: Edits = {}
     for edit in edits:
         for node, change in edit.items():
-            out[node] = change if node not in out else _then(out[node], change)
+            out[node] = change if node not in out else after(out[node], change)
     return out
 
 
-def _then(first: Change, second: Change) -> Change:
+def after(first: Change, second: Change) -> Change:
+    """One change and then another."""
+
     def both(node: Stmt) -> Stmt | None:
         result = first(node)
         return None if result is None else second(result)

@@ -7,11 +7,11 @@ first asked for; an edit gives the next one from the paths that it copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
@@ -30,6 +30,10 @@ from metasched.schedule.selfcheck import check_index, check_module
 from metasched.script.printer import script_with_marks
 
 H = TypeVar("H", LoopRV, BlockRV, ExprRV)
+
+Pending: TypeAlias = "Mapping[Any, tuple[For | Block, edit.Change]]"
+"""By variable or token: a loop or block with other labels, over parts that may be older, and what
+gives it these labels."""
 
 
 @cache
@@ -129,13 +133,13 @@ class Snapshot:
     serial: int
     rng: int
     func_name: str | None
+    pending: Pending
 
 
 class State:
     """The mutable cell that primitives work on.
 
     Attributes:
-        mod: the module as it stands.
         table: what each handle stands for: BlockToken, Var, int or Mark (see `own_table`).
         rng: the random stream of sampling primitives.
         mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
@@ -147,12 +151,13 @@ class State:
     """
 
     __slots__ = (
-        "_index", "_index_lent", "_lent", "canonical", "check", "drawn", "func_name", "mod", "mode",
-        "primitive", "repairs", "rng", "serial", "table", "trusting",
+        "_index", "_index_lent", "_lent", "_mod", "_pending", "canonical", "check", "drawn",
+        "func_name", "mode", "primitive", "repairs", "rng", "serial", "table", "trusting",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
-        self.mod = mod
+        self._mod = mod
+        self._pending: Pending = {}  # see `relabel`
         self._index: Index | None = None
         self._index_lent = False  # whether others hold it too
         self.table: dict[RV, Any] = {}
@@ -173,10 +178,12 @@ class State:
     def snapshot(self, *, index: bool = False) -> Snapshot:
         """What the state is now, with the index if that will be wanted again."""
         self._lent = True
-        self._index_lent |= index
+        if index:  # of what will be compared by identity
+            self._settle()
+            self._index_lent = True
         return Snapshot(
-            self.mod, self._index if index else None, self.table, self.serial, self.rng.state,
-            self.func_name,
+            self._mod, self._index if index else None, self.table, self.serial, self.rng.state,
+            self.func_name, self._pending,
         )  # fmt: skip
 
     def restore(self, saved: Snapshot) -> None:
@@ -200,9 +207,9 @@ class State:
 
     def take_place(self, saved: Snapshot) -> None:
         """Go on from the module of a snapshot."""
-        if self.mod is not saved.mod:  # else the index is right
-            self.mod, self._index, self._index_lent = saved.mod, saved.index, True
-        self.serial = saved.serial
+        if self._mod is not saved.mod:  # else the index is right
+            self._mod, self._index, self._index_lent = saved.mod, saved.index, True
+        self.serial, self._pending = saved.serial, saved.pending
 
     def own_table(self) -> dict[RV, Any]:
         """The table, to enter or remove handles; most steps do neither and share it."""
@@ -213,7 +220,16 @@ class State:
     # -- lookup ----------------------------------------------------------------------------------
 
     @property
+    def mod(self) -> IRModule:
+        """The module as it stands."""
+        if self._pending:
+            self._settle()
+        return self._mod
+
+    @property
     def index(self) -> Index:
+        if self._pending:
+            self._settle()
         if self._index is None:
             self._index, self._index_lent = Index(self.mod), False
         return self._index
@@ -254,6 +270,20 @@ class State:
                 hint="get_block finds the blocks that are left",
             )
         return node
+
+    def labelled(self, rv: LoopRV | BlockRV) -> For | Block:
+        """What a handle stands for, for a step that reads and changes its labels alone (see
+        `relabel`): its place and its parts may be older than the tree."""
+        if not self.trusting:
+            self._settle()
+        found = self._pending.get(self.value(rv))
+        if found is not None:
+            return found[0]
+        pending, self._pending = self._pending, {}
+        try:
+            return self.loop(rv) if isinstance(rv, LoopRV) else self.block(rv).block
+        finally:
+            self._pending = pending
 
     def integer(self, value: Any) -> int | None:
         """The integer of a number, a sampled value or an expression over sampled values."""
@@ -376,6 +406,29 @@ class State:
 
     # -- change ----------------------------------------------------------------------------------
 
+    def relabel(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
+        """Change the labels of a loop or block: its kind, thread and annotations, nothing else.
+
+        Each commit copies a path, and such steps come in runs: where steps are trusted, they are
+        put off until the tree is looked at.
+        """
+        if not self.trusting:
+            self.commit(edit.wrap(node, change))
+            return
+        key = node.var if isinstance(node, For) else node.token
+        known = self._pending.get(key)
+        whole = change if known is None else edit.after(known[1], change)
+        self._pending = {**self._pending, key: (change(node), whole)}
+
+    def _settle(self) -> None:
+        """Commit what was put off."""
+        pending, self._pending = self._pending, {}
+        if pending:
+            loops, blocks = self.index.loops, self.index.blocks
+            nodes = (loops[k] if isinstance(k, Var) else blocks[k].block for k in pending)
+            changes = (change for _, change in pending.values())
+            self.commit(dict(zip(nodes, changes, strict=True)))
+
     def commit(self, *edits: edit.Edits) -> None:
         """Apply edits, all stated in terms of the present tree."""
         merged = edit.merge(*edits)
@@ -386,7 +439,7 @@ class State:
     def set_func(self, name: str, func: PrimFunc) -> None:
         """Put another function in the place of `name`."""
         old = self.mod[name].body
-        self.mod = self.mod.with_func(name, func)
+        self._mod = self.mod.with_func(name, func)
         if self._index is not None:
             if self._index_lent:
                 self._index, self._index_lent = self._index.copy(), False

@@ -11,11 +11,14 @@ from oracle import check_refused, check_transform, picture
 from schedule.programs import elementwise, fan_out, matmul, matmul_relu, softmax, symbolic
 from schedule.test_blocks import start
 
+from metasched.errors import ScheduleError
+from metasched.ir.equal import structural_equal
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import ForKind
 from metasched.schedule.domain import DOMAINS, allows, enumerated, repair
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.state import State
 from metasched.script import tir as T
 
 
@@ -323,3 +326,51 @@ def test_a_refused_draw_gives_the_random_state_back() -> None:
     with pytest.raises(TypeError, match="misses the argument 'n'"):
         sch.sample_perfect_tile(i)
     assert picture(sch) == before
+
+
+def labelled(sch: Schedule) -> Schedule:
+    """A run of steps that change labels alone, two of them of one loop."""
+    block = sch.get_block("C")
+    loops = sch.get_loops(block)
+    sch.unroll(loops[-1])
+    sch.annotate(loops[-1], "pragma_auto_unroll_max_step", 16)
+    sch.parallel(loops[0])
+    sch.annotate(block, "first", 1)
+    sch.annotate(block, "second", [2])
+    sch.unannotate(block, "first")
+    return sch
+
+
+def test_labels_that_are_trusted_are_put_off_and_committed_at_once(monkeypatch) -> None:
+    commits, plain = [], State.commit
+    monkeypatch.setattr(State, "commit", lambda self, *e: (commits.append(e), plain(self, *e)))
+    proved = labelled(Schedule(matmul))
+    assert len(commits) == 6
+    del commits[:]
+    trusted = Schedule(matmul)
+    trusted.state.trusting = True
+    labelled(trusted)
+    assert not commits
+    saved = trusted.state.snapshot()
+    assert structural_equal(trusted.mod, proved.mod) and len(commits) == 1
+    i = trusted.get_loops(trusted.get_block("C"))[1]
+    trusted.vectorize(i)
+    trusted.state.restore(saved)  # the labels were still to come
+    assert structural_equal(trusted.mod, proved.mod)
+
+
+def test_a_label_that_is_put_off_counts_at_once() -> None:
+    sch = Schedule(matmul)
+    sch.state.trusting = True
+    block = sch.get_block("C")
+    loop = sch.get_loops(block)[1]
+    sch.parallel(loop)
+    sch.annotate(block, "note", 1)
+    with pytest.raises(ScheduleError, match="is parallel already"):
+        sch.unroll(loop)
+    with pytest.raises(ScheduleError, match="'note' is 1 already"):
+        sch.annotate(block, "note", 2)
+    sch.state.trusting = False
+    with pytest.raises(ScheduleError, match="is parallel already"):
+        sch.unroll(loop)
+    assert sch.get(loop).kind is ForKind.PARALLEL

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from metasched.ir.expr import Expr
-from metasched.ir.stmt import Block, BlockRealize, For, FrozenMap, Stmt, evolve, fact
-from metasched.schedule import edit
+from metasched.ir.stmt import Block, For, FrozenMap, Stmt, evolve, fact
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -24,15 +24,15 @@ def annotate(
 
     requires  the key is not there yet, unless `replace`
     """
-    _, notes = _target(state, block_or_loop)
+    node, notes = _labelled(state, block_or_loop)
     if ann_key in notes and not replace:
         raise state.error(
             "annotation-exists",
             f"the annotation {ann_key!r} is {notes[ann_key]!r} already",
-            _target(state, block_or_loop)[0],
+            node,
             hint="pass replace=True to overwrite it",
         )
-    _put(state, block_or_loop, FrozenMap({**notes, ann_key: _plain(state, ann_val)}))
+    _put(state, node, FrozenMap({**notes, ann_key: _plain(state, ann_val)}))
 
 
 @primitive()
@@ -41,39 +41,33 @@ def unannotate(state: State, block_or_loop: BlockRV | LoopRV | str, ann_key: str
 
     requires  it is there
     """
-    node, notes = _target(state, block_or_loop)
+    node, notes = _labelled(state, block_or_loop)
     if ann_key not in notes:
         raise state.error("no-annotation", f"there is no annotation {ann_key!r}", node)
-    _put(state, block_or_loop, FrozenMap({k: v for k, v in notes.items() if k != ann_key}))
+    _put(state, node, FrozenMap({k: v for k, v in notes.items() if k != ann_key}))
 
 
-def _target(state: State, rv: BlockRV | LoopRV | str) -> tuple[BlockRealize | For, FrozenMap]:
-    if isinstance(rv, BlockRV):
-        realize = state.block(rv)
-        return realize, realize.block.annotations
-    assert isinstance(rv, LoopRV)
-    loop = state.loop(rv)
-    return loop, loop.annotations
+def _labelled(state: State, rv: BlockRV | LoopRV | str) -> tuple[Block | For, FrozenMap]:
+    assert isinstance(rv, (BlockRV, LoopRV))
+    node = state.labelled(rv)
+    return node, node.annotations
 
 
-def _put(state: State, rv: BlockRV | LoopRV | str, notes: FrozenMap) -> None:
-    node: Stmt
-    node, _ = _target(state, rv)
-    node = node.block if isinstance(node, BlockRealize) else node
-    state.commit(edit.wrap(node, lambda s: _noted(s, notes)))
+def _put(state: State, node: Block | For, notes: FrozenMap) -> None:
+    state.relabel(node, partial(_noted, notes))
 
 
-def _noted(node: Stmt, notes: FrozenMap) -> Stmt:
+def _noted(notes: FrozenMap, node: Stmt) -> Block | For:
     """The node with other notes; a block with plain ones is the same object each time, so that
     replays share what is found out about it."""
     assert isinstance(node, (Block, For))
-    if type(node) is For or not all(isinstance(v, (str, int)) for v in notes.values()):
+    if isinstance(node, For) or not all(isinstance(v, (str, int)) for v in notes.values()):
         return evolve(node, annotations=notes)
     return _annotated(node, *((name, type(value), value) for name, value in notes.items()))
 
 
 @fact
-def _annotated(node: Stmt, *notes: tuple[str, type, Any]) -> Stmt:
+def _annotated(node: Block, *notes: tuple[str, type, Any]) -> Block:
     return evolve(node, annotations=FrozenMap({name: value for name, _, value in notes}))
 
 

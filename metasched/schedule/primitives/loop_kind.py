@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import For, ForKind, evolve
-from metasched.schedule import edit
+from metasched.ir.stmt import For, ForKind, Stmt, evolve
 from metasched.schedule.checks import require_independent, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
@@ -17,15 +18,23 @@ THREAD_TAGS = tuple(
 
 def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | None = None) -> None:
     """Give the loop its kind; its iterations may run in any order, or together."""
-    changed = evolve(loop, kind=kind, thread=thread)
     require_independent(
         state,
         loop,
-        changed,
+        kind,
+        thread,
         f"only loops whose iterations are independent can be {what}; split a reduction with "
         "rfactor, or choose a spatial loop",
     )
-    state.commit(edit.replace(loop, changed))
+    state.relabel(loop, _OF_KIND[kind] if thread is None else partial(_of_kind, kind, thread))
+
+
+def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
+    assert isinstance(node, For)
+    return evolve(node, kind=kind, thread=thread)
+
+
+_OF_KIND = {kind: partial(_of_kind, kind, None) for kind in ForKind}
 
 
 @primitive()
@@ -37,7 +46,8 @@ def parallel(state: State, loop: LoopRV) -> None:
               ->
               for i in T.parallel(128): S(i)
     """
-    node = state.loop(loop)
+    node = state.labelled(loop)
+    assert isinstance(node, For)
     require_serial(state, node)
     _set_kind(state, node, ForKind.PARALLEL, "parallel")
 
@@ -51,7 +61,8 @@ def vectorize(state: State, loop: LoopRV) -> None:
               ->
               for i in T.vectorized(16): S(i)
     """
-    node = state.loop(loop)
+    node = state.labelled(loop)
+    assert isinstance(node, For)
     require_serial(state, node)
     if as_int(node.extent) is None:
         raise state.error(
@@ -70,10 +81,11 @@ def unroll(state: State, loop: LoopRV) -> None:
               ->
               for i in T.unroll(4): S(i)
     """
-    node = state.loop(loop)
+    node = state.labelled(loop)
+    assert isinstance(node, For)
     if node.kind is not ForKind.UNROLLED:
         require_serial(state, node)
-        state.commit(edit.replace(node, evolve(node, kind=ForKind.UNROLLED)))
+        state.relabel(node, _OF_KIND[ForKind.UNROLLED])
 
 
 @primitive()
@@ -86,7 +98,8 @@ def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
               ->
               for i in T.thread_binding(128, thread="threadIdx.x"): S(i)
     """
-    node = state.loop(loop)
+    node = state.labelled(loop)
+    assert isinstance(node, For)
     require_serial(state, node)
     base = thread_axis.split(".")[0]
     if thread_axis not in THREAD_TAGS and base != "vthread":
