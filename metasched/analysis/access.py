@@ -13,7 +13,7 @@ from math import inf
 
 from metasched.analysis.affine import Form, interval, linear
 from metasched.analysis.collide import Side
-from metasched.analysis.cover import bound_regions, loop_ranges, upper_span
+from metasched.analysis.cover import loop_ranges, upper_span
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, collect, footprints, untold
 from metasched.arith.intset import relax
@@ -263,15 +263,15 @@ def touched_box(stmt: Stmt, buffer: Buffer) -> list[tuple[float, float]] | None:
     for child in children:
         if buffer not in footprints(child.block):
             continue
-        varying = loop_ranges(child.loops)
-        for writes in (False, True):
-            for where, region in bound_regions(child, writes=writes):
-                if where is buffer:
-                    spans = [upper_span(low, extent, varying) for low, extent in region]
-                    if not lows:
-                        lows, highs = [s.low for s in spans], [s.high for s in spans]
-                    lows = [min(a, s.low) for a, s in zip(lows, spans, strict=True)]
-                    highs = [max(b, s.high) for b, s in zip(highs, spans, strict=True)]
+        varying, at = loop_ranges(child.loops), child.realize.bindings
+        for region in (*child.block.reads, *child.block.writes):
+            if region.buffer is buffer:
+                ends = [(substitute(r.min, at), substitute(r.extent, at)) for r in region.region]
+                spans = [upper_span(low, extent, varying) for low, extent in ends]
+                if not lows:
+                    lows, highs = [s.low for s in spans], [s.high for s in spans]
+                lows = [min(a, s.low) for a, s in zip(lows, spans, strict=True)]
+                highs = [max(b, s.high) for b, s in zip(highs, spans, strict=True)]
     if not lows and (buffer.shape or not _mentions(children, buffer)):
         return None
     sizes = [interval(s, {})[1] for s in buffer.shape]
