@@ -17,7 +17,11 @@ from metasched.target import Target
 
 
 class Postproc(Protocol):
-    """A named step `(schedule, target)`; raises ScheduleError to reject."""
+    """A named step `(schedule, target)`; raises ScheduleError to reject.
+
+    One with an attribute `tries` that is False takes no step in order to see whether it is refused;
+    where the steps of a candidate are not proved to be legal, its steps are not either.
+    """
 
     @property
     def name(self) -> str: ...

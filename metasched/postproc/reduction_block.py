@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from metasched.ir.visit import blocks_of
 from metasched.schedule.schedule import Schedule
@@ -13,6 +14,8 @@ from metasched.target import Target
 @dataclass(frozen=True, slots=True)
 class RewriteReductionBlock:
     """Decompose every reduction block at its outermost reduction loop (see `decompose_init`)."""
+
+    tries: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

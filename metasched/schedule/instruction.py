@@ -102,8 +102,11 @@ class InstructionKind:
             raise TypeError(f"{self.name}() has no argument {', '.join(map(repr, left))}")
         return tuple(out), decision
 
-    def call(self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot) -> Any:
-        """Run the primitive on bound arguments; whatever it raises, `state` is as in `saved`."""
+    def call(
+        self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot | None
+    ) -> Any:
+        """Run the primitive on bound arguments; whatever it raises, `state` is as in `saved`, where
+        that is given."""
         state.primitive, state.drawn, state.canonical = self.name, None, None
         args: Sequence[Any] = values
         kwargs: dict[str, Any] = {"decision": decision} if self.sampling else {}
@@ -117,10 +120,12 @@ class InstructionKind:
             return self.fn(state, *args, **kwargs)
         except ScheduleError as error:
             error.primitive = error.primitive or self.name
-            state.restore(saved)
+            if saved is not None:
+                state.restore(saved)
             raise
         except BaseException as error:
-            state.restore(saved)
+            if saved is not None:
+                state.restore(saved)
             if type(error) is MetaschedError:  # of an analysis: regions behind a pointer, say
                 raise state.error("not-analysable", str(error)) from error
             if isinstance(error, _SLIPS):  # looked at only now: right calls pay nothing for it

@@ -240,7 +240,8 @@ class Schedule:
         """Enter a step of a trace that draws nothing with the outcome it had on this very module,
         with these arguments, in another schedule."""
         state = self.state
-        self._history.append(state.snapshot())
+        if not state.trusting:
+            self._history.append(state.snapshot())
         state.take_place(made)
         if entry.outputs:
             state.own_table().update({rv: made.table[rv] for rv in entry.outputs})
@@ -250,7 +251,7 @@ class Schedule:
         self, kind: InstructionKind, values: tuple[Any, ...], decision: Any, entry: Entry | None
     ) -> Any:
         state = self.state
-        saved = state.snapshot()
+        saved = None if state.trusting else state.snapshot()
         result = kind.call(state, values, decision, saved)
         outputs = flat_outputs(result)
         drawn = state.drawn or (None, None)
@@ -262,7 +263,8 @@ class Schedule:
             entry = Entry(kind, values, outputs, *drawn)
         else:
             if len(outputs) != len(entry.outputs):
-                state.restore(saved)
+                if saved is not None:
+                    state.restore(saved)
                 raise TraceError(
                     f"{kind.name} gives {len(outputs)} results here, the trace has "
                     f"{len(entry.outputs)}: it was recorded on another program"
@@ -274,7 +276,8 @@ class Schedule:
             if kind.sampling:
                 entry = Entry(kind, entry.values, entry.outputs, *drawn)
         self.trace = self.trace.append(entry)
-        self._history.append(saved)
+        if saved is not None:
+            self._history.append(saved)
         return result
 
     def _blocks_by_name(self, kind: InstructionKind, values: tuple[Any, ...]) -> tuple[Any, ...]:

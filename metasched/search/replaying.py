@@ -76,27 +76,30 @@ class Replayer:
         trace, shared = with_decisions(self.spaces[space], decisions), self._shared[space]
 
         def steps(sch: Schedule) -> None:
-            sch.state.trusting = trusting
             for position, entry in enumerate(trace.entries):
                 if position in shared:
                     self._step(sch, entry, (space, position), shared[position])
                 else:
                     sch.execute(entry, "repair")
-            sch.state.trusting = False  # postprocs try what may be refused
 
-        return self._finished(steps, seed)
+        return self._finished(steps, seed, trusting=trusting)
 
     def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Schedule:
         """Replay any trace and run the postprocs; raises as `member`."""
         return self._finished(lambda sch: trace.apply(sch, decisions=decisions), seed)
 
-    def _finished(self, steps: Callable[[Schedule], None], seed: int) -> Schedule:
+    def _finished(
+        self, steps: Callable[[Schedule], None], seed: int, *, trusting: bool = False
+    ) -> Schedule:
         sch = self.base.copy()
-        sch.state.rng.state = seed
+        state = sch.state
+        state.rng.state, state.trusting = seed, trusting
         steps(sch)
         sch.enter_postproc()
         for postproc in self.postprocs:
+            state.trusting = trusting and not getattr(postproc, "tries", True)
             postproc(sch, self.target)
+        state.trusting = False
         return sch
 
     def _summary(self, sch: Schedule) -> Summary:
