@@ -425,9 +425,8 @@ class State:
         pending, self._pending = self._pending, {}
         if pending:
             loops, blocks = self.index.loops, self.index.blocks
-            nodes = (loops[k] if isinstance(k, Var) else blocks[k].block for k in pending)
-            changes = (change for _, change in pending.values())
-            self.commit(dict(zip(nodes, changes, strict=True)))
+            at = {k: loops[k] if isinstance(k, Var) else blocks[k].block for k in pending}
+            self.commit({at[k]: change for k, (_, change) in pending.items()})
 
     def commit(self, *edits: edit.Edits) -> None:
         """Apply edits, all stated in terms of the present tree."""

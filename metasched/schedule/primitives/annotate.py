@@ -32,7 +32,8 @@ def annotate(
             node,
             hint="pass replace=True to overwrite it",
         )
-    _put(state, node, FrozenMap({**notes, ann_key: _plain(state, ann_val)}))
+    notes = FrozenMap({**notes, ann_key: _plain(state, ann_val)})
+    state.relabel(node, partial(_noted, notes))
 
 
 @primitive()
@@ -44,17 +45,14 @@ def unannotate(state: State, block_or_loop: BlockRV | LoopRV | str, ann_key: str
     node, notes = _labelled(state, block_or_loop)
     if ann_key not in notes:
         raise state.error("no-annotation", f"there is no annotation {ann_key!r}", node)
-    _put(state, node, FrozenMap({k: v for k, v in notes.items() if k != ann_key}))
+    notes = FrozenMap({k: v for k, v in notes.items() if k != ann_key})
+    state.relabel(node, partial(_noted, notes))
 
 
 def _labelled(state: State, rv: BlockRV | LoopRV | str) -> tuple[Block | For, FrozenMap]:
     assert isinstance(rv, (BlockRV, LoopRV))
     node = state.labelled(rv)
     return node, node.annotations
-
-
-def _put(state: State, node: Block | For, notes: FrozenMap) -> None:
-    state.relabel(node, partial(_noted, notes))
 
 
 def _noted(notes: FrozenMap, node: Stmt) -> Block | For:

@@ -26,15 +26,12 @@ def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | N
         f"only loops whose iterations are independent can be {what}; split a reduction with "
         "rfactor, or choose a spatial loop",
     )
-    state.relabel(loop, _OF_KIND[kind] if thread is None else partial(_of_kind, kind, thread))
+    state.relabel(loop, partial(_of_kind, kind, thread))
 
 
 def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
     assert isinstance(node, For)
     return evolve(node, kind=kind, thread=thread)
-
-
-_OF_KIND = {kind: partial(_of_kind, kind, None) for kind in ForKind}
 
 
 @primitive()
@@ -85,7 +82,7 @@ def unroll(state: State, loop: LoopRV) -> None:
     assert isinstance(node, For)
     if node.kind is not ForKind.UNROLLED:
         require_serial(state, node)
-        state.relabel(node, _OF_KIND[ForKind.UNROLLED])
+        state.relabel(node, partial(_of_kind, ForKind.UNROLLED, None))
 
 
 @primitive()
