@@ -72,7 +72,7 @@ FLOORS: list[tuple[str, str]] = [
     ("database", "record store lookup"),
     (
         "search",
-        "replaying pool population strategy draft evolution "
+        "board replaying pool population strategy draft evolution "
         "annealing baselines learning observe run tasks",
     ),
     ("", "tune"),

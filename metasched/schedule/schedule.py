@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -236,16 +236,14 @@ class Schedule:
             return
         self._step(entry.kind, entry.values, decision, entry)
 
-    def take_over(self, entry: Entry, made: Snapshot) -> None:
-        """Enter a step of a trace that draws nothing with the outcome it had on this very module,
-        with these arguments, in another schedule."""
-        state = self.state
-        if not state.trusting:
-            self._history.append(state.snapshot())
-        state.take_place(made)
-        if entry.outputs:
-            state.own_table().update({rv: made.table[rv] for rv in entry.outputs})
-        self.trace = self.trace.append(entry)
+    def take_over(self, steps: Sequence[Entry], made: Snapshot) -> None:
+        """Enter steps of a trace that draw nothing with the outcome they had on this very module,
+        with these arguments, in another schedule. Steps before cannot be undone any more."""
+        self._history.clear()
+        self.state.take_place(made)
+        outputs = {rv: made.table[rv] for entry in steps for rv in entry.outputs}
+        self.state.own_table().update(outputs)
+        self.trace = Trace((*self.trace.entries, *steps))
 
     def _step(
         self, kind: InstructionKind, values: tuple[Any, ...], decision: Any, entry: Entry | None

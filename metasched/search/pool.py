@@ -13,6 +13,7 @@ from itertools import count
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
 from metasched.schedule.trace import Trace
+from metasched.search.board import Board
 from metasched.search.replaying import Request, Summary
 from metasched.space.generate import Postproc
 from metasched.target import Target
@@ -29,6 +30,7 @@ class ReplayPool:
         preload = _JOBS.rstrip(":")
         self._workers = [Worker(f"replayer {n}", preload=preload) for n in range(workers - 1)]
         self._numbers = count()
+        self._board = Board(workers)
         self._broken = workers < 2
         if not self._broken:
             for worker in self._workers:
@@ -66,58 +68,51 @@ class ReplayPool:
         if self._broken:
             return None
         order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
-        results: list[Summary | str] = [""] * len(requests)
-        at: dict[Worker, list[int]] = {}
-        *shares, share = _shares(order, len(self._workers) + 1)
-        everyone = [*shares, share]
-        while any(everyone) or at:
-            for worker, own in zip(self._workers, shares, strict=True):
-                if not worker.busy and any(everyone):
-                    at[worker] = batch = _taken(own, everyone)
-                    job = (number, [requests[n] for n in batch])
-                    worker.submit(_JOBS + "replay_batch", *job, limit=_LIMIT)
-            for n in _taken(share, everyone, 1):
-                results[n] = here(requests[n])
-            ended = wait(self._workers, timeout=0.0 if any(everyone) else None)
-            if not self._took(ended):
-                return None
-            for worker, reply in ended:
-                if worker in at:  # else it has entered the task
-                    for n, result in zip(at.pop(worker), reply.value, strict=True):
-                        results[n] = result
-        return results
+        jobs = [requests[n] for n in order]  # those that begin alike together: they share steps
+        self._board.deal(len(jobs))
+        made: dict[int, Summary | str] = {}
+        asked: set[Worker] = set()
+
+        def heard(timeout: float | None) -> bool:
+            ended = wait(self._workers, timeout)
+            for _, reply in ended:
+                made.update(reply.value or {})  # nothing, where it has got ready
+            return self._took(ended)
+
+        try:
+            for n in self._board.take(len(self._workers)):
+                for part, worker in enumerate(self._workers):
+                    if worker not in asked and not worker.busy:
+                        place = (self._board.path, self._board.parts, part)
+                        worker.submit(_JOBS + "replay_part", number, jobs, *place, limit=_LIMIT)
+                        asked.add(worker)
+                made[n] = here(jobs[n])
+                if not heard(0.0):
+                    return None
+        finally:  # after an interruption too: nobody may take from what is dealt next
+            self._board.deal(0)
+            while any(worker.busy for worker in asked) and heard(None):
+                pass
+        if self._broken:
+            return None
+        for worker in asked:
+            worker.submit(_JOBS + "tidy", limit=_LIMIT)
+        found = {order[n]: result for n, result in made.items()}
+        return [found[n] for n in range(len(requests))]
 
     def close(self) -> None:
         """End the workers."""
         for worker in self._workers:
             worker.close()
+        self._board.close()
 
     def _took(self, ended: list[tuple[Worker, Reply]]) -> bool:
         """Whether all jobs that ended went well; otherwise this process goes on without workers."""
         for _, reply in ended:
             if reply.kind != "value" and not self._broken:
-                text = f"{reply.kind}: {reply.message}"
-                text = f"a replay worker failed ({text}); replaying in process"
-                warnings.warn(text, stacklevel=5)
+                what = f"a replay worker failed ({reply.kind}: {reply.message})"
+                warnings.warn(f"{what}; replaying in process", stacklevel=5)
                 self._broken = True
-                self.close()
+                for one in self._workers:
+                    one.close()
         return not self._broken
-
-
-def _shares(order: list[int], workers: int) -> list[list[int]]:
-    """Each process's part of the requests, those that begin alike together: what a replay shares
-    with another was kept by the worker that made it."""
-    size = -(-len(order) // workers)
-    return [order[n * size : (n + 1) * size] for n in range(workers)]
-
-
-def _taken(own: list[int], shares: list[list[int]], most: int | None = None) -> list[int]:
-    """The next batch of a process: most of its own part, else half of the longest one, its end; at
-    most `most`. So all processes end together, and messages, for each of which a worker waits
-    until this process looks up from a replay, are few."""
-    part = own or max(shares, key=len)
-    share = -(-5 * len(part) // 6) if part is own else -(-len(part) // 2)
-    count = min(most or len(part), share)
-    batch = part[:count] if part is own else part[len(part) - count :]
-    part[:] = part[count:] if part is own else part[: len(part) - count]
-    return batch

@@ -19,10 +19,11 @@ from metasched.schedule.instruction import Entry
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
+from metasched.search.board import Board
 from metasched.space.generate import Postproc
 from metasched.target import Target
 
-_KEPT = 4096  # steps of a task whose outcomes are kept for siblings
+_KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
 
 Request: TypeAlias = tuple[int, list[Any], int, bool]
 """(space, decisions, seed, whether its steps are trusted)"""
@@ -31,9 +32,9 @@ Request: TypeAlias = tuple[int, list[Any], int, bool]
 class Replayer:
     """Exact replays of the mutants of one task.
 
-    Everything in a schedule is immutable, so what a step made of a module is kept, by the module
-    and the arguments, and a sibling that comes to the same step with the same ones takes it over.
-    Decisions that no step has used yet play no part in that.
+    Everything in a schedule is immutable, so what a run of steps made of a module is kept, by the
+    module and the arguments, and a sibling that comes to the same run with the same ones takes it
+    over. Decisions that no step has used yet play no part in that.
 
     Where steps are trusted, they are not proved to be legal (see `checks.proof`): decisions hardly
     ever make an illegal program of a legal trace, and the proofs are a third of the time.
@@ -50,7 +51,7 @@ class Replayer:
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target
         self.work = work(base.mod, target)
-        self._shared = [_shared_steps(trace) for trace in spaces]
+        self._runs = [runs_of(trace) for trace in spaces]
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
     def told(self, request: Request) -> Summary | str:
@@ -73,14 +74,16 @@ class Replayer:
 
         Raises ScheduleError or TraceError when it is refused.
         """
-        trace, shared = with_decisions(self.spaces[space], decisions), self._shared[space]
+        trace = with_decisions(self.spaces[space], decisions)
 
         def steps(sch: Schedule) -> None:
-            for position, entry in enumerate(trace.entries):
-                if position in shared:
-                    self._step(sch, entry, (space, position), shared[position])
+            for run in self._runs[space]:
+                entries = trace.entries[run.first : run.end]
+                if run.inputs is not None:
+                    self._run(sch, entries, (space, run.first), run.inputs)
                 else:
-                    sch.execute(entry, "repair")
+                    for entry in entries:
+                        sch.execute(entry, "repair")
 
         return self._finished(steps, seed, trusting=trusting)
 
@@ -109,37 +112,72 @@ class Replayer:
             [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
         )  # fmt: skip
 
-    def _step(
-        self, sch: Schedule, entry: Entry, place: tuple[int, int], inputs: Sequence[RV]
+    def _run(
+        self, sch: Schedule, steps: Sequence[Entry], place: tuple[int, int], inputs: Sequence[RV]
     ) -> None:
-        """Take a step over from a sibling, or run it and keep what it made."""
+        """Take a run of steps over from a sibling, or run it and keep what it made."""
         state = sch.state
         given = [state.table.get(rv) for rv in inputs]
-        key = (*place, state.trusting, id(state.mod), state.serial, *given)
+        before = state.mod  # kept as well: its identity is part of the key
+        key = (*place, state.trusting, id(before), state.serial, *given)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
-            sch.take_over(entry, found[1])
+            sch.take_over(steps, found[1])
             return
-        before = state.mod  # kept as well: its identity is part of the key
-        sch.execute(entry, "repair")
+        for entry in steps:
+            sch.execute(entry, "repair")
         self._kept[key] = before, state.snapshot(index=True)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
 
 
-def _shared_steps(trace: Trace) -> dict[int, list[RV]]:
-    """The steps that change the program before every decision is used, with the handles they
-    take: what later ones make is a candidate's own."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive steps of a trace.
+
+    Attributes:
+        first, end: their positions, `end` exclusive.
+        inputs: the handles they take from before, where siblings take them over from each other.
+    """
+
+    first: int
+    end: int
+    inputs: tuple[RV, ...] | None = None
+
+
+def runs_of(trace: Trace) -> list[Run]:
+    """The steps of a trace in runs. Shared are those up to the last use of a decision (what comes
+    after is a candidate's own), between samplings and requirements; where a decision comes in that
+    was not used before, another run begins."""
     waiting = {rv for _, entry in trace.sampling() for rv in entry.outputs}
-    found: dict[int, list[RV]] = {}
+    runs: list[Run] = []
+    run: list[Entry] = []
+    inputs: dict[RV, None] = {}
+
+    def ended(position: int) -> None:
+        if run:
+            runs.append(Run(position - len(run), position, tuple(inputs)))
+        run.clear()
+        inputs.clear()
+
     for position, entry in enumerate(trace.entries):
         if not waiting:
             break
-        if not entry.kind.pure and entry.kind.name != "require":
-            found[position] = list(entry.uses())
-            waiting.difference_update(found[position])
-    return found
+        uses = [*entry.uses()]
+        if entry.kind.sampling or entry.kind.name == "require":
+            ended(position)
+            runs.append(Run(position, position + 1))
+            continue
+        if not waiting.isdisjoint(uses):
+            ended(position)
+        made = {rv for step in run for rv in step.outputs}
+        inputs.update((rv, None) for rv in uses if rv not in made)
+        run.append(entry)
+        waiting.difference_update(uses)
+    done = runs[-1].end + len(run) if runs else len(run)
+    ended(done)
+    return [*runs, Run(done, len(trace))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +218,22 @@ def prepare(
     _tasks[number] = Replayer(base, traces, postprocs, target)
 
 
-def replay_batch(number: int, requests: Sequence[Request]) -> list[Summary | str]:
-    """In a worker: replay each request; a slug stands for a refusal."""
+def replay_part(
+    number: int, requests: Sequence[Request], path: str, parts: int, part: int
+) -> dict[int, Summary | str]:
+    """In a worker: replay what a board of `parts` has for it; a slug stands for a refusal."""
     task = _tasks.get(number)
     if task is None:
         raise MeasureError("the worker was restarted and does not know the task")
-    out = [task.told(request) for request in requests]
+    board = Board(parts, path)
+    made = {n: task.told(requests[n]) for n in board.take(part)}
+    board.close()
+    return made
+
+
+def tidy() -> None:
+    """In a worker, while it has nothing else to do: free what is cyclic."""
     gc.collect(1)
-    return out
 
 
 def with_decisions(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from metasched.errors import TuneError
+from metasched.errors import ScheduleError, TuneError
+from metasched.ir.equal import structural_equal
 from metasched.measure.process import wait
 from metasched.schedule.domain import enumerated
 from metasched.schedule.schedule import Schedule
+from metasched.search.board import Board
 from metasched.search.draft import Draft
-from metasched.search.pool import ReplayPool, _shares, _taken
+from metasched.search.pool import ReplayPool
 from metasched.search.population import Request, Workshop
-from metasched.search.replaying import Replayer
+from metasched.search.replaying import Replayer, runs_of
 from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
 
@@ -70,7 +73,7 @@ def test_siblings_take_steps_over_and_come_out_as_on_their_own(monkeypatch):
         other = next(d for d in enumerated(entry.domain, 99) if d != entry.decision)
         wanted.append(Request(wanted[0].trace.with_decision(position, other), 0))
     together = shop.replay_many(wanted)
-    assert len(taken) > len(wanted)
+    assert sum(len(steps) for steps, _ in taken) > len(wanted)
     for request, one in zip(wanted, together, strict=True):
         del taken[:]
         alone = Workshop.replay(_afresh(shop), *request)
@@ -106,6 +109,27 @@ def test_a_worker_that_dies_is_named_and_its_work_done_here(pool):
     assert workshop.replay_many(wanted)[0].key == made[0].key
 
 
+def test_an_interrupted_round_leaves_nothing_to_the_next(pool):
+    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
+    wanted = requests(workshop, 12)
+    settle(pool)
+    plain, calls = workshop._replayer.told, iter(range(99))
+
+    def interrupted(request):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return plain(request)
+
+    workshop._replayer.told = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        workshop.replay_many(wanted)
+    assert not pool._workers[0].busy and not [*pool._board.take(0)]
+    made = workshop.replay_many(wanted[::-1])
+    alone = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    other = [Request(_moved(r.trace, workshop, alone, r.space), r.space, r.seed) for r in wanted]
+    assert [one.key for one in made] == [one.key for one in alone.replay_many(other[::-1])]
+
+
 def test_work_begins_while_the_workers_are_starting(pool):
     workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
     assert pool._workers[0].busy
@@ -122,12 +146,80 @@ def test_a_program_that_comes_out_otherwise_is_an_error():
         workshop.again(one.trace, "another key", one.space)
 
 
-def test_a_worker_keeps_to_its_part_and_then_helps_with_the_longest():
-    shares = _shares(list(range(40)), 3)
-    assert [len(s) for s in shares] == [14, 14, 12]
-    assert _taken(shares[0], shares) == list(range(12))
-    assert _taken(shares[0], shares, 1) == [12]
-    del shares[0][:]
-    assert _taken(shares[0], shares) == list(range(21, 28))  # the end of the second part
-    assert [len(s) for s in shares] == [0, 7, 12]
-    assert _taken([], [[], []]) == []
+def test_a_process_keeps_to_its_part_and_then_helps_with_the_longest():
+    board = Board(3)
+    other = Board(3, board.path)
+    board.deal(40)  # 13, 13 and 14
+    first, last = board.take(0), other.take(2)
+    assert list(islice(first, 13)) == list(range(13))
+    assert next(last) == 26
+    assert list(islice(first, 3)) == [25, 39, 24]  # the longest is the second, the third, ...
+    rest = [*last, *first, *board.take(1)]
+    assert sorted(rest) == [*range(13, 24), *range(27, 39)]
+    board.deal(2)  # fewer than processes
+    assert sorted([*board.take(0), *other.take(1)]) == [0, 1]
+    other.close()
+    board.close()
+
+
+def test_a_request_taken_twice_is_no_harm():
+    board = Board(2)
+    board.deal(10)
+    took = [*islice(board.take(0), 3)]
+    board._left[0] = 1  # as if another process had read the front before it was written
+    assert sorted([*took, *board.take(0)]) == [0, 1, 1, 2, 2, *range(3, 10)]
+    board.close()
+
+
+def test_a_board_that_is_gone():
+    board = Board(2)
+    path = board.path
+    board.close()
+    with pytest.raises(OSError):
+        Board(2, path)
+
+
+def test_runs_end_where_a_decision_comes_in_and_leave_out_what_follows_the_last():
+    sch = Schedule(matmul(32), seed=0)
+    block = sch.get_block("Z")
+    _, i, j, _ = sch.get_loops(block)
+    a, b = sch.sample_perfect_tile(i, n=2), sch.sample_perfect_tile(j, n=2)
+    outer, inner = sch.split(i, a)
+    sch.unroll(inner)
+    sch.require(b[1] > 0)
+    sch.annotate(block, "note", 1)
+    sch.split(j, b)
+    sch.parallel(outer)
+    names = [
+        (
+            [entry.kind.name for entry in sch.trace.entries[run.first : run.end]],
+            run.inputs is not None,
+        )
+        for run in runs_of(sch.trace)
+    ]
+    assert names == [
+        (["get_block", "get_loops"], True),
+        (["sample_perfect_tile"], False),
+        (["sample_perfect_tile"], False),
+        (["split", "unroll"], True),
+        (["require"], False),
+        (["annotate"], True),
+        (["split"], True),
+        (["parallel"], False),
+    ]
+    assert runs_of(sch.trace)[3].inputs == (i, *a)
+
+
+def test_what_was_taken_over_cannot_be_undone_but_what_comes_after_it():
+    sch = Schedule(matmul(32), seed=0)
+    block = sch.get_block("Z")
+    loops = sch.get_loops(block)
+    sch.parallel(loops[0])
+    other = Schedule(matmul(32), seed=0)
+    other.take_over(sch.trace.entries, sch.state.snapshot(index=True))
+    assert structural_equal(other.mod, sch.mod)
+    other.unroll(loops[1])
+    other.undo()
+    assert structural_equal(other.mod, sch.mod) and other.trace.entries == sch.trace.entries
+    with pytest.raises(ScheduleError, match="no step to undo"):
+        other.undo()
