@@ -15,21 +15,15 @@ from collections.abc import Iterator
 class Board:
     """The first and the last (exclusive) position that is left of each part."""
 
-    def __init__(self, parts: int, path: str | None = None) -> None:
-        """A new board, or that of another process by its `path`; OSError when it is gone."""
+    def __init__(self, parts: int, fd: int | None = None) -> None:
+        """A new board, or one by the file descriptor that a worker was handed (`fd`)."""
         self.parts = parts
-        if path is None:
-            self._fd = os.memfd_create("metasched-board")
-            os.ftruncate(self._fd, 16 * parts)
-        else:
-            self._fd = os.open(path, os.O_RDWR)
-        self._memory = mmap.mmap(self._fd, 16 * parts)
+        self._handed = fd is not None
+        self.fd = os.memfd_create("metasched-board") if fd is None else fd
+        if not self._handed:
+            os.ftruncate(self.fd, 16 * parts)
+        self._memory = mmap.mmap(self.fd, 16 * parts)
         self._left = memoryview(self._memory).cast("q")
-
-    @property
-    def path(self) -> str:
-        """Where another process of this user finds the board while this one has it."""
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def deal(self, count: int) -> None:
         """Give out `count` requests anew, in parts of one size."""
@@ -52,7 +46,8 @@ class Board:
             yield last
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Let go of the memory; the board is gone when all have."""
         self._left.release()
         self._memory.close()
-        os.close(self._fd)
+        if not self._handed:
+            os.close(self.fd)

@@ -28,9 +28,12 @@ class ReplayPool:
     def __init__(self, workers: int) -> None:
         """`workers` is how many processes replay, this one among them."""
         preload = _JOBS.rstrip(":")
-        self._workers = [Worker(f"replayer {n}", preload=preload) for n in range(workers - 1)]
-        self._numbers = count()
         self._board = Board(workers)
+        fds = (self._board.fd,)
+        self._workers = [
+            Worker(f"replayer {n}", preload=preload, fds=fds) for n in range(workers - 1)
+        ]
+        self._numbers = count()
         self._broken = workers < 2
         if not self._broken:
             for worker in self._workers:
@@ -83,7 +86,7 @@ class ReplayPool:
             for n in self._board.take(len(self._workers)):
                 for part, worker in enumerate(self._workers):
                     if worker not in asked and not worker.busy:
-                        place = (self._board.path, self._board.parts, part)
+                        place = (self._board.fd, self._board.parts, part)
                         worker.submit(_JOBS + "replay_part", number, jobs, *place, limit=_LIMIT)
                         asked.add(worker)
                 made[n] = here(jobs[n])

@@ -219,13 +219,13 @@ def prepare(
 
 
 def replay_part(
-    number: int, requests: Sequence[Request], path: str, parts: int, part: int
+    number: int, requests: Sequence[Request], fd: int, parts: int, part: int
 ) -> dict[int, Summary | str]:
     """In a worker: replay what a board of `parts` has for it; a slug stands for a refusal."""
     task = _tasks.get(number)
     if task is None:
         raise MeasureError("the worker was restarted and does not know the task")
-    board = Board(parts, path)
+    board = Board(parts, fd)
     made = {n: task.told(requests[n]) for n in board.take(part)}
     board.close()
     return made

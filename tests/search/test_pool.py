@@ -148,7 +148,7 @@ def test_a_program_that_comes_out_otherwise_is_an_error():
 
 def test_a_process_keeps_to_its_part_and_then_helps_with_the_longest():
     board = Board(3)
-    other = Board(3, board.path)
+    other = Board(3, board.fd)
     board.deal(40)  # 13, 13 and 14
     first, last = board.take(0), other.take(2)
     assert list(islice(first, 13)) == list(range(13))
@@ -169,14 +169,6 @@ def test_a_request_taken_twice_is_no_harm():
     board._left[0] = 1  # as if another process had read the front before it was written
     assert sorted([*took, *board.take(0)]) == [0, 1, 1, 2, 2, *range(3, 10)]
     board.close()
-
-
-def test_a_board_that_is_gone():
-    board = Board(2)
-    path = board.path
-    board.close()
-    with pytest.raises(OSError):
-        Board(2, path)
 
 
 def test_runs_end_where_a_decision_comes_in_and_leave_out_what_follows_the_last():
