@@ -234,10 +234,10 @@ def tune_tasks(
     shared = model if model is not None and not isinstance(model, str) else None
     limits = (weights, total_trials, time_limit, observer)
     try:
-        return _Session(c, machine, shared or _model(c), space, runner).run(funcs, *limits)
+        return _Session(c, machine, shared or _model(c, machine), space, runner).run(funcs, *limits)
     except StandInError as error:
         warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
-        slow = _Session(c, machine, shared or _model(c), space, runner, stand_ins=False)
+        slow = _Session(c, machine, shared or _model(c, machine), space, runner, stand_ins=False)
         return slow.run(funcs, *limits)
 
 
@@ -250,10 +250,10 @@ def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
     return {name: _single(source) for name, source in tasks.items()}
 
 
-def _model(settings: config.Config) -> CostModel:
-    """The model that the settings name, with the prior that ships with the package."""
+def _model(settings: config.Config, machine: Target) -> CostModel:
+    """The model that the settings name, with the prior that ships for the machine."""
     model = COST_MODELS.get(settings.model)(settings.seed)
-    path = shipped() if settings.prior else None
+    path = shipped(machine.mcpu) if settings.prior else None
     if path is not None and isinstance(model, StartsFromPrior):
         try:
             model.start_from(Prior.load(path))

@@ -75,9 +75,9 @@ class Prior:
         return Prior(tuple(members), tuple(scales), about)
 
 
-def shipped() -> Path | None:
-    """The file that came with this installation (a wheel, or a checkout), None without one."""
-    for folder in (_PACKAGE / "traces", _PACKAGE.parent / "traces"):
-        if (folder / "prior.txt").is_file():
-            return folder / "prior.txt"
-    return None
+def shipped(mcpu: str) -> Path | None:
+    """The file that came with this installation (a wheel, or a checkout), None without one: that
+    of a CPU, by LLVM's name of it, or the one for all others."""
+    folders = (_PACKAGE / "traces", _PACKAGE.parent / "traces")
+    files = (at / name for at in folders for name in (f"prior.{mcpu}.txt", "prior.txt"))
+    return next((file for file in files if file.is_file()), None)

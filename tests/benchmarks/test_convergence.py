@@ -162,7 +162,7 @@ def test_trials_until_within_five_percent(
         file = tmp_path / "prior.txt"
         train_prior(machine.others).save(file)
     if file:
-        monkeypatch.setattr(TUNE, "shipped", lambda: Path(file))
+        monkeypatch.setattr(TUNE, "shipped", lambda _: Path(file))
     primed = Path(file).stem if pytestconfig.getoption("--prior") else "True"
     folder = Path(pytestconfig.getoption("--keep") or tmp_path) / op
     runs = Runs(folder, func, machine.runner if machine else None, deadline)

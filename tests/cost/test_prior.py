@@ -122,9 +122,13 @@ def test_what_does_not_fit_is_named(prior, tmp_path, monkeypatch):
         Prior.load(path)
 
 
-def test_the_prior_that_ships_fits_the_features():
-    path = shipped()
-    assert path is not None and path.stat().st_size < 1 << 20
+@pytest.mark.parametrize(
+    ("mcpu", "name"),
+    [("znver4", "prior.znver4.txt"), ("emeraldrapids", "prior.txt"), ("x86-64", "prior.txt")],
+)
+def test_the_priors_that_ship_fit_the_features(mcpu, name):
+    path = shipped(mcpu)
+    assert path is not None and path.name == name and path.stat().st_size < 1 << 20
     model = started(Prior.load(path))
     assert len(model.predict(np.zeros((3, len(FEATURE_NAMES)), np.float32))) == 3
 
