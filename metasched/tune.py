@@ -59,9 +59,9 @@ STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
 _FINALISTS, _SHARE, _NEAR, _ANYHOW = 8, 8, 1.15, 4
 _HEAT, _LAST = 3, 8  # rounds of the heat and of the final at least,
 _FINAL_SECONDS = 1 / 128  # and for each trial how long the rounds of either take together
-# Which of two programs is faster by some per cent differs from process to process, by the pages
-# that their arrays are given: a kernel took 35 to 45 us in most of 40 processes and 68 in two.
-# Longer runs compare the first few of the final in further ones, one for so many trials.
+# Which of two programs is faster by some per cent differs from process to process, by the state
+# that the machine is in: a kernel took 35 to 45 us in most of 40 processes and 68 in two. Longer
+# runs compare the first few of the final in further ones, one for so many trials.
 _FRONT, _MORE, _FOR_EACH = 8, 4, 65
 
 
