@@ -117,3 +117,32 @@ def test_a_program_is_the_same_with_proofs_and_without():
             b = proving.told((space, decisions, 0, False))
             assert (a.key, a.decisions, a.domains) == (b.key, b.decisions, b.domains)
             assert np.array_equal(a.vector, b.vector)
+
+
+def test_only_postprocs_that_try_nothing_are_trusted():
+    seen = []
+
+    @dataclass(frozen=True)
+    class Look:
+        name: str
+        tries: bool
+
+        def __call__(self, sch, target):
+            seen.append((self.name, sch.state.trusting))
+
+    class Plain:
+        name = "plain"
+
+        def __call__(self, sch, target):
+            seen.append((self.name, sch.state.trusting))
+
+    shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    looks = (Look("sure", False), Plain(), Look("tries", True))
+    replayer = Replayer(shop.base, shop.spaces, looks, TARGET)
+    decisions = [entry.decision for _, entry in shop.fresh(0, 1).trace.sampling()]
+    sch = replayer.member(0, decisions, 0, trusting=True)
+    assert seen == [("sure", True), ("plain", False), ("tries", False)]
+    assert not sch.state.trusting
+    del seen[:]
+    replayer.member(0, decisions, 0)
+    assert seen == [("sure", False), ("plain", False), ("tries", False)]
