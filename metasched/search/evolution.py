@@ -28,8 +28,9 @@ from metasched.search.population import Individual, Request
 from metasched.search.strategy import STRATEGIES, SearchTask
 
 _GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
-# Fastest programs whose neighbours are tried for decisions that fewer than so many programs have.
-_VARIED, _FEW = 2, 8
+# Fastest programs whose neighbours are tried for decisions that no measured program has which
+# differs from them in at most so many decisions.
+_VARIED, _COMPANY = 2, 2
 _TRIES = 4  # further mutations where a child was replayed before
 # Replayed programs of a space that its surrogate is fitted to, at least and at most.
 _LEAST_ROWS, _REMEMBERED = 24, 512
@@ -84,7 +85,8 @@ class EvolutionarySearch:
         self._made: dict[tuple[int, tuple[Any, ...]], Individual | None] = {}
         self._stale = 0
         self._grafted: set[str] = set()
-        self._novel: set[str] = set()
+        self._novel: dict[str, tuple[int, int]] = {}
+        self._tried: Counter[tuple[int, int]] = Counter()
         self._guided = bool(getattr(task.model, "ready", False))
 
     def propose(self, count: int) -> list[Individual]:
@@ -102,8 +104,10 @@ class EvolutionarySearch:
             drafts = chain(self._drafted(best, best=True), self._drafted(unbiased, best=False))
             near = options.replays // 4 if self._stale >= options.stale else 0
             self._enter(pool, chain(drafts, self._near(near)))
-            self._grafted = self._entered(pool, self._grafts())
-            self._novel = self._entered(pool, self._novelties(rng))
+            self._grafted = set(self._entered(pool, list(self._grafts())))
+            novel = self._novelties(rng)
+            keys = self._entered(pool, [request for _, request in novel])
+            self._novel = {key: step for key, (step, _) in zip(keys, novel, strict=True)}
             share = (options.replays - best - unbiased) // options.generations
             for generation in range(options.generations):
                 self._enter(pool, self._children(pool, share, generation, rng))
@@ -131,12 +135,11 @@ class EvolutionarySearch:
             if one.key not in self.task.population.seen:
                 pool.setdefault(one.key, one)
 
-    def _entered(self, pool: dict[str, Individual], requests: Iterable[Request]) -> set[str]:
-        """The keys of what came of requests that were entered."""
-        asked = list(requests)
+    def _entered(self, pool: dict[str, Individual], asked: Sequence[Request]) -> list[str]:
+        """Enter requests; the keys of the programs that came of them, "" where none did."""
         self._enter(pool, asked)
         made = (self._made[r.space, r.trace.decisions()] for r in asked)
-        return {one.key for one in made if one is not None}
+        return ["" if one is None else one.key for one in made]
 
     def _drafted(self, count: int, *, best: bool) -> Iterator[Request]:
         """Replays of drafts: the best by the surrogate, or any. Where too few were replayed to fit
@@ -224,21 +227,38 @@ class EvolutionarySearch:
                     if trace is not None:
                         yield Request(trace, space)
 
-    def _novelties(self, rng: Rng) -> list[Request]:
-        """Some neighbours of the fastest programs with decisions that few programs measured had: a
-        model that met a decision in bad company alone thinks little of it in the best."""
-        measured = [one for one, _ in self.task.population.measured if one.space >= 0]
-        met = Counter((p.space, *pair) for p in measured for pair in enumerate(p.trace.decisions()))
-        found: list[Request] = []
-        for parent in measured[:_VARIED]:
-            own = parent.trace.decisions()
+    def _novelties(self, rng: Rng) -> list[tuple[tuple[int, int], Request]]:
+        """Some neighbours of the fastest programs with a decision that was not measured in their
+        company, each with its space and step: a model that met a decision in bad company alone
+        thinks little of it in the best, too."""
+        drawn = [one for one, _ in self.task.population.measured if one.space >= 0]
+        measured = [(one.space, one.trace.decisions()) for one in drawn]
+        found: dict[tuple[int, int], list[Request]] = {}
+        for parent in drawn[:_VARIED]:
+            own, space = parent.trace.decisions(), parent.space
+            changes = [_changes(other, own) for where, other in measured if where == space]
+            met = {pair for pairs in changes if len(pairs) <= _COMPANY for pair in pairs}
             for trace in neighbours(parent.trace):
-                new = [pair for pair in enumerate(trace.decisions()) if pair[1] != own[pair[0]]]
-                if any(met[parent.space, *pair] < _FEW for pair in new):
-                    found.append(Request(trace, parent.space))
+                new = (pair[0] for pair in _changes(trace.decisions(), own) if pair not in met)
+                if (step := next(new, None)) is not None:
+                    found.setdefault((space, step), []).append(Request(trace, space))
+        each = -(-self.options.replays // (3 * max(1, len(found))))
         return [
-            found[n] for n in rng.sample(len(found), min(len(found), self.options.replays // 3))
-        ]
+            (at, some[n]) for at, some in found.items()
+            for n in rng.sample(len(some), min(len(some), each))
+        ]  # fmt: skip
+
+    def _in_turn(self, ranked: list[Individual], count: int) -> list[Individual]:
+        """The best programs with a new decision, one of each of the steps that had the fewest turns
+        so far: the model alone would always take new tiles of one loop, and never another number of
+        parts for the cores."""
+        best: dict[tuple[int, int], Individual] = {}
+        for one in ranked:
+            if one.key in self._novel:
+                best.setdefault(self._novel[one.key], one)
+        steps = sorted(best, key=self._tried.__getitem__)[:count]
+        self._tried.update(steps)
+        return [best[at] for at in steps]
 
     def _vary(self, parent: Individual, parents: list[Individual], rng: Rng) -> Trace | None:
         """One to three mutations of a parent, or its crossing with another of its space."""
@@ -271,9 +291,9 @@ class EvolutionarySearch:
     def _pick(self, pool: dict[str, Individual], count: int, rng: Rng) -> list[Individual]:
         """The best of the pool by the model, the doubtful ones favoured; a quarter of all, the best
         of spaces of which little was measured: the first members of a space say little of its best;
-        one in sixteen, a graft; one in eight, a new decision in the fastest programs; and a share
-        for blocks that were not met, the best of each: a model that saw few of them is sure of what
-        it saw, and wrong about the rest."""
+        one in sixteen, a graft; a quarter, a new decision in the fastest programs, of one step
+        after the other; and a share for blocks that were not met, the best of each: a model that
+        saw few of them is sure of what it saw, and wrong about the rest."""
         scored = self._ranked(list(pool.values()), self.options.curiosity)
         if getattr(self.task.model, "ready", True):  # before, scores are random
             for one, score in scored:
@@ -285,8 +305,9 @@ class EvolutionarySearch:
         each = max(1, count // 4 // max(1, len(young)))
         firsts = [one for n in young for one in [p for p in ranked if p.space == n][:each]]
         moved = [one for one in ranked if one.key in self._grafted][: -(-count // 16)]
-        novel = [one for one in ranked if one.key in self._novel][: count // 8]
-        ranked = list(dict.fromkeys([*firsts[: count // 4], *moved, *novel, *ranked]))
+        novel = self._in_turn(ranked, count // 4)
+        first = [*firsts[: count // 4], *moved, *novel]
+        ranked = list(dict.fromkeys([*first, *_apart(ranked, count)]))
         share = self.options.epsilon if self._guided else self.options.unguided
         bold = min(round(count * share), max(0, len(ranked) - count))
         chosen, rest = ranked[: count - bold], ranked[count - bold :]
@@ -295,6 +316,28 @@ class EvolutionarySearch:
         new = [one for one in rest if fresh.get(_block(one)) is one][:bold]
         rest = [one for one in rest if one not in new]
         return [*chosen, *new, *(rest[i] for i in rng.sample(len(rest), bold - len(new)))]
+
+
+def _apart(ranked: list[Individual], count: int) -> list[Individual]:
+    """A ranking headed by its first `count` programs of which no two are a single decision apart:
+    what the model cannot tell from its best is almost as good, and teaches almost nothing."""
+    heads: dict[Individual, tuple[Any, ...]] = {}
+    for one in ranked:
+        if len(heads) == count:
+            break
+        own = one.trace.decisions()
+        near = (other for head, other in heads.items() if head.space == one.space)
+        if all(len(_changes(own, other)) > 1 for other in near):
+            heads[one] = own
+    return list(dict.fromkeys([*heads, *ranked]))
+
+
+def _changes(own: tuple[Any, ...], other: tuple[Any, ...]) -> list[tuple[int, Any]]:
+    """The decisions that are not those of another program of the space, with their steps; all where
+    the other, of an earlier run, was stored without the steps that nothing used."""
+    if len(own) != len(other):
+        return list(enumerate(own))
+    return [(n, one) for n, (one, two) in enumerate(zip(own, other, strict=True)) if one != two]
 
 
 def _block(one: Individual) -> tuple[Any, ...]:

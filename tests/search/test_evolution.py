@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from metasched.mutate.crossover import graft
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
-from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
+from metasched.search import evolution
+from metasched.search.evolution import EvolutionarySearch, EvolutionOptions, _apart, _changes
 from metasched.search.population import Population, Workshop
 from metasched.search.strategy import SearchTask
 from metasched.tune import default_space
@@ -57,7 +59,7 @@ def test_the_best_of_a_space_that_little_was_measured_of_takes_part():
     """Whatever the model says of it; once a fair number was measured, the model decides."""
     shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    made = [one for n in range(24) if (one := shop.fresh(0, n)) is not None]
+    made = [one for n in range(48) if (one := shop.fresh(0, n)) is not None]
     found = list({one.key: one for one in made}.values())
     for n, one in enumerate(found):
         one.space, one._vector = n % 2, np.array([float(n if n % 2 else -n)])
@@ -151,20 +153,80 @@ def test_a_decision_that_the_model_thinks_little_of_is_tried_in_the_fastest_prog
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=0))
     near = {t.decisions() for one in found[:2] for t in neighbours(one.trace)}
     some = search._novelties(Rng(0))
-    assert some and len(some) <= search.options.replays // 3
-    assert {r.trace.decisions() for r in some} <= near
+    assert some and len(some) <= search.options.replays // 3 + len({step for step, _ in some})
+    assert {r.trace.decisions() for _, r in some} <= near
     chosen = search.propose(16)
     novel = [one for one in chosen if one.key in search._novel]
     assert len(novel) >= 2 and {one.trace.decisions() for one in novel} <= near
 
 
-def test_what_many_measured_programs_had_is_not_new():
+def test_new_decisions_of_every_step_have_their_turn():
+    """The model likes new tiles of one loop best, whatever they cost."""
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    task = SearchTask("task", shop, Population(), Ranks(), 0)
+    found = [one for n in range(40) if (one := shop.fresh(0, n)) is not None]
+    task.population.add(found, [1.0 + n for n in range(len(found))])
+    search = EvolutionarySearch(task)
+    search.propose(16)
+    own = [one.trace.decisions() for one in found[:2]]
+    for key, (space, step) in search._novel.items():
+        new = search._known[space][key].trace.decisions()
+        assert any(step in (n for n, _ in _changes(new, old)[:2]) for old in own)
+    ranked = [search._known[space][key] for key, (space, _) in search._novel.items()]
+    steps, turns = set(search._novel.values()), []
+    assert len(steps) > 2
+    search._tried.clear()
+    for _ in range(2 * len(steps)):
+        turns += [search._novel[one.key] for one in search._in_turn(ranked, 1)]
+    assert set(turns[: len(steps)]) == steps and turns[len(steps) :] == turns[: len(steps)]
+
+
+def test_no_two_of_a_round_are_a_single_decision_apart_while_there_are_others():
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    best = shop.fresh(0, 0)
+    near = [one for t in neighbours(best.trace) if (one := shop.replay(t, 0)) is not None]
+    far = [one for n in range(1, 40) if (one := shop.fresh(0, n)) is not None]
+
+    def between(a, b):
+        return len(_changes(a.trace.decisions(), b.trace.decisions()))
+
+    alike = [one for one in near if between(one, best) == 1]
+    heads = _apart([best, *alike, *far], 6)[:6]
+    assert len(alike) > 1 and heads[0] is best and not set(heads) & set(alike)
+    assert all(between(a, b) > 1 for a, b in combinations(heads, 2))
+    assert _apart([best, *alike], 6)[0] is best and set(_apart([best, *alike], 6)) == {best, *alike}
+    alike[0].space = 1  # the decisions of another space mean something else
+    assert _apart([best, alike[0], *far], 2)[:2] == [best, alike[0]]
+
+
+def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is(monkeypatch):
+    monkeypatch.setattr(evolution, "_VARIED", 1)
     shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
     best = shop.fresh(0, 0)
+    own = best.trace.decisions()
+    task.population.add([best], [1.0])
+
+    def asked():
+        options = EvolutionOptions(replays=10_000)
+        found = EvolutionarySearch(task, options)._novelties(Rng(0))
+        return {request.trace.decisions() for _, request in found}
+
+    near = {trace.decisions() for trace in neighbours(best.trace)}
+    assert asked() == near
+    drawn = [one for n in range(1, 80) if (one := shop.fresh(0, n)) is not None]
+    far = [one for one in drawn if len(_changes(one.trace.decisions(), own)) > 2]
+    had = {pair for one in far for pair in enumerate(one.trace.decisions())}
+    assert any(had.issuperset(_changes(decisions, own)) for decisions in near)
+    task.population.add(far, [2.0] * len(far))
+    assert asked() == near
     around = [shop.replay(trace, 0) for trace in neighbours(best.trace)]
     known = [one for one in around if one is not None]
-    task.population.add([best, *known * 8], [1.0 + n for n in range(1 + 8 * len(known))])
-    search = EvolutionarySearch(task)
-    asked = {r.trace.decisions() for r in search._novelties(Rng(0))}
-    assert asked.isdisjoint(one.trace.decisions() for one in known)
+    task.population.add(known, [3.0] * len(known))
+    assert known and asked().isdisjoint(one.trace.decisions() for one in known)
+
+
+def test_a_stored_trace_without_the_steps_that_nothing_used_is_another_program():
+    assert _changes((1, (2, 3)), (1, (2, 3))) == []
+    assert _changes((1, (2, 3)), (1, (3, 2))) == [(1, (2, 3))]
+    assert _changes((1, (2, 3)), ((2, 3),)) == [(0, 1), (1, (2, 3))]
