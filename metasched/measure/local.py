@@ -13,17 +13,11 @@ from metasched.codegen.compile import Compiled
 from metasched.errors import MeasureError, StandInError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.measure import priority
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.crew import Crew
 from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline, outcome_of, shared_size
-from metasched.measure.priority import (
-    FIRST,
-    LAST,
-    beside_timing,
-    takes_every_core,
-    team_environment,
-)
 from metasched.measure.process import Reply, Worker
 from metasched.measure.samples import TimingPlan
 from metasched.measure.settings import MeasureOptions
@@ -34,9 +28,7 @@ _JOBS = "metasched.measure.jobs"
 _LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
-# Candidates after which a new process times the next ones: in some the programs that differ by a
-# quarter in all others run alike, and nothing is to be learnt there.
-_PROCESS = 64
+_PROCESS = 64  # candidates that one process times: in some, programs run alike that differ in all
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
 
 
@@ -82,26 +74,25 @@ class LocalRunner:
         self._quick: Baseline | None = None  # and what stands in for it
         self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
         self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
-        threads = team_environment(self.options.threads)
-        # One descriptor for each kind of data, so that a restarted runner gets them again, and one
-        # for the unscheduled program where something stands in for it.
+        threads = priority.team_environment(self.options.threads)
+        # For each kind of data, so that a restarted runner gets them again, and for the stand-in.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
         slow = flops(func) > _LONG and not inexact_reason(func)  # equal means equal bit for bit
         self._stand_in = stand_in if slow else None
         self._memory = {False: fds[0], True: fds[1]}
         self._aside = fds[0] if self._stand_in is None else fds[2]
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS}
-        behind = min(LAST, beside_timing() + _BEHIND)
+        behind = min(priority.LAST, priority.beside_timing() + _BEHIND)
         builders = [
             Worker(f"builder {n}", nice=behind, **limits)
             for n in range(max(1, self.options.build_workers))
         ]
         self._crew = Crew(
             builders,
-            Worker("runner", nice=FIRST, fds=fds, environment=threads, **limits),
+            Worker("runner", nice=priority.FIRST, fds=fds, environment=threads, **limits),
             Worker("reference", nice=behind, fds=fds, **limits),
             jobs=_JOBS,
-            alone=takes_every_core(self.options.threads),
+            alone=priority.takes_every_core(self.options.threads),
         )
         self._timed = 0  # candidates since the runner's process was started
         self._process: int | None = None  # the process that the yardstick is set for
@@ -183,10 +174,8 @@ class LocalRunner:
         built = self._build_now(candidate)
         if isinstance(built, Outcome):
             return built
-        limit = self._run_limit()
-        task, fd = self._tasks[True], self._memory[True]
-        reply = self._crew.run(self._crew.runner, limit, "trial", task, fd, built)
-        return outcome_of(reply, 0.0)
+        job = self._run_limit(), "trial", self._tasks[True], self._memory[True], built
+        return outcome_of(self._crew.run(self._crew.runner, *job), 0.0)
 
     def prepare_verification(self) -> None:
         """Start computing the expected results for `verify` at low priority, unless done."""
@@ -222,11 +211,20 @@ class LocalRunner:
         crew.settle(*crew.builders, crew.reference, crew.runner)
         if fresh:
             crew.runner.close()
-        with crew.quiet():
-            reply = crew.run(crew.runner, *self._in_turns(programs, rounds))
-        if reply.kind != "value":
-            raise MeasureError(f"comparing programs failed: {reply.message}")
-        return list(reply.value)
+        return self._compare(programs, rounds)
+
+    def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
+        """Seconds of candidates that were measured, by their keys, read once more in turns with the
+        anchor: of the first ones that are kept, of fewer or none where a call takes long.
+
+        Raises MeasureError when one of them does not run any more.
+        """
+        stick, kept = self.yardstick, [c.key for c in candidates if c.key in self._kept]
+        count, rounds = stick.turns_with(len(kept), 1e-3 * self.options.sample_ms)
+        if stick.anchor is None or not count:
+            return {}
+        programs = [stick.anchor[0], *(self._kept[key][1] for key in kept[:count])]
+        return dict(zip(kept, stick.beside_anchor(self._compare(programs, rounds)), strict=False))
 
     def close(self) -> None:
         """End all workers; closing twice is allowed."""
@@ -377,20 +375,26 @@ class LocalRunner:
             times = [took for _, took in stick.panel]
             rounds = rounds_of_panel([*times[:1], *times], 1e-3 * self.options.sample_ms)
             self._crew.settle(self._crew.runner)
-            with self._crew.quiet():
-                reply = self._crew.run(self._crew.runner, *self._in_turns(stick.beside, rounds))
-            if reply.kind == "value":
-                stick.calibrate(reply.value)
+            try:
+                stick.calibrate(self._compare(stick.beside, rounds))
                 self.best = self.best or min(times)
-            else:
+            except MeasureError:
                 stick.panel = ()
         self._process = self._crew.runner.pid
 
+    def _compare(self, programs: list[Compiled], rounds: int) -> list[tuple[float, ...]]:
+        """Samples of programs that take turns while nothing else runs."""
+        self._crew.settle(self._crew.runner)
+        with self._crew.quiet():
+            reply = self._crew.run(self._crew.runner, *self._in_turns(programs, rounds))
+        if reply.kind != "value":
+            raise MeasureError(f"comparing programs failed: {reply.message}")
+        return list(reply.value)
+
     def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""
-        limit = self._run_limit() * (rounds + len(programs))
-        task, fd = self._tasks[False], self._memory[False]
-        return limit, "interleave", task, fd, programs, rounds, self.options.sample_ms
+        given = self._tasks[False], self._memory[False], programs, rounds, self.options.sample_ms
+        return self._run_limit() * (rounds + len(programs)), "interleave", *given
 
     def _run_limit(self) -> float:
         """The limit of a run: what is hopeless beside the best need not be waited for."""

@@ -10,6 +10,7 @@ anchor takes there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -25,6 +26,7 @@ _HANDOVER, _TURNS_TAKE = 1.25, 0.12
 # Programs of a panel, how many times slower than the best they may be, seconds and rounds at least
 # that they take turns with the anchor, and how many times slower than the best a panel may become.
 _PANEL, _WITHIN, _PANEL_TAKES, _LEAST, _OLD = 6, 1.4, 0.25, 4, 1.6
+_AGAIN_TAKES = 0.15  # seconds in which the fastest programs are read again
 
 _P = TypeVar("_P")
 
@@ -69,6 +71,21 @@ class Yardstick:
         self.anchor = program, self.anchor[1] * now / before
         return self.anchor[1]
 
+    def turns_with(self, count: int, sample: float) -> tuple[int, int]:
+        """How many of `count` programs about as fast as the anchor take turns with it to be read
+        again, and in how many rounds; none where a call takes long: it says enough."""
+        call = max(self.anchor[1] * self.unit if self.anchor else math.inf, sample)
+        most = int(_AGAIN_TAKES / ((_LEAST + 1) * call)) - 1
+        count = min(count, most) if most > 1 else 0
+        return (count, int(_AGAIN_TAKES / ((count + 1) * call))) if count else (0, 0)
+
+    def beside_anchor(self, turns: Sequence[Sequence[float]]) -> list[float]:
+        """Seconds of programs by their turns with the anchor, which come first."""
+        if self.anchor is None:
+            return []
+        first, *others = beside_each_other(turns)
+        return [self.anchor[1] / first * seconds for seconds in others]
+
     def choose(self, known: Iterable[tuple[Compiled, float]]) -> None:
         """Make a panel of programs that were timed, unless that which there is will do."""
         some = spread(known)
@@ -86,17 +103,21 @@ class Yardstick:
         return [first[0], *(program for program, _ in self.panel)] if first else []
 
     def calibrate(self, turns: Sequence[Sequence[float]]) -> None:
-        """Set what the anchor takes in this process by its turns with the panel (see `beside`)."""
+        """Set what the anchor takes in this process by its turns with the panel (see `beside`), and
+        make the fastest of them the anchor: the states of a machine slow it as what is to come."""
         most = max(map(len, turns))
         first, *others = beside_each_other(turns)
-        said = [
-            known / now * first
-            for (_, known), now, samples in zip(self.panel, others, turns[1:], strict=True)
+        full = [
+            (now, known, program)
+            for (program, known), now, samples in zip(self.panel, others, turns[1:], strict=True)
             if len(samples) == most > 1
         ]
-        if said and len(turns[0]) == most:
-            self.anchor = self.beside[0], median(said)
-            self.unit = first / self.anchor[1]
+        if full and len(turns[0]) == most:
+            takes = median(known / now * first for now, known, _ in full)
+            self.anchor, self.unit = (self.beside[0], takes), first / takes
+            now, _, program = min(full, key=lambda each: each[0])
+            if now < first:
+                self.anchor = program, now / self.unit
 
 
 def spread(known: Iterable[tuple[_P, float]]) -> list[tuple[_P, float]]:

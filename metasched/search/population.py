@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -233,6 +233,11 @@ class Population:
             self.seen.add(one.key)
             if time < float("inf"):
                 self.measured.append((one, time))
+        self.measured.sort(key=lambda pair: pair[1])
+
+    def correct(self, seconds: Mapping[str, float]) -> None:
+        """Give individuals, by their keys, the times that are known better now."""
+        self.measured = [(one, seconds.get(one.key, time)) for one, time in self.measured]
         self.measured.sort(key=lambda pair: pair[1])
 
     def parents(self, count: int) -> list[Individual]:

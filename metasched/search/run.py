@@ -7,16 +7,18 @@ import json
 import math
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from metasched.analysis.flops import flops
 from metasched.cost.model import CostModel, Vectors
 from metasched.database.record import Record
 from metasched.database.store import Store
-from metasched.errors import ScheduleError, TraceError
+from metasched.errors import MeasureError, ScheduleError, StandInError, TraceError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Candidate, Outcome, Runner
@@ -35,6 +37,9 @@ from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
 PHASES = ("search", "build", "run", "check", "model")
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
+# Programs that are timed again after a round, those read least and as many read most often, among
+# how many of the fastest, and how many times slower than the best these are at most.
+_AGAIN, _AMONG, _CLOSE = 3, 12, 1.15
 _GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
 _EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exhausted
 
@@ -189,6 +194,7 @@ class TaskRun:
         self.held: list[Record] = []
         self._unlearnt: list[tuple[Individual, float]] = []  # of a round that has not ended
         self._bests: list[float] = []
+        self._readings: dict[str, list[float]] = {}  # of what was right in this run, by keys
         self.finished = ""
         self._model = timed
         self.notes: list[str] = []
@@ -221,7 +227,7 @@ class TaskRun:
         best = self._bests
         if len(best) <= _GAIN_ROUNDS or not math.isfinite(best[-1 - _GAIN_ROUNDS]):
             return math.inf
-        return 1.0 - best[-1] / best[-1 - _GAIN_ROUNDS]
+        return max(0.0, 1.0 - best[-1] / best[-1 - _GAIN_ROUNDS])
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -250,6 +256,7 @@ class TaskRun:
         with self.phases.of("search"):
             self.strategy.learn(chosen, [o.median for o in outcomes])
         self._unlearnt.clear()
+        self._read_again()
         self._tell_news()
         self.phases.seconds["search"] = max(0.0, self.phases.seconds["search"])
         self._bests.append(self.best_seconds)
@@ -260,6 +267,33 @@ class TaskRun:
                 time.perf_counter() - self.started, dict(self.phases.seconds),
             )
         )  # fmt: skip
+
+    def _read_again(self) -> None:
+        """Time some of the fastest programs once more, and let the median of all that was read of
+        them count. A machine has states that last for seconds (who else uses its caches), and the
+        memory of a process a layout: by them the best of many readings is a lucky one, and what is
+        made of that program is no better than it. Those read often are what others are read by."""
+        again = getattr(self.runner, "read_again", None)
+        if again is None:
+            return
+        fastest, limit = self.population.measured[:_AMONG], _CLOSE * self.best_seconds
+        near = [one for one, s in fastest if s <= limit and one.key in self._readings]
+        near.sort(key=lambda one: len(self._readings[one.key]))
+        chosen = [*near[:_AGAIN], *near[_AGAIN:][-_AGAIN:]]  # those read least, and those read most
+        try:
+            with self.phases.of("run"):
+                read = again([one.candidate() for one in chosen])
+        except StandInError:
+            raise
+        except MeasureError as error:
+            warnings.warn(f"{self.name}: the fastest were not timed again: {error}", stacklevel=2)
+            return
+        known = {one.key: seconds for one, seconds in fastest}
+        often = [known[key] / read[key] for key in read if len(self._readings[key]) > 1]
+        unit = median(often) if len(often) > 1 else 1.0
+        for key, seconds in read.items():
+            self._readings[key].append(unit * seconds)
+        self.population.correct({key: median(self._readings[key]) for key in read})
 
     def _tell_news(self) -> None:
         """Pass on what the model has to say."""
@@ -300,6 +334,8 @@ class TaskRun:
             p.failed += 1
             count, message = p.failures.get(outcome.status.value, (0, outcome.message))
             p.failures[outcome.status.value] = (count + 1, message)
+        else:
+            self._readings[one.key] = [outcome.median]
         self._unlearnt.append((one, outcome.median))
         self.outcomes[one.key] = outcome
         best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))

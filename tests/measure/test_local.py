@@ -38,7 +38,7 @@ from metasched.measure.candidate import Status
 from metasched.measure.jobs import outcome_of
 from metasched.measure.local import LocalRunner
 from metasched.measure.priority import takes_every_core
-from metasched.measure.process import wait
+from metasched.measure.process import Reply, wait
 from metasched.measure.settings import MeasureOptions
 from metasched.measure.yardstick import Yardstick
 from metasched.schedule.schedule import Schedule
@@ -246,7 +246,7 @@ def turns(runner, monkeypatch):
 
 
 def test_a_new_process_times_what_is_known_before_it_times_others(runner, turns, monkeypatch):
-    """Where the anchor seems a tenth slower than beside the panel before, it is."""
+    """Where the anchor seems a tenth slower than the panel, that is the anchor from then on."""
     monkeypatch.setattr(runner, "yardstick", Yardstick())
     monkeypatch.setattr(runner, "_kept", {})
     seconds = one(runner, scale()).median
@@ -259,8 +259,8 @@ def test_a_new_process_times_what_is_known_before_it_times_others(runner, turns,
         runner._crew.runner.close()
         assert one(runner, scale()).ok and one(runner, scale()).ok
         assert [count for count, _ in turns] == [2] * number
-    [(_, known)] = runner.yardstick.panel
-    assert runner.yardstick.anchor[1] == pytest.approx(1.1 * known)
+    [(program, known)] = runner.yardstick.panel
+    assert runner.yardstick.anchor == (program, pytest.approx(known))
     assert known == read and turns[0][1] != turns[1][1]
 
 
@@ -403,6 +403,21 @@ def test_interleaving_and_verification(runner):
     assert runner.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
     assert runner.verify(candidate(scale(fault="raise"))).status is Status.BUILD_ERROR
     assert one(runner, scale()).ok
+
+
+def test_what_was_measured_is_read_again_without_a_build(runner, monkeypatch):
+    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "_kept", {})
+    both = [candidate(scale()), candidate(accepted_vectors())]
+    assert runner.read_again(both) == {}
+    assert all(outcome.ok for outcome in runner.measure(both))
+    monkeypatch.setattr(runner, "_build_now", None)
+    other = candidate(scale(factor=3))
+    read = runner.read_again([other, *both])
+    assert list(read) == [one.key for one in both] and min(read.values()) > 0
+    monkeypatch.setattr(runner._crew, "run", lambda *_: Reply("crash", message="gone"))
+    with pytest.raises(MeasureError, match="comparing programs failed: gone"):
+        runner.read_again(both)
 
 
 def test_more_programs_may_take_longer_in_turns(runner):

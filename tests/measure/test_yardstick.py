@@ -21,6 +21,13 @@ def test_without_an_anchor_one_of_the_panel_becomes_it():
     assert stick.by_the_clock == ("a", pytest.approx(1.5))
 
 
+def test_the_fastest_of_the_panel_becomes_the_anchor_of_a_new_process():
+    stick = Yardstick(("anchor", 2.0), [("a", 1.0), ("b", 1.5), ("c", 1.8)])
+    stick.calibrate([(4.0,) * 4, (2.5,) * 4, (3.0,) * 4, (3.6,) * 4])
+    assert stick.unit == pytest.approx(2.0)  # a machine that is half as fast now
+    assert stick.anchor == ("a", pytest.approx(1.25)) and stick.by_the_clock[1] == 2.5
+
+
 def test_what_was_given_up_in_the_turns_says_nothing():
     stick = Yardstick(("anchor", 2.0), [("a", 3.0), ("b", 4.0)])
     stick.calibrate([(2.2,) * 4, (3.0,) * 4, (80.0,)])
@@ -53,3 +60,20 @@ def test_a_panel_is_not_the_fastest_alone():
 def test_a_panel_of_slow_programs_takes_few_turns():
     assert rounds_of_panel([1e-5] * 7, 2.5e-3) == 12
     assert rounds_of_panel([1.0] * 7, 2.5e-3) == 4
+
+
+def test_programs_are_read_again_beside_the_anchor_unless_a_call_takes_long():
+    stick = Yardstick()
+    assert stick.turns_with(6, 2.5e-3) == (0, 0) and stick.beside_anchor([]) == []
+    stick.anchor = "anchor", 50e-6
+    assert stick.turns_with(6, 2.5e-3) == (6, 8)
+    assert stick.turns_with(1, 2.5e-3) == (1, 30) and stick.turns_with(0, 2.5e-3) == (0, 0)
+    stick.anchor = "anchor", 7e-3
+    assert stick.turns_with(6, 2.5e-3) == (3, 5)
+    stick.anchor = "anchor", 20e-3
+    assert stick.turns_with(6, 2.5e-3) == (0, 0)
+    stick.unit = 0.1  # a process in which all programs run ten times as fast
+    assert stick.turns_with(6, 2.5e-3) == (6, 8)
+    assert stick.beside_anchor([(2e-3,) * 3, (1e-3,) * 3, (3e-3,) * 3]) == pytest.approx(
+        [10e-3, 30e-3]
+    )

@@ -15,6 +15,7 @@ import pytest
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
 from metasched.errors import MeasureError, MetaschedError, StandInError, TraceError, TuneError
+from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
@@ -23,6 +24,7 @@ from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
 from metasched.search.population import Workshop
+from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.tune import STORE, _final, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
@@ -448,3 +450,58 @@ def test_a_further_process_that_fails_is_told_and_the_others_count():
 
 def broken(*_, **__):
     raise MeasureError("no time")
+
+
+class ReadsAgain(ReplayRunner):
+    """The made-up machine, but a program of the second round is read as ten times as fast; and once
+    more, all are read in another unit each time."""
+
+    def __init__(self) -> None:
+        super().__init__(cost=self.first)
+        self.lucky = ""
+        self.again: list[list[str]] = []
+
+    def first(self, candidate: Candidate) -> float:
+        if candidate.index == 20:
+            self.lucky = candidate.key
+        return made_up_seconds(candidate) / (10 if candidate.key == self.lucky else 1)
+
+    def read_again(self, candidates) -> dict[str, float]:
+        self.again.append([candidate.key for candidate in candidates])
+        unit = 1.0 if len(self.again) < 4 else 0.5
+        return {candidate.key: unit * made_up_seconds(candidate) for candidate in candidates}
+
+
+def test_a_lucky_reading_does_not_stay_the_best(tmp_path):
+    runner = ReadsAgain()
+    best = run(tmp_path / "again", trials=64, runner=lambda *_: runner).best
+    lucky = [keys for keys in runner.again if runner.lucky in keys]
+    assert lucky[0] == [runner.lucky]  # nothing else was near it then
+    assert all(len(set(keys)) == len(keys) <= 6 for keys in runner.again)
+    assert best.seconds == pytest.approx(made_up_seconds(Candidate(0, best.mod, best_key(best))))
+
+    class Once(ReadsAgain):
+        read_again = None
+
+    once = Once()
+    best = run(tmp_path / "once", trials=64, runner=lambda *_: once).best
+    assert best_key(best) == once.lucky
+
+
+def best_key(best) -> str:
+    return structural_hash(best.mod)
+
+
+def test_that_programs_could_not_be_read_again_is_said(tmp_path):
+    class Breaks(ReadsAgain):
+        def read_again(self, candidates):
+            raise MeasureError("comparing programs failed: gone")
+
+    with pytest.warns(UserWarning, match="fastest were not timed again: comparing .* gone"):
+        assert run(tmp_path, runner=lambda *_: Breaks()).best is not None
+
+
+def test_no_gain_is_expected_where_the_best_is_slower_than_it_was_read():
+    bests = SimpleNamespace(_bests=[2.0, 1.0, 1.0, 1.0, 1.0, 1.25])
+    assert TaskRun.expected_gain(bests) == 0.0
+    assert TaskRun.expected_gain(SimpleNamespace(_bests=[2.0, 1.0, 1.0, 1.0, 1.0])) == 0.5
