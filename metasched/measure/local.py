@@ -219,6 +219,7 @@ class LocalRunner:
 
         Raises MeasureError when one of them does not run any more.
         """
+        self._open()
         stick, kept = self.yardstick, [c.key for c in candidates if c.key in self._kept]
         count, rounds = stick.turns_with(len(kept), 1e-3 * self.options.sample_ms)
         if stick.anchor is None or not count:
@@ -384,7 +385,6 @@ class LocalRunner:
 
     def _compare(self, programs: list[Compiled], rounds: int) -> list[tuple[float, ...]]:
         """Samples of programs that take turns while nothing else runs."""
-        self._crew.settle(self._crew.runner)
         with self._crew.quiet():
             reply = self._crew.run(self._crew.runner, *self._in_turns(programs, rounds))
         if reply.kind != "value":

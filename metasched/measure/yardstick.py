@@ -80,8 +80,9 @@ class Yardstick:
         return (count, int(_AGAIN_TAKES / ((count + 1) * call))) if count else (0, 0)
 
     def beside_anchor(self, turns: Sequence[Sequence[float]]) -> list[float]:
-        """Seconds of programs by their turns with the anchor, which come first."""
-        if self.anchor is None:
+        """Seconds of programs by their turns with the anchor, which come first; none where it was
+        given up in them."""
+        if self.anchor is None or len(turns[0]) < max(map(len, turns)):
             return []
         first, *others = beside_each_other(turns)
         return [self.anchor[1] / first * seconds for seconds in others]

@@ -418,6 +418,9 @@ def test_what_was_measured_is_read_again_without_a_build(runner, monkeypatch):
     monkeypatch.setattr(runner._crew, "run", lambda *_: Reply("crash", message="gone"))
     with pytest.raises(MeasureError, match="comparing programs failed: gone"):
         runner.read_again(both)
+    monkeypatch.setattr(runner, "_closed", True)
+    with pytest.raises(MeasureError, match="the runner is closed"):
+        runner.read_again(both)
 
 
 def test_more_programs_may_take_longer_in_turns(runner):

@@ -77,3 +77,4 @@ def test_programs_are_read_again_beside_the_anchor_unless_a_call_takes_long():
     assert stick.beside_anchor([(2e-3,) * 3, (1e-3,) * 3, (3e-3,) * 3]) == pytest.approx(
         [10e-3, 30e-3]
     )
+    assert stick.beside_anchor([(9.0,), (1e-3,) * 3, (3e-3,) * 3]) == []
