@@ -23,8 +23,8 @@ from metasched.mutate.neighbours import neighbours
 from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
-from metasched.search.population import Workshop
-from metasched.search.run import TaskRun
+from metasched.search.population import Population, Workshop
+from metasched.search.run import Phases, TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.tune import STORE, _final, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
@@ -453,8 +453,8 @@ def broken(*_, **__):
 
 
 class ReadsAgain(ReplayRunner):
-    """The made-up machine, but a program of the second round is read as ten times as fast; and once
-    more, all are read in another unit each time."""
+    """The made-up machine, but a program of the second round is read as ten times as fast, and all
+    that are read again after the fourth are read as twice as fast."""
 
     def __init__(self) -> None:
         super().__init__(cost=self.first)
@@ -490,6 +490,24 @@ def test_a_lucky_reading_does_not_stay_the_best(tmp_path):
 
 def best_key(best) -> str:
     return structural_hash(best.mod)
+
+
+def test_those_read_often_are_the_measure_of_what_is_read_again():
+    """All seem twice as fast this time; of a program of an earlier run nothing is asked."""
+    made = [SimpleNamespace(key=key, candidate=lambda key=key: key) for key in "abcx"]
+    population = Population()
+    population.add(made, [1.0, 1.02, 0.96, 0.97])
+    readings = {"a": [1.0, 1.0, 1.1], "b": [1.02, 1.02], "c": [0.96]}
+    seen = {"a": 0.5, "b": 0.51, "c": 0.55}
+    runner = SimpleNamespace(read_again=lambda asked: {key: seen[key] for key in asked})
+    run = SimpleNamespace(
+        runner=runner, population=population, best_seconds=0.96, phases=Phases(), name="run",
+        _readings=readings,
+    )  # fmt: skip
+    TaskRun._read_again(run)
+    assert readings["c"] == [0.96, pytest.approx(1.1)] and len(readings["a"]) == 4
+    assert [one.key for one, _ in population.measured] == ["x", "a", "b", "c"]
+    assert {one.key: s for one, s in population.measured}["c"] == pytest.approx(1.03)
 
 
 def test_that_programs_could_not_be_read_again_is_said(tmp_path):
