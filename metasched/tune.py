@@ -30,11 +30,10 @@ from metasched.errors import (
 )
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.kinds import default_space, default_trace
 from metasched.measure.candidate import Runner
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
-from metasched.mutate import default_mutators
-from metasched.postproc import default_postprocs
 from metasched.runtime.timing import beside_each_other
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -44,10 +43,8 @@ from metasched.search.population import Individual, Survival, Workshop
 from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.module import load_plugin
-from metasched.space.zero_search import default_trace
 from metasched.target import Target
 
 Source: TypeAlias = "PrimFunc | IRModule"
@@ -350,13 +347,6 @@ class _Session:
         default.apply(quick)
         stand_in = _single(quick.mod) if self.stand_ins else None
         return LocalRunner(func, self.machine, options, stand_in)
-
-
-def default_space(target: Target) -> SpaceGenerator:
-    """The default modules, postprocs and mutators of a target."""
-    return SpaceGenerator(
-        default_modules(target), default_postprocs(target), default_mutators(target)
-    )
 
 
 def _single(source: Source) -> PrimFunc:

@@ -55,7 +55,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "schedule",
         9000,
         "edit handles rng domain numbers selfcheck state checks rebind "
-        "instruction constraint codec trace intrinsics primitives.* legal schedule "
+        "instruction constraint codec trace intrinsics primitives.* legal schedule plugin "
         "tensorize_mapping",
     ),
     ("lower", 1650, "affine passes.* packing pipeline"),
@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "space",
         2100,
-        "module strides combinators tiling finish modules.* zero_search defaults generate",
+        "module strides combinators tiling finish modules.* generate default_schedule",
     ),
     ("postproc", 400, "*"),
     ("mutate", 270, "*"),
@@ -85,6 +85,7 @@ FLOORS: list[tuple[str, int, str]] = [
         1600,
         "motion passing summary reach machine features quality prior ridge model lightgbm",
     ),
+    ("kinds", 150, "table cpu"),
     ("database", 700, "record store lookup"),
     (
         "search",

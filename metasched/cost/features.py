@@ -13,6 +13,8 @@ log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -45,6 +47,25 @@ FEATURE_NAMES: tuple[str, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureSet:
+    """What a cost model sees of the candidates for one kind of target.
+
+    Attributes:
+        name: of the set; models trained on another set are refused.
+        version: raised with each change of what a number means.
+        names: of the numbers, in their order.
+        vector: `(program after postprocs, target, work) -> float32 vector`, as long as `names`.
+        work: `(unscheduled program, target) -> ` the scale of all times, the `work` of `vector`.
+    """
+
+    name: str
+    version: int
+    names: tuple[str, ...]
+    vector: Callable[[IRModule | PrimFunc, Target, float], np.ndarray]
+    work: Callable[[IRModule | PrimFunc, Target], float]
+
+
 def features(mod: IRModule | PrimFunc, target: Target, work: float = 0.0) -> np.ndarray:
     """The vector of a scheduled program, float32, as long as FEATURE_NAMES.
 
@@ -67,6 +88,9 @@ def features(mod: IRModule | PrimFunc, target: Target, work: float = 0.0) -> np.
 def work(func: IRModule | PrimFunc, target: Target) -> float:
     """Cycles of one core for nothing but the arithmetic of a program."""
     return work_of(_rows(func, target)[1], target)
+
+
+CPU_FEATURE_SET = FeatureSet("cpu", FEATURE_VERSION, FEATURE_NAMES, features, work)
 
 
 def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:

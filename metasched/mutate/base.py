@@ -1,4 +1,4 @@
-"""Mutators: functions of a trace that change one decision within its domain; weights by target.
+"""Mutators: functions of a trace that change one decision within its domain.
 
 A mutator knows domains, not primitives: it edits decisions as data, and checks the constraints of
 the trace (`require`) on the numbers, so that no impossible candidate is replayed.
@@ -6,41 +6,19 @@ the trace (`require`) on the numbers, so that no impossible candidate is replaye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
-from metasched.errors import TargetError
-from metasched.registry import Registry
 from metasched.schedule import domain as domains
 from metasched.schedule.instruction import Entry, handles_in
 from metasched.schedule.numbers import number_of
+from metasched.schedule.plugin import Weighted
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
 from metasched.target import Target
 
 ATTEMPTS = 24
 """Random changes tried by one mutator before it gives up."""
-
-
-class Mutator(Protocol):
-    """A named change of a trace; None where it finds nothing to change."""
-
-    @property
-    def name(self) -> str: ...
-
-    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None: ...
-
-
-Weighted: TypeAlias = "tuple[tuple[Mutator, float], ...]"
-MUTATORS: Registry[Callable[[Target], Weighted]] = Registry("mutators")
-"""The mutators of each target kind with their weights: a function of the target."""
-
-
-def default_mutators(target: Target) -> Weighted:
-    """The mutators of a target with their weights; TargetError when it has none."""
-    if target.kind not in MUTATORS:
-        raise TargetError(f"there are no mutators for targets of kind {target.kind!r}")
-    return MUTATORS.get(target.kind)(target)
 
 
 def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace | None:

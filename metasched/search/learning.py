@@ -9,11 +9,11 @@ import json
 
 import numpy as np
 
-from metasched.cost.features import features, work
 from metasched.cost.quality import Sample
 from metasched.database.record import Record
 from metasched.database.store import Store
 from metasched.errors import MetaschedError
+from metasched.kinds import space_of
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
@@ -51,7 +51,8 @@ def _vectors(base: Schedule, records: list[Record]) -> list[tuple[np.ndarray | N
     """What the model sees of each record of one target, None where its trace does not replay, and
     its time."""
     target: Target = records[0].target_value
-    ideal = work(base.mod, target)
+    features = space_of(target).features
+    ideal = features.work(base.mod, target)
     found: list[tuple[np.ndarray | None, float]] = []
     for record in records:
         sch = base.copy()
@@ -60,5 +61,5 @@ def _vectors(base: Schedule, records: list[Record]) -> list[tuple[np.ndarray | N
         except MetaschedError:
             found.append((None, record.seconds))
             continue
-        found.append((features(sch.mod, target, ideal), record.seconds))
+        found.append((features.vector(sch.mod, target, ideal), record.seconds))
     return found

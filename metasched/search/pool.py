@@ -12,10 +12,10 @@ from itertools import count
 
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
+from metasched.schedule.plugin import Postproc
 from metasched.schedule.trace import Trace
 from metasched.search.board import Board
 from metasched.search.replaying import Request, Summary
-from metasched.space.generate import Postproc
 from metasched.target import Target
 
 _JOBS = "metasched.search.replaying:"

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metasched.cost.features import features
 from metasched.errors import ScheduleError, TraceError, TuneError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.kinds import space_of
 from metasched.measure.candidate import Candidate
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
@@ -70,7 +70,8 @@ class Individual:
     def vector(self) -> np.ndarray[Any, Any]:
         if self._vector is None:
             shop = self._workshop
-            self._vector = features(self.module, shop.target, shop.work)
+            vector = space_of(shop.target).features.vector
+            self._vector = vector(self.module, shop.target, shop.work)
         return self._vector
 
     @cached_property

@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from metasched.cost.features import features, work
 from metasched.errors import MeasureError, ScheduleError, TraceError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.kinds import space_of
 from metasched.schedule.handles import RV
 from metasched.schedule.instruction import Entry
+from metasched.schedule.plugin import Postproc
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.board import Board
-from metasched.space.generate import Postproc
 from metasched.target import Target
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
@@ -50,7 +50,8 @@ class Replayer:
     ) -> None:
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target
-        self.work = work(base.mod, target)
+        self.features = space_of(target).features
+        self.work = self.features.work(base.mod, target)
         self._runs = [runs_of(trace) for trace in spaces]
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
@@ -108,7 +109,7 @@ class Replayer:
     def _summary(self, sch: Schedule) -> Summary:
         steps = [e for _, e in sch.trace.before_postproc().sampling()]
         return Summary(
-            structural_hash(sch.mod), features(sch.mod, self.target, self.work),
+            structural_hash(sch.mod), self.features.vector(sch.mod, self.target, self.work),
             [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
         )  # fmt: skip
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BlockRealize, BlockToken
 from metasched.ir.visit import blocks_of
 from metasched.schedule.instruction import Entry
-from metasched.schedule.rng import Rng, derive_seed
+from metasched.schedule.plugin import Postproc, Weighted
+from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.module import RULE, Module
@@ -26,24 +27,6 @@ from metasched.target import Target
 
 MAX_SPACES = 64
 """Design spaces of one program at most; alternatives beyond it are dropped evenly."""
-
-
-class Postproc(Protocol):
-    """A step after the decisions; raises ScheduleError, whose slug says why, to reject."""
-
-    @property
-    def name(self) -> str: ...
-
-    def __call__(self, sch: Schedule, target: Target) -> None: ...
-
-
-class Mutator(Protocol):
-    """A small change of a trace's decisions; None where it has nothing to change."""
-
-    @property
-    def name(self) -> str: ...
-
-    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None: ...
 
 
 Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
@@ -78,7 +61,7 @@ class SpaceGenerator:
 
     modules: tuple[Module, ...]
     postprocs: tuple[Postproc, ...] = ()
-    mutators: tuple[tuple[Mutator, float], ...] = ()
+    mutators: Weighted = ()
     failures: list[ModuleFailure] = field(default_factory=list, compare=False, repr=False)
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
@@ -146,7 +129,7 @@ class ScheduleFn:
 
     fn: Callable[[Schedule], Any]
     postprocs: tuple[Postproc, ...] = ()
-    mutators: tuple[tuple[Mutator, float], ...] = ()
+    mutators: Weighted = ()
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """What the function makes of the program; its errors go through."""
@@ -168,7 +151,7 @@ class Union:
         return self.generators[0].postprocs
 
     @property
-    def mutators(self) -> tuple[tuple[Mutator, float], ...]:
+    def mutators(self) -> Weighted:
         return self.generators[0].mutators
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:

@@ -12,6 +12,7 @@ from metasched.codegen.compile import compile_func
 from metasched.codegen.load import load
 from metasched.cost.features import FEATURE_NAMES
 from metasched.cost.lightgbm import LightGBMModel
+from metasched.kinds import default_space
 from metasched.measure.process import wait
 from metasched.mutate import mutate
 from metasched.schedule.rng import Rng
@@ -24,7 +25,6 @@ from metasched.search.population import Population, Request, Workshop
 from metasched.search.run import paused_collection
 from metasched.search.strategy import SearchTask
 from metasched.target import Target
-from metasched.tune import default_space
 from metasched.workloads import get
 
 TARGET = Target.native()

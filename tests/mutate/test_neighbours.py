@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metasched.ir.expr import EQ, compare
+from metasched.kinds import default_space
 from metasched.mutate.base import TILES, consistent
 from metasched.mutate.choice import mutate_categorical
 from metasched.mutate.neighbours import neighbours, trades
@@ -10,7 +11,6 @@ from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.search.population import Workshop
-from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
 
 

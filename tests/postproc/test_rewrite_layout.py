@@ -10,6 +10,8 @@ from space.candidates import TARGET, draw
 
 from metasched.ir.equal import structural_equal
 from metasched.ir.interp import run
+from metasched.kinds import default_modules
+from metasched.kinds.cpu import reference_modules
 from metasched.lower.packing import PREPROC, split_packing
 from metasched.postproc.rewrite_layout import RewriteLayout
 from metasched.runtime.build import build
@@ -17,7 +19,6 @@ from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
 from metasched.script.printer import script
-from metasched.space.defaults import default_modules, reference_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.workloads import get
 

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from metasched.kinds import default_space
 from metasched.schedule.numbers import number_of
 from metasched.search.draft import Draft
 from metasched.search.population import Workshop
-from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from metasched.kinds import default_space
 from metasched.mutate.crossover import graft
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
@@ -15,7 +16,6 @@ from metasched.search import evolution
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions, _apart, _changes
 from metasched.search.population import Population, Workshop
 from metasched.search.strategy import SearchTask
-from metasched.tune import default_space
 from metasched.workloads import get
 from tests.search.tasks import TARGET, matmul
 

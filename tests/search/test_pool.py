@@ -10,6 +10,7 @@ import pytest
 
 from metasched.errors import ScheduleError, TuneError
 from metasched.ir.equal import structural_equal
+from metasched.kinds import default_space
 from metasched.measure.process import wait
 from metasched.schedule.domain import enumerated
 from metasched.schedule.schedule import Schedule
@@ -18,7 +19,6 @@ from metasched.search.draft import Draft
 from metasched.search.pool import ReplayPool
 from metasched.search.population import Request, Workshop
 from metasched.search.replaying import Replayer, runs_of
-from metasched.tune import default_space
 from tests.search.tasks import TARGET, matmul
 
 

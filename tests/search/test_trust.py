@@ -11,9 +11,9 @@ import pytest
 from metasched.database.store import Store
 from metasched.errors import ScheduleError
 from metasched.ir.stmt import ForKind
+from metasched.kinds import default_mutators
 from metasched.measure.candidate import Candidate
 from metasched.measure.replay import ReplayRunner
-from metasched.mutate import default_mutators
 from metasched.search.draft import Draft
 from metasched.search.population import Workshop
 from metasched.search.replaying import Replayer

@@ -10,10 +10,11 @@ import numpy as np
 from metasched.errors import ScheduleError
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
-from metasched.postproc import default_postprocs, run_postprocs
+from metasched.kinds import default_modules, default_postprocs
+from metasched.kinds.cpu import reference_modules
+from metasched.postproc import run_postprocs
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.space.defaults import default_modules, reference_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 from metasched.workloads import get

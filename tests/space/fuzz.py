@@ -42,18 +42,17 @@ from metasched.errors import ScheduleError
 from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
+from metasched.kinds import default_modules, default_mutators, default_postprocs
 from metasched.measure.arena import poison
 from metasched.measure.data import Array, Task, compare, fill, make_task
-from metasched.mutate import default_mutators
 from metasched.mutate.base import mutate
 from metasched.mutate.crossover import crossover
-from metasched.postproc import default_postprocs, run_postprocs
+from metasched.postproc import run_postprocs
 from metasched.runtime.build import build
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script import script
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 from metasched.workloads import get, names

@@ -9,9 +9,9 @@ from metasched.errors import TargetError
 from metasched.ir.equal import structural_hash
 from metasched.ir.stmt import ForKind
 from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules, default_trace
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.space.defaults import default_modules, default_trace
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 from metasched.workloads import get

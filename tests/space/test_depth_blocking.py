@@ -12,11 +12,11 @@ from space.chains import sum_of_axes
 from metasched.ir.describe import show_expr
 from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
+from metasched.kinds import default_modules
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.auto_inline import AutoInline
 from metasched.space.modules.compute_location import StageAtTile

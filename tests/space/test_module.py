@@ -8,9 +8,9 @@ from space.candidates import TARGET, tiny
 from metasched.errors import RegistryError, ScheduleError
 from metasched.ir.stmt import evolve
 from metasched.ir.visit import blocks_of, transform
+from metasched.kinds import default_modules
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.module import (
     RULE,

@@ -6,10 +6,10 @@ import numpy as np
 from space.candidates import TARGET, TINY, assert_same, draw, spaces, tiny
 
 from metasched.ir.visit import blocks_of
+from metasched.kinds import default_modules
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.workloads import get

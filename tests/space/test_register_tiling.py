@@ -9,11 +9,11 @@ import pytest
 from space.candidates import TARGET, draw
 
 from metasched.ir.interp import run
+from metasched.kinds import default_modules
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script import parse
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.tiling import epilogue

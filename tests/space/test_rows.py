@@ -9,10 +9,10 @@ from space.candidates import TARGET, draw
 from metasched.ir.interp import run
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
-from metasched.space.defaults import default_modules
 from metasched.space.finish import child_of, spread_nest, steps, vectorize_leaf
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.rfactor import VectorReduction

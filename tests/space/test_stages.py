@@ -8,8 +8,8 @@ from space.candidates import TARGET, draw
 
 from metasched.analysis.cover import shared_loops
 from metasched.ir.stmt import ForKind
+from metasched.kinds import default_modules
 from metasched.runtime.build import build
-from metasched.space.defaults import default_modules
 from metasched.space.finish import child_of
 from metasched.space.generate import SpaceGenerator
 from metasched.workloads import get

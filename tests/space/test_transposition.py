@@ -8,9 +8,9 @@ from space.candidates import TARGET, draw
 
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules
 from metasched.runtime.build import build
 from metasched.script import tir as T
-from metasched.space.defaults import default_modules
 from metasched.space.generate import SpaceGenerator
 
 

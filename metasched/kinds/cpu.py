@@ -1,9 +1,24 @@
-"""The default modules of a target, and the schedule that is used before any search."""
+"""The row of CPU targets: modules, postprocs, mutators, default schedule and features."""
 
 from __future__ import annotations
 
-from metasched.errors import TargetError
-from metasched.space.module import Module, user_modules
+from metasched.cost.features import CPU_FEATURE_SET
+from metasched.kinds.table import SPACES, SpaceOf
+from metasched.mutate.choice import (
+    mutate_categorical,
+    mutate_compute_location,
+    mutate_parallel,
+    mutate_unroll,
+)
+from metasched.mutate.tile_size import MutateTileSize
+from metasched.postproc.dynamic_loop import DisallowDynamicLoop
+from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectorizeUnroll
+from metasched.postproc.reduction_block import RewriteReductionBlock
+from metasched.postproc.rewrite_layout import RewriteLayout
+from metasched.postproc.size_limits import LimitCode, LimitStack, LimitVector
+from metasched.schedule.plugin import Postproc, Weighted
+from metasched.space.default_schedule import vectors_and_threads
+from metasched.space.module import Module
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
@@ -15,24 +30,15 @@ from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
 from metasched.space.modules.transposition import TileTransposition
-from metasched.space.zero_search import default_trace
 from metasched.target import Target
 
-__all__ = ["default_modules", "default_trace", "reference_modules"]
 
+def cpu_modules(target: Target) -> tuple[Module, ...]:
+    """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
-def default_modules(target: Target) -> tuple[Module, ...]:
-    """The modules of a target: those users registered for it first, then the built-in ones.
-
-    Raises TargetError for a target that has none.
+    The order carries meaning: inlining comes before tiling, which sees fewer blocks then; fusing
+    and staging come after tiling, whose tiles they fill; the loop kinds come last.
     """
-    if target.kind != "cpu":
-        raise TargetError(f"there is no default space for targets of kind {target.kind!r}")
-    return (*user_modules(target), *_cpu(target))
-
-
-def _cpu(target: Target) -> tuple[Module, ...]:
-    """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache."""
     bits = target.vector_bits
     blocks = RegisterTiling(
         bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)
@@ -68,3 +74,32 @@ def reference_modules(target: Target) -> tuple[Module, ...]:
         ),
         RandomComputeLocation(),
     )
+
+
+def cpu_postprocs(target: Target) -> tuple[Postproc, ...]:
+    """Cheap rejections first, then the rewriting, then the rejections that depend on it."""
+    return (
+        DisallowDynamicLoop(),
+        RewriteParallelVectorizeUnroll(),
+        LimitVector(),
+        LimitCode(),
+        RewriteReductionBlock(),
+        RewriteLayout(),
+        LimitStack(),
+    )
+
+
+def cpu_mutators(target: Target) -> Weighted:
+    """Mostly tile sizes; MetaSchedule's weights, with vector widths as a decision of their own."""
+    return (
+        (MutateTileSize(), 0.84),
+        (mutate_categorical, 0.07),
+        (mutate_compute_location, 0.03),
+        (mutate_unroll, 0.03),
+        (mutate_parallel, 0.03),
+    )
+
+
+SPACES.register(
+    "cpu", SpaceOf(cpu_modules, cpu_postprocs, cpu_mutators, vectors_and_threads, CPU_FEATURE_SET)
+)

@@ -1,4 +1,4 @@
-"""The default schedule, candidate 0 of every search: no decision, no search, always legal.
+"""The default schedule of CPU targets, candidate 0 of a search: no decision, always legal.
 
 Each block on its own: vectors along contiguous memory, the outer loops over the cores, the init of
 a reduction before its loops. Nothing is tiled or fused.
@@ -7,34 +7,31 @@ a reduction before its loops. Nothing is tiled or fused.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
-from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BlockToken
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.finish import child_of, decompose_init, spread_nest, take_back, vectorize_leaf
+from metasched.space.generate import Source
 from metasched.target import Target
 
 JOBS_PER_CORE = 4
 
 
-def default_trace(
-    func: PrimFunc | IRModule | Mapping[str, PrimFunc], target: Target | None = None
-) -> Trace:
+def vectors_and_threads(func: Source, target: Target) -> Trace:
     """The steps of the default schedule of a program; the same each time.
 
     A step that is refused is left out for its block, so that in the worst case the trace is empty
     and the program runs as written. Raises VerifyError for a malformed program only.
     """
     sch = Schedule(func, seed=0)
-    machine = target if target is not None else Target.native()
     several = len(sch.mod.functions) > 1
     for name in list(sch.mod.functions):
         if sch.mod[name].is_schedulable:
-            _function(sch, name, name if several else None, machine)
+            _function(sch, name, name if several else None, target)
     return sch.trace.simplified()
 
 

@@ -1,0 +1,88 @@
+"""The table of target kinds: what may be done to a program, and how a candidate is judged.
+
+A kind of target has one row, `SpaceOf`, registered under the kind's name by `SPACES.register`, in
+a file of this folder, a plug-in file or an entry point `metasched.space`. Everything above asks
+the row; nothing above names a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metasched.cost.features import FeatureSet
+from metasched.errors import TargetError
+from metasched.registry import Registry
+from metasched.schedule.plugin import Postproc, Weighted
+from metasched.schedule.trace import Trace
+from metasched.space.generate import Source, SpaceGenerator
+from metasched.space.module import Module, user_modules
+from metasched.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceOf:
+    """How programs are scheduled for the targets of one kind; each field but the last is a
+    function of the target.
+
+    Attributes:
+        modules: the built-in schedule modules, in the order in which they visit a program.
+        postprocs: run on every candidate after its decisions, in this order.
+        mutators: with their weights.
+        default: the trace of the default schedule of a program, candidate 0 of every search.
+        features: what the cost model sees of a candidate.
+    """
+
+    modules: Callable[[Target], tuple[Module, ...]]
+    postprocs: Callable[[Target], tuple[Postproc, ...]]
+    mutators: Callable[[Target], Weighted]
+    default: Callable[[Source, Target], Trace]
+    features: FeatureSet
+
+
+SPACES: Registry[SpaceOf] = Registry("space")
+
+
+def space_of(target: Target) -> SpaceOf:
+    """The row of a target's kind; TargetError when the kind has none."""
+    if target.kind not in SPACES:
+        known = ", ".join(SPACES.names())
+        raise TargetError(
+            f"there is no default space for targets of kind {target.kind!r}; kinds with one: "
+            f"{known}"
+        )
+    return SPACES.get(target.kind)
+
+
+def default_modules(target: Target) -> tuple[Module, ...]:
+    """The modules of a target: those users registered for it first, then the built-in ones.
+
+    Raises TargetError for a kind without a row, as all functions of this file do.
+    """
+    return (*user_modules(target), *space_of(target).modules(target))
+
+
+def default_postprocs(target: Target) -> tuple[Postproc, ...]:
+    """The postprocs of a target in their order."""
+    return space_of(target).postprocs(target)
+
+
+def default_mutators(target: Target) -> Weighted:
+    """The mutators of a target with their weights."""
+    return space_of(target).mutators(target)
+
+
+def default_trace(func: Source, target: Target | None = None) -> Trace:
+    """The steps of the default schedule of a program; the same each time.
+
+    Raises VerifyError for a malformed program.
+    """
+    machine = target if target is not None else Target.native()
+    return space_of(machine).default(func, machine)
+
+
+def default_space(target: Target) -> SpaceGenerator:
+    """The default modules, postprocs and mutators of a target."""
+    return SpaceGenerator(
+        default_modules(target), default_postprocs(target), default_mutators(target)
+    )
