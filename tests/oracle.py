@@ -83,7 +83,7 @@ def check_transform(
     the same through the interpreter and as machine code, and its trace, through JSON and as Python
     text, gives a structurally equal module and an equal trace.
     """
-    verify(sch.mod)
+    verify(sch.mod, closed=True)
     if golden is not None:
         check_golden(golden, script(sch.mod))
     check_numbers(before, sch.mod, compiled=compiled)

@@ -48,8 +48,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         2600,
-        "failure affine radix collide scope cover binding access block reducer loops dependence "
-        "reordering sequence flops",
+        "failure affine radix collide scope cover binding access closing block reducer loops "
+        "dependence reordering sequence flops",
     ),
     (
         "schedule",

@@ -115,8 +115,8 @@ def match_view(compiler: ExprCompiler, match: MatchBufferRegion) -> Step:
                 raise InterpretError(f"{buffer.name} drops a dimension of extent {size}")
             box.append(first if i < lead else slice(first, first + size))
             start += first * (array.strides[i] // array.dtype.itemsize)
-        where = tuple(box)
-        view = array[where] if where else array
+        where = (*box, ...)  # (a view also where no dimension is left)
+        view = array[where]
         for i, rule in enumerate(shape):
             rule(env, view.shape[i])
         layout(env, view, start)

@@ -18,7 +18,8 @@ Grammar:
                     annotations, token)
 
 A block is a contract: its iterators' types, bindings and predicate, the regions it reads and
-writes. Its body mentions its own iterators (and those of blocks around it), never loop variables.
+writes. In a schedule its body mentions its own iterators (and those of blocks around it), never
+loop variables; a program as written may mention these (`analysis.closing` binds iterators then).
 A For is identified by its `var`, a Block by its `token`; both survive edits that keep them.
 The uniform access `stmts`, `exprs`, `rebuild` is what `ir.visit` traverses by.
 """

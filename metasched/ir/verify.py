@@ -32,8 +32,12 @@ from metasched.ir.verify_rules import BUFFERS, BY_KIND, DEFINED, HIDDEN, RULES, 
 __all__ = ["RULES", "verify"]
 
 
-def verify(source: PrimFunc | IRModule) -> None:
+def verify(source: PrimFunc | IRModule, *, closed: bool = False) -> None:
     """Check every rule of `RULES` on a function or on all functions of a module.
+
+    Args:
+        closed: demand that blocks mention no loop variables around them and declare all buffers
+            that they touch, as in every module that a schedule holds (`analysis.closing`).
 
     Raises:
         VerifyError: a rule is broken; the message has the rule's sentence, what is wrong, and the
@@ -41,9 +45,9 @@ def verify(source: PrimFunc | IRModule) -> None:
     """
     if isinstance(source, IRModule):
         for func in source.values():
-            verify(func)
+            verify(func, closed=closed)
         return
-    scope = Scope(source)
+    scope = Scope(source, closed)
     _params(scope, source)
     _apply(scope, source)
     _visit(scope, source.body)
@@ -92,7 +96,7 @@ def _uses(scope: Scope, stmt: Stmt) -> None:
     known, hidden = scope.known, scope.hidden
     for expr in stmt.exprs:
         for leaf in expr_code(expr)[1]:
-            if leaf not in known or leaf in hidden:
+            if leaf not in known or (leaf in hidden and scope.closed):
                 raise _unknown(scope, stmt, leaf)
     if isinstance(stmt, BufferStore) and stmt.buffer not in known:
         raise _unknown(scope, stmt, stmt.buffer)
@@ -195,7 +199,7 @@ def _in_block(scope: Scope, block: Block) -> None:
 def _block_uses(scope: Scope, block: Block, exprs: list[Expr]) -> None:
     for expr in exprs:
         for leaf in expr_code(expr)[1]:
-            if leaf not in scope.known or leaf in scope.hidden:
+            if leaf not in scope.known or (leaf in scope.hidden and scope.closed):
                 raise _unknown(scope, block, leaf)
 
 

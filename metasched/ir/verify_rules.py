@@ -52,6 +52,7 @@ class Scope:
     """What is known at a node: the walk's state, which the rules read."""
 
     func: PrimFunc
+    closed: bool = False  # whether blocks mention no loop variable outside and declare all
     known: dict[Leaf, str] = field(default_factory=dict)  # leaf -> what it is
     hidden: set[Leaf] = field(default_factory=set)  # loop variables outside the innermost block
     bound: set[Var] = field(default_factory=set)
@@ -103,7 +104,8 @@ BUFFERS = walk_rule(
     "undefined-buffer", "every buffer is a parameter, or allocated, matched or declared in scope"
 )
 HIDDEN = walk_rule(
-    "loop-variable-in-block", "a block mentions iterators, never the loop variables around it"
+    "loop-variable-in-block",
+    "the shapes of a block's buffers (in a schedule all of it) mention no loop variable around it",
 )
 
 
@@ -327,22 +329,26 @@ def _scopes(scope: Scope, node: Block | Allocate) -> Iterator[str]:
             yield f"buffer {buffer.name} has the scope {buffer.scope!r}"
 
 
-@rule("declared-reads", "what a block loads is declared in its reads (or is its own result)", Block)
+@rule(
+    "declared-reads",
+    "in a schedule, what a block loads is declared in its reads (or is its own result)",
+    Block,
+)
 def _declared_reads(scope: Scope, block: Block) -> Iterator[str]:
-    loaded = _touched(block)[0]
+    loaded = touched(block)[0] if scope.closed else set()
     for buffer in sorted(loaded - _declared(scope, block, reads=True), key=lambda b: b.name):
         yield f"block {block.name} loads {buffer.name} without declaring it"
 
 
-@rule("declared-writes", "what a block stores is declared in its writes", Block)
+@rule("declared-writes", "in a schedule, what a block stores is declared in its writes", Block)
 def _declared_writes(scope: Scope, block: Block) -> Iterator[str]:
-    stored = _touched(block)[1]
+    stored = touched(block)[1] if scope.closed else set()
     for buffer in sorted(stored - _declared(scope, block, reads=False), key=lambda b: b.name):
         yield f"block {block.name} stores {buffer.name} without declaring it"
 
 
 @fact
-def _touched(block: Block) -> tuple[set[Buffer], set[Buffer]]:
+def touched(block: Block) -> tuple[set[Buffer], set[Buffer]]:
     """The buffers that the block loads and stores, in nested blocks too; kept on the block."""
     loads: set[Buffer] = set()
     stores: set[Buffer] = set()
@@ -351,7 +357,7 @@ def _touched(block: Block) -> tuple[set[Buffer], set[Buffer]]:
     while stack:
         node = stack.pop()
         if isinstance(node, BlockRealize):
-            inner = _touched(node.block)
+            inner = touched(node.block)
             loads |= inner[0]
             stores |= inner[1]
         else:
@@ -375,7 +381,7 @@ def _loads(exprs: tuple[Expr, ...]) -> Iterator[Buffer]:
 def _declared(scope: Scope, block: Block, *, reads: bool) -> set[Buffer]:
     """Buffers that the block may touch; a root block declares nothing and may touch everything."""
     if len(scope.blocks) == 1 and not block.iter_vars and not block.reads and not block.writes:
-        return _touched(block)[0] | _touched(block)[1]
+        return touched(block)[0] | touched(block)[1]
     return {r.buffer for r in ((*block.reads, *block.writes) if reads else block.writes)}
 
 

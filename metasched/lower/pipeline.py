@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from metasched.analysis.closing import close_blocks
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
@@ -26,6 +27,7 @@ Pass = Callable[[PrimFunc], PrimFunc]
 
 # (pass, why here). `flatten` comes between the two lists: it takes the shape symbols.
 STRUCTURED: tuple[tuple[Pass, str], ...] = (
+    (close_blocks, "later passes may take a block to depend on its iterators alone"),
     (align_addressed, "views of a buffer take its strides"),
     (canonicalize_loops, "later passes may take every loop to start at zero with step one"),
     (lower_init, "needs the blocks' reduce iterators"),

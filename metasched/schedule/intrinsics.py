@@ -12,6 +12,7 @@ import pkgutil
 from dataclasses import dataclass
 from typing import Literal, overload
 
+from metasched.analysis.closing import close_blocks
 from metasched.errors import RegistryError, VerifyError
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import show_region
@@ -47,8 +48,8 @@ class TensorIntrin:
         functions do not fit each other.
         """
         _load()
-        made = TensorIntrin(name, desc, impl)
-        _check(made)
+        _check(TensorIntrin(name, desc, impl))
+        made = TensorIntrin(name, close_blocks(desc), close_blocks(impl))
         return _INTRINSICS.register(name, made, override=override)
 
     @overload

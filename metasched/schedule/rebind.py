@@ -1,7 +1,8 @@
 """Substituting loop variables: the one way in which loop transformations reach blocks.
 
 Only the bindings and predicates of blocks (and what stands outside of blocks) mention loop
-variables, so a block itself is shared between the tree before and after.
+variables once blocks are closed (`analysis.closing`), so a block itself is shared between the tree
+before and after.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from metasched import config
 from metasched.analysis.block import is_output
+from metasched.analysis.closing import close_blocks
 from metasched.errors import ScheduleError, TraceError
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
@@ -86,8 +87,9 @@ class Schedule:
         debug_mask: str | int = "none",
     ) -> None:
         module = _apart(IRModule.of(mod))
-        for func in module.values():
+        for name, func in module.items():
             _verify_once(func)
+            module = module.with_func(name, close_blocks(func))
         if seed is not None and not isinstance(seed, Integral):
             raise ScheduleError("Schedule", "bad-seed", f"seed is {seed!r}, not an integer")
         self.seed = secrets.randbits(62) if seed is None else int(seed)

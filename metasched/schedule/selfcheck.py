@@ -24,7 +24,7 @@ from metasched.script.printer import script
 def check_module(mod: IRModule) -> None:
     """Raise VerifyError unless the module is well formed, reads back from its script as it is, and
     every fact known of its blocks is what a fresh analysis of that script finds."""
-    verify(mod)
+    verify(mod, closed=True)
     fresh = parse(script(mod))
     assert isinstance(fresh, IRModule)
     difference = first_difference(mod, fresh)

@@ -123,7 +123,7 @@ BROKEN = {
 @pytest.mark.parametrize("slug", [r.slug for r in RULES])
 def test_each_rule_is_enforced(slug):
     with pytest.raises(VerifyError) as caught:
-        verify(BROKEN[slug]())
+        verify(BROKEN[slug](), closed=True)
     error = caught.value
     assert error.rule == slug, str(error)
     sentence = next(r.sentence for r in RULES if r.slug == slug)
@@ -154,14 +154,24 @@ def test_each_rule_is_enforced(slug):
 )
 def test_messages(build, message):
     with pytest.raises(VerifyError, match=message):
-        verify(build())
+        verify(build(), closed=True)
 
 
 def test_the_message_shows_the_statements_around():
     with pytest.raises(VerifyError) as caught:
-        verify(BROKEN["loop-variable-in-block"]())
+        verify(BROKEN["loop-variable-in-block"](), closed=True)
     assert "block copy(v=i)" in str(caught.value)
     assert "  > " in str(caught.value) and "B[v] = A[i]" in str(caught.value)
+
+
+@pytest.mark.parametrize("slug", ["loop-variable-in-block", "declared-reads", "declared-writes"])
+def test_a_program_as_written_may_have_open_blocks(slug):
+    verify(BROKEN[slug]())
+
+
+def test_a_buffer_of_a_block_has_no_shape_of_loop_variables():
+    with pytest.raises(VerifyError, match="i is a loop variable outside block copy"):
+        verify(root(over(copy_block(alloc_buffers=(Buffer.of("T", (i,)),)))))
 
 
 def test_well_formed_programs():

@@ -339,7 +339,7 @@ def play(number: int, steps: Sequence[Step], tally: Tally, *, every: bool = Fals
 
 def _check(func: PrimFunc, sch: Schedule, *, compiled: bool) -> None:
     try:
-        verify(sch.mod)
+        verify(sch.mod, closed=True)
     except Exception as error:
         raise Broken("verify", str(error), sch) from error
     try:

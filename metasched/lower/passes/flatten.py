@@ -59,7 +59,7 @@ class _Flatten:
             self.data[stmt.buffer.data] = self.data.get(stmt.source.data, stmt.source.data)
             return self.statement(stmt.body)
         if isinstance(stmt, For):
-            extent = self.index(stmt.extent)
+            extent = self.index(self.value(stmt.extent))  # (it may load)
             var = self.wide.get(stmt.var, stmt.var)
             zero = IntImm(INT64, 0)
             body = self.statement(stmt.body)

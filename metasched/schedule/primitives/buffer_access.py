@@ -147,7 +147,7 @@ def _require_honest(
     access of the block itself lies in one of them.
     """
     try:
-        verify(state.mod)
+        verify(state.mod, closed=True)
     except VerifyError as error:
         raise state.error(
             "touches-more", f"the declared regions would be wrong: {error}", realize

@@ -1,0 +1,200 @@
+"""Closed blocks: they depend on nothing but their iterators and declare all that they touch.
+
+A script may use `i` of `for i in ...` inside a block. Analyses and edits take a block to depend on
+its iterators alone. Closing a block binds a new iterator to each such variable (or takes the
+iterator that is bound to it already), and gives a domain that mentions loops the box around it.
+
+A new iterator is spatial where its instances are proved to write different elements and to read
+nothing that the block writes; otherwise it is opaque: nothing is promised of its order.
+
+A buffer that a block touches and its `T.reads` or `T.writes` leave out is added there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metasched.analysis.access import uses_pointer
+from metasched.analysis.scope import untold
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import relax_ranges
+from metasched.arith.regions import block_access_regions
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    Break,
+    Continue,
+    DeclBuffer,
+    For,
+    IterKind,
+    IterVar,
+    Return,
+    Stmt,
+    evolve,
+    fact,
+)
+from metasched.ir.verify_rules import touched
+from metasched.ir.visit import free_vars, map_body, stmt_vars, substitute, walk_stmts
+
+Loops = dict[Var, Range]
+
+
+def close_blocks(func: PrimFunc) -> PrimFunc:
+    """`func` with every block closed: the same object where all blocks are closed already."""
+    closed = _closed_body(func.body)
+    return func if closed is None else map_body(func, lambda _: closed)
+
+
+@fact
+def _closed_body(body: Stmt) -> Stmt | None:
+    """The body of a function with closed blocks; None where they are (cached)."""
+    closed = _close(body, None)
+    return None if closed is body else closed
+
+
+def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
+    """A statement below `loops` of the block around it, None for the body of a function."""
+    if isinstance(stmt, BlockRealize):
+        return _close_block(stmt, loops)
+    loops = loops or {}
+    if isinstance(stmt, For):
+        loops = {**loops, stmt.var: _values(stmt)}
+    below = [_close(s, loops) for s in stmt.stmts]
+    if all(a is b for a, b in zip(below, stmt.stmts, strict=True)):
+        return stmt
+    return stmt.rebuild(below, stmt.exprs)
+
+
+def _values(loop: For) -> Range:
+    """A range with all values of a loop variable."""
+    if loop.step is None:
+        return Range(loop.min, loop.extent)
+    return Range(loop.min, Analyzer().simplify((loop.extent - 1) * loop.step + 1))
+
+
+def _close_block(realize: BlockRealize, loops: Loops | None) -> BlockRealize:
+    plain = realize.block
+    root = loops is None and not (plain.iter_vars or plain.reads or plain.writes)
+    below = [_close(s, {}) for s in plain.stmts]
+    block = plain
+    if any(a is not b for a, b in zip(below, plain.stmts, strict=True)):
+        block = evolve(plain, init=below[0] if plain.init is not None else None, body=below[-1])
+    if not root:
+        block = _declaring(block)
+    if block is not plain:
+        realize = evolve(realize, block=block)
+    used = stmt_vars(block) & loops.keys() if loops else None
+    return _captured(realize, used, loops) if used and loops else realize
+
+
+def _declaring(block: Block) -> Block:
+    """A block with all that it loads and stores in its declared regions."""
+    loads, stores = touched(block)
+    written = {r.buffer for r in block.writes}
+    read = written.union(r.buffer for r in block.reads)
+    if loads <= read and stores <= written:
+        return block
+    try:
+        reads, writes = block_access_regions(block)
+    except MetaschedError:  # pointers: no region is known
+        reads, writes = (), ()
+    loads -= read
+    if block.init is not None:
+        loads -= stores  # a reduction's own result is not listed as read
+    return evolve(
+        block,
+        reads=(*block.reads, *_regions(block, loads, reads)),
+        writes=(*block.writes, *_regions(block, stores - written, writes)),
+    )
+
+
+def _regions(
+    block: Block, buffers: set[Buffer], inferred: Sequence[BufferRegion]
+) -> list[BufferRegion]:
+    """A region of each buffer: the inferred one, else all of it."""
+    known = stmt_vars(block).union(v.var for v in block.iter_vars)
+    found = {
+        r.buffer: r
+        for r in inferred
+        if all(free_vars(e) <= known for x in r.region for e in (x.min, x.extent))
+    }
+    return [found.get(b) or b.whole() for b in sorted(buffers, key=lambda b: b.name)]
+
+
+def _captured(realize: BlockRealize, used: frozenset[Var], loops: Loops) -> BlockRealize:
+    """A block that mentions the loop variables `used`, closed but for the blocks inside."""
+    block, values, iters = realize.block, list(realize.iter_values), list[IterVar]()
+    names: dict[Var, Expr] = {}
+    for k, v in enumerate(block.iter_vars):
+        inside, shift = _domain(v, block, loops)
+        iters.append(IterVar(v.var, inside, v.kind))
+        if shift is not None:
+            names[v.var] = v.var + shift
+            values[k] = values[k] - shift
+        elif isinstance(values[k], Var) and values[k] in used:
+            names.setdefault(values[k], v.var)  # type: ignore[arg-type]
+    new: list[IterVar] = []
+    for var in loops:  # outermost first
+        if var in used and var not in names:
+            names[var] = fresh = Var(f"v_{var.name}", var.dtype)
+            new.append(IterVar(fresh, _box(loops[var], loops) or _whole_type(var)))
+            values.append(var)
+    shifted = {v: e for v, e in names.items() if v not in loops}
+    inner = {v: e for v, e in names.items() if v in loops}
+    inner.update({v: substitute(e, inner) for v, e in shifted.items()})
+    bare = substitute(evolve(block, iter_vars=()), inner)
+    assert isinstance(bare, Block)
+    made = evolve(bare, iter_vars=(*iters, *new))
+    if not _independent(made, new):
+        new = [IterVar(v.var, v.dom, IterKind.OPAQUE) for v in new]
+        made = evolve(made, iter_vars=(*iters, *new))
+    return BlockRealize(tuple(values), realize.predicate, made)
+
+
+def _domain(v: IterVar, block: Block, loops: Loops) -> tuple[Range, Expr | None]:
+    """A domain without loop variables, and what must be taken from the binding for it.
+
+    The init of a reduction runs at the domain's minimum, so one that moves is taken from the
+    binding: the iterator then counts from zero.
+    """
+    moving = not free_vars(v.dom.min).isdisjoint(loops)
+    if not moving and free_vars(v.dom.extent).isdisjoint(loops):
+        return v.dom, None
+    box = _box(v.dom, loops)
+    if box is not None and not (moving and v.is_reduce and block.init is not None):
+        return box, None
+    zero = IntImm(v.var.dtype, 0)
+    counted = _box(Range(zero, v.dom.extent), loops) or _whole_type(v.var)
+    return counted, (v.dom.min if moving else None)
+
+
+def _box(domain: Range, loops: Mapping[Var, Range]) -> Range | None:
+    """The values that a range takes while loops run; None when no bound is known."""
+    found = relax_ranges([domain], loops)
+    return None if found is None else found[0]
+
+
+def _whole_type(var: Var) -> Range:
+    """All values from zero on, for a domain that only data bound."""
+    return Range(IntImm(var.dtype, 0), IntImm(var.dtype, (1 << (var.dtype.bits - 1)) - 1))
+
+
+def _independent(block: Block, new: list[IterVar]) -> bool:
+    """Whether instances that differ in new iterators cannot disturb each other."""
+    names = {v.var for v in new}
+    written = {r.buffer for r in block.writes}
+    if any(r.buffer in written for r in block.reads):
+        return False
+    if any(not names.isdisjoint(untold(block, r)) for r in block.writes):
+        return False
+    return not any(_hidden_effect(s) for s in walk_stmts(block))
+
+
+def _hidden_effect(stmt: Stmt) -> bool:
+    if isinstance(stmt, (DeclBuffer, Return, Break, Continue)):
+        return True
+    return any(uses_pointer(e) for e in stmt.exprs)
