@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from metasched import __version__
 from metasched.commands.names import HELP, MODULES
@@ -33,11 +33,18 @@ FAILURES = (BuildError, DatabaseError, ExportError, LowerError, MeasureError)
 """Errors of the work itself; all others say what is wrong with the input."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The command line, with the arguments of the command that `argv` names: the imports of the
     others are not paid for."""
     codes = (__doc__ or "").split("\n\n")[1]
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="metasched", description="Tune, check, save, replay and ship tensor kernels.",
         epilog=codes,
     )  # fmt: skip

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
+
+QUOTED = 200
+"""Characters of foreign text that a message quotes at most."""
 
 
 class MetaschedError(Exception):
@@ -134,3 +138,23 @@ class ScheduleError(MetaschedError):
 
     def __str__(self) -> str:
         return self.render()
+
+
+def clipped(text: str) -> str:
+    """Text of a file or a user as a message quotes it: at most QUOTED characters."""
+    return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}..."
+
+
+def brief(value: object) -> str:
+    """The `repr` of foreign data as a message quotes it: short however large or deep it is."""
+    if isinstance(value, str):
+        return clipped(repr(value[: 2 * QUOTED]))
+    try:
+        return clipped(_SHORT.repr(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"{type(value).__name__} of too many digits"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = QUOTED

@@ -12,13 +12,15 @@ import difflib
 import functools
 import hashlib
 import json
+import os
 import platform
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from metasched.errors import RegistryError, TargetError
+from metasched.errors import RegistryError, TargetError, brief
 from metasched.hardware import (
     CPU_FEATURES,
     KNOWN_FEATURES,
@@ -36,6 +38,11 @@ _ALIASES = {
     "shared_memory_per_block": "max_shared_memory_per_block", "device": "model",
 }  # fmt: skip
 _IGNORED = frozenset({"keys", "host", "libs", "tag"})
+_MOST_CORES = 8192  # what Linux is built for at most
+_VECTORS = (0, 64, 128, 256, 512, 1024, 2048)
+_LARGEST = 1 << 48  # of every other number: the largest cache or memory that a field may name
+# Every processor of the architecture has these; LLVM cannot pass a float without them.
+_BASE = {"x86_64": ("sse", "sse2")}
 _GPU = {
     "max_threads_per_block": 1024,
     "max_shared_memory_per_block": 49152,
@@ -118,7 +125,7 @@ class Target:
         for name in features:
             if name not in self.features and name not in _all_features():
                 near = _near(name, _all_features())
-                raise TargetError(f"no CPU feature is called {name!r}{near}")
+                raise TargetError(f"no CPU feature is called {brief(name)}{near}")
         return all(name in self.features for name in features)
 
     @property
@@ -154,6 +161,31 @@ class Target:
             noun = "CPU feature" if len(missing) == 1 else "CPU features"
             return f"this target lacks the {noun} {', '.join(missing)}"
         return None
+
+    def require_here(self, *, timed: bool = False) -> None:
+        """Nothing when this machine can run code that is compiled for this target.
+
+        Args:
+            timed: the code is to be timed: this machine must have as many processors too.
+
+        Raises TargetError with the reason in one sentence.
+        """
+        reason = Target.native().supports(self)
+        if self.is_gpu:
+            reason = "there is no code generation for GPUs"
+        elif reason is None and not re.fullmatch(
+            rf"{self.arch}(-\w+)?-linux(-gnu|-musl)?", self.triple
+        ):
+            reason = f"it was made for {self.triple}, this machine runs Linux"
+        if reason is not None:
+            reason = reason.replace("this target", "this machine")
+            raise TargetError(f"a kernel for {self.key} cannot be loaded here: {reason}")
+        there = len(os.sched_getaffinity(0))
+        if timed and self.num_cores > there:
+            raise TargetError(
+                f"a kernel for {self.key} cannot be timed here: the target has {self.num_cores} "
+                f"cores, this machine lets the process use {there}; write -num-cores={there}"
+            )
 
     def differences(self, other: Target) -> list[str]:
         """What sets `other` apart from this target: one short sentence a field."""
@@ -218,19 +250,24 @@ def _from_text(text: str) -> Target:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise TargetError(f"target {text!r} cannot be read: {error}") from None
+        raise TargetError(f"target {brief(text)} cannot be read: {error}") from None
     if text in TARGETS:
         return TARGETS.get(text)
     if not words or words[0] not in _KINDS:
         names = ["native", *_KINDS, *TARGETS.names()]
-        raise TargetError(f"no target is called {text!r}{_near(text, names)}")
+        raise TargetError(f"no target is called {brief(text)}{_near(text, names)}")
     if len(words) == 1 and _KINDS[words[0]] == "cpu":
         return Target.native()
     options: dict[str, Any] = {"kind": words[0]}
-    for word in words[1:]:
+    rest = iter(words[1:])
+    for word in rest:
         name, sign, value = word.lstrip("-").partition("=")
-        if not word.startswith("-") or not sign:
-            raise TargetError(f"target {text!r}: {word!r} is no option; write -name=value")
+        if not sign:  # -name value
+            value = next(rest, "-")
+        if not word.startswith("-") or (not sign and value.startswith("-")):
+            raise TargetError(
+                f"target {brief(text)}: {brief(word)} is no option; write -name=value"
+            )
         options[name] = value
     return _from_mapping(options)
 
@@ -239,11 +276,13 @@ def _from_mapping(data: Mapping[str, Any]) -> Target:
     values: dict[str, Any] = {}
     names = [f.name for f in dataclasses.fields(Target)]
     for given, value in data.items():
+        if not isinstance(given, str):
+            raise TargetError(f"a target has fields by name, not {brief(given)}")
         name = _ALIASES.get(given, given.replace("-", "_"))
         if given in _IGNORED:
             continue
         if name not in names:
-            raise TargetError(f"a target has no {given!r}{_near(given, [*names, *_ALIASES])}")
+            raise TargetError(f"a target has no {brief(given)}{_near(given, [*names, *_ALIASES])}")
         values[name] = value
     if isinstance(data.get("tag"), str):
         base = _from_text(data["tag"])
@@ -252,25 +291,24 @@ def _from_mapping(data: Mapping[str, Any]) -> Target:
 
 
 def _checked(values: dict[str, Any]) -> Target:
-    """Types checked, features and vector width derived from mcpu where they are not given."""
+    """A target of these fields, whose types are checked; missing ones follow from those given."""
     kind = values.setdefault("kind", "cpu")
-    if kind not in _KINDS:
-        raise TargetError(f"no target kind is called {kind!r}{_near(str(kind), _KINDS)}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise TargetError(f"no target kind is called {brief(kind)}{_near(str(kind), _KINDS)}")
     values["kind"] = kind = _KINDS[kind]
     types = {f.name: f.type for f in dataclasses.fields(Target)}
     for name, value in values.items():
         if types[name] == "int":
             values[name] = _integer(name, value)
-        elif name == "features":
-            values[name] = _feature_tuple(value)
-        elif not isinstance(value, str):
-            raise TargetError(f"target field {name!r} is a text, not {value!r}")
+        elif name != "features" and not isinstance(value, str):
+            raise TargetError(f"target field {name!r} is a text, not {brief(value)}")
     if kind == "cuda":
         gpu: dict[str, Any] = {
             "triple": "nvptx64-nvidia-cuda", "mcpu": "sm_70", "num_cores": 0, "vector_bits": 128,
             "vector_registers": 0, "cache_line": 128, "l1_bytes": 0, "l2_bytes": 0, **_GPU,
         }  # fmt: skip
         _sm_version(values.get("mcpu", "sm_70"))
+        values["features"] = tuple(sorted(_changed((), values.get("features", ()))))
         return Target(**{**gpu, **values})
     return _cpu(values)
 
@@ -278,49 +316,65 @@ def _checked(values: dict[str, Any]) -> Target:
 def _cpu(values: dict[str, Any]) -> Target:
     triple = values.setdefault("triple", f"{platform.machine() or 'x86_64'}-unknown-linux-gnu")
     arch = triple.split("-")[0]
-    if "features" not in values:
-        mcpu = values.setdefault("mcpu", "x86-64" if arch == "x86_64" else "generic")
-        native = Target.native()
-        if mcpu == native.mcpu and arch == native.arch:
-            values["features"] = native.features
-        elif mcpu in CPU_FEATURES:
-            values["features"] = tuple(sorted(CPU_FEATURES[mcpu]))
-        else:
-            near = _near(mcpu, CPU_FEATURES)
-            raise TargetError(f"mcpu {mcpu!r} is not known{near}; or give its features")
+    mcpu = values.setdefault("mcpu", "x86-64" if arch == "x86_64" else "generic")
+    if isinstance(values.get("features", "+"), str):
+        found = _changed(_implied(mcpu, arch), values.get("features", ""))
+    else:
+        found = _changed((), values["features"])
+    values["features"] = tuple(sorted(found | {*_BASE.get(arch, ())}))
     bits, registers = _vectors(arch, values["features"])
     values.setdefault("vector_bits", bits)
     values.setdefault("vector_registers", registers)
     values.setdefault("num_cores", usable_cores())
-    if values["num_cores"] < 1:
-        raise TargetError(f"num_cores is {values['num_cores']}; a CPU has at least one core")
+    if not 1 <= values["num_cores"] <= _MOST_CORES:
+        raise TargetError(
+            f"num_cores is {values['num_cores']}; a CPU has at least one core "
+            f"and at most {_MOST_CORES}"
+        )
+    if values["vector_bits"] not in _VECTORS:
+        sizes = ", ".join(map(str, _VECTORS))
+        raise TargetError(f"vector_bits is {values['vector_bits']}; it is one of {sizes}")
     return Target(**values)
+
+
+def _implied(mcpu: str, arch: str) -> tuple[str, ...]:
+    """The features that the name of a processor stands for."""
+    native = Target.native()
+    if mcpu == native.mcpu and arch == native.arch:
+        return native.features
+    if mcpu in CPU_FEATURES:
+        return CPU_FEATURES[mcpu] if mcpu != "generic" or arch == "aarch64" else ()
+    near = _near(mcpu, CPU_FEATURES)
+    raise TargetError(f"mcpu {brief(mcpu)} is not known{near}; or give its features as a list")
 
 
 def _integer(name: str, value: Any) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError):
-        raise TargetError(f"target field {name!r} is a number, not {value!r}") from None
-    if isinstance(value, bool) or number < 0:
-        raise TargetError(f"target field {name!r} is a number from 0, not {value!r}")
+    except (TypeError, ValueError, OverflowError):
+        raise TargetError(f"target field {name!r} is a number, not {brief(value)}") from None
+    if isinstance(value, bool) or not 0 <= number <= _LARGEST or number != float(value):
+        raise TargetError(
+            f"target field {name!r} is a whole number from 0 to {_LARGEST}, not {brief(value)}"
+        )
     return number
 
 
-def _feature_tuple(value: Any) -> tuple[str, ...]:
-    """Features from a list or from LLVM's `+a,+b,-c`; `-c` only says that c is absent."""
+def _changed(base: Iterable[str], value: Any) -> set[str]:
+    """Features of a processor after LLVM's `+a,-b` or the names of a list."""
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(w, str) for w in words):
-        raise TargetError(f"target features are a list of names or +a,+b, not {value!r}")
-    known, found = _all_features(), set()
-    for word in words:
-        name = word.strip().removeprefix("+")
-        if not name or name.startswith("-"):
-            continue
-        if name not in known:
-            raise TargetError(f"no CPU feature is called {name!r}{_near(name, known)}")
-        found.add(name)
-    return tuple(sorted(found))
+        raise TargetError(f"target features are a list of names or +a,+b, not {brief(value)}")
+    found, known = set(base), _all_features()
+    for word in filter(None, (w.strip() for w in words)):
+        name = word.lstrip("+-")
+        if word.startswith("-"):
+            found.discard(name)
+        elif name in known:
+            found.add(name)
+        else:
+            raise TargetError(f"no CPU feature is called {brief(name)}{_near(name, known)}")
+    return found
 
 
 def _all_features() -> list[str]:
@@ -330,12 +384,12 @@ def _all_features() -> list[str]:
 def _sm_version(arch: str) -> int:
     digits = arch.removeprefix("sm_").rstrip("af")
     if not arch.startswith("sm_") or not digits.isdigit():
-        raise TargetError(f"a CUDA architecture is sm_ and a number, like sm_86, not {arch!r}")
+        raise TargetError(f"a CUDA architecture is sm_ and a number, like sm_86, not {brief(arch)}")
     return int(digits)
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, [str(n) for n in names], n=3)
+    close = difflib.get_close_matches(name[:100], [str(n) for n in names], n=3)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 

@@ -172,8 +172,9 @@ def tune(
         observer: is told what happens.
         name: for reports; None takes the function's.
 
-    Raises TuneError when the function cannot be tuned, MeasureError when measuring breaks down,
-    DatabaseError when the store cannot be written.
+    Raises TuneError when the function cannot be tuned, TargetError when this machine is to measure
+    for a target that it is not, MeasureError when measuring breaks down, DatabaseError when the
+    store cannot be written.
     """
     only = _single(func)
     label = name or str(only.attrs.get("global_symbol", "main"))
@@ -228,6 +229,8 @@ def tune_tasks(
         load_plugin(plugin)
     STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
     machine = Target.of(target if target is not None else c.target)
+    if runner is None:
+        machine.require_here(timed=True)
     shared = model if model is not None and not isinstance(model, str) else None
     limits = (weights, total_trials, time_limit, observer)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,16 @@ def test_text_with_options_and_mapping_with_foreign_spelling():
     assert text == Target.of({"kind": "llvm", "mcpu": "haswell", "num-cores": 4})
     assert Target.of({"kind": "cuda", "arch": "sm_80", "thread_warp_size": 32}).mcpu == "sm_80"
     assert Target.of({"tag": "aws/cpu/c5.9xlarge", "num_cores": 2}).num_cores == 2
-    assert Target.of({"mattr": "+avx2,-avx512f", "mcpu": "x86-64-v3"}).features == ("avx2",)
+    assert Target.of("llvm -mcpu haswell -num-cores 4") == text
+
+
+def test_signed_features_change_those_of_the_processor_and_a_list_names_all():
+    """As in LLVM and TVM; without sse2 LLVM could not pass a float on x86-64 and would abort."""
+    x86 = {"triple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"}
+    text = Target.of({**x86, "mattr": "+avx512f,-avx2,-nothing"})
+    assert {*text.features} == {*CPU_FEATURES["x86-64-v3"], "avx512f", "sse", "sse2"} - {"avx2"}
+    assert Target.of({**x86, "mattr": "-sse2"}).has("sse2")
+    assert Target.of({**x86, "features": ["avx2"]}).features == ("avx2", "sse", "sse2")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +91,16 @@ def test_text_with_options_and_mapping_with_foreign_spelling():
         ({"mcpu": 3}, "'mcpu' is a text"),
         ({"kind": "cuda", "arch": "86"}, "like sm_86"),
         (3, "not int"),
+        ("llvm -num-cores=100000", "num_cores is 100000; a CPU has at least one core and at most"),
+        ("llvm -num-cores", "'-num-cores' is no option"),
+        ("llvm -num-cores -mcpu=haswell", "'-num-cores' is no option"),
+        ({"l2_bytes": 1 << 70}, "whole number from 0 to"),
+        ({"l2_bytes": 10**5000}, "int of too many digits"),
+        ({"l2_bytes": 1.5}, "not 1.5"),
+        ({"vector_bits": 100}, "vector_bits is 100; it is one of 0, 64, 128"),
+        ({3: 4}, "fields by name, not 3"),
+        ({"kind": []}, "no target kind is called []"),
+        ("x" * 10_000, "x..."),
     ],
 )
 def test_bad_targets_are_explained(source, message):
@@ -116,6 +136,30 @@ def test_supports_names_what_is_missing():
     assert "kind 'cuda'" in str(new.supports(gpu))
     arm = Target.of({"triple": "aarch64-unknown-linux-gnu", "mcpu": "neoverse-n1"})
     assert "made for aarch64" in str(new.supports(arm))
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("cuda -arch=sm_80", "no code generation for GPUs"),
+        ("nvidia/nvidia-h100", "no code generation for GPUs"),
+        ("llvm -mtriple=riscv64-linux-gnu", "it was made for riscv64"),
+        ({"triple": f"{Target.native().arch}-pc-windows-msvc"}, "this machine runs Linux"),
+        ({"triple": f"{Target.native().arch}-linux-gnux32"}, "this machine runs Linux"),
+    ],
+)
+def test_what_cannot_run_here_is_said_in_one_sentence(source, why):
+    with pytest.raises(TargetError, match="cannot be loaded here: .*" + why) as caught:
+        Target.of(source).require_here()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_of_more_cores_than_there_are_is_built_for_but_not_timed():
+    many = replace(Target.native(), num_cores=8000)
+    many.require_here()
+    with pytest.raises(TargetError, match="cannot be timed here: the target has 8000 cores"):
+        many.require_here(timed=True)
+    Target.native().require_here(timed=True)
 
 
 def test_supports_on_gpus():

@@ -28,7 +28,7 @@ def measured_peak(target: Target, dtype: str = "float32", threads: int | None = 
     """GFLOP/s of generated multiply-add loops, `threads` at once (default: the target's cores).
 
     The best of several short runs; takes about 0.2 s, once for each argument in a process. Raises
-    BuildError for a type without multiply-add.
+    BuildError for a type without multiply-add, TargetError for a target that is not this machine.
     """
     run = multiply_adds(target, dtype, threads)
     return 1.0 / min(run() for _ in range(_RUNS))
@@ -38,6 +38,7 @@ def multiply_adds(
     target: Target, dtype: str = "float32", threads: int | None = None
 ) -> Callable[[], float]:
     """A short run of the loops behind `measured_peak`: its seconds for a billion operations."""
+    target.require_here(timed=True)
     kind = DType(dtype)
     if kind not in ("float32", "float64"):
         raise BuildError(f"no multiply-add peak is defined for {dtype}")

@@ -13,7 +13,7 @@ from typing import Any
 from metasched import workloads
 from metasched.codegen.peak import measured_peak
 from metasched.commands.names import HELP
-from metasched.commands.source import CONSTANT, add_target, shape_of
+from metasched.commands.source import CONSTANT, add_target, shape_of, target_of
 from metasched.errors import MetaschedError
 from metasched.report.compare import KNOWN, comparison_text, peers_of, row, side_by_side, usable
 from metasched.report.peers import OURS, PEAK
@@ -48,12 +48,12 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune each operator (or go on from the store) and time the peers beside it."""
+    target = target_of(arguments)
     cases = _cases(arguments)
     tvm = load_record(arguments.tvm_record) if arguments.tvm_record else None
     peers, notes = usable(peers_of(arguments.against), tvm)
     for note in notes:
         print(note, file=sys.stderr)
-    target = Target.of(arguments.target)
     peak = measured_peak(target, "float32", target.num_cores)
     rows: list[dict[str, Any]] = []
     interrupted = False

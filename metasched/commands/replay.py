@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.commands.names import HELP
-from metasched.commands.source import add_source, add_target, load
+from metasched.commands.source import add_source, add_target, load, target_of
 from metasched.database.record import TraceFile
 from metasched.errors import TraceError, TraceMiss
 from metasched.ir.func import PrimFunc
@@ -41,9 +41,10 @@ def add_to(commands: Any) -> None:
 def run_replay(arguments: argparse.Namespace) -> int:
     """Show the scheduled program; a trace for something else is explained, and with --strict
     also an error. A broken file is always one."""
+    target = target_of(arguments)
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     try:
-        sch = replay(arguments.trace, program.func, target=arguments.target)
+        sch = replay(arguments.trace, program.func, target=target)
     except TraceMiss as error:
         if arguments.json:
             print(json.dumps({"hit": False, "reason": str(error)}))
@@ -58,13 +59,14 @@ def run_replay(arguments: argparse.Namespace) -> int:
 
 def run_build(arguments: argparse.Namespace) -> int:
     """Replay on the workload that the trace file holds itself, compile and export."""
+    target = target_of(arguments)
     stored = TraceFile.load(arguments.trace)
     func = parse(stored.workload)
     if not isinstance(func, PrimFunc):
         raise TraceError(f"{arguments.trace}: its workload is no single function")
-    sch = replay(arguments.trace, func, target=arguments.target)
+    sch = replay(arguments.trace, func, target=target)
     name = arguments.name or stored.workload_name or None
-    written = build(sch, arguments.target, name=name).export(Path(arguments.output), name)
+    written = build(sch, target, name=name).export(Path(arguments.output), name)
     files = [written.object, written.library, written.header, written.manifest]
     if arguments.json:
         print(json.dumps({"files": [str(f) for f in files if f], "note": written.note}))

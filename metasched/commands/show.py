@@ -8,7 +8,7 @@ from typing import Any
 
 import metasched.schedule.primitives  # noqa: F401  the kinds of steps that a trace may hold
 from metasched.commands.names import HELP
-from metasched.commands.source import add_source, add_target, load
+from metasched.commands.source import add_source, add_target, load, target_of
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.report.tables import duration
@@ -45,11 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"# {stored.status.value}, {duration(stored.seconds)}, checked: {stored.check}")
         print(f"{stored.workload}\n{steps}")
         return 0
+    target = None if arguments.what == "script" else target_of(arguments)
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
-    if arguments.what == "script":
+    if target is None:
         text = program.func.script(program.name)
     else:
-        kernel = build(program.func, arguments.target)
+        kernel = build(program.func, target)
         text = kernel.llvm_ir if arguments.what == "llvm" else kernel.asm
     print(json.dumps({"name": program.name, arguments.what: text}) if arguments.json else text)
     return 0

@@ -8,9 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from metasched import workloads
+from metasched import config, workloads
 from metasched.errors import MetaschedError
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.target import Target
 
 CONSTANT = "the weights are the same in every call: they are packed ahead of time"
 
@@ -40,6 +41,13 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The argument that names the machine."""
     parser.add_argument("--target", help="native (default), a tag, or features")
+
+
+def target_of(arguments: argparse.Namespace) -> Target:
+    """The machine that `--target` or the settings name; TargetError unless its code runs here."""
+    target = Target.of(config.load(target=arguments.target).target)
+    target.require_here()
+    return target
 
 
 def load(text: str, shape: str | None, constant_weights: bool = False) -> Program:

@@ -11,12 +11,11 @@ from typing import Any
 from metasched import config
 from metasched.codegen.peak import measured_peak
 from metasched.commands.names import HELP
-from metasched.commands.source import Program, add_source, add_target, load
+from metasched.commands.source import Program, add_source, add_target, load, target_of
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
 from metasched.search.observe import EventLog, PeerTimed
-from metasched.target import Target
 from metasched.tune import EVENTS, tune
 
 
@@ -40,8 +39,8 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, report, and return 0 when a right candidate was found and its trace written."""
+    target = target_of(arguments)
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
-    target = Target.of(arguments.target)
     peak = measured_peak(target, "float32", target.num_cores)
     with progress(peak, arguments.time_limit) as observer:
         result = tune(

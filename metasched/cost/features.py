@@ -19,7 +19,13 @@ from math import prod
 
 import numpy as np
 
-from metasched.cost.machine import MACHINE_FEATURES, Nest, machine_features, work_of
+from metasched.cost.machine import (
+    MACHINE_FEATURES,
+    Nest,
+    machine_features,
+    registers_of,
+    work_of,
+)
 from metasched.cost.reach import Memory, Reach
 from metasched.cost.summary import KINDS, Access, Loop, Store, Summary, summarize
 from metasched.ir.buffer import Buffer
@@ -144,7 +150,7 @@ def _size(extent: object) -> int:
 def _kept(summary: Summary, memory: dict[Buffer, Memory], target: Target) -> set[Buffer]:
     """The temporaries that live in registers: these can hold them, and the loops that move them
     are so short that they become straight code."""
-    size = target.vector_registers * target.vector_bits // 8
+    size = registers_of(target) * max(target.vector_bits, 64) // 8
     kept = {b for b, home in memory.items() if home.elements * b.dtype.bytes <= size}
     for store in summary.stores:
         for access in store.accesses:

@@ -149,7 +149,7 @@ def machine_features(
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, target) for nest in nests]
     main = max(costs, key=lambda c: c.bound / c.cores)
-    cores = max(target.num_cores, 1)
+    cores, second = max(target.num_cores, 1), sizes_of(target)[1]
     ideal = (work or work_of(nests, target)) / cores + 1.0
 
     def share(cycles: float) -> float:
@@ -166,8 +166,8 @@ def machine_features(
         share(sum(c.all / c.cores for c in costs) + pages + launches * LAUNCH),
         share(sum(c.steps / c.cores for c in costs)),
         share(launches * LAUNCH),
-        log2(sizes[1] / target.l2_bytes + 1e-3),
-        log2(sum(sizes) / target.l2_bytes + 1e-3),
+        log2(sizes[1] / second + 1e-3),
+        log2(sum(sizes) / second + 1e-3),
         1.0 - main.bound / main.cores / max(bound, 1.0),
         main.cores / cores,
         log2(main.tasks / cores),
@@ -188,7 +188,7 @@ def _described(cost: _Cost, target: Target) -> list[float]:
     notes = nest.store.notes
     around = order[block.depth].extent if block.depth < len(order) else 1
     return [
-        log2(block.accumulators), block.accumulators / max(target.vector_registers, 1),
+        log2(block.accumulators), block.accumulators / registers_of(target),
         block.loads / max(block.instructions, 1.0), log2(block.chain),
         log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers, block.split,
         log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
@@ -203,7 +203,7 @@ def _places(cost: _Cost, target: Target) -> list[float]:
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
     moves = (m for m in cost.nest.outside if not m.asked)
-    crowd = sum(m.crowd(near, PAGE) for m in moves) * PAGE / target.l1_bytes
+    crowd = sum(m.crowd(near, PAGE) for m in moves) * PAGE / sizes_of(target)[0]
     numbers = (runs, pages, crowd, wide_runs, wide_pages)
     return [log2(max(number, 2.0**-10)) for number in numbers]
 
@@ -214,8 +214,19 @@ def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
     return sum(f[0] for f in found), sum(f[1] for f in found)
 
 
-def _sizes(target: Target) -> tuple[int, int, int]:
-    return target.l1_bytes, target.l2_bytes, target.l3_bytes or 16 * target.l2_bytes
+def sizes_of(target: Target) -> tuple[int, int, int]:
+    """Bytes of the two near caches and the last. A level that is not there holds what the one
+    before it does; the near memory of a GPU is what its threads share; without any cache each
+    access is one of memory, a line at a time."""
+    first = max(target.l1_bytes or target.max_shared_memory_per_block, LINE)
+    second = max(target.l2_bytes or first, LINE)
+    return first, second, target.l3_bytes or 16 * second
+
+
+def registers_of(target: Target) -> int:
+    """Registers of a core, or of a thread where all share those of a block."""
+    shared = target.registers_per_block // max(target.max_threads_per_block, 1)
+    return target.vector_registers or shared or 1
 
 
 def _operations(store: Store) -> float:
@@ -258,7 +269,7 @@ def _cost(nest: Nest, target: Target) -> _Cost:
             launches = total // products[k + 1]
     cores = max(target.num_cores, 1)
     used = tasks / -(-tasks // cores)
-    fits = [_within(nest, n, size) for n, size in enumerate(_sizes(target))]
+    fits = [_within(nest, n, size) for n, size in enumerate(sizes_of(target))]
     near, far, memory = (_traffic(nest, k) * ran / r for k, r in zip(fits, PER_CYCLE, strict=True))
     return _Cost(
         nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),
@@ -334,7 +345,7 @@ def _block(nest: Nest, target: Target) -> _Block:
         loads += taken
     latency = FMA_LATENCY * chain if reducing else 0.0
     arithmetic = max(instructions / 2, latency, 0.5)
-    spilt = max(0.0, accumulators - target.vector_registers + 2)
+    spilt = max(0.0, accumulators - registers_of(target) + 2)
     split /= max(loads, 1.0)
     loads = loads / 2 + (2 * spilt if reducing else 0.0)
     waste = vectors * lanes / width if width > 1 else 0.0

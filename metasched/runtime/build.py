@@ -74,12 +74,11 @@ def build(
     Returns:
         A Kernel; for a module of several functions a KernelModule of kernels by name.
 
-    Raises LowerError and BuildError for a program that cannot be compiled or not run here.
+    Raises LowerError and BuildError for a program that cannot be compiled, TargetError for a
+    target whose code cannot run here.
     """
     machine = Target.of(target)
-    reason = Target.native().supports(machine)
-    if reason is not None:
-        raise BuildError(f"a kernel for {machine.key} cannot be loaded here: {reason}")
+    machine.require_here()
     module = _module(source)
     if not module:
         raise BuildError("the module has no functions")

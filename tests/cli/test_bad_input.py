@@ -107,6 +107,32 @@ def test_a_bad_option_of_tune(cli, option, value, said):
     refused(cli("tune", *GMM, f"{option}={value}"), said)
 
 
+FOREIGN = [
+    "cuda",
+    "nvidia/nvidia-h100",
+    "llvm -mtriple=riscv64-linux-gnu",
+    "llvm -num-cores=100000",
+]
+
+
+@pytest.mark.parametrize("target", FOREIGN)
+@pytest.mark.parametrize("command", ["tune", "bench", "show", "replay", "build"])
+def test_a_target_that_this_machine_is_not(cli, tuned, command, target):
+    rest = {
+        "show": (*GMM, "--what", "asm"), "replay": (tuned.trace, *GMM),
+        "build": (tuned.trace, "-o", "out"),
+    }.get(command, GMM)  # fmt: skip
+    ran = cli(command, *rest, "--target", target)
+    refused(ran, "metasched " + command)
+    assert ran.err.count("\n") == 1
+
+
+def test_the_target_may_come_from_the_environment(cli, tuned, monkeypatch):
+    monkeypatch.setenv("METASCHED_TARGET", "cuda")
+    for command in (("tune", *GMM), ("build", tuned.trace, "-o", "out")):
+        refused(cli(*command), "no code generation for GPUs")
+
+
 def test_bad_options_of_bench(cli, tmp_path):
     refused(cli("bench"), "name a workload, or --suite operators")
     refused(cli("bench", "gmm", "sfm", "--shape", SHAPE), "--shape is for a single workload")

@@ -58,6 +58,7 @@ def test_no_command_or_an_unknown_option_is_wrong_usage(cli):
     assert cli("tune").code == 2
     assert cli("polish", "gmm").code == 2
     assert cli("tune", "gmm", "--trails", "3").code == 2
+    assert cli("db", "--target", "cuda").err.count("\n") == 1
 
 
 def test_the_version(cli):

@@ -68,6 +68,27 @@ def test_a_smaller_cache_brings_traffic_back():
     assert machine(program(), small)["l1_l2"] > machine(program())["l1_l2"] + 0.5
 
 
+def test_a_second_cache_that_is_not_there_holds_no_more_than_the_first():
+    without = dataclasses.replace(TARGET, l2_bytes=0)
+    small = dataclasses.replace(TARGET, l2_bytes=TARGET.l1_bytes)
+    assert machine(program(), without) == machine(program(), small)
+    assert machine(program(), without)["footprint"] > machine(program())["footprint"]
+
+
+def test_without_caches_everything_comes_from_memory():
+    none = dataclasses.replace(TARGET, l1_bytes=0, l2_bytes=0, l3_bytes=0)
+    found = machine(program(), none)
+    assert all(np.isfinite(value) for value in found.values())
+    assert found["l3_memory"] > machine(program())["l3_memory"]
+
+
+@pytest.mark.parametrize("gpu", ["cuda", "nvidia/nvidia-h100"])
+def test_a_target_described_without_caches_has_features(gpu):
+    found = machine(program(), Target.of(gpu))
+    assert all(np.isfinite(value) for value in found.values())
+    assert found["block.pressure"] == 8 * 2 / 64  # of 65536 registers for 1024 threads
+
+
 def test_sizes_of_the_operator_cancel():
     """The same inner loops over a larger product: nearly the same share of its ideal."""
     small = machine(Matmul(64).program((2, 4, 2, 4), (1, 2, 2, 16), (8, 8)))

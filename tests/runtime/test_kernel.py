@@ -10,7 +10,7 @@ import pytest
 from measure.programs import accumulate, elementwise, failing, matmul, scale, under_root
 
 import metasched.runtime.build as build_module
-from metasched.errors import BuildError, KernelError
+from metasched.errors import BuildError, KernelError, TargetError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Var
 from metasched.ir.func import IRModule, PrimFunc
@@ -313,13 +313,17 @@ def test_building_whatever_has_a_module():
         (3, {}, "build takes a PrimFunc, an IRModule or a Schedule, not int"),
         (IRModule.of({}), {}, "has no functions"),
         (IRModule.of({"f": scale(), "g": scale()}), {"name": "x"}, "the module has 2"),
-        (scale(), {"target": "nvidia/nvidia-v100"}, "cannot be loaded here"),
         (scale(), {"name": "no name"}, "not a C function name"),
     ],
 )
 def test_what_cannot_be_built(source, options, message):
     with pytest.raises(BuildError, match=message):
         build(source, **options)
+
+
+def test_a_target_that_this_machine_is_not():
+    with pytest.raises(TargetError, match="cannot be loaded here"):
+        build(scale(), target="nvidia/nvidia-v100")
 
 
 def test_parallel_kernels_without_openmp_run_serially_and_say_so(monkeypatch):

@@ -14,7 +14,14 @@ import pytest
 
 from metasched.database.record import TraceFile
 from metasched.database.store import Store
-from metasched.errors import MeasureError, MetaschedError, StandInError, TraceError, TuneError
+from metasched.errors import (
+    MeasureError,
+    MetaschedError,
+    StandInError,
+    TargetError,
+    TraceError,
+    TuneError,
+)
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule
 from metasched.measure.candidate import Candidate, Outcome, Status
@@ -26,6 +33,7 @@ from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, Trial
 from metasched.search.population import Population, Workshop
 from metasched.search.run import Phases, TaskRun
 from metasched.search.strategy import STRATEGIES
+from metasched.target import Target
 from metasched.tune import STORE, _final, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
@@ -236,6 +244,20 @@ def test_a_trace_for_another_machine_is_an_explained_miss(tmp_path):
     weak = {"kind": "cpu", "mcpu": "x86-64", "num_cores": 2, "features": ["sse2"]}
     with pytest.raises(TraceError, match="avx2"):
         replay(result.best.path, FUNC, target=weak)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("nvidia/nvidia-h100", "no code generation for GPUs"),
+        ("llvm -mtriple=riscv64-linux-gnu", "made for riscv64"),
+        ({**Target.native().to_json(), "num_cores": 8000}, "the target has 8000 cores"),
+    ],
+)
+def test_a_target_that_this_machine_is_not_is_refused_before_anything_starts(tmp_path, target, why):
+    with pytest.raises(TargetError, match=why):
+        tune(FUNC, target=target, trials=1, work_dir=tmp_path / "w")
+    assert not (tmp_path / "w").exists()
 
 
 def test_a_truncated_trace_file_is_named(tmp_path):
