@@ -90,8 +90,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "search",
         1600,
-        "board replaying pool population strategy draft evolution "
-        "annealing baselines learning observe run tasks",
+        "board replaying pool population strategy draft proposals.source proposals.* picks "
+        "evolution annealing baselines learning observe run tasks",
     ),
     ("", 400, "tune"),
     (

@@ -12,9 +12,15 @@ from metasched.kinds import default_space
 from metasched.mutate.crossover import graft
 from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
-from metasched.search import evolution
-from metasched.search.evolution import EvolutionarySearch, EvolutionOptions, _apart, _changes
+from metasched.search.evolution import PROPOSALS, EvolutionarySearch, EvolutionOptions
+from metasched.search.picks import best_apart
 from metasched.search.population import Population, Workshop
+from metasched.search.proposals import new_decisions
+from metasched.search.proposals.drafts import BestDrafts
+from metasched.search.proposals.grafts import Grafts
+from metasched.search.proposals.near import Neighbours
+from metasched.search.proposals.new_decisions import NewDecisions
+from metasched.search.proposals.source import SearchState, changes
 from metasched.search.strategy import SearchTask
 from metasched.workloads import get
 from tests.search.tasks import TARGET, matmul
@@ -29,13 +35,29 @@ class Ranks:
         return np.asarray(vectors)[:, 0]
 
 
+def state_of(task, **options):
+    """The state of a search before its first round."""
+    return SearchState(task, EvolutionOptions(**options), guided=True)
+
+
+def source_of(search, kind):
+    """The source of a search that is of a class."""
+    return next(source for _, source in search.table if isinstance(source, kind))
+
+
+def pick(search, pool, count):
+    """What a search measures of a pool."""
+    search.state.pool, search.state.rng = pool, Rng(0)
+    return search._pick(count)
+
+
 def test_drafts_that_nothing_is_known_of_are_not_the_first_of_their_table():
     shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
-    search = EvolutionarySearch(SearchTask("task", shop, Population(), Ranks(), 0))
-    spaces = [n for n, draft in enumerate(search._tables()) if draft is not None]
-    asked = list(search._drafted(8 * len(spaces), best=True))
+    state = state_of(SearchTask("task", shop, Population(), Ranks(), 0))
+    spaces = [n for n, draft in enumerate(state.tables) if draft is not None]
+    asked = list(BestDrafts().requests(state, 8 * len(spaces)))
     for space in spaces:
-        draft = search._tables()[space]
+        draft = state.tables[space]
         rows = draft.draw(20_000, np.random.default_rng(0))
         first = {draft.decoded(rows, n).decisions() for n in range(8)}
         drafted = {r.trace.decisions() for r in asked if r.space == space}
@@ -47,10 +69,10 @@ def test_neighbours_that_were_replayed_make_room_for_others():
     task = SearchTask("task", shop, Population(), Ranks(), 0)
     found = [one for n in range(8) if (one := shop.fresh(0, n)) is not None]
     task.population.add(found, [1.0 + n for n in range(len(found))])
-    search, asked = EvolutionarySearch(task), []
-    while batch := list(search._near(7)):
+    state, asked = state_of(task, stale=0), []
+    while batch := list(Neighbours().requests(state, 7)):
         asked += [(r.space, r.trace.decisions()) for r in batch]
-        search._made.update(dict.fromkeys(asked))
+        state.made.update(dict.fromkeys(asked))
     near = {(p.space, t.decisions()) for p in found[:4] for t in neighbours(p.trace)}
     assert len(asked) >= len(near) > 14 and set(asked) == near
 
@@ -64,11 +86,10 @@ def test_the_best_of_a_space_that_little_was_measured_of_takes_part():
     for n, one in enumerate(found):
         one.space, one._vector = n % 2, np.array([float(n if n % 2 else -n)])
     pool = {one.key: one for one in found}
-    search = EvolutionarySearch(task)
-    search.options = EvolutionOptions(epsilon=0.0, fair=2)
+    search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=2))
 
     def of_the_poor_space():
-        return [one for one in search._pick(pool, 8, Rng(0)) if one.space == 0]
+        return [one for one in pick(search, pool, 8) if one.space == 0]
 
     poor = sorted((p for p in found if p.space == 0), key=lambda one: -one._vector[0])
     assert of_the_poor_space() == poor[:1]
@@ -92,7 +113,7 @@ def test_of_many_spaces_those_least_measured_take_part():
         one.space, one._vector = n % 6, np.array([float(-(n % 6))])
     task.population.add(found[:15], [1.0] * 15)  # of the first three spaces one more each
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0))
-    chosen = search._pick({one.key: one for one in found[15:]}, 8, Rng(0))
+    chosen = pick(search, {one.key: one for one in found[15:]}, 8)
     assert [one.space for one in chosen] == [3, 4, 0, 0, 0, 1, 1, 1]
 
 
@@ -111,13 +132,13 @@ def test_a_share_is_for_blocks_that_were_not_measured(knowing, expected):
         one._vector = np.array([float(-n)])
     search = EvolutionarySearch(task, EvolutionOptions(fair=0, epsilon=0.25, unguided=0.5))
     pool = {one.key: one for one in found}
-    chosen = search._pick(pool, 8, Rng(0))
+    chosen = pick(search, pool, 8)
     assert chosen[: 8 - expected] == found[: 8 - expected]
     new = [found[8], found[16], found[24]][:expected]  # and any where there are no more blocks
     assert chosen[8 - expected :][:3] == new and len({one.key for one in chosen}) == 8
     task.population.add([found[8], found[16]], [1.0, 2.0])
     del pool[found[8].key], pool[found[16].key]
-    assert found[24] in search._pick(pool, 8, Rng(0))
+    assert found[24] in pick(search, pool, 8)
 
 
 def test_the_fastest_program_is_tried_in_the_best_of_another_space():
@@ -135,13 +156,14 @@ def test_the_fastest_program_is_tried_in_the_best_of_another_space():
         for one in fast[:4]
         if (trace := graft(one.trace, slow[0].trace)) is not None
     }
-    assert wanted and search._grafted
-    moved = [one for one in chosen if one.key in search._grafted]
+    keys = source_of(search, Grafts).keys
+    assert wanted and keys
+    moved = [one for one in chosen if one.key in keys]
     assert moved and {one.space for one in moved} == {1}
     assert {one.trace.decisions() for one in moved} <= wanted
     alone = SearchTask("task", shop, Population(), Ranks(), 0)
     alone.population.add(fast, [1.0 + n for n in range(len(fast))])
-    assert list(EvolutionarySearch(alone)._grafts()) == []
+    assert list(Grafts().requests(state_of(alone), 112)) == []
 
 
 def test_a_decision_that_the_model_thinks_little_of_is_tried_in_the_fastest_program():
@@ -152,11 +174,14 @@ def test_a_decision_that_the_model_thinks_little_of_is_tried_in_the_fastest_prog
     task.population.add(found, [1.0 + n for n in range(len(found))])
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=0))
     near = {t.decisions() for one in found[:2] for t in neighbours(one.trace)}
-    some = search._novelties(Rng(0))
-    assert some and len(some) <= search.options.replays // 3 + len({step for step, _ in some})
-    assert {r.trace.decisions() for _, r in some} <= near
+    share = search.state.options.replays // 3
+    source = NewDecisions()
+    some = source.requests(search.state, share)
+    source.entered(some, [str(n) for n in range(len(some))])
+    assert some and len(some) <= share + len(set(source.steps.values()))
+    assert {r.trace.decisions() for r in some} <= near
     chosen = search.propose(16)
-    novel = [one for one in chosen if one.key in search._novel]
+    novel = [one for one in chosen if one.key in source_of(search, NewDecisions).steps]
     assert len(novel) >= 2 and {one.trace.decisions() for one in novel} <= near
 
 
@@ -169,15 +194,16 @@ def test_new_decisions_of_every_step_have_their_turn():
     search = EvolutionarySearch(task)
     search.propose(16)
     own = [one.trace.decisions() for one in found[:2]]
-    for key, (space, step) in search._novel.items():
-        new = search._known[space][key].trace.decisions()
-        assert any(step in (n for n, _ in _changes(new, old)[:2]) for old in own)
-    ranked = [search._known[space][key] for key, (space, _) in search._novel.items()]
-    steps, turns = set(search._novel.values()), []
+    source, known = source_of(search, NewDecisions), search.state.known
+    for key, (space, step) in source.steps.items():
+        new = known[space][key].trace.decisions()
+        assert any(step in (n for n, _ in changes(new, old)[:2]) for old in own)
+    ranked = [known[space][key] for key, (space, _) in source.steps.items()]
+    steps, turns = set(source.steps.values()), []
     assert len(steps) > 2
-    search._tried.clear()
+    source.turns.clear()
     for _ in range(2 * len(steps)):
-        turns += [search._novel[one.key] for one in search._in_turn(ranked, 1)]
+        turns += [source.steps[one.key] for one in source.pick(search.state, ranked, 1)]
     assert set(turns[: len(steps)]) == steps and turns[len(steps) :] == turns[: len(steps)]
 
 
@@ -188,19 +214,22 @@ def test_no_two_of_a_round_are_a_single_decision_apart_while_there_are_others():
     far = [one for n in range(1, 40) if (one := shop.fresh(0, n)) is not None]
 
     def between(a, b):
-        return len(_changes(a.trace.decisions(), b.trace.decisions()))
+        return len(changes(a.trace.decisions(), b.trace.decisions()))
 
     alike = [one for one in near if between(one, best) == 1]
-    heads = _apart([best, *alike, *far], 6)[:6]
+    heads = best_apart([best, *alike, *far], 6)[:6]
     assert len(alike) > 1 and heads[0] is best and not set(heads) & set(alike)
     assert all(between(a, b) > 1 for a, b in combinations(heads, 2))
-    assert _apart([best, *alike], 6)[0] is best and set(_apart([best, *alike], 6)) == {best, *alike}
+    assert best_apart([best, *alike], 6)[0] is best and set(best_apart([best, *alike], 6)) == {
+        best,
+        *alike,
+    }
     alike[0].space = 1  # the decisions of another space mean something else
-    assert _apart([best, alike[0], *far], 2)[:2] == [best, alike[0]]
+    assert best_apart([best, alike[0], *far], 2)[:2] == [best, alike[0]]
 
 
 def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is(monkeypatch):
-    monkeypatch.setattr(evolution, "_VARIED", 1)
+    monkeypatch.setattr(new_decisions, "_VARIED", 1)
     shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
     best = shop.fresh(0, 0)
@@ -208,16 +237,15 @@ def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is
     task.population.add([best], [1.0])
 
     def asked():
-        options = EvolutionOptions(replays=10_000)
-        found = EvolutionarySearch(task, options)._novelties(Rng(0))
-        return {request.trace.decisions() for _, request in found}
+        found = NewDecisions().requests(state_of(task), 3_000)
+        return {request.trace.decisions() for request in found}
 
     near = {trace.decisions() for trace in neighbours(best.trace)}
     assert asked() == near
     drawn = [one for n in range(1, 80) if (one := shop.fresh(0, n)) is not None]
-    far = [one for one in drawn if len(_changes(one.trace.decisions(), own)) > 2]
+    far = [one for one in drawn if len(changes(one.trace.decisions(), own)) > 2]
     had = {pair for one in far for pair in enumerate(one.trace.decisions())}
-    assert any(had.issuperset(_changes(decisions, own)) for decisions in near)
+    assert any(had.issuperset(changes(decisions, own)) for decisions in near)
     task.population.add(far, [2.0] * len(far))
     assert asked() == near
     around = [shop.replay(trace, 0) for trace in neighbours(best.trace)]
@@ -227,6 +255,27 @@ def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is
 
 
 def test_a_stored_trace_without_the_steps_that_nothing_used_is_another_program():
-    assert _changes((1, (2, 3)), (1, (2, 3))) == []
-    assert _changes((1, (2, 3)), (1, (3, 2))) == [(1, (2, 3))]
-    assert _changes((1, (2, 3)), ((2, 3),)) == [(0, 1), (1, (2, 3))]
+    assert changes((1, (2, 3)), (1, (2, 3))) == []
+    assert changes((1, (2, 3)), (1, (3, 2))) == [(1, (2, 3))]
+    assert changes((1, (2, 3)), ((2, 3),)) == [(0, 1), (1, (2, 3))]
+
+
+def test_a_search_without_a_row_of_the_table_never_asks_that_source():
+    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    task = SearchTask("task", shop, Population(), Ranks(), 0)
+    found = [one for n in range(40) if (one := shop.fresh(0, n)) is not None]
+    task.population.add(found, [1.0 + n for n in range(len(found))])
+    without = [row for row in PROPOSALS if row.source is not NewDecisions]
+    search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0), without)
+    assert len(search.propose(16)) == 16 and len(search.table) == len(PROPOSALS) - 1
+    near = {t.decisions() for one in found[:2] for t in neighbours(one.trace)}
+    asked = {decisions for _, decisions in search.state.made}
+    full = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0))
+    full.propose(16)
+    assert len(near & asked) < len(near & {decisions for _, decisions in full.state.made})
+
+
+def test_the_rows_of_the_table_stand_in_the_order_of_their_stages():
+    """Rows of one stage must be neighbours, since their requests are replayed together."""
+    assert [row.stage for row in PROPOSALS] == sorted(row.stage for row in PROPOSALS)
+    assert len({row.source.name for row in PROPOSALS}) == len(PROPOSALS)

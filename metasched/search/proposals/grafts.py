@@ -1,0 +1,44 @@
+"""Grafts: the decisions of the fastest programs, tried in the other design spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from metasched.mutate.crossover import graft
+from metasched.search.population import Individual, Request
+from metasched.search.proposals.source import SearchState
+
+_GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
+
+
+class Grafts:
+    """The decisions of the fastest programs in the best program of each other space: a space looks
+    slow while only its slow blocks were measured."""
+
+    name = "grafts"
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def requests(self, state: SearchState, count: int) -> Iterator[Request]:
+        """All grafts; there are few, so `count` is not asked."""
+        population = state.task.population
+        best: dict[int, Individual] = {}
+        for one in population.parents(len(population.measured)):
+            best.setdefault(one.space, one)
+        for parent in population.parents(_GRAFTED):
+            for space, stock in best.items():
+                if space >= 0 and parent.space not in (space, -1):
+                    trace = graft(parent.trace, stock.trace)
+                    if trace is not None:
+                        yield Request(trace, space)
+
+    def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
+        """Remember the programs of this round."""
+        self.keys = set(keys)
+
+    def pick(
+        self, state: SearchState, ranked: Sequence[Individual], count: int
+    ) -> list[Individual]:
+        """The best grafts of the round."""
+        return [one for one in ranked if one.key in self.keys][:count]

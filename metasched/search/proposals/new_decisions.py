@@ -1,0 +1,74 @@
+"""New decisions: what was not measured in programs like the fastest, tried in the fastest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from metasched.mutate.neighbours import neighbours
+from metasched.search.population import Individual, Request
+from metasched.search.proposals.source import SearchState, changes
+
+# Fastest programs whose neighbours are tried for decisions that no measured program has which
+# differs from them in at most _CONTEXT decisions.
+_VARIED, _CONTEXT = 2, 2
+
+Step = tuple[int, int]
+"""A design space and the position of a sampling step in it."""
+
+
+class NewDecisions:
+    """Neighbours of the fastest programs with a decision that was not measured in their context.
+
+    A decision that was only measured together with slow ones is underrated by the model, so it is
+    tried inside the fastest programs. The sampling steps take turns: the model alone would always
+    choose new tiles of one loop, and never another number of parts for the cores.
+
+    Attributes:
+        steps: of the programs of this round, by their keys, the step whose decision is new.
+        turns: how often a program of each step was picked.
+    """
+
+    name = "new decisions"
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+        self.turns: Counter[Step] = Counter()
+        self._asked: list[Step] = []
+
+    def requests(self, state: SearchState, count: int) -> list[Request]:
+        """About `count` neighbours, divided evenly among the sampling steps."""
+        drawn = [one for one, _ in state.task.population.measured if one.space >= 0]
+        measured = [(one.space, one.trace.decisions()) for one in drawn]
+        found: dict[Step, list[Request]] = {}
+        for parent in drawn[:_VARIED]:
+            own, space = parent.trace.decisions(), parent.space
+            differing = [changes(other, own) for where, other in measured if where == space]
+            met = {pair for pairs in differing if len(pairs) <= _CONTEXT for pair in pairs}
+            for trace in neighbours(parent.trace):
+                new = (pair[0] for pair in changes(trace.decisions(), own) if pair not in met)
+                if (step := next(new, None)) is not None:
+                    found.setdefault((space, step), []).append(Request(trace, space))
+        each = -(-count // max(1, len(found)))
+        chosen = [
+            (at, some[n]) for at, some in found.items()
+            for n in state.rng.sample(len(some), min(len(some), each))
+        ]  # fmt: skip
+        self._asked = [at for at, _ in chosen]
+        return [request for _, request in chosen]
+
+    def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
+        """Remember which step each program of this round tries."""
+        self.steps = dict(zip(keys, self._asked, strict=True))
+
+    def pick(
+        self, state: SearchState, ranked: Sequence[Individual], count: int
+    ) -> list[Individual]:
+        """The best program of each of the `count` steps that had the fewest turns so far."""
+        best: dict[Step, Individual] = {}
+        for one in ranked:
+            if one.key in self.steps:
+                best.setdefault(self.steps[one.key], one)
+        steps = sorted(best, key=self.turns.__getitem__)[:count]
+        self.turns.update(steps)
+        return [best[at] for at in steps]

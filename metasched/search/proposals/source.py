@@ -1,0 +1,179 @@
+"""What a source of candidates is, and the state of the search that all sources read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from metasched.schedule.rng import Rng, derive_seed
+from metasched.search.draft import Draft
+from metasched.search.population import Individual, Request
+from metasched.search.strategy import SearchTask
+
+Decisions = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionOptions:
+    """Sizes of a round; how a round is divided among the sources is `evolution.PROPOSALS`.
+
+    Attributes:
+        drafts: decision vectors drafted in a round.
+        replays: exact replays in a round; the sources' shares are of this number.
+        first: exact replays in the first round, all unbiased drafts.
+        generations: mutation rounds within a round, each from the best so far.
+        crossing: share of children that cross two parents of one space.
+        epsilon: share of measured candidates for innermost tiles and choices that were not measured
+            yet, or any: what the model ranks low is measured as well.
+        unguided: the same where the model knew nothing before the search.
+        fair: programs of each space that are measured before it may go without.
+        parents: how many measured programs breed.
+        stale: rounds without a new best after which the neighbours of the fastest programs are
+            tried one by one (coordinate descent), until one of them is better.
+        curiosity: weight of the models' disagreement in the choice of what to measure.
+    """
+
+    drafts: int = 20_000
+    replays: int = 112
+    first: int = 96
+    generations: int = 3
+    crossing: float = 0.15
+    epsilon: float = 0.1
+    unguided: float = 0.3
+    fair: int = 32
+    parents: int = 12
+    stale: int = 2
+    curiosity: float = 0.25
+
+
+@dataclass
+class SearchState:
+    """What is known in a search, and the programs that the present round has made.
+
+    Attributes:
+        task: spaces, replays, measured programs and the model.
+        options: sizes of a round.
+        guided: the model knew something before the search.
+        round: number of the round.
+        generation: number of the present mutation round within the round.
+        stale: rounds since the last new best.
+        made: every replay of the search, by its space and decisions; None where it was refused.
+        known: the programs that were replayed, by their keys, for each space.
+        pool: the programs of this round that were not measured, by their keys.
+        rng: the random choices of this round.
+    """
+
+    task: SearchTask
+    options: EvolutionOptions
+    guided: bool = False
+    round: int = 0
+    generation: int = 0
+    stale: int = 0
+    made: dict[tuple[int, Decisions], Individual | None] = field(default_factory=dict)
+    known: dict[int, dict[str, Individual]] = field(default_factory=dict)
+    pool: dict[str, Individual] = field(default_factory=dict)
+    rng: Rng = field(default_factory=lambda: Rng(0))
+
+    def begin_round(self) -> None:
+        """Empty the pool and seed the random choices of the round."""
+        self.pool = {}
+        self.rng = Rng(derive_seed(self.task.seed, "round", self.round))
+
+    @cached_property
+    def tables(self) -> list[Draft | None]:
+        """The design spaces as tables; None for a space of which no sample survives."""
+        found: list[Draft | None] = []
+        workshop = self.task.workshop
+        for space in range(len(workshop.spaces)):
+            seeds = (derive_seed(self.task.seed, "table", space, n) for n in range(8))
+            made = (workshop.fresh(space, seed) for seed in seeds)
+            first = next((one for one in made if one is not None), None)
+            found.append(None if first is None else Draft(first.trace, self.task.seed))
+        return found
+
+    def enter(self, requests: Iterable[Request]) -> list[str]:
+        """Replay what was not replayed before, and put what was not measured into the pool.
+
+        Returns the key of the program of each request, "" where the replay was refused.
+        """
+        asked = [((r.space, r.trace.decisions()), r) for r in requests]
+        fresh = {at: r for at, r in asked if at not in self.made}
+        replayed = self.task.workshop.replay_many(list(fresh.values()))
+        self.made.update(zip(fresh, replayed, strict=True))
+        for at in dict.fromkeys(at for at, _ in asked):
+            one = self.made[at]
+            if one is None:
+                continue
+            self.known.setdefault(one.space, {})[one.key] = one
+            if one.key not in self.task.population.seen:
+                self.pool.setdefault(one.key, one)
+        found = (self.made[at] for at, _ in asked)
+        return ["" if one is None else one.key for one in found]
+
+    def replayed(self, request: Request) -> bool:
+        """Whether these decisions were replayed in this search."""
+        return (request.space, request.trace.decisions()) in self.made
+
+    def ranked(
+        self, individuals: Sequence[Individual], curiosity: float = 0.0
+    ) -> list[tuple[Individual, float]]:
+        """Individuals with the model's scores, the best first; ties keep their order.
+
+        `curiosity` adds that many times the disagreement of the model's members, where it has any.
+        """
+        if not individuals:
+            return []
+        vectors = np.stack([one.vector for one in individuals])
+        spread = getattr(self.task.model, "predict_with_spread", None)
+        scores, doubt = spread(vectors) if spread else (self.task.model.predict(vectors), 0.0)
+        scores = np.asarray(scores) + curiosity * doubt
+        order = np.argsort(-scores, kind="stable")
+        return [(individuals[i], float(scores[i])) for i in order]
+
+
+class Source(Protocol):
+    """Proposes replays; a source that reserves a share of the measured programs says which."""
+
+    name: str
+
+    def requests(self, state: SearchState, count: int) -> Iterable[Request]:
+        """Replays to do, about `count` of them."""
+        ...
+
+    def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
+        """Told what became of its requests: the keys of the programs, "" for a refused one."""
+        ...
+
+    def pick(
+        self, state: SearchState, ranked: Sequence[Individual], count: int
+    ) -> list[Individual]:
+        """At most `count` of its programs, from a ranking of the pool, the best first."""
+        ...
+
+
+class Unreserved:
+    """A source whose programs are measured by their rank alone."""
+
+    def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
+        """Nothing to remember."""
+
+    def pick(
+        self, state: SearchState, ranked: Sequence[Individual], count: int
+    ) -> list[Individual]:
+        """None."""
+        return []
+
+
+def changes(own: Decisions, other: Decisions) -> list[tuple[int, Any]]:
+    """The decisions that differ from those of another program of the space, with their steps.
+
+    All decisions where the other program, of an earlier run, was stored without the steps that
+    nothing used.
+    """
+    if len(own) != len(other):
+        return list(enumerate(own))
+    return [(n, one) for n, (one, two) in enumerate(zip(own, other, strict=True)) if one != two]
