@@ -42,8 +42,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "script",
         3300,
-        "words doc print_expr printer diagnostics builder buffers plain evaluate reader statements "
-        "body parser tir ir",
+        "words doc print_expr printer diagnostics builder buffers plain captured macro evaluate "
+        "reader statements body parser tir ir",
     ),
     (
         "analysis",

@@ -13,7 +13,6 @@ from math import inf
 from typing import TypeAlias
 
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     EQ,
     GE,
@@ -93,15 +92,7 @@ def identity_holds(name: str, value: Expr) -> bool:
     if isinstance(value, IntImm):
         return number == dtype.range[1 if name == "min" else 0]
     sign = 1 if name == "min" else -1
-    return number == sign * inf or number == sign * largest_float(dtype)
-
-
-def largest_float(dtype: DType) -> float:
-    """The largest finite number of a floating-point type."""
-    if dtype.kind == "bfloat":
-        return (2 - 2.0**-7) * 2.0**127
-    mantissa, exponent = {16: (10, 15), 32: (23, 127), 64: (52, 1023)}[dtype.bits]
-    return (2 - 2.0**-mantissa) * 2.0**exponent
+    return number == sign * inf or number == sign * dtype.largest
 
 
 def match_reducer(init: Stmt | None, update: Stmt) -> Reduction | None:

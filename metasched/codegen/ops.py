@@ -291,7 +291,9 @@ _MATH = """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh 
     ldexp"""
 _REFUSED = """vscale ret call_packed tvm_call_intrin tvm_storage_sync tvm_thread_allreduce
     tvm_fill_fragment tvm_load_matrix_sync tvm_store_matrix_sync tvm_mma_sync ptx_ldmatrix ptx_mma
-    ptx_commit_group ptx_wait_group ptx_cp_async"""
+    ptx_commit_group ptx_wait_group ptx_cp_async mma_fill mma_store make_filled_simdgroup_matrix
+    simdgroup_load simdgroup_store simdgroup_multiply_accumulate tvm_stack_make_array
+    tvm_stack_make_shape"""
 
 OP_RULES: dict[str, Rule] = {
     **dict.fromkeys(_MATH.split(), _math),

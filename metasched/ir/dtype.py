@@ -10,24 +10,32 @@ import numpy as np
 
 from metasched.errors import TypeMismatchError
 
-_TEXT = re.compile(r"(int|uint|float|bfloat|bool|handle|void)(\d*)(?:x(\d+))?")
+_EIGHT = ("float8_e4m3fn", "float8_e5m2")  # names of kinds of their own: bits alone say too little
+_TEXT = re.compile(rf"({'|'.join(_EIGHT)}|int|uint|float|bfloat|bool|handle|void)(\d*)(?:x(\d+))?")
 _TABLE: dict[Any, DType] = {}
 _BITS = {
     "int": (1, 4, 8, 16, 32, 64),
     "uint": (1, 4, 8, 16, 32, 64),
     "float": (16, 32, 64),
     "bfloat": (16,),
+    **dict.fromkeys(_EIGHT, (8,)),
     "bool": (1,),
     "handle": (64,),
     "void": (0,),
 }
 
 
+# Bits after the point and exponent of the largest finite number. The largest of float8_e4m3fn ends
+# in a 0 bit: with all bits set it would be NaN.
+_LARGEST = {"float8_e4m3fn": (2, 8), "float8_e5m2": (2, 15), "float16": (10, 15),
+            "bfloat16": (7, 127), "float32": (23, 127), "float64": (52, 1023)}  # fmt: skip
+
+
 class DType(str):
     """An interned data type. Being a string, it compares with plain text: `x.dtype == "int32"`.
 
     Attributes:
-        kind: int, uint, float, bfloat, bool, handle or void.
+        kind: int, uint, float, bfloat, float8_e4m3fn, float8_e5m2, bool, handle or void.
         bits: width of one lane in bits.
         lanes: number of lanes; 1 is a scalar.
     """
@@ -51,7 +59,15 @@ class DType(str):
 
     @property
     def is_float(self) -> bool:
-        return self.kind in ("float", "bfloat")
+        return self.kind in ("float", "bfloat", *_EIGHT)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number of a floating-point type."""
+        if not self.is_float:
+            raise TypeMismatchError(f"{self} is no floating-point type")
+        mantissa, exponent = _LARGEST[self.scalar]
+        return (2.0 - 2.0**-mantissa) * 2.0**exponent
 
     @property
     def is_int(self) -> bool:
@@ -80,10 +96,13 @@ class DType(str):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type of one lane (ml_dtypes supplies bfloat16)."""
+        """The NumPy type of one lane (ml_dtypes supplies bfloat16 and those of eight bits)."""
         if self.kind == "bfloat":
             brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
             return brain
+        if self.kind in _EIGHT:
+            small: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.kind))
+            return small
         if self.kind in ("handle", "void"):
             raise TypeMismatchError(f"{self} has no NumPy type")
         name = "bool" if self.is_bool else str(self.scalar)
@@ -117,11 +136,11 @@ def _parse(cls: type[DType], text: Any) -> DType:
     if match is None:
         raise TypeMismatchError(f"{text!r} is not a data type")
     kind, width, lanes = match[1], match[2], int(match[3] or 1)
-    default = {"bool": 1, "handle": 64, "void": 0}.get(kind, 32)
+    default = {"bool": 1, "handle": 64, "void": 0, **dict.fromkeys(_EIGHT, 8)}.get(kind, 32)
     bits = int(width) if width else default
     if bits not in _BITS[kind] or lanes < 1:
         raise TypeMismatchError(f"{text!r} is not a data type: {kind} has widths {_BITS[kind]}")
-    shown = kind if kind in ("bool", "handle", "void") else f"{kind}{bits}"
+    shown = kind if kind in ("bool", "handle", "void", *_EIGHT) else f"{kind}{bits}"
     canonical = shown if lanes == 1 else f"{shown}x{lanes}"
     found = _TABLE.get(canonical)
     if found is None:

@@ -139,8 +139,8 @@ OP_RULES: dict[str, Rule] = {}
 
 
 def _in_float32(dtype: DType, rule: Rule, args: tuple[Value, ...]) -> Value:
-    """bfloat16 functions are computed in float32 and rounded once."""
-    if dtype.kind == "bfloat":
+    """Functions of bfloat16 and of eight bits are computed in float32 and rounded once."""
+    if dtype.kind != "float":
         return rule(*[np.asarray(a).astype(np.float32) for a in args])
     return rule(*[np.asarray(a, storage(dtype)) for a in args])
 

@@ -161,8 +161,12 @@ _declare(
     None,
     """tvm_storage_sync tvm_thread_allreduce tvm_fill_fragment
     tvm_load_matrix_sync tvm_store_matrix_sync tvm_mma_sync ptx_ldmatrix ptx_mma
-    ptx_commit_group ptx_wait_group ptx_cp_async start_profile_intrinsic end_profile_intrinsic""",
+    ptx_commit_group ptx_wait_group ptx_cp_async mma_fill mma_store tvm_stack_make_array
+    tvm_stack_make_shape start_profile_intrinsic end_profile_intrinsic""",
 )
+_declare(Effect.OPAQUE, 5, "make_filled_simdgroup_matrix")
+_declare(Effect.OPAQUE, 7, "simdgroup_load simdgroup_store")
+_declare(Effect.OPAQUE, 8, "simdgroup_multiply_accumulate")
 _declare(Effect.PURE, 1, "ignore_loop_partition")
 
 _BOOL_RESULT = frozenset({"isnan", "isinf", "isfinite"})

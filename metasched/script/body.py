@@ -8,10 +8,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.dtype import HANDLE, VOID, DType, promote
-from metasched.ir.expr import Expr, Var, cast
+from metasched.ir.expr import Expr, FloatImm, Var, cast
 from metasched.ir.op import Broadcast, Call
 from metasched.ir.stmt import (
     Block,
@@ -31,7 +33,15 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import walk
 from metasched.script.buffers import renamed
-from metasched.script.builder import MetaVar, StatementWord, TypeWord, typed
+from metasched.script.builder import (
+    MetaVar,
+    StatementWord,
+    TypeWord,
+    dtype_of,
+    is_dtype,
+    typed,
+)
+from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
 from metasched.script.statements import STATEMENTS
@@ -105,7 +115,11 @@ class BodyReader(Reader):
         return [While(condition, self.body(node.body))]
 
     def _if(self, node: ast.If) -> list[Item]:
-        condition = self.condition(node.test, self.operand(node.test))
+        test = self.operand(node.test)
+        if not isinstance(test, (Expr, BufferRegion)) and not isinstance(node.test, ast.Constant):
+            taken = node.body if self.guard(node.test, self.outside.truth, test) else node.orelse
+            return [item for part in taken for item in self.statement(part)]
+        condition = self.condition(node.test, test)
         then = self.body(node.body)
         return [IfThenElse(condition, then, self.body(node.orelse) if node.orelse else None)]
 
@@ -203,8 +217,10 @@ class BodyReader(Reader):
             return [self._vstore(value, value.func)]
         fn = self.value(value.func)
         self.hints = []
+        if isinstance(fn, Macro):
+            return [self._expand(value, fn)]
         found = self.word(value, fn) if isinstance(fn, StatementWord) else self.value(value)
-        if isinstance(found, Bound):
+        if found is None or isinstance(found, Bound):
             return []
         if isinstance(found, (Scoped, Stmt)):
             return [found]
@@ -216,6 +232,28 @@ class BodyReader(Reader):
         if not isinstance(found, Expr):
             self.fail(value, f"{describe(found)} is no statement")
         return [Evaluate(found)]
+
+    def _expand(self, node: ast.Call, macro: Macro) -> Stmt:
+        """The statements of a macro; from its second time on, the names of its blocks differ."""
+        times = self.expanded[macro.body[0]]
+        self.expanded[macro.body[0]] += 1
+        args, kwargs = self.arguments(node)
+        saved, self.suffix = self.suffix, f"_{times}" if times else ""
+        with expanding(self, node, macro, args, kwargs):
+            found = self.body(macro.body)
+        self.suffix = saved
+        return found
+
+    def _define(self, node: ast.FunctionDef) -> list[Item]:
+        """A macro inside a decorated function; it sees the names around it."""
+        words = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        if not self.outside.runs or [self.value(d) for d in words] != [macro]:
+            self.fail(node, "FunctionDef has no meaning in a script",
+                      "define functions side by side, in an @I.ir_module class, and statements "
+                      "to be used again under @T.macro")  # fmt: skip
+        made = defined(self, node)
+        self.scopes[node.name] = made
+        return []
 
     def word(self, node: ast.Call, fn: Any) -> Any:
         """Call a statement word."""
@@ -258,6 +296,8 @@ class BodyReader(Reader):
 
     def _bind_values(self, node: ast.Assign, target: ast.expr, found: Any) -> list[Item]:
         if isinstance(target, ast.Tuple):
+            if isinstance(found, MetaVar) and isinstance(found.value, (tuple, list)):
+                found = [MetaVar(value) for value in found.value]
             if not isinstance(found, (tuple, list)) or len(found) != len(target.elts):
                 self.fail(node, f"{len(target.elts)} names need as many values, not "
                           f"{describe(found)}")  # fmt: skip
@@ -273,10 +313,14 @@ class BodyReader(Reader):
 
     def _annotated(self, node: ast.AnnAssign) -> list[Item]:
         name = self._target_name(node.target)
-        found = self.value(node.annotation)
+        written: ast.expr | None = node.annotation
+        if isinstance(written, ast.Subscript) and self._is_let(written.value):
+            written = written.slice
+        elif self._is_let(node.annotation):
+            written = None
         dtype = None
-        if not (isinstance(found, StatementWord) and found.name == "LetStmt"):
-            dtype = self.annotation(node.annotation)
+        if written is not None:
+            dtype = self.annotation(written)
             if not isinstance(dtype, DType):
                 self.fail(node.annotation, f"a variable has a scalar type, not {describe(dtype)}")
         if node.value is None:
@@ -286,8 +330,16 @@ class BodyReader(Reader):
         self.scopes[name] = scoped.value
         return [scoped]
 
+    def _is_let(self, node: ast.expr) -> bool:
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return False
+        found = self.value(node)
+        return isinstance(found, StatementWord) and found.name == "LetStmt"
+
     def annotation(self, node: ast.expr) -> Any:
         """What an annotation says: a Buffer or a DType."""
+        if isinstance(node, ast.Constant) and is_dtype(node.value):
+            return DType(node.value)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             inner = ast.parse(node.value, mode="eval").body
             for part in ast.walk(inner):
@@ -298,7 +350,7 @@ class BodyReader(Reader):
             return found.dtype
         if isinstance(found, Var) and found.dtype is HANDLE:
             return HANDLE
-        return DType(found) if found in (int, float, bool) else found
+        return dtype_of(found) if is_dtype(found) else found
 
     def _augmented(self, node: ast.AugAssign) -> list[Item]:
         if isinstance(node.target, ast.Subscript):
@@ -321,9 +373,11 @@ class BodyReader(Reader):
 
     def stored(self, node: ast.AST, value: Any, dtype: DType) -> Expr:
         """`value` in the type of its destination, widened where nothing can be lost."""
-        found: Expr = self.guard(node, typed, value, dtype)
+        found = self.typed(node, value, dtype)
         if found.dtype is dtype:
             return found
+        if isinstance(found, FloatImm) and _holds(dtype, found.value):
+            return FloatImm(dtype, found.value)
         if found.dtype.scalar is dtype.scalar and found.dtype.lanes == 1:
             return Broadcast(found, dtype.lanes)
         lanes = found.dtype.lanes
@@ -368,15 +422,23 @@ _STATEMENTS: dict[type[ast.AST], Callable[[BodyReader, Any], list[Item]]] = {
     ast.AugAssign: BodyReader._augmented,
     ast.Return: BodyReader._return,
     ast.Assert: BodyReader._assert,
+    ast.FunctionDef: BodyReader._define,
     ast.Pass: lambda p, n: [],
     ast.Break: lambda p, n: [Break()],
     ast.Continue: lambda p, n: [Continue()],
 }
 _HINTS: dict[type[ast.AST], str] = {
-    ast.FunctionDef: "define functions side by side, in an @I.ir_module class",
     ast.Import: "import at the top of the file",
     ast.ImportFrom: "import at the top of the file",
 }
+
+
+def _holds(dtype: DType, value: float) -> bool:
+    """Whether a floating-point type of one lane has the very number."""
+    if not dtype.is_float or dtype.lanes > 1:
+        return False
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(dtype.numpy)) == value
 
 
 @functools.lru_cache(maxsize=256)

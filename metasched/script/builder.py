@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from metasched.errors import ParseError, TypeMismatchError
 from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType, promote
@@ -36,7 +38,13 @@ from metasched.ir.expr import (
     cast,
 )
 from metasched.ir.op import OPS, Broadcast, Call, Ramp, Shuffle
-from metasched.script.words import ALIASES, FUNCTIONS, TYPE_FIRST, apply_op
+from metasched.script.words import (
+    ALIASES,
+    FUNCTIONS,
+    TYPE_FIRST,
+    apply_op,
+    named_arguments,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS: dict[str, Any] = {}
@@ -258,17 +266,12 @@ def string_constant(value: str) -> Expr:
     return StringImm(value)
 
 
-# Bits after the point and largest exponent of the floating-point types.
-_FLOATS = {"float16": (10, 15), "bfloat16": (7, 127), "float32": (23, 127), "float64": (52, 1023)}
-
-
 @word()
 def max_value(dtype: Any) -> Expr:
     """The largest finite value of a type."""
     kind = dtype_of(dtype)
     if kind.is_float:
-        bits, exponent = _FLOATS[kind]
-        return FloatImm(kind, (2.0 - 2.0**-bits) * 2.0**exponent)
+        return FloatImm(kind, kind.largest)
     return IntImm(kind, kind.range[1])
 
 
@@ -294,9 +297,30 @@ def type_annotation(dtype: Any) -> DType:
 
 
 @word()
-def tvm_access_ptr(ptype: Any, data: Var, offset: ExprLike, extent: ExprLike, rw_mask: int) -> Call:
-    """access_ptr with the element type in front, as TVM writes it."""
+def tvm_access_ptr(
+    ptype: Any, data: Var, offset: ExprLike, extent: ExprLike, rw_mask: int, dtype: Any = "handle"
+) -> Call:
+    """access_ptr with the element type in front, as TVM writes it; a pointer, whatever `dtype`."""
     return apply_op("access_ptr", [data, typed(offset), typed(extent), rw_mask])
+
+
+@word()
+def call_intrin(dtype: Any, func_name: str, *args: ExprLike) -> Call:
+    """An operation by its name, with or without TVM's prefix (`tirx.`, `tir.`)."""
+    name = func_name.rpartition(".")[2]
+    return apply_op(ALIASES.get(name, name), [typed(a) for a in args], dtype_of(dtype))
+
+
+@word()
+def vectorlow(vec: Expr, dtype: Any = None) -> Expr:
+    """The first half of a vector's lanes."""
+    return Shuffle([vec], range(vec.dtype.lanes // 2))
+
+
+@word()
+def vectorhigh(vec: Expr, dtype: Any = None) -> Expr:
+    """The second half of a vector's lanes."""
+    return Shuffle([vec], range(vec.dtype.lanes // 2, vec.dtype.lanes))
 
 
 @word()
@@ -325,22 +349,33 @@ def meta_var(value: Any) -> MetaVar:
 
 
 def dtype_of(value: Any) -> DType:
-    """A type from its text, its T word, a NumPy or Python type."""
+    """A type from its text, its T word, a NumPy or Python type; an empty text is void."""
     if isinstance(value, TypeWord):
         return value.dtype
     try:
-        return DType(value)
+        return DType("void" if isinstance(value, str) and not value else value)
     except TypeError as error:
         raise TypeMismatchError(str(error)) from None
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether `value` names a type by itself: a text, a NumPy or a Python type."""
+    if not isinstance(value, (str, type, np.dtype)):
+        return False
+    try:
+        dtype_of(value)
+    except TypeMismatchError:
+        return False
+    return True
 
 
 def _op_word(name: str) -> Callable[..., Call]:
     def typed_first(dtype: Any, *args: ExprLike) -> Call:
         return apply_op(name, [typed(a) for a in args], dtype_of(dtype))
 
-    def plain(*args: ExprLike, dtype: Any = None) -> Call:
+    def plain(*args: ExprLike, dtype: Any = None, **named: ExprLike) -> Call:
         exact = None if dtype is None else dtype_of(dtype)
-        return apply_op(name, args, exact)
+        return apply_op(name, (*args, *named_arguments(name, args, named)), exact)
 
     def either(*args: Any, dtype: Any = None) -> Call:
         return plain(*args, dtype=dtype) if dtype is not None else typed_first(*args)
@@ -360,7 +395,7 @@ class StatementWord:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise ParseError(
             f"T.{self.name} describes a statement: it has a meaning only inside a function "
-            "decorated with @T.prim_func, which is read and never executed"
+            "decorated with @T.prim_func or @T.macro, which is read and never executed"
         )
 
     def __repr__(self) -> str:

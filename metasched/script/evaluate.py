@@ -1,9 +1,9 @@
-"""Values of Python expressions in a script: numbers are computed, IR is built, nothing is executed.
+"""Values of Python expressions in a script: numbers are computed, IR is built.
 
-Names come from the script's own scopes and from the captured closure, locals and globals. Of what
-is captured only plain data is read (numbers, texts, types, tuples, IR nodes, buffers, attributes
-of modules and objects that are stored data); a captured function is never called, a property never
-run. Calls are to words of the T namespace, a few functions of Python and methods of buffers.
+Names come from the script's own scopes and from the captured closure, locals and globals. What may
+be done with a captured value is the policy `outside`: of a text only stored data is read
+(`plain.Stored`), a decorated function may also run the user's code (`captured.UserCode`). All other
+calls are to words of the T namespace, a few functions of Python and methods of buffers.
 """
 
 from __future__ import annotations
@@ -41,14 +41,8 @@ from metasched.script import builder
 from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
 from metasched.script.diagnostics import Source
-from metasched.script.plain import (
-    PYTHON,
-    compute,
-    compute_unary,
-    describe,
-    plain_value,
-    stored_attribute,
-)
+from metasched.script.macro import Macro, expanding
+from metasched.script.plain import PYTHON, Raised, Stored, describe
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
 _REFUSALS = (
@@ -67,10 +61,13 @@ class Evaluator:
     """Values of expressions over scopes of names and a captured environment."""
 
     def __init__(
-        self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace]
-    ) -> None:
+        self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace],
+        outside: Stored,
+    ) -> None:  # fmt: skip
         self.source = source
         self.captured = captured
+        self.outside = outside
+        self.depth = 0  # macros being expanded
         self.namespaces = namespaces  # by the name of the module that stands for them
         self.scopes: ChainMap[str, Any] = ChainMap()
 
@@ -86,7 +83,7 @@ class Evaluator:
 
     def value(self, node: ast.AST) -> Any:
         """What `node` stands for: a Python value or IR."""
-        rule = _RULES.get(type(node))
+        rule = _RULES.get(type(node)) or self.outside.rules.get(type(node))
         if rule is None:
             kind = type(node).__name__
             self.fail(node, f"{kind} has no meaning in a script", _HINTS.get(type(node), ""))
@@ -99,7 +96,14 @@ class Evaluator:
             found = found.value
         if isinstance(found, Slice) or not isinstance(found, (Expr, bool, int, float, str)):
             self.fail(node, f"an expression is needed here, not {describe(found)}")
-        return self.guard(node, typed, found, dtype)  # type: ignore[no-any-return]
+        return self.typed(node, found, dtype)
+
+    def typed(self, node: ast.AST, value: Any, dtype: Any = None) -> Expr:
+        """`value`, which `node` stands for, as an expression; a number takes `dtype`."""
+        if isinstance(node, ast.Call) and not isinstance(value, (Expr, bool, int, float, str)):
+            what = f"{ast.unparse(node.func)}(...) gives {describe(value)}"
+            self.fail(node, f"{what}, which is no expression and no number")
+        return self.guard(node, typed, value, dtype)  # type: ignore[no-any-return]
 
     def guard(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of ours; what it refuses is reported at `node`."""
@@ -109,6 +113,8 @@ class Evaluator:
             if error.line is not None:
                 raise
             self.fail(node, str(error))
+        except Raised as error:
+            raise self.source.error(node, str(error)) from error.__cause__
         except _REFUSALS as error:
             self.fail(node, str(error))
 
@@ -119,8 +125,8 @@ class Evaluator:
             return self.scopes[node.id]
         if node.id in self.captured:
             return self.capture(node, self.captured[node.id], node.id)
-        if node.id in PYTHON:
-            return PYTHON[node.id]
+        if node.id in self.outside.functions:
+            return self.outside.functions[node.id]
         known = [*self.scopes, *self.captured]
         self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}")
 
@@ -129,7 +135,7 @@ class Evaluator:
         if isinstance(value, types.ModuleType) and value.__name__ in self.namespaces:
             return self.namespaces[value.__name__]
         try:
-            return plain_value(value, name)
+            return self.outside.value(value, name)
         except ValueError as error:
             self.fail(node, str(error), "compute the value outside and capture it")
 
@@ -148,7 +154,7 @@ class Evaluator:
             if name == "astype":
                 return functools.partial(builder.cast_word, base)
             self.fail(node, f"an expression has no attribute {name!r}")
-        return self.capture(node, self.guard(node, stored_attribute, base, name), name)
+        return self.capture(node, self.guard(node, self.outside.attribute, base, name), name)
 
     def _buffer_attribute(self, node: ast.Attribute, buffer: Buffer) -> Any:
         name = node.attr
@@ -174,13 +180,11 @@ class Evaluator:
         items = self.value(node.slice)
         if isinstance(base, BufferWord):
             return self.guard(node, base.__getitem__, items)
-        if type(base) not in (tuple, list, str, dict, range) and not isinstance(base, tuple):
-            self.fail(node, f"{describe(base)} cannot be indexed")
         if isinstance(items, Slice):
             items = slice(items.start, items.stop, items.step)
         if isinstance(items, Expr):
             self.fail(node.slice, "a Python sequence is indexed with Python numbers only")
-        return self.capture(node, self.guard(node, base.__getitem__, items), "element")
+        return self.capture(node, self.guard(node, self.outside.element, base, items), "element")
 
     def access(self, node: ast.Subscript, buffer: Buffer) -> BufferLoad | BufferRegion:
         """buffer[...]: a load, or a region when a slice is among the indices."""
@@ -280,7 +284,9 @@ class Evaluator:
     def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
         """One operator on two operands: Python's on Python values, a node otherwise."""
         if not isinstance(a, Expr) and not isinstance(b, Expr):
-            return self.guard(node, compute, op, a, b)
+            return self.guard(node, self.outside.compute, op, a, b)
+        if isinstance(op, (ast.Is, ast.IsNot)):
+            return (a is b) is isinstance(op, ast.Is)
         for side in (a, b):
             if not isinstance(side, (Expr, bool, int, float)):
                 self.fail(node, f"an operand is an expression or a number, not {describe(side)}")
@@ -298,8 +304,9 @@ class Evaluator:
     def boolean(self, node: ast.BoolOp) -> Any:
         values = [self.operand(v) for v in node.values]
         if not any(isinstance(v, Expr) for v in values):
-            keep = bool if isinstance(node.op, ast.Or) else (lambda v: not v)
-            return next((v for v in values[:-1] if keep(v)), values[-1])
+            truths = [self.guard(node, self.outside.truth, v) for v in values[:-1]]
+            decided = [t is isinstance(node.op, ast.Or) for t in truths]
+            return next((v for v, d in zip(values, decided, strict=False) if d), values[-1])
         kind = OPERATORS[type(node.op)]
         result = values[0]
         for value in values[1:]:
@@ -309,7 +316,7 @@ class Evaluator:
     def unary(self, node: ast.UnaryOp) -> Any:
         value = self.operand(node.operand)
         if not isinstance(value, Expr):
-            return self.guard(node, compute_unary, node.op, value)
+            return self.guard(node, self.outside.compute_unary, node.op, value)
         if isinstance(node.op, ast.Not):
             return self.guard(node, Not, value)
         if isinstance(node.op, ast.Invert):
@@ -335,7 +342,8 @@ class Evaluator:
     def conditional(self, node: ast.IfExp) -> Any:
         condition = self.operand(node.test)
         if not isinstance(condition, Expr):
-            return self.value(node.body if condition else node.orelse)
+            chosen = self.guard(node.test, self.outside.truth, condition)
+            return self.value(node.body if chosen else node.orelse)
         sides = builder.pair, self.operand(node.body), self.operand(node.orelse)
         a, b = self.guard(node, *sides)
         return self.guard(node, apply_op, "if_then_else", (condition, a, b))
@@ -346,10 +354,7 @@ class Evaluator:
         out: list[Any] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
-                inner = self.value(node.value)
-                if not isinstance(inner, (tuple, list, range)):
-                    self.fail(node, f"* needs a tuple or a list, not {describe(inner)}")
-                out.extend(inner)
+                out.extend(self.guard(node, self.outside.unpacked, self.value(node.value)))
             else:
                 out.append(self.value(node))
         return out
@@ -371,10 +376,10 @@ class Evaluator:
                 continue
             assert isinstance(part, ast.FormattedValue)
             inner = self.value(part.value)
-            if type(inner) not in (str, int, float, bool) or part.format_spec is not None:
-                self.fail(part.value, f"a text takes in plain numbers and texts, not "
-                          f"{describe(inner)}")  # fmt: skip
-            out.append(str(inner))
+            inner = inner.value if isinstance(inner, IntImm) else inner
+            spec = "" if part.format_spec is None else self.value(part.format_spec)
+            form = self.outside.formatted
+            out.append(self.guard(part.value, form, inner, part.conversion, spec))
         return "".join(out)
 
     def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
@@ -398,17 +403,16 @@ class Evaluator:
         if fn is WORDS["Let"]:
             return self.let_expr(node)
         args, kwargs = self.arguments(node)
+        if isinstance(fn, Macro):
+            with expanding(self, node, fn, args, kwargs):
+                return self.value(fn.result())
+        python = any(fn is f for f in PYTHON.values())
+        if not python and not _is_word(fn):
+            return self.guard(node, self.outside.call, fn, args, kwargs)
         if not any(isinstance(a, ast.Starred) for a in node.args):
             args = [self.lanes(n, a) for n, a in zip(node.args, args, strict=True)]
-        if any(fn is f for f in PYTHON.values()):
+        if python:
             return self._python_call(node, fn, args, kwargs)
-        word = isinstance(fn, (builder.TypeWord, BufferWord, functools.partial))
-        if not word and not any(fn is w for w in WORDS.values()):
-            self.fail(
-                node,
-                f"{describe(fn)} cannot be called: a script calls only words of T",
-                "compute the value outside and capture it",
-            )
         return self.guard(node, fn, *args, **kwargs)
 
     def _python_call(self, node: ast.Call, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -422,11 +426,7 @@ class Evaluator:
             if not all(isinstance(a, IntImm) for a in args) or name != "int":
                 self.fail(node, f"{name} takes Python values only",
                           "convert an expression with T.cast(value, dtype)")  # fmt: skip
-        plain = (bool, int, float, str, tuple, list, dict, range, IntImm, type(None))
-        for arg in args:
-            if not isinstance(arg, plain):
-                self.fail(node, f"{name} takes Python values only, not {describe(arg)}")
-        return self.guard(node, fn, *args, **kwargs)
+        return self.guard(node, self.outside.own, fn, args, kwargs)
 
     def let_expr(self, node: ast.Call) -> Expr:
         """T.Let(body, where={x: value}): the names are bound here."""
@@ -445,6 +445,14 @@ class Evaluator:
         for var, value in reversed(pairs):
             body = Let(var, value, body)
         return body
+
+
+def _is_word(fn: Any) -> bool:
+    """Whether `fn` is a word of T or a method of buffers, none of which is the user's code."""
+    if isinstance(fn, functools.partial):
+        return any(fn.func is f for f in (builder.cast_word, *BUFFER_METHODS.values()))
+    known = isinstance(fn, (builder.TypeWord, BufferWord))
+    return known or any(fn is w for w in WORDS.values())
 
 
 def _same(a: Expr, b: Expr) -> bool:

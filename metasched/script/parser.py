@@ -1,18 +1,17 @@
 """Scripts into programs: functions and modules, from decorated definitions or from text.
 
-The source is read as Python's syntax tree. Nothing of the user's is executed: `evaluate` computes
-numbers and builds expressions, `statements` says what each statement word builds, `body` puts
-statements in order, and this file makes functions and modules of them.
+The source is read as Python's syntax tree: `evaluate` computes numbers and builds expressions,
+`statements` says what each statement word builds, `body` puts statements in order, and this file
+makes functions and modules of them. A decorated function may call what it captures, which runs at
+decoration; a text is data, and reading it executes nothing.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Mapping
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any, overload
 
 from metasched.errors import ParseError
@@ -24,8 +23,10 @@ from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, frozen
 from metasched.script.body import BodyReader
 from metasched.script.buffers import renamed
 from metasched.script.builder import Namespace, StatementWord
+from metasched.script.captured import UserCode, names_around
 from metasched.script.diagnostics import Source, parse_text, source_of
-from metasched.script.plain import describe
+from metasched.script.macro import macro
+from metasched.script.plain import Stored, describe
 from metasched.script.reader import BlockDraft
 from metasched.script.statements import lookup
 
@@ -109,7 +110,9 @@ def prim_func(
     func: FunctionType | None = None, /, *, private: bool = False, s_tir: bool = True,
     check_well_formed: bool = True,
 ) -> PrimFunc | Callable[[FunctionType], PrimFunc]:  # fmt: skip
-    """Read a function as a program (decorator); the function is never executed.
+    """Read a function as a program (decorator).
+
+    The function itself is never executed; Python functions that its script calls are, now.
 
     Args:
         private: leave out the attribute `global_symbol`, which is the function's name otherwise.
@@ -124,28 +127,12 @@ def prim_func(
         if not isinstance(fn, FunctionType):
             raise ParseError(f"T.prim_func reads a function, not {type(fn).__name__}")
         source, node = source_of(fn)
-        parser = FunctionReader(source, _captured(fn, sys._getframe(depth)), NAMESPACES)
+        names = names_around(fn, sys._getframe(depth))
+        parser = FunctionReader(source, names, NAMESPACES, UserCode())
         return parser.function(node, private=private, s_tir=s_tir)
 
     depth = 1 if func is None else 2
     return read if func is None else read(func)
-
-
-def _captured(fn: FunctionType, frame: FrameType | None) -> ChainMap[str, Any]:
-    """The names a function sees: its closure, the scopes around its definition, its globals."""
-    closure: dict[str, Any] = {}
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
-        try:
-            closure[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    around: list[dict[str, Any]] = []
-    while frame is not None and frame.f_globals is fn.__globals__:
-        around.append(dict(frame.f_locals))
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            break
-        frame = frame.f_back
-    return ChainMap(closure, *around, fn.__globals__)
 
 
 def ir_module(cls: type) -> IRModule:
@@ -175,7 +162,7 @@ def _ir_word(name: str) -> Any:
     return _MODULE_WORDS[name]
 
 
-_MARKS = {"prim_func": StatementWord("prim_func")}
+_MARKS: dict[str, Any] = {"prim_func": StatementWord("prim_func"), "macro": macro, "inline": macro}
 _MODULE_WORDS = {n: StatementWord(n) for n in ("ir_module", "module_attrs")}
 TIR = Namespace("T", _tir_word)
 NAMESPACES = {"metasched.script.tir": TIR, "metasched.script.ir": Namespace("I", _ir_word)}
@@ -229,7 +216,7 @@ def _definition(
         unknown = sorted(flags.keys() - {"private", "s_tir"})
         if unknown:
             raise source.error(node.decorator_list[0], f"T.prim_func has no option {unknown[0]!r}")
-        return FunctionReader(source, names, NAMESPACES).function(node, **flags)
+        return FunctionReader(source, names, NAMESPACES, Stored()).function(node, **flags)
     _decorator(source, node, names, "ir_module")
     functions: dict[str, PrimFunc] = {}
     attrs: dict[str, Any] = {}
@@ -239,7 +226,7 @@ def _definition(
             assert isinstance(func, PrimFunc)
             functions[item.name] = func
         elif isinstance(item, ast.Expr) and isinstance(item.value, ast.Call):
-            reader = FunctionReader(source, names, NAMESPACES)
+            reader = FunctionReader(source, names, NAMESPACES, Stored())
             word = reader.value(item.value.func)
             if word is not _MODULE_WORDS["module_attrs"]:
                 raise source.error(item, "a module holds functions and I.module_attrs({...})")
@@ -255,7 +242,7 @@ def _decorator(
     source: Source, node: ast.FunctionDef | ast.ClassDef, names: Mapping[str, Any], want: str
 ) -> dict[str, Any]:
     """The options of the decorator that must stand above a definition."""
-    reader = FunctionReader(source, names, NAMESPACES)
+    reader = FunctionReader(source, names, NAMESPACES, Stored())
     letter = "T" if want == "prim_func" else "I"
     for item in node.decorator_list:
         target = item.func if isinstance(item, ast.Call) else item

@@ -1,7 +1,8 @@
 """Plain Python values in scripts: what is taken from outside, and arithmetic on it.
 
-Only stored data is read: a property is not run, a function not called, a subclass of a number not
-asked for its operators. So reading a script executes nothing of the user's.
+`Stored` is the policy for texts, traces and databases: only stored data is read. A property is not
+run, a function not called, a subclass of a number not asked for its operators. So reading a text
+executes nothing of the user's. `captured.UserCode` is the policy for decorated functions.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import ast
 import builtins
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Expr
+from metasched.ir.expr import Expr, IntImm
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.script.buffers import BufferWord
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, TypeWord
 from metasched.script.words import PYTHON_WORDS
 
 PYTHON: dict[str, Any] = {name: getattr(builtins, name) for name in PYTHON_WORDS}
-_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: a / b, ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
     ast.Pow: lambda a, b: a**b, ast.BitAnd: lambda a, b: a & b, ast.BitOr: lambda a, b: a | b,
@@ -41,82 +42,123 @@ _EXACT = (bool, int, float, str, tuple, list, dict, range, type(None))
 _LIMIT = 1 << 12  # bits of a computed integer, length of a repeated text
 
 
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
     ast.USub: lambda v: -v, ast.UAdd: lambda v: +v, ast.Not: lambda v: not v,
     ast.Invert: lambda v: ~v,
 }  # fmt: skip
 
 
-def plain_value(value: Any, name: str) -> Any:
-    """A value from outside as plain data.
+class Raised(Exception):
+    """Code of the user's failed; `__cause__` is what it raised."""
 
-    Raises ValueError for what could only be used by running code of the user's.
+
+class Stored:
+    """What a text may do with values from outside: read data that is stored, compute on it.
+
+    Each method raises ValueError for what could only be done by running code of the user's.
     """
-    if type(value) in _EXACT or isinstance(value, _OURS):
+
+    functions: Mapping[str, Any] = PYTHON
+    rules: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {}
+    runs = False  # whether code of the user's may run
+
+    def value(self, value: Any, name: str) -> Any:
+        """A value from outside as plain data."""
+        if type(value) in _EXACT or isinstance(value, _OURS):
+            return value
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, int):
+            return int.__int__(value)
+        if isinstance(value, float):
+            return float.__float__(value)
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, (tuple, list)):
+            return value
+        if any(value is known for known in (*WORDS.values(), *PYTHON.values())):
+            return value
+        if isinstance(value, CODE):
+            raise ValueError(
+                f"{name!r} is a {type(value).__name__}; a script is read, not executed, and calls "
+                "only words of T"
+            )
         return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, (tuple, list)):
+
+    def attribute(self, base: Any, name: str) -> Any:
+        """base.name where it is stored data."""
+        found = inspect.getattr_static(base, name, _MISSING)
+        if found is _MISSING:
+            raise ValueError(f"{describe(base)} has no attribute {name!r}")
+        slot = isinstance(found, types.MemberDescriptorType)
+        if slot or (type(found).__name__ == "_tuplegetter" and isinstance(base, tuple)):
+            return found.__get__(base)
+        if hasattr(type(found), "__get__") and not isinstance(found, (*CODE, type)):
+            raise ValueError(f"{name!r} is computed: reading it would execute code")
+        return found
+
+    def element(self, base: Any, items: Any) -> Any:
+        """base[items]."""
+        if type(base) not in (tuple, list, str, dict, range) and not isinstance(base, tuple):
+            raise ValueError(f"{describe(base)} cannot be indexed")
+        return base.__getitem__(items)
+
+    def compute(self, op: ast.AST, a: Any, b: Any) -> Any:
+        """An operator of Python on two plain values."""
+        rule = ARITHMETIC.get(type(op))
+        if rule is None or type(a) not in _EXACT or type(b) not in _EXACT:
+            if isinstance(a, str) and isinstance(b, str) and isinstance(op, (ast.Eq, ast.NotEq)):
+                return str.__eq__(a, b) is isinstance(op, ast.Eq)
+            what = f"{describe(a)} and {describe(b)}"
+            raise ValueError(f"operator {type(op).__name__} has no meaning on {what}")
+        if isinstance(op, (ast.Pow, ast.LShift)) and isinstance(a, int) and isinstance(b, int):
+            bits = a.bit_length() * b if isinstance(op, ast.Pow) else a.bit_length() + b
+            if bits > _LIMIT:
+                raise ValueError("the number is too large")
+        repeated = isinstance(a, (str, tuple, list)) or isinstance(b, (str, tuple, list))
+        times = max(x for x in (a, b, 0) if isinstance(x, int))
+        if isinstance(op, ast.Mult) and repeated and times > _LIMIT:
+            raise ValueError("the sequence is too long")
+        return rule(a, b)
+
+    def compute_unary(self, op: ast.AST, value: Any) -> Any:
+        """An operator of Python on one plain value."""
+        if type(value) not in _EXACT:
+            raise ValueError(f"{describe(value)} has no operator {type(op).__name__}")
+        return UNARY[type(op)](value)
+
+    def truth(self, value: Any) -> bool:
+        """bool(value)."""
+        if type(value) not in _EXACT:
+            raise ValueError(f"{describe(value)} is no condition")
+        return bool(value)
+
+    def unpacked(self, value: Any) -> Sequence[Any]:
+        """What `*value` stands for."""
+        if not isinstance(value, (tuple, list, range)):
+            raise ValueError(f"* needs a tuple or a list, not {describe(value)}")
         return value
-    if any(value is known for known in (*WORDS.values(), *PYTHON.values())):
-        return value
-    if isinstance(value, _CODE):
-        raise ValueError(
-            f"{name!r} is a {type(value).__name__}; a script is read, not executed, and calls "
-            "only words of T"
-        )
-    return value
+
+    def formatted(self, value: Any, conversion: int, spec: str) -> str:
+        """The text of one value in an f-string."""
+        if type(value) not in (str, int, float, bool) or spec or conversion != -1:
+            raise ValueError(f"a text takes in plain numbers and texts, not {describe(value)}")
+        return str(value)
+
+    def own(self, fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """One of Python's own functions on plain values."""
+        for arg in args:
+            if not isinstance(arg, (*_EXACT, IntImm)):
+                raise ValueError(f"{fn.__name__} takes Python values only, not {describe(arg)}")
+        return fn(*args, **kwargs)
+
+    def call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call of what is no word of T."""
+        raise ValueError(f"{describe(fn)} cannot be called: a script calls only words of T")
 
 
-_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-
-
-def stored_attribute(base: Any, name: str) -> Any:
-    """base.name where it is stored data; raises ValueError where reading it would run code."""
-    found = inspect.getattr_static(base, name, _MISSING)
-    if found is _MISSING:
-        raise ValueError(f"{describe(base)} has no attribute {name!r}")
-    slot = isinstance(found, types.MemberDescriptorType)
-    if slot or (type(found).__name__ == "_tuplegetter" and isinstance(base, tuple)):
-        return found.__get__(base)
-    if hasattr(type(found), "__get__") and not isinstance(found, (*_CODE, type)):
-        raise ValueError(f"{name!r} is computed: reading it would execute code")
-    return found
-
-
+CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _MISSING = object()
-
-
-def compute(op: ast.AST, a: Any, b: Any) -> Any:
-    """An operator of Python on plain values; ValueError where it has none."""
-    rule = _ARITHMETIC.get(type(op))
-    if rule is None or type(a) not in _EXACT or type(b) not in _EXACT:
-        if isinstance(a, str) and isinstance(b, str) and isinstance(op, (ast.Eq, ast.NotEq)):
-            return str.__eq__(a, b) is isinstance(op, ast.Eq)
-        what = f"{describe(a)} and {describe(b)}"
-        raise ValueError(f"operator {type(op).__name__} has no meaning on {what}")
-    if isinstance(op, (ast.Pow, ast.LShift)) and isinstance(a, int) and isinstance(b, int):
-        bits = a.bit_length() * b if isinstance(op, ast.Pow) else a.bit_length() + b
-        if bits > _LIMIT:
-            raise ValueError("the number is too large")
-    repeated = isinstance(a, (str, tuple, list)) or isinstance(b, (str, tuple, list))
-    times = max(x for x in (a, b, 0) if isinstance(x, int))
-    if isinstance(op, ast.Mult) and repeated and times > _LIMIT:
-        raise ValueError("the sequence is too long")
-    return rule(a, b)
-
-
-def compute_unary(op: ast.AST, value: Any) -> Any:
-    """An operator of Python on one plain value."""
-    if type(value) not in _EXACT:
-        raise ValueError(f"{describe(value)} has no operator {type(op).__name__}")
-    return _UNARY[type(op)](value)
 
 
 def describe(value: Any) -> str:

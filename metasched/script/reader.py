@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from metasched.ir.stmt import (
 from metasched.script.builder import Namespace, typed
 from metasched.script.diagnostics import Source
 from metasched.script.evaluate import Evaluator
-from metasched.script.plain import describe
+from metasched.script.plain import Stored, describe
 
 
 @dataclass
@@ -82,9 +83,10 @@ class Reader(Evaluator):
     """The state of one function being read, and the pieces its words are made of."""
 
     def __init__(
-        self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace]
-    ) -> None:
-        super().__init__(source, captured, namespaces)
+        self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace],
+        outside: Stored,
+    ) -> None:  # fmt: skip
+        super().__init__(source, captured, namespaces, outside)
         self.attrs: dict[str, Any] = {}
         self.layout_free: list[Buffer] = []
         self.drafts: list[BlockDraft] = []
@@ -93,6 +95,8 @@ class Reader(Evaluator):
         self.threads: dict[Var, str] = {}
         self.handles: dict[Var, Buffer | None] = {}
         self.hints: list[str] = []
+        self.suffix = ""  # of the names of blocks, in a macro that is expanded again
+        self.expanded: Counter[Any] = Counter()  # how often each macro was
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
@@ -118,7 +122,7 @@ class Reader(Evaluator):
         self, node: ast.AST, name: str, value: Any, dtype: DType | None, var: Var | None
     ) -> Scoped:
         """A let of `value`; a number takes `dtype`."""
-        found = self.guard(node, typed, value, dtype)
+        found = self.typed(node, value, dtype)
         want = var.dtype if var is not None else dtype
         if want is not None and found.dtype is not want:
             self.fail(node, f"the value is {found.dtype}, the variable {want}",

@@ -58,6 +58,8 @@ def lookup(name: str, prefix: str = "") -> Any:
     if full == "axis":
         return AXIS
     found = expression_word(full)
+    if found is None and any(known.startswith(f"{full}.") for known in ALIASES):
+        return Namespace(full, lambda inner: lookup(inner, f"{full}."))
     if found is None:
         known = [*STATEMENTS, *WORDS, *OPS, *ALIASES]
         raise AttributeError(f"T has no word {prefix + name!r}{near(prefix + name, known)}")
@@ -103,7 +105,8 @@ def grid(p: Reader, node: ast.Call, *extents: Any) -> Loops:
     if not extents:
         p.fail(node, "T.grid needs an extent for each loop")
     ranges = []
-    for arg, extent in zip(node.args, extents, strict=False):
+    places = node.args if len(node.args) == len(extents) else [node] * len(extents)
+    for arg, extent in zip(places, extents, strict=True):
         if isinstance(extent, tuple) and len(extent) == 2:
             ranges.append(p.extent(arg, *extent))
         else:
@@ -119,7 +122,7 @@ def block(p: Reader, node: ast.Call, name: str = "", no_realize: bool = False) -
     """A block; without a name it is anonymous."""
     if not isinstance(name, str):
         p.fail(node, f"a block's name is a text, not {describe(name)}")
-    return Region("block", BlockDraft(name))
+    return Region("block", BlockDraft(name + p.suffix if name else name))
 
 
 @word("init")

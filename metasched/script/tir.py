@@ -6,11 +6,14 @@ from typing import Any
 
 from metasched.ir.op import OPS
 from metasched.script.builder import WORDS
+from metasched.script.macro import macro
 from metasched.script.parser import prim_func
 from metasched.script.statements import STATEMENTS, lookup
 from metasched.script.words import ALIASES
 
-__all__ = ["prim_func"]
+__all__ = ["inline", "macro", "prim_func"]
+
+inline = macro
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from metasched.errors import TypeMismatchError
 from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
@@ -69,6 +70,15 @@ ALIASES = {
     "axis.R": "axis.reduce",
     "vectorize": "vectorized",
     "unrolled": "unroll",
+    "tvm_call_packed": "call_packed",
+    "ptx.ldmatrix_legacy": "ptx_ldmatrix",
+    "ptx.mma.legacy": "ptx_mma",
+    "cuda.mma_fill_legacy": "mma_fill",
+    "cuda.mma_store_legacy": "mma_store",
+    "metal.make_filled_simdgroup_matrix": "make_filled_simdgroup_matrix",
+    "metal.simdgroup_load": "simdgroup_load",
+    "metal.simdgroup_store": "simdgroup_store",
+    "metal.simdgroup_multiply_accumulate": "simdgroup_multiply_accumulate",
 }
 
 # Letters of T.axis.remap.
@@ -80,6 +90,17 @@ TYPE_FIRST = frozenset({
     "reinterpret", "call_extern", "call_pure_extern", "call_llvm_intrin", "call_llvm_pure_intrin",
     "tvm_call_intrin",
 })  # fmt: skip
+
+# Operations whose arguments may be named, and the values of those that are left out.
+_MATRIX: dict[str, ExprLike | None] = {
+    "d": None, "index": None, "ptr": None, "stride": None, "col": 8, "row": 8,
+    "transpose_matrix": False,
+}  # fmt: skip
+ARGUMENTS: dict[str, dict[str, ExprLike | None]] = {
+    "make_filled_simdgroup_matrix": {"d": None, "index": None, "value": None, "col": 8, "row": 8},
+    "simdgroup_load": _MATRIX,
+    "simdgroup_store": _MATRIX,
+}
 
 # Python's own functions that scripts may use; also names that no variable gets when printed.
 PYTHON_WORDS = ("range", "len", "min", "max", "abs", "int", "float", "bool", "round", "str",
@@ -96,10 +117,26 @@ def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = No
     op = OPS.get(name)
     if dtype is not None:
         return Call(dtype, op, [as_expr(a) for a in args])
-    if op.arity is None or op.arity == 0:
+    if not op.arity or op.effect is Effect.OPAQUE:
         dtype = "handle" if op.effect is Effect.READ else "int32"
         return Call(dtype, op, [as_expr(a) for a in args])
     return call(name, *args)
+
+
+def named_arguments(
+    name: str, args: Sequence[ExprLike], named: Mapping[str, ExprLike]
+) -> list[ExprLike]:
+    """What follows `args` in a call of the operation `name`, some of it given by name."""
+    rest = dict(list(ARGUMENTS.get(name, {}).items())[len(args) :])
+    for key in named:
+        if key not in rest:
+            raise TypeMismatchError(f"{name} has no argument {key!r} here")
+    filled = {**rest, **named}
+    values = [value for value in filled.values() if value is not None]
+    if len(values) < len(filled):
+        missing = next(key for key, value in filled.items() if value is None)
+        raise TypeMismatchError(f"{name} needs the argument {missing!r}")
+    return values
 
 
 def infers(node: Call) -> bool:

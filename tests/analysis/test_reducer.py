@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from analysis.programs import matmul, scope_of
 
-from metasched.analysis.reducer import Reduction, identity_holds, largest_float, match_reducer
+from metasched.analysis.reducer import Reduction, identity_holds, match_reducer
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
@@ -47,7 +47,7 @@ def f32(x: float) -> Expr:
     return FloatImm("float32", x)
 
 
-LARGEST = largest_float(DType("float32"))
+LARGEST = DType("float32").largest
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_integer_identities() -> None:
     ("dtype", "value"), [("float16", 65504.0), ("bfloat16", 3.3895313892515355e38)]
 )
 def test_largest_floats(dtype: str, value: float) -> None:
-    assert largest_float(DType(dtype)) == value
+    assert DType(dtype).largest == value
 
 
 def test_the_block_of_a_matmul() -> None:

@@ -43,7 +43,7 @@ def test_every_operation_prints_and_parses(name):
     count = 2 if op.arity is None else op.arity
     x = Var("x", "float32")
     for dtype in ("float32", "int32", "handle"):
-        node = Call(dtype, op, [x, FloatImm("float32", 2.0), x, x][:count])
+        node = Call(dtype, op, [x, FloatImm("float32", 2.0), *[x] * 6][:count])
         text = same(PrimFunc((x,), Evaluate(node)))
         assert f"T.{name}(" in text
     assert callable(lookup(name))
