@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from metasched import config
 from metasched.codegen.peak import measured_peak
+from metasched.cost import lightgbm_lack
 from metasched.cost.model import COST_MODELS, CostModel, StartsFromPrior
 from metasched.cost.prior import Prior, shipped
 from metasched.database.lookup import Miss, explain
@@ -34,6 +35,7 @@ from metasched.kinds import default_space, default_trace
 from metasched.measure.candidate import Runner
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
+from metasched.runtime.parallel import SERIAL, has_openmp, usable
 from metasched.runtime.timing import beside_each_other
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -231,6 +233,7 @@ def tune_tasks(
     machine = Target.of(target if target is not None else c.target)
     if runner is None:
         machine.require_here(timed=True)
+        machine = usable(machine)
     shared = model if model is not None and not isinstance(model, str) else None
     limits = (weights, total_trials, time_limit, observer)
     try:
@@ -253,6 +256,8 @@ def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
 def _model(settings: config.Config, machine: Target) -> CostModel:
     """The model that the settings name, with the prior that ships for the machine."""
     model = COST_MODELS.get(settings.model)(settings.seed)
+    if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
+        warnings.warn(SERIAL, stacklevel=4)  # the model of trees says both in one warning
     path = shipped(machine.mcpu) if settings.prior else None
     if path is not None and isinstance(model, StartsFromPrior):
         try:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
 
+from metasched.codegen import openmp
 from metasched.codegen.compile import Compiled
 from metasched.codegen.vectormath import LIBM_SYMBOLS
 from metasched.errors import BuildError
 
-_OPENMP = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
 _SERIAL_NUMBER = itertools.count()
 
 
@@ -28,18 +27,6 @@ class Loaded:
     keepalive: Any
 
 
-def openmp_runtime() -> ctypes.CDLL | None:
-    """The OpenMP runtime of this machine (libgomp), None where there is none."""
-    library = _library("libgomp.so.1")
-    if library is None:  # only then: the search starts processes, which takes milliseconds
-        name = _find_library("gomp")
-        library = _library(name) if name else None
-    return library
-
-
-_find_library = functools.lru_cache(maxsize=4)(ctypes.util.find_library)
-
-
 @functools.lru_cache(maxsize=16)
 def _library(name: str | None) -> ctypes.CDLL | None:
     try:
@@ -50,11 +37,14 @@ def _library(name: str | None) -> ctypes.CDLL | None:
 
 def _address(symbol: str) -> int:
     """Where a foreign symbol is; BuildError when no library in this process has it."""
-    if symbol in _OPENMP:
-        library = openmp_runtime()
-        if library is None:
-            raise BuildError("no OpenMP runtime (libgomp.so.1): build with parallel=False")
-        places = [library]
+    if symbol in openmp.SYMBOLS:
+        runtime = openmp.openmp_runtime()
+        if runtime is None:
+            raise BuildError(
+                "the kernel has parallel loops and no OpenMP runtime (libgomp.so.1) was found; "
+                f"{openmp.REMEDY}, or build the kernel here"
+            )
+        places = [runtime.library]
     else:
         names = ["libm.so.6"] if symbol in LIBM_SYMBOLS else []
         places = [p for p in map(_library, [*names, None, "libgcc_s.so.1"]) if p is not None]

@@ -10,6 +10,7 @@ from typing import Any
 
 from metasched import config
 from metasched.commands.names import HELP
+from metasched.cost import boosting
 from metasched.cost.quality import Quality, held_out
 from metasched.database.record import Record
 from metasched.database.store import Store
@@ -62,15 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _learn(path: Path, arguments: argparse.Namespace) -> int:
     """Measure the rank quality on held-out tasks, and write a prior where one is asked for."""
-    from metasched.cost.lightgbm import prior_scores, train_prior
-
+    trees = boosting()
     with Store(path, read_only=True) as store:
         samples, lost = samples_of(store)
     if len({sample.group for sample in samples}) < 2:
         raise MetaschedError(f"{path} has too few tasks to learn from: two operators at least")
     rows = []
     for held, by_group in (("tasks", False), ("operators", True)):
-        quality = Quality.mean(held_out(samples, prior_scores, by_group=by_group))
+        quality = Quality.mean(held_out(samples, trees.prior_scores, by_group=by_group))
         rows.append({"held_out": held, **dataclasses.asdict(quality)})
     records = sum(len(sample.seconds) for sample in samples)
     if arguments.write_prior:
@@ -79,7 +79,7 @@ def _learn(path: Path, arguments: argparse.Namespace) -> int:
             "targets": sorted({sample.task.partition("@")[2] for sample in samples}),
             "quality": rows,
         }  # fmt: skip
-        prior = dataclasses.replace(train_prior(samples), about=about)
+        prior = dataclasses.replace(trees.train_prior(samples), about=about)
         prior.save(Path(arguments.write_prior))
     if arguments.json:
         print(

@@ -15,6 +15,7 @@ from metasched.commands.source import Program, add_source, add_target, load, tar
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
+from metasched.runtime.parallel import usable
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.tune import EVENTS, tune
 
@@ -39,7 +40,7 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, report, and return 0 when a right candidate was found and its trace written."""
-    target = target_of(arguments)
+    target = usable(target_of(arguments))
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     peak = measured_peak(target, "float32", target.num_cores)
     with progress(peak, arguments.time_limit) as observer:

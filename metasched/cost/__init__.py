@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+from typing import Any
+
+import numpy as np
+
+from metasched.codegen.openmp import REMEDY, openmp_runtime
+from metasched.cost.line import LineModel, LineRegression, Regressor
 from metasched.cost.model import COST_MODELS, CostModel, RandomModel
+from metasched.errors import MetaschedError
+
+
+@functools.cache
+def lightgbm_lack() -> str:
+    """Why LightGBM cannot be used here, with the remedy; empty where it can."""
+    openmp_runtime()  # LightGBM needs libgomp: a copy that a package brought serves it, once loaded
+    try:
+        import metasched.cost.lightgbm  # noqa: F401
+    except ImportError as error:
+        return f"LightGBM cannot be imported ({error}); `pip install lightgbm`"
+    except OSError as error:
+        remedy = REMEDY if "libgomp" in str(error) else "install it anew"
+        return f"LightGBM cannot be loaded ({error}); {remedy}"
+    return ""
+
+
+def boosting() -> Any:
+    """The module that trains with LightGBM; MetaschedError says what to install where it cannot."""
+    lack = lightgbm_lack()
+    if lack:
+        raise MetaschedError(f"a prior is trained with LightGBM: {lack}")
+    from metasched.cost import lightgbm
+
+    return lightgbm
+
+
+def regression(rows: np.ndarray, targets: np.ndarray) -> Regressor:
+    """What predicts a number for rows: a line and trees, without LightGBM a line alone."""
+    if lightgbm_lack():
+        return LineRegression(rows, targets)
+    from metasched.cost.lightgbm import Regression
+
+    return Regression(rows, targets)
 
 
 def _lightgbm(seed: int) -> CostModel:
+    """The model of trees; where LightGBM cannot be loaded the line, with a warning."""
+    lack = lightgbm_lack()
+    if lack:
+        kernels = "" if openmp_runtime() else ", and parallel loops run serially"
+        warnings.warn(
+            f"the search learns by a line instead of trees, which needs more trials{kernels}: "
+            f"{lack}",
+            stacklevel=3,
+        )
+        return LineModel(seed)
     from metasched.cost.lightgbm import LightGBMModel
 
     return LightGBMModel(seed)
 
 
 COST_MODELS.register("random", RandomModel)
+COST_MODELS.register("line", LineModel)
 COST_MODELS.register("lightgbm", _lightgbm)

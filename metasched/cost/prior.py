@@ -2,7 +2,7 @@
 
 The first line is a JSON object that says what it is (version of the features, records, quality on
 held-out tasks); then come LightGBM's text models, each after a line of its own. Reading it executes
-nothing and needs no LightGBM; scoring does.
+nothing; `cost.trees` scores by it without LightGBM.
 """
 
 from __future__ import annotations

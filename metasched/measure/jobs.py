@@ -30,6 +30,7 @@ from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_t
 from metasched.measure.padding import padded
 from metasched.measure.samples import SHORT, TimingPlan, in_turns, samples_of, undisturbed
 from metasched.runtime.native import Native
+from metasched.runtime.parallel import has_openmp
 from metasched.runtime.timing import Repeat
 from metasched.target import Target
 
@@ -50,7 +51,9 @@ class Trial:
 
 
 def build(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:
-    """Compile; the LLVM text stays behind, a runner needs the object only."""
+    """Compile, serially where there is no OpenMP runtime; the LLVM text stays behind, a runner
+    needs the object only."""
+    parallel = parallel and has_openmp()
     return replace(compile_func(func, target, parallel=parallel), llvm_ir="")
 
 

@@ -6,9 +6,12 @@ import importlib.util
 import os
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 
 from metasched import config
+from metasched.codegen.openmp import REMEDY
+from metasched.cost import lightgbm_lack
 from metasched.report.selftest import selftest
 from metasched.runtime.export import find_compiler
 from metasched.runtime.parallel import has_openmp, library_file, max_threads
@@ -39,6 +42,7 @@ def diagnose() -> list[Finding]:
     return [
         _python(),
         *_packages(),
+        _lightgbm(),
         _cpu(),
         _openmp(),
         _compiler(),
@@ -59,7 +63,6 @@ def _packages() -> list[Finding]:
         ("numpy", "nothing works without it", True),
         ("llvmlite", "nothing can be compiled", True),
         ("pydantic", "no records can be read or written", True),
-        ("lightgbm", "search ranks at random: tuning needs more trials", False),
         ("rich", "no command line", False),
     ]
     out = []
@@ -70,6 +73,16 @@ def _packages() -> list[Finding]:
             Finding(name, there, found, "" if there else f"{cost}: pip install {name}", fatal)
         )
     return out
+
+
+def _lightgbm() -> Finding:
+    """Whether the library can be loaded, not only found: it needs libgomp."""
+    lack = "pip install lightgbm"
+    if importlib.util.find_spec("lightgbm") is not None:
+        lack = lightgbm_lack()
+    cost = f"search learns by a line instead of trees, tuning needs more trials: {lack}"
+    found = "missing" if lack.startswith("pip") else "cannot be loaded" if lack else "installed"
+    return Finding("lightgbm", not lack, found, cost if lack else "")
 
 
 def _cpu() -> Finding:
@@ -83,7 +96,7 @@ def _cpu() -> Finding:
 def _openmp() -> Finding:
     ok = has_openmp()
     found = f"{library_file()}, {max_threads()} threads" if ok else "libgomp not found"
-    cost = "parallel loops run serially and LightGBM cannot load: install libgomp1"
+    cost = f"parallel loops run serially and LightGBM cannot load: {REMEDY}"
     return Finding("OpenMP runtime", ok, found, "" if ok else cost)
 
 
@@ -96,7 +109,9 @@ def _compiler() -> Finding:
 def _kernel() -> Finding:
     """Compile, load and run a small program, which touches everything from parser to loader."""
     try:
-        selftest()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a lack of OpenMP is a finding of its own
+            selftest()
     except Exception as error:  # whatever fails here is what the user wants to know
         return Finding(
             "compile and run", False, f"{type(error).__name__}: {error}", "see above", True

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from metasched.codegen.compile import compile_func
+from metasched.codegen.openmp import REMEDY
 from metasched.errors import BuildError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
@@ -109,7 +110,7 @@ def _kernel(
     if not parallel and _is_parallel(func):
         warnings.warn(
             f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
-            "serially; installing libgomp1 makes it parallel",
+            f"serially; {REMEDY}",
             stacklevel=3,
         )
     compiled = compile_func(func, target, symbol, opt_level, parallel)

@@ -19,7 +19,7 @@ from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import FIRST_ASSERT, BufferArg, Extent, ScalarArg, Signature
 from metasched.errors import ExportError
 from metasched.files import path_of
-from metasched.runtime.parallel import library_file
+from metasched.runtime.parallel import linked
 from metasched.target import Target
 
 MANIFEST_VERSION = 1
@@ -127,13 +127,13 @@ def find_compiler() -> str | None:
     return next((path for path in found if path), None)
 
 
-def link_flags(compiled: Compiled) -> list[str]:
-    """What a linker needs beside the object file."""
+def link_flags(compiled: Compiled, *, here: bool) -> list[str]:
+    """What a linker needs beside the object file, on this machine (`here`) or on any."""
     flags = ["-lm"]
     if any(name.startswith("_ZGV") for name in compiled.externs):
         flags.insert(0, "-lmvec")
     if compiled.parallel:
-        flags.insert(0, library_file() or "-lgomp")
+        flags = [*(linked() if here else ["-lgomp"]), *flags]
     return flags
 
 
@@ -142,7 +142,7 @@ def _link(compiled: Compiled, source: Path, out: Path) -> tuple[bool, str]:
     compiler = find_compiler()
     if compiler is None:
         return False, "no C compiler was found: the shared library was not linked, the object was"
-    command = [compiler, "-shared", "-o", str(out), str(source), *link_flags(compiled)]
+    command = [compiler, "-shared", "-o", str(out), str(source), *link_flags(compiled, here=True)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -178,7 +178,7 @@ def manifest(
         "workload_hash": workload_hash,
         "parallel": compiled.parallel,
         "externs": list(compiled.externs),
-        "link": [flag if flag.startswith("-") else "-lgomp" for flag in link_flags(compiled)],
+        "link": link_flags(compiled, here=False),
         "note": note,
         "files": {file: hashlib.sha256(raw).hexdigest() for file, raw in files.items()},
     }

@@ -13,6 +13,7 @@ from metasched.errors import BuildError, ExportError, TargetError
 from metasched.runtime.export import MANIFEST_VERSION, signature_of
 from metasched.runtime.kernel import Kernel
 from metasched.runtime.native import Native
+from metasched.runtime.parallel import loader_finds_openmp
 from metasched.target import Target
 
 
@@ -77,12 +78,14 @@ def _read(path: Path) -> dict[str, Any]:
 def _open(
     path: Path, name: str, signature: Signature, files: dict[str, str], externs: tuple[str, ...]
 ) -> Native:
-    """The shared library where there is one, else the object linked in process."""
+    """The shared library where there is one and the loader finds what it needs, else the object
+    linked in process."""
     library, obj = (path.with_name(f"{name}.{suffix}") for suffix in ("so", "o"))
     try:
         if library.name in files:
             _verify(library, files)
-            return Native.of_library(library, signature)
+            if "GOMP_parallel" not in externs or loader_finds_openmp():
+                return Native.of_library(library, signature)
         raw = _verify(obj, files)
     except OSError as error:
         raise ExportError(f"{path}: {error}") from None

@@ -1,10 +1,15 @@
-"""The OpenMP runtime (libgomp): whether it is there, and how many threads a kernel gets."""
+"""The OpenMP runtime: whether it is there, and how many threads a kernel gets."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import ctypes
+from dataclasses import replace
 
-from metasched.codegen.load import openmp_runtime
+from metasched.codegen.openmp import REMEDY, openmp_runtime
+from metasched.target import Target
+
+SERIAL = f"no OpenMP runtime (libgomp) was found: parallel loops run serially; {REMEDY}"
+"""What the lack of a runtime costs, and the remedy."""
 
 
 def has_openmp() -> bool:
@@ -12,19 +17,39 @@ def has_openmp() -> bool:
     return openmp_runtime() is not None
 
 
+def usable(target: Target) -> Target:
+    """The target as kernels use it here: without an OpenMP runtime they run on one core, and what
+    was measured then is no measure of the whole target."""
+    return target if has_openmp() else replace(target, num_cores=1)
+
+
 def max_threads() -> int:
     """Threads that a parallel loop gets if nothing limits it further; 1 without OpenMP."""
-    library = openmp_runtime()
-    return int(library.omp_get_max_threads()) if library is not None else 1
+    runtime = openmp_runtime()
+    return int(runtime.library.omp_get_max_threads()) if runtime is not None else 1
 
 
 def library_file() -> str | None:
-    """The file of the OpenMP runtime, for a linker; None when there is none or it is hidden."""
-    if openmp_runtime() is None:
-        return None
+    """The file of the OpenMP runtime; None when there is none or it is hidden."""
+    runtime = openmp_runtime()
+    return (runtime.file or None) if runtime is not None else None
+
+
+def linked() -> list[str]:
+    """What a linker here needs for parallel loops: the runtime of this process, and the folder it
+    lies in when a package brought it."""
+    runtime = openmp_runtime()
+    if runtime is None or not runtime.file:
+        return ["-lgomp"]
+    folder = runtime.file.rpartition("/")[0]
+    return [runtime.file, *([f"-Wl,-rpath,{folder}"] if runtime.bundled else [])]
+
+
+def loader_finds_openmp() -> bool:
+    """Whether a shared library that needs libgomp can be opened in this process."""
+    openmp_runtime()  # a copy of libgomp that is loaded serves by its name
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        ctypes.CDLL("libgomp.so.1")
     except OSError:
-        return None
-    files = (line.split(maxsplit=5)[-1] for line in lines if "/" in line)
-    return next((f for f in files if Path(f).name.startswith("libgomp")), None)
+        return False
+    return True

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from codegen.kernels import NATIVE, agree, build, call, integers
 
-from metasched.codegen import load
-
 MATMUL = """
 @T.prim_func
 def main(A: T.Buffer(({n}, {k}), "float32"), B: T.Buffer(({k}, {m}), "float32"),
@@ -297,10 +295,3 @@ def main(A: T.Buffer((16, 16), "float32")):
                 A[vi, vj] = A[vj, vi]
 """
     assert "shufflevector" not in build(text).llvm_ir
-
-
-def test_the_openmp_runtime_is_found_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ctypes.util.find_library` starts processes: once for each symbol, it was most of loading."""
-    looked: list[str] = []
-    monkeypatch.setattr(load, "_find_library", looked.append)
-    assert (load.openmp_runtime() is None) == bool(looked)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from cost.tiled import sample
 
-from metasched.cost import COST_MODELS
-from metasched.cost import lightgbm as module
+from metasched.cost import COST_MODELS, line
 from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
 from metasched.cost.lightgbm import LEVELS, LightGBMModel, Regression, quantile_labels
 from metasched.cost.model import RandomModel
@@ -143,7 +142,7 @@ def test_load_refuses_what_does_not_fit(data, tmp_path, monkeypatch):
     with pytest.raises(DatabaseError, match="cannot be read"):
         LightGBMModel().load(path)
     trained(data, 1).save(path)
-    monkeypatch.setattr(module, "FEATURE_VERSION", 99)
+    monkeypatch.setattr(line, "FEATURE_VERSION", 99)
     with pytest.raises(DatabaseError, match="features of version 5, not 99"):
         LightGBMModel().load(path)
 

@@ -12,7 +12,8 @@ from cost.tiled import sample
 
 from metasched.cost import prior as module
 from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
-from metasched.cost.lightgbm import JUDGED, LightGBMModel, boosted, slim, train_prior
+from metasched.cost.lightgbm import LightGBMModel, boosted, slim, train_prior
+from metasched.cost.line import JUDGED
 from metasched.cost.prior import Prior, shipped
 from metasched.cost.quality import Sample, agreement
 from metasched.errors import DatabaseError

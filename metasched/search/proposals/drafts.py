@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from metasched.cost import regression
 from metasched.schedule.rng import derive_seed
 from metasched.search.draft import Array, Draft, Rows
 from metasched.search.population import Request
@@ -55,15 +56,13 @@ def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Arra
     A quadratic ranked drafts first that were ten times slower than the best of 10,000 rows. Trees
     ranked as well as the linear regression, and worse in the first rounds.
     """
-    from metasched.cost.lightgbm import Regression
-
     known = list(state.known.get(space, {}).values())[-_REMEMBERED:]
     fitted = [(one, row) for one in known if (row := draft.row_of(one.trace)) is not None]
     if len(fitted) < _LEAST_ROWS:
         return None
     scores = np.asarray(state.task.model.predict(np.stack([one.vector for one, _ in fitted])))
     numbers = _logarithms(np.stack([row for _, row in fitted]))
-    return Regression(numbers, scores).predict(_logarithms(rows.numbers))
+    return regression(numbers, scores).predict(_logarithms(rows.numbers))
 
 
 def _logarithms(numbers: Array) -> Array:

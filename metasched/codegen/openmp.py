@@ -1,0 +1,102 @@
+"""The OpenMP runtime that parallel loops call: the system's libgomp, or a copy of one that some
+other package brought.
+
+GCC's runtime, LLVM's and Intel's all export what GCC's code calls. A copy that calls itself
+`libgomp.so.1` (PyTorch's does) serves every library of this process once it is loaded, LightGBM's
+too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SYMBOLS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
+"""What machine code calls."""
+
+REMEDY = "install it, for example by `apt-get install libgomp1`"
+
+_SYSTEM = "libgomp.so.1"
+_FAMILIES = ("libgomp", "libiomp5", "libomp")
+_NAMES = ("libiomp5.so", "libomp.so.5", "libomp.so")  # of the other families, for the loader
+# Where wheels put the libraries that they bring, below a folder of packages.
+_FOLDERS = ("*.libs", "*/lib", "*/libs", "*/.libs")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An OpenMP runtime in this process.
+
+    Attributes:
+        library: its functions.
+        file: where it lies; empty when the system does not tell.
+    """
+
+    library: ctypes.CDLL
+    file: str
+
+    @property
+    def bundled(self) -> bool:
+        """Whether a package brought it: the loader does not find it in programs without Python."""
+        return any(Path(self.file).is_relative_to(place) for place in _packages())
+
+
+@functools.cache
+def openmp_runtime() -> Runtime | None:
+    """The OpenMP runtime of this process, None where none is installed.
+
+    The system's libgomp comes first, then what this process has loaded already, then copies inside
+    installed packages, then runtimes of other compilers.
+    """
+    library = _opened(_SYSTEM)
+    if library is not None:
+        return Runtime(library, next(_loaded(), ""))
+    for file in (*_loaded(), *_installed()):
+        library = _opened(file)
+        if library is not None:
+            return Runtime(library, file)
+    for name in _NAMES:
+        library = _opened(name)
+        if library is not None:
+            return Runtime(library, next(_loaded(), ""))
+    return None
+
+
+def _opened(name: str) -> ctypes.CDLL | None:
+    """A library that can be loaded and has all that machine code calls."""
+    try:
+        library = ctypes.CDLL(name)
+    except OSError:
+        return None
+    needed = (*SYMBOLS, "omp_get_max_threads")
+    return library if all(hasattr(library, symbol) for symbol in needed) else None
+
+
+def _loaded() -> Iterator[str]:
+    """Files of OpenMP runtimes that are mapped into this process, GCC's first."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return
+    files = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "/" in line)
+    for family in _FAMILIES:
+        yield from (file for file in files if Path(file).name.startswith(f"{family}."))
+        yield from (file for file in files if Path(file).name.startswith(f"{family}-"))
+
+
+def _installed() -> Iterator[str]:
+    """Files of OpenMP runtimes inside installed packages and this environment, GCC's first."""
+    for family in _FAMILIES:
+        for folder in _FOLDERS:
+            for place in _packages():
+                yield from map(str, sorted(place.glob(f"{folder}/{family}[.-]*so*")))
+        yield from map(str, sorted((Path(sys.prefix) / "lib").glob(f"{family}.so*")))
+
+
+def _packages() -> list[Path]:
+    """The folders that hold installed packages."""
+    return [Path(entry) for entry in dict.fromkeys(sys.path) if Path(entry).is_absolute()]

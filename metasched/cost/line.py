@@ -1,0 +1,272 @@
+"""LineModel: a line fitted to the measured programs, over the scores of a prior.
+
+It needs NumPy alone, and stands in where LightGBM cannot be loaded. What it knows of a run, how a
+prior is judged by it and how both are stored is the same for the model of trees, which derives from
+it.
+
+A model may start from a prior: its scores are what the rest is fitted to. As soon as the programs
+of a task were measured the prior is judged by them, and when it orders them no better than chance
+it is dropped, at once and for the rest of the run.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
+from metasched.cost.model import Vectors
+from metasched.cost.prior import Prior
+from metasched.cost.quality import agreement
+from metasched.cost.ridge import Ridge
+from metasched.cost.trees import Trees
+from metasched.errors import DatabaseError
+
+Scorer: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
+
+# Measured candidates below which scores are random, unless there is a prior.
+WARM_UP = 8
+
+# The line: the penalty of its weights, and the deviation of its scores beside what the trees add.
+# Of a hundred programs of a depthwise convolution the best of its top 14 was 2 % from the optimum
+# after 32 measured ones (7 % at a deviation of 1, the same from 2 to 5), with trees alone 16 %;
+# after 128 ones 0.4 and 2.7 %. On a convolution the two are alike from 64 on.
+RIDGE, _STEEP = 0.5, 3.0
+
+# The penalty where the line is all there is, fitted to logarithms of time. On a made-up machine it
+# then put 0.87 of the pairs right after 16 programs and 0.89 after 128 (0.81 and 0.87 with the
+# targets of the line that trees begin from; with trees 0.83 and 0.88).
+_ALONE = 2.0
+
+_FAR = 4.0  # logarithm of a ratio of times beyond which all are equally bad
+
+# A prior that orders no more than this share of the pairs of a task rightly is dropped (chance is
+# 0.5); so many first programs of the task decide, and of their pairs those whose times differ by
+# more than that share. Of 52 searches three had dropped by this a prior trained without the task,
+# by eight programs and pairs within the noise seven, by 32 programs six: later ones are chosen to
+# be alike, and the pairs that were hard for the best model of all would be held against it.
+POOR, JUDGED, CLEAR = 0.5, 16, 0.05
+
+
+class LineModel:
+    """Ranks by a line; the same seed and the same data give the same scores.
+
+    Args:
+        seed: of the random scores before the warm-up.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._rng = np.random.default_rng(seed)
+        self._rows: list[np.ndarray] = []
+        self._seconds: list[np.ndarray] = []
+        self._tasks: list[str] = []
+        self._line: Ridge | None = None
+        self._trust = 1.0  # what a prior's score counts beside the line
+        self._fitted = 0
+        self._prior: list[tuple[Scorer, float]] = []
+        self._news = ""
+
+    def start_from(self, prior: Prior) -> None:
+        """Let a prior speak until data of this run say that it is wrong."""
+        self._prior = [
+            (self._scorer(text), scale)
+            for text, scale in zip(prior.members, prior.scales, strict=True)
+        ]
+        origin = ", ".join(
+            f"{prior.about[k]} {k}" for k in ("records", "tasks") if k in prior.about
+        )
+        self._news = f"started from a prior{f' ({origin})' if origin else ''}"
+        self._judge()
+
+    @property
+    def ready(self) -> bool:
+        """Whether scores mean something: there is a prior, or enough was measured."""
+        return bool(self._prior or self._line is not None)
+
+    def news(self) -> str:
+        """What became of the prior, told once; empty when there is nothing to tell."""
+        told, self._news = self._news, ""
+        return told
+
+    @property
+    def size(self) -> int:
+        """How many measured candidates the model knows."""
+        return sum(len(s) for s in self._seconds)
+
+    def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
+        """Add one round of a task and fit again, unless the data grew by less than a sixteenth."""
+        if len(vectors) != len(seconds):
+            raise ValueError(f"{len(vectors)} vectors, {len(seconds)} times")
+        if not len(vectors):
+            return
+        self._rows.append(np.asarray(vectors, np.float32))
+        self._seconds.append(np.asarray(seconds, np.float64))
+        self._tasks.append(task)
+        self._judge()
+        if self.size - self._fitted >= self._fitted / 16:
+            self._fit()
+
+    def knows(self, task: str) -> bool:
+        """Whether candidates of this task were learnt from."""
+        return task in self._tasks
+
+    def predict(self, vectors: Vectors) -> np.ndarray:
+        """A score for each candidate, higher is faster; random before the warm-up."""
+        if not len(vectors) or not self.ready:
+            return self._rng.random(len(vectors))
+        rows = np.asarray(vectors, np.float32)
+        scores = np.zeros(len(rows)) if self._line is None else self._line.predict(rows)
+        found: np.ndarray = scores + self._trust * self._prior_scores(rows).mean(axis=0)
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the data and the members; loading executes nothing."""
+        with open(path, "wb") as file:
+            np.savez_compressed(
+                file,
+                version=FEATURE_VERSION,
+                rows=np.concatenate(self._rows or [np.zeros((0, len(FEATURE_NAMES)), np.float32)]),
+                seconds=np.concatenate(self._seconds or [np.zeros(0)]),
+                lengths=np.array([len(s) for s in self._seconds], np.int64),
+                tasks=np.array(self._tasks, dtype=np.str_),
+            )
+
+    def load(self, path: Path) -> None:
+        """Take over saved data and fit.
+
+        Raises:
+            DatabaseError: the file is damaged, or of another version of the features.
+        """
+        try:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                data = {name: file[name] for name in file.files}
+            version, lengths = int(data["version"]), data["lengths"]
+            rows, seconds = data["rows"], data["seconds"]
+            tasks = [str(t) for t in data["tasks"]]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise DatabaseError(f"cost model {path} cannot be read: {error}") from error
+        if version != FEATURE_VERSION or rows.shape[1:] != (len(FEATURE_NAMES),):
+            raise DatabaseError(
+                f"cost model {path} holds features of version {version}, not {FEATURE_VERSION}"
+            )
+        if len(rows) != len(seconds) or lengths.sum() != len(rows) or len(tasks) != len(lengths):
+            raise DatabaseError(f"cost model {path} is inconsistent")
+        cuts = np.cumsum(lengths)[:-1]
+        self._rows = np.split(rows, cuts) if len(rows) else []
+        self._seconds = np.split(seconds, cuts) if len(rows) else []
+        self._tasks = tasks
+        self._judge()
+        self._fit()
+
+    def _scorer(self, text: str) -> Scorer:
+        """What scores rows by a member of a prior."""
+        return Trees(text).predict
+
+    def _prior_scores(self, rows: np.ndarray) -> np.ndarray:
+        """The scores of the prior's members, zeros without one."""
+        if not self._prior:
+            return np.zeros((1, len(rows)))
+        return np.stack([score(rows) * scale for score, scale in self._prior])
+
+    def _measured(self) -> tuple[np.ndarray, list[np.ndarray]] | None:
+        """Vectors of all tasks, one task after another, and the seconds of each; None while there
+        is nothing to tell apart."""
+        if self.size < WARM_UP or all(len(set(s)) < 2 for s in self._seconds):
+            return None
+        queries = self._queries()
+        rows = np.concatenate([self._rows[n] for query in queries for n in query])
+        return rows, [np.concatenate([self._seconds[n] for n in query]) for query in queries]
+
+    def _judge(self) -> None:
+        """Drop the prior when it does not order what was measured.
+
+        Each task counts once, by its first JUDGED programs; all are new to the prior.
+        """
+        if not self._prior:
+            return
+        shares = []
+        for query in self._queries():
+            rows = np.concatenate([self._rows[n] for n in query])[:JUDGED]
+            seconds = np.concatenate([self._seconds[n] for n in query])[:JUDGED]
+            if len(rows) == JUDGED:
+                shares.append(agreement(self._prior_scores(rows).mean(axis=0), seconds, CLEAR))
+        told = [share for share in shares if not np.isnan(share)]
+        if told and np.mean(told) <= POOR:
+            self._prior = []
+            self._forget()
+            self._news = (
+                f"dropped its prior, which put {100 * np.mean(told):.0f} % of the pairs of "
+                f"measured programs in the right order, no more than chance"
+            )
+
+    def _queries(self) -> list[list[int]]:
+        """The rounds of each task, in the order the tasks were met."""
+        return [
+            [n for n, other in enumerate(self._tasks) if other == task]
+            for task in dict.fromkeys(self._tasks)
+        ]
+
+    def _forget(self) -> None:
+        """Drop what was fitted to the scores of a prior that is gone."""
+        self._line, self._fitted = None, 0
+
+    def _fit(self) -> None:
+        """Fit the line to what the prior, counted as much as it deserves, leaves over."""
+        measured = self._measured()
+        if measured is None:
+            return
+        rows, times = measured
+        targets = centred(np.concatenate([relative_logs(s) for s in times]), times)
+        if self._prior:
+            start = centred(self._prior_scores(rows).mean(axis=0), times)
+            self._trust = max(float(start @ targets) / max(float(start @ start), 1e-12), 0.0)
+            targets = targets - self._trust * start
+        self._line = Ridge(rows, targets, _ALONE)
+        self._fitted = self.size
+
+
+class Regressor(Protocol):
+    """Predicts a number for each row."""
+
+    def predict(self, rows: np.ndarray) -> np.ndarray: ...
+
+
+class LineRegression:
+    """How decisions look to a model of programs, by a line alone."""
+
+    def __init__(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        self._line = Ridge(rows, targets, RIDGE / 5)
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        """The number that each row should have, beside the mean of the targets."""
+        return self._line.predict(rows)
+
+
+def speeds(times: Sequence[np.ndarray]) -> np.ndarray:
+    """How fast programs are beside the fastest of their task, about the task's mean, in the size
+    that the line's scores shall have; of all tasks, one after another."""
+    shares = [(1.0 / s) / max(1.0 / s.min(), 1e-12) for s in times]
+    joined = np.concatenate([s - s.mean() for s in shares])
+    return joined * (_STEEP / max(float(joined.std()), 1e-12))
+
+
+def relative_logs(seconds: np.ndarray) -> np.ndarray:
+    """How many times faster than the median of its task a program is, as a logarithm; a failure is
+    a little slower than the slowest."""
+    right = seconds[np.isfinite(seconds)]
+    if not len(right):
+        return np.zeros(len(seconds))
+    logs = np.log(np.where(np.isfinite(seconds), seconds, 2 * right.max()))
+    found: np.ndarray = np.clip(np.log(np.median(right)) - logs, -_FAR, _FAR)
+    return found
+
+
+def centred(scores: np.ndarray, times: Sequence[np.ndarray]) -> np.ndarray:
+    """Scores of all tasks, one after another, each task's about its own mean."""
+    parts = np.split(scores, np.cumsum([len(s) for s in times])[:-1])
+    return np.concatenate([part - part.mean() for part in parts])
