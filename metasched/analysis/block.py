@@ -14,6 +14,7 @@ from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.cover import region_cover as region_cover
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope, may_overlap, writes
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Expr, Var, as_int
@@ -93,7 +94,7 @@ def _complete_alone(block: Block) -> Failure | None:
 
 def _reads_own_output(block: Block) -> Failure | None:
     for region in block.writes:
-        for read in block.reads:
+        for read in inputs(block):
             if read.buffer is region.buffer:
                 name = region.buffer.name
                 text = f"block {block.name} both reads and writes {name}"
@@ -255,21 +256,21 @@ def _has_reuse(block: Block) -> Failure | None:
 
     if TILED in block.annotations:
         return no("already-tiled", "has been tiled already")
-    if len(block.writes) != 1 or not block.reads:
+    if len(block.writes) != 1 or not inputs(block):
         return no("not-tileable", "must write one buffer and read at least one")
     if is_spatial_only(block) is None:
         return no("no-reduction", "has only spatial iterators, so nothing is reused")
-    buffers = [r.buffer for r in block.reads]
+    buffers = [r.buffer for r in inputs(block)]
     if len(set(map(id, buffers))) != len(buffers):
         return no("repeated-read", "reads one buffer in two ways")
     spatial = [v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
     exact = exact_accesses(block)
     if exact is not None:
         read = [(a.buffer, a.indices) for a in exact if not a.is_write and not a.in_init]
-    elif any(as_int(r.extent) is None for read in block.reads for r in read.region):
+    elif any(as_int(r.extent) is None for read in inputs(block) for r in read.region):
         return no("symbolic-region", "reads in a region without a size")
     else:
-        read = [(r.buffer, tuple(x.min for x in r.region)) for r in block.reads]
+        read = [(r.buffer, tuple(x.min for x in r.region)) for r in inputs(block)]
     reduced = {v.var: (as_int(v.dom.extent) or 2) - 1 for v in block.iter_vars if v.is_reduce}
     for buffer, indices in read:
         if buffer is not block.writes[0].buffer:

@@ -19,6 +19,7 @@ from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope, collect
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
 from metasched.ir.expr import LT, TRUE, And, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, compare
@@ -63,7 +64,7 @@ def _bound_regions(realize: BlockRealize, writes: bool) -> list[tuple[Buffer, Re
     at = realize.bindings
     return [
         (r.buffer, [(substitute(d.min, at), substitute(d.extent, at)) for d in r.region])
-        for r in (block.writes if writes else block.reads)
+        for r in (block.writes if writes else inputs(block))
     ]
 
 
@@ -328,7 +329,7 @@ def _own_key(block: Block) -> tuple[object, ...]:
     """Equal in replays of one trace, whose blocks are new objects."""
     return (
         tuple(v.var for v in block.iter_vars),
-        *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in block.reads), None,
+        *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in inputs(block)), None,
         *((r.buffer, writes_all(block, r.buffer), *((d.min, d.extent) for d in r.region))
           for r in block.writes),
     )  # fmt: skip
@@ -358,7 +359,7 @@ def _covered(
         if any(all(map(_inside, need, box, whole)) for box in written):
             continue
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in producers):
-            return _uncovered(child, child.block.reads[k], producers)
+            return _uncovered(child, inputs(child.block)[k], producers)
     return None
 
 

@@ -48,6 +48,7 @@ from metasched.analysis.scope import (
     untold,
 )
 from metasched.arith.itermap import conjuncts
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import GE, GT, LE, LT, Expr, Var, as_int
@@ -153,7 +154,7 @@ def _tight(touch: Touch, ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Ke
 
 def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
     for writes in (False, True):
-        declared = child.block.writes if writes else child.block.reads
+        declared = child.block.writes if writes else inputs(child.block)
         bound = bound_regions(child, writes=writes)
         for where, (buffer, region) in zip(declared, bound, strict=True):
             box = tuple((linear(low), interval(extent, {})[1]) for low, extent in region)

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from metasched.analysis.affine import Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.collide import Outside, collide
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import Expr, IntImm, Var
 from metasched.ir.intern import quick
@@ -61,7 +62,7 @@ class Footprint:
     """What a block touches of one buffer, as regions over its iterators.
 
     Attributes:
-        reads, writes: the declared regions.
+        reads, writes: the declared regions (see `inputs`).
         ranges: the values of the iterators.
     """
 
@@ -81,7 +82,7 @@ def iter_ranges(block: Block) -> dict[Var, Interval]:
 def footprints(block: Block) -> dict[Buffer, Footprint]:
     """What a block touches, by buffer, from its declared regions (cached)."""
     parts: dict[Buffer, tuple[list[BufferRegion], list[BufferRegion]]] = {}
-    for side, regions in enumerate((block.reads, block.writes)):
+    for side, regions in enumerate((inputs(block), block.writes)):
         for region in regions:
             parts.setdefault(region.buffer, ([], []))[side].append(region)
     ranges = iter_ranges(block)

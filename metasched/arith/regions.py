@@ -19,8 +19,16 @@ from metasched.ir.stmt import (
     IfThenElse,
     MatchBufferRegion,
     Stmt,
+    fact,
 )
-from metasched.ir.visit import free_vars, reads_memory, substitute, walk_exprs
+from metasched.ir.visit import (
+    free_vars,
+    loads_of,
+    reads_memory,
+    substitute,
+    walk_exprs,
+    walk_stmts,
+)
 
 Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
 
@@ -30,18 +38,44 @@ def block_access_regions(block: Block) -> Regions:
 
     A box is the union of the accesses while the loops inside the block run; of an inner block
     its declared regions count. Buffers allocated inside are left out, matched buffers count as
-    the region that they name. When the block has an init, what it writes is not listed as read.
+    the region that they name. When the block has an init, what it writes is not listed as read,
+    unless the init itself reads it.
 
     Raises MetaschedError on access through a raw pointer, whose region nobody can know.
     """
     found = _Access(block)
     if block.init is not None:
         found.stmt(block.init, {}, ())
+    begun_from = {r.buffer for r in found.regions(found.read, block)}
     found.stmt(block.body, {}, ())
     writes = found.regions(found.written, block)
-    hidden = {w.buffer for w in writes} if block.init is not None else set()
+    hidden = {w.buffer for w in writes} - begun_from if block.init is not None else set()
     reads = found.regions(found.read, block)
     return tuple(r for r in reads if r.buffer not in hidden), writes
+
+
+@fact
+@fact
+def inputs(block: Block) -> tuple[BufferRegion, ...]:
+    """What a block reads of what was there before it: the declared reads, without a result that
+    its own init starts (cached).
+
+    `T.reads(C[i, j], A[i, k])` of an update of C[i, j] with an init says no more than
+    `T.reads(A[i, k])` does. An init that reads the result itself reads what was there.
+    """
+    if block.init is None:
+        return block.reads
+    loads = [load for s in walk_stmts(block.init) for e in s.exprs for load in loads_of(e)]
+    kept = {load.buffer for load in loads}
+    own = {_key(r) for r in block.writes if r.buffer not in kept}
+    reads = [r for r in block.reads if _key(r) not in own]
+    declared = {r.buffer for r in reads}
+    reads += [r for r in block.writes if r.buffer in kept and r.buffer not in declared]
+    return tuple(reads)
+
+
+def _key(region: BufferRegion) -> tuple[object, ...]:
+    return (region.buffer, *((r.min, r.extent) for r in region.region))
 
 
 class _Access:
@@ -110,7 +144,7 @@ class _Access:
         block = realize.block
         values = realize.bindings
         own = set(block.alloc_buffers)
-        for into, regions in ((self.read, block.reads), (self.written, block.writes)):
+        for into, regions in ((self.read, inputs(block)), (self.written, block.writes)):
             for region in regions:
                 if region.buffer in own:
                     continue

@@ -9,6 +9,7 @@ from metasched.analysis.cover import shared_loops
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import LT, TRUE, Expr, IntImm, Var, as_int, compare, logical_and
 from metasched.ir.stmt import (
@@ -123,7 +124,7 @@ def cache_write(
         who = ", ".join(w.block.name for w in writers)
         raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
     writer = writers[0]
-    if any(r.buffer is buffer for r in realize.block.reads):
+    if any(r.buffer is buffer for r in inputs(realize.block)):
         raise state.error(
             "reads-own-output", f"{realize.block.name} reads {buffer.name}, which it writes",
             realize, hint="the copy would have to be filled first: use cache_inplace",

@@ -8,6 +8,7 @@ from metasched.analysis.cover import thread_loops
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, relax_ranges, union_regions
+from metasched.arith.regions import inputs
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import (
@@ -180,7 +181,7 @@ def _domains(
 ) -> dict[Var, Range]:
     """For each iterator of the block the range it must run over in one iteration of `loop`."""
     block = child.block
-    provided = block.reads if reverse else block.writes
+    provided = inputs(block) if reverse else block.writes
     above = ranges_of([*state.loops_above(loop), loop])
     analyzer = Analyzer(above)
     domains: dict[Var, Range] = {}
@@ -241,7 +242,7 @@ def _needed(
         if not reverse:
             inner += thread_loops([*outer, loop], buffer.scope)
         bound = other.realize.bindings
-        for region in other.block.writes if reverse else other.block.reads:
+        for region in other.block.writes if reverse else inputs(other.block):
             if region.buffer is not buffer:
                 continue
             here = BufferRegion(

@@ -9,6 +9,7 @@ from metasched.analysis.cover import bound_regions, writes_all
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region, relax, union_regions
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import LT, TRUE, Expr, Var, compare, logical_and
 from metasched.ir.stmt import (
@@ -66,7 +67,8 @@ def read_at(
     assert isinstance(block, BlockRV)
     site = _Site(state, loop, block, storage_scope, "read", read_buffer_index)
     readers, writers = site.users("reads"), site.users("writes")
-    first, last = site.place(readers[0]), max(map(site.place, writers), default=-1)
+    first = min(map(site.place, readers), default=0)
+    last = max(map(site.place, writers), default=-1)
     if last >= first:
         raise state.error(
             "written-below", f"{site.buffer.name} is written below {site.loop.var.name} at or "
@@ -108,7 +110,7 @@ def write_at(
                 "read-below", f"{reader.block.name} reads {name} below {site.loop.var.name}",
                 reader.realize,
             )  # fmt: skip
-    if writers[0] in readers and writers[0].block.init is None:
+    if writers[0] in readers:
         raise state.error(
             "not-started", f"{writers[0].block.name} updates {name}, which holds values from "
             f"outside of {site.loop.var.name}", writers[0].realize,
@@ -146,7 +148,10 @@ class _Site:
     def users(self, side: str) -> list[Child]:
         """The blocks below the loop that read (or write) the buffer, in order."""
         return [
-            c for c in self.below if any(r.buffer is self.buffer for r in getattr(c.block, side))
+            c
+            for c in self.below
+            for regions in [inputs(c.block) if side == "reads" else c.block.writes]
+            if any(r.buffer is self.buffer for r in regions)
         ]
 
     def place(self, child: Child) -> int:

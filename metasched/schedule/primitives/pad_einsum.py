@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from metasched.analysis.reducer import identity_holds, match_reducer
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import (
     LT,
@@ -148,7 +149,7 @@ def _grown(state: State, realize: BlockRealize, padding: Sequence[int]) -> dict[
 
 def _buffers(block: Block) -> list[Buffer]:
     """The buffers the block touches: those it reads, then those it writes."""
-    return list(dict.fromkeys(r.buffer for r in (*block.reads, *block.writes)))
+    return list(dict.fromkeys(r.buffer for r in (*inputs(block), *block.writes)))
 
 
 def _plain_indices(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from metasched.analysis.access import accesses
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
@@ -146,7 +147,7 @@ def put_stage(
 def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
     """What is staged on one side is not used on the other as well, declared there or hidden."""
     block = realize.block
-    other = block.writes if side == "read" else block.reads
+    other = block.writes if side == "read" else inputs(block)
     hidden = {a.is_write for a in accesses(block) if a.buffer is target and block.init is None}
     if (side == "read") in hidden or any(r.buffer is target for r in other):
         raise state.error(

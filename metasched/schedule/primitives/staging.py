@@ -11,7 +11,7 @@ from metasched.analysis.collide import Outside, collide
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap, MapLike
 from metasched.arith.intset import covers, intersect, lower_region, relax_ranges
-from metasched.arith.regions import block_access_regions
+from metasched.arith.regions import block_access_regions, inputs
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import LE, LT, TRUE, Expr, IntImm, Var, as_int, compare, logical_and
@@ -55,6 +55,8 @@ def choose_buffer(
     else:
         for side, regions in sides.items():
             for position, region in enumerate(regions):
+                if side == "read" and region not in inputs(block):
+                    continue  # an accumulator: the name means what is written
                 if region.buffer is which or region.buffer.name == which:
                     return side, position, region.buffer
     names = [", ".join(r.buffer.name for r in regions) or "nothing" for regions in sides.values()]
