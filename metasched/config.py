@@ -62,6 +62,10 @@ class Config:
     plugins: tuple[str, ...] = _setting((), "Python files loaded before tuning")
     cc: str = _setting("", "C compiler that links exported kernels; empty looks for cc, gcc, clang")
     check: int = _setting(0, "1 verifies the program after every schedule step", low=0)
+    debug: str = _setting(
+        "", "passes: print the program after each lowering pass to standard error",
+        choices=("", "passes"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,12 @@ from metasched.commands.names import HELP
 from metasched.commands.source import add_source, add_target, load, target_of
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
+from metasched.ir.func import PrimFunc
+from metasched.lower.pipeline import passes_applied
 from metasched.report.tables import duration
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
+from metasched.target import Target
 
 
 def add_to(commands: Any) -> None:
@@ -22,7 +25,10 @@ def add_to(commands: Any) -> None:
     add_source(parser)
     add_target(parser)
     parser.add_argument(
-        "--what", choices=("script", "llvm", "asm"), default="script", help="of a program"
+        "--what",
+        choices=("script", "passes", "llvm", "asm"),
+        default="script",
+        help="of a program: its script, the script after each lowering pass, or machine code",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
@@ -31,7 +37,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if arguments.target is not None and arguments.what == "script":
-        raise MetaschedError("--target is for --what llvm and --what asm; a script is for all")
+        raise MetaschedError("--target is for --what passes, llvm and asm; a script is for all")
     if arguments.program.endswith(".json"):
         if arguments.what != "script":
             raise MetaschedError(f"--what {arguments.what} is of a program; build the trace first")
@@ -49,8 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     if target is None:
         text = program.func.script(program.name)
+    elif arguments.what == "passes":
+        text = _after_each_pass(program.func, target)
     else:
         kernel = build(program.func, target)
         text = kernel.llvm_ir if arguments.what == "llvm" else kernel.asm
     print(json.dumps({"name": program.name, arguments.what: text}) if arguments.json else text)
     return 0
+
+
+def _after_each_pass(func: PrimFunc, target: Target) -> str:
+    """The script as written, and after each pass that changes it."""
+    parts = [func.script()]
+    for name, changed in passes_applied(func, target):
+        if changed is not func:
+            parts.append(f"# after {name}\n{changed.script()}")
+        func = changed
+    return "\n\n".join(parts)

@@ -176,6 +176,8 @@ def test_build_writes_four_files_or_says_why_not(cli, tuned, tmp_path):
 def test_show(cli, tuned, program):
     assert "T.block" in cli("show", "gmm", "--shape", SHAPE).out
     assert "def scale" in cli("show", f"{program}:scale").out
+    passes = cli("show", f"{program}:scale", "--what", "passes").out
+    assert passes.count("def scale") == 1 + passes.count("# after ") > 3
     assert "define" in cli("show", f"{program}:scale", "--what", "llvm").out
     assert set(cli("show", f"{program}:shift", "--what", "asm", "--json").json()) == {"name", "asm"}
     text = cli("show", tuned.trace).out
