@@ -12,6 +12,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, logical_not
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
+    Allocate,
     Block,
     BlockRealize,
     BufferStore,
@@ -85,12 +86,15 @@ class _Access:
         self.block = block
         self.read: dict[Buffer, BufferRegion] = {}
         self.written: dict[Buffer, BufferRegion] = {}
+        self.own = set(block.alloc_buffers)
 
     def stmt(self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
         """Collect from a statement inside these loops, under these conditions."""
         if isinstance(stmt, BlockRealize):
             self._inner(stmt, loops, conditions)
             return
+        if isinstance(stmt, Allocate):
+            self.own.add(stmt.buffer)
         if isinstance(stmt, BufferStore):
             point = BufferRegion(stmt.buffer, _points(stmt.indices))
             self._add(self.written, point, loops, conditions)
@@ -185,10 +189,9 @@ class _Access:
         """The collected boxes in simple form, own allocations removed, matches resolved."""
         matches = {m.buffer: m for m in block.match_buffers}
         result: dict[Buffer, BufferRegion] = {}
-        own = set(block.alloc_buffers)
         an = Analyzer()
         for region in found.values():
-            if region.buffer in own:
+            if region.buffer in self.own:
                 continue
             if region.buffer in matches:
                 region = matched_region(matches[region.buffer], region)

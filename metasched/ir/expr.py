@@ -79,7 +79,7 @@ class Expr(Interned):
     def __rmod__(self, other: ExprLike) -> Expr: return floormod(other, self)  # noqa: E704
     def __truediv__(self, other: ExprLike) -> Expr: return binary(Div, self, other)  # noqa: E704
     def __rtruediv__(self, other: ExprLike) -> Expr: return binary(Div, other, self)  # noqa: E704
-    def __neg__(self) -> Expr: return sub(as_expr(0, self.dtype), self)  # noqa: E704
+    def __neg__(self) -> Expr: return mul(self, -1.0) if self.dtype.is_float else sub(0, self)  # noqa: E704
     def __lt__(self, other: ExprLike) -> Expr: return compare(LT, self, other)  # noqa: E704
     def __le__(self, other: ExprLike) -> Expr: return compare(LE, self, other)  # noqa: E704
     def __gt__(self, other: ExprLike) -> Expr: return compare(GT, self, other)  # noqa: E704

@@ -8,18 +8,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from metasched.arith.regions import block_access_regions
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.dtype import HANDLE, VOID, DType, promote
-from metasched.ir.expr import Expr, FloatImm, Var, cast
-from metasched.ir.op import Broadcast, Call
+from metasched.ir.buffer import Buffer, Range
+from metasched.ir.dtype import HANDLE, VOID, DType
+from metasched.ir.expr import Expr, Var
+from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
     Break,
-    BufferStore,
     Continue,
     Evaluate,
     For,
@@ -34,22 +31,24 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import walk
 from metasched.script.buffers import renamed
 from metasched.script.builder import (
+    WORDS,
     MetaVar,
     StatementWord,
     TypeWord,
     dtype_of,
     is_dtype,
-    typed,
 )
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
-from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
+from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
+from metasched.script.sections import Section
 from metasched.script.statements import STATEMENTS
+from metasched.script.stores import StoreReader
 
 Item = Stmt | Scoped
 
 
-class BodyReader(Reader):
+class BodyReader(StoreReader):
     """Statements of a function, in order."""
 
     def body(self, nodes: Sequence[ast.stmt]) -> Stmt:
@@ -116,7 +115,7 @@ class BodyReader(Reader):
 
     def _if(self, node: ast.If) -> list[Item]:
         test = self.operand(node.test)
-        if not isinstance(test, (Expr, BufferRegion)) and not isinstance(node.test, ast.Constant):
+        if not isinstance(test, (Expr, Section)) and not isinstance(node.test, ast.Constant):
             taken = node.body if self.guard(node.test, self.outside.truth, test) else node.orelse
             return [item for part in taken for item in self.statement(part)]
         condition = self.condition(node.test, test)
@@ -214,7 +213,7 @@ class BodyReader(Reader):
         if not isinstance(value, ast.Call):
             self.fail(node, "this expression does nothing", "write T.evaluate(...)")
         if isinstance(value.func, ast.Attribute) and value.func.attr == "vstore":
-            return [self._vstore(value, value.func)]
+            return [self.vstore(value, value.func)]
         fn = self.value(value.func)
         self.hints = []
         if isinstance(fn, Macro):
@@ -274,18 +273,41 @@ class BodyReader(Reader):
             self.fail(node, "assign to one target at a time")
         target = node.targets[0]
         if isinstance(target, ast.Subscript):
-            return [self._store(target, node.value, self.operand(node.value))]
+            return [self.store(node, target, node.value, None)]
         self.hints = self._target_names(target)
         if isinstance(node.value, ast.Call):
             fn = self.value(node.value.func)
             if isinstance(fn, StatementWord):
                 return self._assign_word(node.value, fn, target)
-        found = self.value(node.value)
-        if isinstance(found, Var) and isinstance(node.value, ast.Call):
-            found = MetaVar(Var(self.hint(0, found.name), found.dtype))
-        elif isinstance(found, Buffer) and found.name == "buffer":
-            found = renamed(found, self.hint(0, "buffer"))
-        return self._bind_values(node, target, found)
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            if len(target.elts) != len(node.value.elts):
+                self.fail(node, f"{len(target.elts)} names need as many values, not "
+                          f"{len(node.value.elts)}")  # fmt: skip
+            parts = list(zip(target.elts, node.value.elts, strict=True))
+            values = [self._named(part, value) for part, value in parts]
+            pairs = zip(parts, values, strict=True)
+            return [item for (part, value), found in pairs
+                    for item in self._bind_values(value, part, found)]  # fmt: skip
+        where = node if isinstance(target, ast.Tuple) else node.value
+        return self._bind_values(where, target, self._named(target, node.value))
+
+    def _named(self, target: ast.expr, node: ast.expr) -> Any:
+        """The value for a target; new variables and buffers take the target's name."""
+        found = self.value(node)
+        if not isinstance(target, ast.Name):
+            return found
+        if isinstance(found, Var) and isinstance(node, ast.Call) and self._is_new(node):
+            return MetaVar(Var(target.id, found.dtype))
+        if isinstance(found, Buffer) and found.name == "buffer":
+            return renamed(found, target.id)
+        return found
+
+    def _is_new(self, node: ast.Call) -> bool:
+        """Whether a call that gives a variable makes it: T.int32(), T.var("int64"), T.handle()."""
+        fn = self.value(node.func)
+        if isinstance(fn, TypeWord):
+            return not node.args or fn.dtype.is_handle
+        return fn is WORDS["Var"]
 
     def _assign_word(self, call: ast.Call, fn: StatementWord, target: ast.expr) -> list[Item]:
         found = self.word(call, fn)
@@ -294,7 +316,7 @@ class BodyReader(Reader):
         self._bind(target, found.value)
         return [found] if isinstance(found, Scoped) else []
 
-    def _bind_values(self, node: ast.Assign, target: ast.expr, found: Any) -> list[Item]:
+    def _bind_values(self, node: ast.AST, target: ast.expr, found: Any) -> list[Item]:
         if isinstance(target, ast.Tuple):
             if isinstance(found, MetaVar) and isinstance(found.value, (tuple, list)):
                 found = [MetaVar(value) for value in found.value]
@@ -303,9 +325,9 @@ class BodyReader(Reader):
                           f"{describe(found)}")  # fmt: skip
             pairs = zip(target.elts, found, strict=True)
             return [item for part, value in pairs for item in self._bind_values(node, part, value)]
-        if isinstance(found, (Expr, bool, int, float, BufferRegion)):
-            value = self.lanes(node.value, found)
-            scoped = self.let(node.value, self._target_name(target), value, None, None)
+        if isinstance(found, (Expr, bool, int, float, Section)):
+            value = self.lanes(node, found)
+            scoped = self.let(node, self._target_name(target), value, None, None)
             self._bind(target, scoped.value)
             return [scoped]
         self._bind(target, found.value if isinstance(found, MetaVar) else found)
@@ -354,51 +376,13 @@ class BodyReader(Reader):
 
     def _augmented(self, node: ast.AugAssign) -> list[Item]:
         if isinstance(node.target, ast.Subscript):
-            old = self.lanes(node.target, self.subscript(node.target))
-            value = self.apply(node, node.op, old, self.operand(node.value))
-            return [self._store(node.target, node.value, value)]
+            return [self.store(node, node.target, node.value, node.op)]
         name = self._target_name(node.target)
         old = self.name(ast.copy_location(ast.Name(name), node.target))
         value = self.apply(node, node.op, old, self.operand(node.value))
         scoped = self.let(node.value, name, value, None, None)
         self.scopes[name] = scoped.value
         return [scoped]
-
-    def _store(self, target: ast.Subscript, node: ast.AST, value: Any) -> Stmt:
-        buffer = self.value(target.value)
-        if not isinstance(buffer, Buffer):
-            self.fail(target, f"only buffers are stored to, not {describe(buffer)}")
-        place = self.lanes(target, self.access(target, buffer))
-        return BufferStore(buffer, self.stored(node, value, place.dtype), place.indices)
-
-    def stored(self, node: ast.AST, value: Any, dtype: DType) -> Expr:
-        """`value` in the type of its destination, widened where nothing can be lost."""
-        found = self.typed(node, value, dtype)
-        if found.dtype is dtype:
-            return found
-        if isinstance(found, FloatImm) and _holds(dtype, found.value):
-            return FloatImm(dtype, found.value)
-        if found.dtype.scalar is dtype.scalar and found.dtype.lanes == 1:
-            return Broadcast(found, dtype.lanes)
-        lanes = found.dtype.lanes
-        if lanes != dtype.lanes or self.guard(node, promote, found.dtype, dtype) != dtype:
-            self.fail(node, f"a value of type {found.dtype} is stored where {dtype} is kept",
-                      f'write T.cast(value, "{dtype}")')  # fmt: skip
-        return cast(dtype, found)
-
-    def _vstore(self, node: ast.Call, func: ast.Attribute) -> Stmt:
-        """A.vstore([i], value, predicate=mask)."""
-        buffer = self.value(func.value)
-        args, kwargs = self.arguments(node)
-        if not isinstance(buffer, Buffer) or len(args) != 2 or set(kwargs) - {"predicate"}:
-            self.fail(node, "write A.vstore([indices], value, predicate=mask)")
-        items = args[0] if isinstance(args[0], (tuple, list)) else (args[0],)
-        indices = [self.index(node, i) for i in items]
-        place = self.guard(node, BufferLoad, buffer, indices)
-        mask = kwargs.get("predicate")
-        predicate = None if mask is None else self.guard(node, typed, mask)
-        value = self.stored(node.args[1], args[1], place.dtype)
-        return BufferStore(buffer, value, tuple(indices), predicate)
 
     def _return(self, node: ast.Return) -> list[Item]:
         if node.value is None:
@@ -431,14 +415,6 @@ _HINTS: dict[type[ast.AST], str] = {
     ast.Import: "import at the top of the file",
     ast.ImportFrom: "import at the top of the file",
 }
-
-
-def _holds(dtype: DType, value: float) -> bool:
-    """Whether a floating-point type of one lane has the very number."""
-    if not dtype.is_float or dtype.lanes > 1:
-        return False
-    with np.errstate(over="ignore"):
-        return float(np.asarray(value).astype(dtype.numpy)) == value
 
 
 @functools.lru_cache(maxsize=256)

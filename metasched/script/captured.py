@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from metasched.ir.buffer import BufferRegion
 from metasched.ir.expr import Expr
 from metasched.script.plain import ARITHMETIC, CODE, UNARY, Raised, Stored, describe
+from metasched.script.sections import Section
 
 if TYPE_CHECKING:
     from metasched.script.evaluate import Evaluator
 
 
+_REGIONS = (BufferRegion, Section)
 _CONVERSIONS: dict[int, Callable[[Any], Any]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
 
 
@@ -154,7 +156,7 @@ class UserCode(Stored):
 
     def compute(self, op: ast.AST, a: Any, b: Any) -> Any:
         rule = ARITHMETIC.get(type(op))
-        if rule is None or isinstance(a, BufferRegion) or isinstance(b, BufferRegion):
+        if rule is None or isinstance(a, _REGIONS) or isinstance(b, _REGIONS):
             return super().compute(op, a, b)
         return _run(f"operator {type(op).__name__}", rule, a, b)
 

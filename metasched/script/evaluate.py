@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from metasched.arith.analyzer import Analyzer
 from metasched.errors import MetaschedError, ParseError
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.equal import structural_equal
+from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import (
-    Add,
     And,
     Expr,
-    FloorDiv,
+    FloatImm,
     IntImm,
     Let,
     Mul,
@@ -33,16 +30,15 @@ from metasched.ir.expr import (
     Sub,
     Var,
     as_expr,
-    as_int,
-    sub,
 )
-from metasched.ir.op import Ramp
 from metasched.script import builder
 from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
 from metasched.script.diagnostics import Source
+from metasched.script.indexing import Indexing, Slice
 from metasched.script.macro import Macro, expanding
 from metasched.script.plain import PYTHON, Raised, Stored, describe
+from metasched.script.sections import Section
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
 _REFUSALS = (
@@ -50,14 +46,7 @@ _REFUSALS = (
 )  # fmt: skip
 
 
-class Slice:
-    """start:stop:step inside a subscript, parts None where absent."""
-
-    def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        self.start, self.stop, self.step = start, stop, step
-
-
-class Evaluator:
+class Evaluator(Indexing):
     """Values of expressions over scopes of names and a captured environment."""
 
     def __init__(
@@ -146,7 +135,7 @@ class Evaluator:
             return self.guard(node, getattr, base, name)
         if isinstance(base, Buffer):
             return self._buffer_attribute(node, base)
-        if isinstance(base, BufferRegion) and name == "buffer":
+        if isinstance(base, (BufferRegion, Section)) and name == "buffer":
             return base.buffer
         if isinstance(base, Expr):
             if name in ("dtype", "name"):
@@ -169,10 +158,6 @@ class Evaluator:
 
     # ---- subscripts ------------------------------------------------------------------------
 
-    def slice(self, node: ast.Slice) -> Slice:
-        parts = (node.lower, node.upper, node.step)
-        return Slice(*(None if p is None else self.value(p) for p in parts))
-
     def subscript(self, node: ast.Subscript) -> Any:
         base = self.value(node.value)
         if isinstance(base, Buffer):
@@ -185,83 +170,6 @@ class Evaluator:
         if isinstance(items, Expr):
             self.fail(node.slice, "a Python sequence is indexed with Python numbers only")
         return self.capture(node, self.guard(node, self.outside.element, base, items), "element")
-
-    def access(self, node: ast.Subscript, buffer: Buffer) -> BufferLoad | BufferRegion:
-        """buffer[...]: a load, or a region when a slice is among the indices."""
-        items = self.value(node.slice)
-        parts = items if isinstance(items, tuple) else (items,)
-        if len(parts) != len(buffer.shape):
-            self.fail(node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given")
-        if any(isinstance(p, Slice) for p in parts):
-            pairs = zip(parts, buffer.shape, strict=True)
-            return BufferRegion(buffer, tuple(self._range(node, p, s) for p, s in pairs))
-        return BufferLoad(buffer, [self.index(node, p) for p in parts])
-
-    def index(self, node: ast.AST, value: Any) -> Expr:
-        found = self.guard(node, typed, value)
-        if not found.dtype.is_int:
-            self.fail(node, f"an index is an integer, not {found.dtype}")
-        return found  # type: ignore[no-any-return]
-
-    def _range(self, node: ast.AST, part: Any, whole: Expr) -> Range:
-        if not isinstance(part, Slice):
-            low = self.index(node, part)
-            return Range(low, as_expr(1, low.dtype))
-        if part.step not in (None, 1):
-            self.fail(node, "a region has no step")
-        start = part.start if part.start is not None else as_expr(0, whole.dtype)
-        stop = part.stop if part.stop is not None else whole
-        return Range(*self.extent(node, start, stop))
-
-    def extent(self, node: ast.AST, start: Any, stop: Any, step: Any = None) -> tuple[Expr, Expr]:
-        """Start and number of steps of start:stop[:step], read as the printer writes them."""
-        low, high = self._bounds(node, start, stop)
-        stride = None if step is None else self.guard(node, typed, step, high.dtype)
-        width = 1 if stride is None else as_int(stride)
-        if width is not None and width < 1:
-            self.fail(node, f"a step is at least 1, not {width}")
-        if isinstance(low, IntImm) and isinstance(high, IntImm) and width is not None:
-            count = -((low.value - high.value) // width)
-            return low, self.guard(node, IntImm, high.dtype, count)
-        if low.dtype is not high.dtype:
-            return low, high
-        if isinstance(low, IntImm) and low.value == 0:
-            reach: Expr = high
-        elif isinstance(high, Add) and _same(high.a, low):
-            reach = high.b
-        elif isinstance(high, Add) and high.b is low:
-            reach = high.a
-        else:
-            reach = self.guard(node, Analyzer().simplify, sub(high, low))
-        if stride is None:
-            return low, reach
-        if isinstance(reach, Mul) and reach.b is stride:
-            return low, reach.a
-        return low, FloorDiv(Sub(Add(reach, stride), as_expr(1, stride.dtype)), stride)
-
-    def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:
-        if isinstance(start, Expr):
-            low = self.index(node, start)
-            return low, self.index(node, self.guard(node, typed, stop, low.dtype))
-        high = self.index(node, stop)
-        return self.index(node, self.guard(node, typed, start, high.dtype)), high
-
-    def lanes(self, node: ast.AST, value: Any) -> Any:
-        """A region as a value: its single slice becomes a vector of indices."""
-        if not isinstance(value, BufferRegion):
-            return value
-        assert isinstance(node, ast.Subscript)
-        items = self.value(node.slice)
-        parts = items if isinstance(items, tuple) else (items,)
-        indices: list[Expr] = []
-        for part, r in zip(parts, value.region, strict=True):
-            if not isinstance(part, Slice):
-                indices.append(r.min)
-            elif isinstance(r.extent, IntImm):
-                indices.append(Ramp(r.min, as_expr(1, r.min.dtype), r.extent.value))
-            else:
-                self.fail(node, "a slice of symbolic length is a region, not a value")
-        return BufferLoad(value.buffer, indices)
 
     # ---- operators -------------------------------------------------------------------------
 
@@ -302,6 +210,7 @@ class Evaluator:
         return self.guard(node, apply_op, name, (x, y))
 
     def boolean(self, node: ast.BoolOp) -> Any:
+        self._one_truth(node, node.values)
         values = [self.operand(v) for v in node.values]
         if not any(isinstance(v, Expr) for v in values):
             truths = [self.guard(node, self.outside.truth, v) for v in values[:-1]]
@@ -313,7 +222,18 @@ class Evaluator:
             result = self.guard(node, infix, kind, result, value)
         return result
 
+    def _one_truth(self, node: ast.AST, parts: Sequence[ast.expr]) -> None:
+        """NumPy refuses slices where Python asks for one truth value."""
+        for part in parts:
+            for inner in ast.walk(part):
+                if isinstance(inner, ast.Slice):
+                    self.fail(node, "Python's `and`, `or`, `not`, `if` and chained comparisons "
+                              "take one truth value, not a slice", "write &, | and ~ between "
+                              "comparisons in parentheses, T.if_then_else to choose")  # fmt: skip
+
     def unary(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            self._one_truth(node, [node.operand])
         value = self.operand(node.operand)
         if not isinstance(value, Expr):
             return self.guard(node, self.outside.compute_unary, node.op, value)
@@ -323,9 +243,19 @@ class Evaluator:
             if value.dtype.is_bool:
                 return Not(value)
             return self.guard(node, apply_op, "bitwise_not", (value,))
-        return self.guard(node, infix, Sub, 0, value) if isinstance(node.op, ast.USub) else value
+        if not (value.dtype.is_int or value.dtype.is_float):
+            self.fail(node, f"{value.dtype} has no sign", "write T.int32(x)")
+        if isinstance(node.op, ast.UAdd):
+            return value
+        if isinstance(value, FloatImm):
+            return FloatImm(value.dtype, -value.value)
+        if value.dtype.is_float:  # 0 - x would lose the sign of zero; a product with -1 is exact
+            return self.guard(node, infix, Mul, value, -1.0)
+        return self.guard(node, infix, Sub, 0, value)
 
     def comparison(self, node: ast.Compare) -> Any:
+        if len(node.ops) > 1:
+            self._one_truth(node, [node.left, *node.comparators])
         parts = [self.operand(n) for n in (node.left, *node.comparators)]
         tests = [
             self.apply(node, op, a, b) for op, a, b in zip(node.ops, parts, parts[1:], strict=False)
@@ -340,6 +270,7 @@ class Evaluator:
         return result
 
     def conditional(self, node: ast.IfExp) -> Any:
+        self._one_truth(node, [node.test])
         condition = self.operand(node.test)
         if not isinstance(condition, Expr):
             chosen = self.guard(node.test, self.outside.truth, condition)
@@ -453,11 +384,6 @@ def _is_word(fn: Any) -> bool:
         return any(fn.func is f for f in (builder.cast_word, *BUFFER_METHODS.values()))
     known = isinstance(fn, (builder.TypeWord, BufferWord))
     return known or any(fn is w for w in WORDS.values())
-
-
-def _same(a: Expr, b: Expr) -> bool:
-    """One expression, or two readings of one text: a Let binds a new variable each time."""
-    return a is b or (type(a) is type(b) and structural_equal(a, b))
 
 
 _RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {

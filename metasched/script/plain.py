@@ -22,6 +22,7 @@ from metasched.ir.expr import Expr, IntImm
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.script.buffers import BufferWord
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, TypeWord
+from metasched.script.sections import Section
 from metasched.script.words import PYTHON_WORDS
 
 PYTHON: dict[str, Any] = {name: getattr(builtins, name) for name in PYTHON_WORDS}
@@ -163,7 +164,7 @@ _MISSING = object()
 
 def describe(value: Any) -> str:
     """What a value is, in a few words, for messages."""
-    if isinstance(value, BufferRegion):
+    if isinstance(value, (BufferRegion, Section)):
         return f"a region of {value.buffer.name}"
     if isinstance(value, Buffer):
         return f"the buffer {value.name}"

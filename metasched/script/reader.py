@@ -94,6 +94,7 @@ class Reader(Evaluator):
         self.loops: dict[Expr, Range] = {}
         self.threads: dict[Var, str] = {}
         self.handles: dict[Var, Buffer | None] = {}
+        self.views: dict[Buffer, Buffer] = {}  # what matched and declared buffers are views of
         self.hints: list[str] = []
         self.suffix = ""  # of the names of blocks, in a macro that is expanded again
         self.expanded: Counter[Any] = Counter()  # how often each macro was
@@ -116,6 +117,9 @@ class Reader(Evaluator):
         found = self.guard(node, typed, value, BOOL)
         if not found.dtype.is_bool:
             self.fail(node, f"a condition is needed, not {found.dtype}", "compare with != 0")
+        if found.dtype.lanes > 1:
+            self.fail(node, f"the condition has {found.dtype.lanes} lanes, one truth value is "
+                      "needed", "use T.Select or T.if_then_else")  # fmt: skip
         return found  # type: ignore[no-any-return]
 
     def let(

@@ -32,6 +32,7 @@ from metasched.script.builder import WORDS, Namespace, StatementWord, dtype_of, 
 from metasched.script.builder import lookup as expression_word
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
+from metasched.script.sections import Section
 from metasched.script.words import ALIASES, REMAP
 
 Handler = Callable[..., Any]
@@ -200,16 +201,22 @@ def writes(p: Reader, node: ast.Call, *regions: Any) -> Bound:
 
 
 def _regions(p: Reader, node: ast.Call, items: Sequence[Any]) -> tuple[BufferRegion, ...]:
+    places: Sequence[ast.expr] = node.args
     if len(items) == 1 and isinstance(items[0], (list, tuple)):
         items = items[0]
-    return tuple(_region(p, node, item) for item in items)
+        places = getattr(places[0], "elts", ())
+    if len(places) != len(items):
+        places = [node] * len(items)
+    return tuple(_region(p, node, i, place) for place, i in zip(places, items, strict=True))
 
 
-def _region(p: Reader, node: ast.AST, item: Any) -> BufferRegion:
+def _region(p: Reader, node: ast.AST, item: Any, place: ast.AST | None = None) -> BufferRegion:
     if isinstance(item, BufferLoad):
         return BufferRegion.point(item.buffer, item.indices)
     if isinstance(item, Buffer):
         return item.whole()
+    if isinstance(item, Section):
+        return p.guard(place or node, lambda: item.region)  # type: ignore[no-any-return]
     if not isinstance(item, BufferRegion):
         p.fail(node, f"a region such as A[0:4, i] is needed, not {describe(item)}")
     return item
@@ -271,6 +278,7 @@ def decl_buffer(p: Reader, node: ast.Call, *args: Any, data: Any = None, source:
     if not isinstance(owner, Buffer) or not isinstance(pointer, (Var, type(None))):
         p.fail(node, f"data= is A.data of a buffer A, not {describe(data)}")
     buffer = _declared(p, node, *args, data=pointer, **kwargs)
+    p.views[buffer] = owner
     return Scoped(lambda body: DeclBuffer(buffer, owner, body), buffer)
 
 
@@ -303,6 +311,7 @@ def match_buffer(
         p.bind_handle(node, param, buffer)
     else:
         p.draft(node).matches.append(MatchBufferRegion(buffer, region))
+        p.views[buffer] = region.buffer
     return Bound(buffer)
 
 
@@ -321,7 +330,7 @@ def let_stmt(
 @word("evaluate")
 def evaluate(p: Reader, node: ast.Call, value: Any) -> Evaluate:
     """Evaluate for the effect."""
-    return Evaluate(p.guard(node, typed, value))
+    return Evaluate(p.guard(node, typed, p.lanes(node, value)))
 
 
 @word("Assert")

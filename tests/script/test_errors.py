@@ -46,7 +46,7 @@ BODIES: list[tuple[str, int, str, str]] = [
     # expressions
     ("A[0] = 1", 1, "A[0]", "A has 2 dimensions, 1 given"),
     ("A[0.5, 0] = 1", 1, "A[0.5, 0]", "an index is an integer, not float32"),
-    ("A[0, 0:i] = 1", 1, "A[0, 0:i]", "a slice of symbolic length is a region, not a value"),
+    ("A[0, 0] = A[0, 0:i]", 1, "A[0, 0:i]", "a slice is a vector of 1 to 64 elements of the last"),
     ("T.evaluate(A)", 1, "T.evaluate(A)", "Buffer is not an expression"),
     ("A[0, 0] = T.exp(1.0, 2.0)", 1, "T.exp(1.0, 2.0)", "exp takes 1 arguments, not 2"),
     ("A[0, 0] = T.int8(300)", 1, "T.int8(300)", "300 does not fit in int8"),

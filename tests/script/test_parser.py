@@ -39,6 +39,7 @@ from metasched.ir.stmt import (
     SeqStmt,
     While,
 )
+from metasched.ir.verify import verify
 from metasched.ir.visit import blocks_of, walk_stmts
 from metasched.script import ir as I
 from metasched.script import parse
@@ -468,3 +469,27 @@ def test_words_build_expressions_in_plain_python():
 def test_texts_may_be_indented(indent):
     lines = ["@T.prim_func", "def f(A: T.Buffer(4)):", "    A[0] = 1.0"]
     assert parse("\n".join(indent + line for line in lines)).attrs["global_symbol"] == "f"
+
+
+def test_new_variables_in_a_tuple_are_no_lets():
+    func = parse(
+        """
+        @T.prim_func
+        def f(a: T.handle):
+            N, M = T.int32(), T.int64()
+            A = T.match_buffer(a, (N, M), "float32")
+            A[N - 1, M - 1] = 0.0
+        """
+    )
+    (a,) = func.params
+    assert [(v.name, v.dtype) for v in a.shape] == [("N", "int32"), ("M", "int64")]
+    verify(func)
+    converted = flat("x = T.int32(i)\nA[x] = 0").body
+    assert isinstance(converted, LetStmt) and converted.value.name == "i"
+
+
+def test_tuples_are_read_before_they_are_bound():
+    swapped = flat("x, y = 1, 2\nx, y = y, x\nA[x] = y").body
+    x, y = swapped.var, swapped.body.var
+    second = swapped.body.body
+    assert second.value is y and second.body.value is x

@@ -1,0 +1,128 @@
+"""Subscripts of buffers: indices, slices, ranges."""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.equal import structural_equal
+from metasched.ir.expr import Add, Expr, FloorDiv, IntImm, Mul, Sub, as_expr, as_int, sub
+from metasched.script.builder import typed
+from metasched.script.sections import Axis, NoVector, Section
+
+
+class Slice:
+    """start:stop:step inside a subscript, parts None where absent."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self.start, self.stop, self.step = start, stop, step
+
+
+class Indexing(ABC):
+    """What subscripts of buffers stand for, over the values of their parts."""
+
+    axes: Sequence[Axis] | None = None  # loops of the assignment being read
+    may_loop = False  # whether the assignment being read may still become loops
+
+    @abstractmethod
+    def value(self, node: ast.AST) -> Any:
+        """What `node` stands for."""
+
+    @abstractmethod
+    def guard(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of ours; what it refuses is reported at `node`."""
+
+    @abstractmethod
+    def fail(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:
+        """Report an error at `node`."""
+
+    def slice(self, node: ast.Slice) -> Slice:
+        parts = (node.lower, node.upper, node.step)
+        return Slice(*(None if p is None else self.value(p) for p in parts))
+
+    def access(self, node: ast.Subscript, buffer: Buffer) -> BufferLoad | Section:
+        """buffer[...]: a load, or a section when a slice is among the indices."""
+        items = self.value(node.slice)
+        parts = items if isinstance(items, tuple) else (items,)
+        if len(parts) != len(buffer.shape):
+            self.fail(node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given",
+                      f"write {buffer.name}[{', '.join('ijklmnopq'[: buffer.ndim])}] with an index "
+                      "or a slice for each dimension")  # fmt: skip
+        if not any(isinstance(p, Slice) for p in parts):
+            return BufferLoad(buffer, [self.index(node, p) for p in parts])
+        pairs = zip(parts, buffer.shape, strict=True)
+        ranges, steps = zip(*(self._range(node, p, size) for p, size in pairs), strict=True)
+        stops = tuple(as_int(p.stop) if isinstance(p, Slice) else None for p in parts)
+        return Section(buffer, ranges, steps, stops)
+
+    def index(self, node: ast.AST, value: Any) -> Expr:
+        found = self.guard(node, typed, value)
+        if not found.dtype.is_int:
+            self.fail(node, f"an index is an integer, not {found.dtype}")
+        return found  # type: ignore[no-any-return]
+
+    def _range(self, node: ast.AST, part: Any, whole: Expr) -> tuple[Range, int]:
+        """What an index or a slice takes of a dimension, and the slice's step (0 for an index)."""
+        if not isinstance(part, Slice):
+            low = self.index(node, part)
+            return Range(low, as_expr(1, low.dtype)), 0
+        step = 1 if part.step is None else as_int(part.step)
+        if step is None or step < 1:
+            self.fail(node, "the step of a slice is a positive number", "write a loop")
+        start = part.start if part.start is not None else as_expr(0, whole.dtype)
+        stop = part.stop if part.stop is not None else whole
+        low, size = self.extent(node, start, stop, None if step == 1 else step)
+        return Range(low, size), step
+
+    def extent(self, node: ast.AST, start: Any, stop: Any, step: Any = None) -> tuple[Expr, Expr]:
+        """Start and number of steps of start:stop[:step], read as the printer writes them."""
+        low, high = self._bounds(node, start, stop)
+        stride = None if step is None else self.guard(node, typed, step, high.dtype)
+        width = 1 if stride is None else as_int(stride)
+        if width is not None and width < 1:
+            self.fail(node, f"a step is at least 1, not {width}")
+        if isinstance(low, IntImm) and isinstance(high, IntImm) and width is not None:
+            count = -((low.value - high.value) // width)
+            return low, self.guard(node, IntImm, high.dtype, count)
+        if low.dtype is not high.dtype:
+            return low, high
+        if isinstance(low, IntImm) and low.value == 0:
+            reach: Expr = high
+        elif isinstance(high, Add) and _same(high.a, low):
+            reach = high.b
+        elif isinstance(high, Add) and high.b is low:
+            reach = high.a
+        else:
+            reach = self.guard(node, Analyzer().simplify, sub(high, low))
+        if stride is None:
+            return low, reach
+        if isinstance(reach, Mul) and reach.b is stride:
+            return low, reach.a
+        return low, FloorDiv(Sub(Add(reach, stride), as_expr(1, stride.dtype)), stride)
+
+    def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:
+        if isinstance(start, Expr):
+            low = self.index(node, start)
+            return low, self.index(node, self.guard(node, typed, stop, low.dtype))
+        high = self.index(node, stop)
+        return self.index(node, self.guard(node, typed, start, high.dtype)), high
+
+    def lanes(self, node: ast.AST, value: Any) -> Any:
+        """A section as a value: a vector, or one element inside the loops of an assignment."""
+        if not isinstance(value, Section):
+            return value
+        value = self.guard(node, value.checked)
+        if self.axes is not None:
+            return self.guard(node, value.element, self.axes)
+        if self.may_loop and not value.is_vector:
+            raise NoVector
+        return self.guard(node, value.vector)
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    """One expression, or two readings of one text: a Let binds a new variable each time."""
+    return a is b or (type(a) is type(b) and structural_equal(a, b))
