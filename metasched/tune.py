@@ -35,6 +35,7 @@ from metasched.kinds import default_space, default_trace
 from metasched.measure.candidate import Runner
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
+from metasched.runtime.foreign import require_known_calls
 from metasched.runtime.parallel import SERIAL, has_openmp, usable
 from metasched.runtime.timing import beside_each_other
 from metasched.schedule.schedule import Schedule
@@ -463,7 +464,11 @@ def _times_in_turns(
 
 
 def replay(
-    path: str | Path, func: Source, *, target: Target | str | Mapping[str, Any] | None = None
+    path: str | Path,
+    func: Source,
+    *,
+    target: Target | str | Mapping[str, Any] | None = None,
+    allow_extern: Sequence[str] | str = (),
 ) -> Schedule:
     """Apply a stored trace to the function it was tuned for; nothing is drawn or measured.
 
@@ -471,12 +476,14 @@ def replay(
         path: a trace file (`work/NAME.HASH.trace.json`).
         func: the unscheduled function.
         target: where the result shall run; None is this machine.
+        allow_extern: foreign functions that the result may call, by name. A trace from elsewhere
+            may name any; a function of your own that calls one is built directly as it stands.
 
     Returns the schedule; `metasched.build(schedule)` compiles it.
 
     Raises TraceMiss, a TraceError, when the trace is for another workload, schema version or a
     machine whose features are missing here (the message says what differs), and TraceError when
-    the file cannot be read or does not replay.
+    the file cannot be read, does not replay or calls foreign code that is not allowed.
     """
     only = _single(func)
     stored = TraceFile.load(path)
@@ -489,4 +496,5 @@ def replay(
         Trace.from_json(json.dumps(stored.trace)).apply(sch)
     except MetaschedError as error:
         raise TraceError(f"{path}: the trace does not replay: {error}") from error
+    require_known_calls(sch.mod, allow_extern, path)
     return sch

@@ -26,6 +26,7 @@ def add_to(commands: Any) -> None:
     one.add_argument("trace", help="a trace file")
     add_source(one)
     add_target(one)
+    _add_extern(one)
     one.add_argument("--strict", action="store_true", help=f"exit with {MISS} when it does not fit")
     one.add_argument("--json", action="store_true", help="print one JSON value")
     one.set_defaults(run=run_replay)
@@ -34,8 +35,16 @@ def add_to(commands: Any) -> None:
     two.add_argument("-o", "--output", required=True, help="folder to write to")
     two.add_argument("--name", help="stem of the files and the C name of the kernel")
     add_target(two)
+    _add_extern(two)
     two.add_argument("--json", action="store_true", help="print one JSON value")
     two.set_defaults(run=run_build)
+
+
+def _add_extern(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-extern", metavar="NAME", action="append", default=[],
+        help="a foreign function that the trace's program may call (again for each)",
+    )  # fmt: skip
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
@@ -44,7 +53,9 @@ def run_replay(arguments: argparse.Namespace) -> int:
     target = target_of(arguments)
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     try:
-        sch = replay(arguments.trace, program.func, target=target)
+        sch = replay(
+            arguments.trace, program.func, target=target, allow_extern=arguments.allow_extern
+        )
     except TraceMiss as error:
         if arguments.json:
             print(json.dumps({"hit": False, "reason": str(error)}))
@@ -64,7 +75,7 @@ def run_build(arguments: argparse.Namespace) -> int:
     func = parse(stored.workload)
     if not isinstance(func, PrimFunc):
         raise TraceError(f"{arguments.trace}: its workload is no single function")
-    sch = replay(arguments.trace, func, target=target)
+    sch = replay(arguments.trace, func, target=target, allow_extern=arguments.allow_extern)
     name = arguments.name or stored.workload_name or None
     written = build(sch, target, name=name).export(Path(arguments.output), name)
     files = [written.object, written.library, written.header, written.manifest]
