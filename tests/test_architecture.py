@@ -37,7 +37,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "arith",
         3150,
         "bounds linear modular rules atoms prove conditions analyzer iterform itercheck "
-        "itermap subspace intset regions indexmap",
+        "itermap subspace intset regions inverse indexmap",
     ),
     (
         "script",
@@ -48,8 +48,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         2600,
-        "failure affine radix collide scope cover binding access closing block reducer loops "
-        "dependence reordering sequence flops",
+        "failure affine radix collide scope threads guarded witness cover binding access closing "
+        "block reducer loops dependence reordering sequence flops",
     ),
     (
         "schedule",

@@ -15,13 +15,14 @@ from metasched.analysis.affine import Form, interval, linear
 from metasched.analysis.collide import Side
 from metasched.analysis.cover import loop_ranges, upper_span
 from metasched.analysis.failure import Failure
+from metasched.analysis.guarded import transparent
 from metasched.analysis.scope import Child, collect, footprints, untold
 from metasched.arith.intset import relax
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
-from metasched.ir.op import Call, Effect, Ramp
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, DeclBuffer, For, LetStmt, Stmt, fact
+from metasched.ir.op import Ramp
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, LetStmt, Stmt, fact
 from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs
 
 
@@ -98,8 +99,7 @@ def exact_accesses(block: Block) -> tuple[Access, ...] | None:
     That is when a block stands inside, buffers are matched or viewed, or pointers or foreign code
     are used.
     """
-    exact = not block.match_buffers and all(map(_transparent, block.stmts))
-    return accesses(block) if exact else None
+    return accesses(block) if transparent(block) else None
 
 
 def updates_in_place(block: Block, buffer: Buffer) -> bool:
@@ -112,28 +112,6 @@ def updates_in_place(block: Block, buffer: Buffer) -> bool:
     read = {a.indices for a in body if not a.is_write}
     written = {a.indices for a in body if a.is_write}
     return not read or (len(written) == 1 and read <= written)
-
-
-def _transparent(top: Stmt) -> bool:
-    stack = [top]
-    while stack:
-        stmt = stack.pop()
-        if isinstance(stmt, (BlockRealize, DeclBuffer)):
-            return False
-        if any(uses_pointer(e) for e in stmt.exprs):
-            return False
-        stack.extend(stmt.stmts)
-    return True
-
-
-@lru_cache(maxsize=1 << 12)
-def uses_pointer(expr: Expr) -> bool:
-    """Whether an expression mentions a pointer, or calls what may use one."""
-    return any(
-        (isinstance(e, Var) and e.dtype.is_handle)
-        or (isinstance(e, Call) and e.op.effect > Effect.PURE)
-        for e in walk_exprs(expr)
-    )
 
 
 def index_side(index: Expr) -> Side:

@@ -16,7 +16,10 @@ from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.failure import Failure
+from metasched.analysis.guarded import guarded_reads
 from metasched.analysis.scope import Child, EdgeKind, Scope, collect
+from metasched.analysis.threads import thread_loops
+from metasched.analysis.witness import Writer, witnessed
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.arith.regions import inputs
@@ -286,30 +289,42 @@ def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
     iteration of the shared loops, what the consumer reads there of that buffer.
     """
     child = scope.child(token)
-    groups: dict[tuple[Buffer, int], list[Child]] = {}
-    for edge in scope.incoming(token):
-        if edge.kind is EdgeKind.RAW:
+    for buffer in dict.fromkeys(r.buffer for r in inputs(child.block)):
+        failure = written_before(scope, child, buffer)
+        if failure is not None:
+            return failure
+    return None
+
+
+def written_before(
+    scope: Scope, child: Child, buffer: Buffer, *, guarded: bool = True
+) -> Failure | None:
+    """`region_cover` of one buffer; see `covered` for `guarded`."""
+    groups: dict[int, list[Child]] = {}
+    for edge in scope.incoming(child.token):
+        if edge.kind is EdgeKind.RAW and edge.buffer is buffer:
             producer = scope.child(edge.src)
-            key = (edge.buffer, shared_loops(producer, child))
-            groups.setdefault(key, []).append(producer)
-    for (buffer, shared), producers in groups.items():
-        failure = covered(child, producers, buffer, shared)
+            groups.setdefault(shared_loops(producer, child), []).append(producer)
+    for shared, producers in groups.items():
+        failure = covered(child, producers, buffer, shared, guarded=guarded)
         if failure is not None:
             return failure
     return None
 
 
 def covered(
-    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
+    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, *, guarded: bool = True
 ) -> Failure | None:
     """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops.
 
-    What was proved is remembered by value: blocks, bindings, and the ends of the loops.
+    With `guarded` a read under a condition needs only the elements for which the condition holds,
+    otherwise all that is declared is needed, as far as the buffer has it. What was proved is
+    remembered by value: blocks, bindings, and the ends of the loops.
     """
-    key = (buffer, shared, _bound_key(child), *map(_bound_key, producers))
+    key = (buffer, shared, guarded, _bound_key(child), *map(_bound_key, producers))
     if key in _COVERED:
         return None
-    failure = _covered(child, producers, buffer, shared)
+    failure = _covered(child, producers, buffer, shared, guarded)
     if failure is None:
         if len(_COVERED) >= _LIMIT:
             _COVERED.clear()
@@ -329,14 +344,15 @@ def _own_key(block: Block) -> tuple[object, ...]:
     """Equal in replays of one trace, whose blocks are new objects."""
     return (
         tuple(v.var for v in block.iter_vars),
-        *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in inputs(block)), None,
+        *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in inputs(block)),
+        guarded_reads(block),
         *((r.buffer, writes_all(block, r.buffer), *((d.min, d.extent) for d in r.region))
           for r in block.writes),
     )  # fmt: skip
 
 
 def _covered(
-    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int
+    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, guarded: bool
 ) -> Failure | None:
     producers = [p for p in producers if writes_all(p.block, buffer)]
     common = child.loops[:shared]
@@ -359,8 +375,15 @@ def _covered(
         if any(all(map(_inside, need, box, whole)) for box in written):
             continue
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in producers):
-            return _uncovered(child, inputs(child.block)[k], producers)
+            writers = [_writer(p, buffer, shared, extra) for p in producers]
+            if not witnessed(child, buffer, writers, guarded=guarded):
+                return _uncovered(child, inputs(child.block)[k], producers)
     return None
+
+
+def _writer(producer: Child, buffer: Buffer, shared: int, extra: Sequence[For]) -> Writer:
+    regions = [r for b, r in bound_regions(producer, writes=True) if b is buffer]
+    return Writer(producer, (*extra, *producer.loops[shared:]), regions)
 
 
 @fact
@@ -464,29 +487,3 @@ def _uncovered(child: Child, region: BufferRegion, producers: Sequence[Child]) -
         )
 
     return Failure("region-cover", sentence, child.block)
-
-
-_SCOPE_RANK = {"global": 0, "shared": 1, "warp": 2, "local": 3}
-
-
-def scope_rank(storage_scope: str) -> int:
-    """How private a storage scope is: global 0, shared 1, warp 2, local and beyond 3."""
-    return _SCOPE_RANK.get(storage_scope.split(".")[0], 3)
-
-
-def thread_rank(tag: str) -> int:
-    """How fine a thread tag is: blockIdx 0, threadIdx and vthread 1, cluster tags 2."""
-    if tag.startswith("blockIdx"):
-        return 0
-    return 1 if tag.startswith(("threadIdx", "vthread")) else 2
-
-
-def thread_loops(loops: Iterable[For], storage_scope: str) -> list[For]:
-    """The thread-bound loops over which memory of this scope is shared."""
-    bound = [loop for loop in loops if loop.thread is not None]
-    if not bound:
-        return bound
-    rank = scope_rank(storage_scope)
-    if storage_scope.startswith("warp"):
-        return [loop for loop in bound if loop.thread == "threadIdx.x"]
-    return [loop for loop in bound if loop.thread and rank <= thread_rank(loop.thread)]

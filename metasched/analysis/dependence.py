@@ -34,9 +34,7 @@ from metasched.analysis.cover import (
     bound_regions,
     covered,
     loop_ranges,
-    scope_rank,
     shared_loops,
-    thread_rank,
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import (
@@ -47,6 +45,7 @@ from metasched.analysis.scope import (
     may_overlap,
     untold,
 )
+from metasched.analysis.threads import scope_rank, thread_rank
 from metasched.arith.itermap import conjuncts
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -314,10 +314,10 @@ def lower_region(
     return result
 
 
-def _running(an: Analyzer, ranges: Mapping[Var, Range], condition: Expr) -> Analyzer:
-    """What is known where the loops of a condition run at all, as far as the extents of buffers
-    tell: a reduction over nothing leaves its result unwritten, its loop split or not."""
-    for var in sorted(free_vars(condition) & ranges.keys(), key=lambda v: v.name):
+def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> Analyzer:
+    """What is known where the loops `among` those of `ranges` run at all, as far as the extents of
+    buffers tell: a reduction over nothing leaves its result unwritten, its loop split or not."""
+    for var in sorted(among, key=lambda v: v.name):
         extent, least = ranges[var].extent, 1
         while isinstance(extent, FloorDiv) and (by := as_int(extent.b) or 0) > 0:
             extent, least = extent.a, least * by
@@ -336,18 +336,20 @@ def _runs(
     iterator no value.
     """
     narrowed = narrowed_ranges(ranges, predicate)
-    running: set[Var] = set()
+    moving: set[Var] = set()
     for var in frozenset().union(*(free_vars(r.min) for r in region)) & ranges.keys():
         left = as_int(narrowed[var].extent)
         if left is not None and left < 1:
             return False
         if as_int(ranges[var].extent) != 1:
-            running.add(var)
+            moving.add(var)
     first = {v: r.min for v, r in ranges.items()}
     return all(
-        _running(analyzer, ranges, condition).prove(substitute(condition, first))
+        running(analyzer, ranges, free_vars(condition) & ranges.keys()).prove(
+            substitute(condition, first)
+        )
         for condition in conjuncts(predicate)
-        if free_vars(condition).isdisjoint(running)
+        if free_vars(condition).isdisjoint(moving)
     )
 
 

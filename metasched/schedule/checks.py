@@ -12,10 +12,11 @@ from itertools import pairwise
 from typing import Concatenate, ParamSpec
 
 from metasched.analysis import block as block_facts
-from metasched.analysis.access import uses_pointer
 from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.guarded import uses_pointer
 from metasched.analysis.scope import Box, Scope
+from metasched.analysis.witness import fills
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
 from metasched.ir.buffer import Buffer, BufferLoad, Range
@@ -223,8 +224,10 @@ def _covers_domain(
     ranges = {var: Range(low, extent) for var, low, extent in loops}
     points = [Range(value, IntImm(value.dtype, 1)) for value in values]
     analyzer = Analyzer()
-    box = lower_region(points, ranges, predicate, analyzer)
-    return box is not None and covers(box, [Range(*ends) for ends in domains], analyzer)
+    box, whole = lower_region(points, ranges, predicate, analyzer), [Range(*d) for d in domains]
+    if box is not None and covers(box, whole, analyzer):
+        return True
+    return fills(values, ranges, predicate, whole)
 
 
 @proof

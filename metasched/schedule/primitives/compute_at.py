@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metasched.analysis.cover import thread_loops
-from metasched.analysis.scope import Child, Scope
+from metasched.analysis.binding import affine_binding
+from metasched.analysis.scope import Child, Scope, untold
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import relax, relax_ranges, union_regions
-from metasched.arith.regions import inputs
-from metasched.errors import ScheduleError
-from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.buffer import Range
 from metasched.ir.expr import (
     LT,
     TRUE,
-    Add,
     Expr,
-    FloorDiv,
     IntImm,
-    Mul,
-    Sub,
     Var,
-    as_expr,
     as_int,
     compare,
     logical_and,
 )
-from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import BlockRealize, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import (
@@ -42,10 +34,11 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import INLINE_MARK, ROOT_MARK, BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.inline import (
-    compute_inline,
-    require_within,
-    reverse_compute_inline,
+from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from metasched.schedule.primitives.instances import (
+    Instances,
+    needed_instances,
+    ready_instances,
 )
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -126,10 +119,10 @@ def _move(
     if reverse:
         _require_finished(state, others, loop)
     place = _insertion(state, scope, child, loop, index)
-    domains = _domains(state, child, others, loop, reverse=reverse)
-    moved = _rebuilt(state, realize, loop, domains, preserve, exact=reverse)
+    found = (ready_instances if reverse else needed_instances)(state, child, others, loop)
+    moved = _rebuilt(state, realize, loop, found, preserve)
     if reverse:
-        _require_once(state, realize, loop, domains)
+        _require_once(state, realize, others, loop, found)
     around = [*state.loops_above(loop), loop]
     state.commit(edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place)))
     confirm_cover(state, token, *([] if reverse else [c.token for c in others]))
@@ -176,146 +169,8 @@ def _inserted(loop: Stmt, moved: Stmt, before: Stmt | None) -> Stmt:
     return evolve(loop, body=seq(items))
 
 
-def _domains(
-    state: State, child: Child, others: Sequence[Child], loop: For, *, reverse: bool
-) -> dict[Var, Range]:
-    """For each iterator of the block the range it must run over in one iteration of `loop`."""
-    block = child.block
-    provided = inputs(block) if reverse else block.writes
-    above = ranges_of([*state.loops_above(loop), loop])
-    analyzer = Analyzer(above)
-    domains: dict[Var, Range] = {}
-    iters = {v.var: v.dom for v in block.iter_vars}
-    for region in provided:
-        needed = _needed(state, region.buffer, others, loop, reverse=reverse)
-        if needed is None:
-            continue
-        if reverse:
-            require_within(state, child.realize, region.buffer)
-        for have, want in zip(region.region, needed, strict=True):
-            solved = _solve(analyzer, have, want, iters, exact=reverse)
-            if solved is not None:
-                var, dom = solved
-                dom = Range(analyzer.simplify(dom.min), analyzer.simplify(dom.extent))
-                if var in domains:
-                    both = union_regions([domains[var]], [dom], analyzer)[0]
-                    if reverse and not (_same(analyzer, both, dom, domains[var])):
-                        raise _not_ready(state, block, region.buffer, loop)
-                    dom = both
-                domains[var] = dom
-            elif reverse and not _covers(analyzer, have, want, iters):
-                raise _not_ready(state, block, region.buffer, loop)
-    if reverse and not domains and any(as_int(d.extent) != 1 for d in iters.values()):
-        raise state.error(
-            "not-ready",
-            f"no iterator of {block.name} follows from what {loop.var.name} makes",
-            loop,
-        )
-    return domains
-
-
-def _same(analyzer: Analyzer, *ranges: Range) -> bool:
-    first = ranges[0]
-    return all(
-        analyzer.equal(r.min, first.min) and analyzer.equal(r.extent, first.extent) for r in ranges
-    )
-
-
-def _not_ready(state: State, block: Block, buffer: Buffer, loop: For) -> ScheduleError:
-    return state.error(
-        "not-ready",
-        f"an instance of {block.name} may read elements of {buffer.name} that other iterations "
-        f"of {loop.var.name} make",
-        loop,
-        hint="choose a loop further out",
-    )
-
-
-def _needed(
-    state: State, buffer: Buffer, others: Sequence[Child], loop: For, *, reverse: bool
-) -> list[Range] | None:
-    """What the other blocks read (or, reversed, write) of `buffer` in one iteration of `loop`."""
-    outer = state.loops_above(loop)
-    box: list[Range] | None = None
-    for other in others:
-        inner = [n for n in other.loops if n not in outer and n is not loop]
-        if not reverse:
-            inner += thread_loops([*outer, loop], buffer.scope)
-        bound = other.realize.bindings
-        for region in other.block.writes if reverse else inputs(other.block):
-            if region.buffer is not buffer:
-                continue
-            here = BufferRegion(
-                buffer,
-                tuple(
-                    Range(substitute(r.min, bound), substitute(r.extent, bound))
-                    for r in region.region
-                ),
-            )
-            ranges = list(relax(here, ranges_of(inner)).region)
-            box = ranges if box is None else union_regions(box, ranges)
-    return box
-
-
-def _solve(
-    analyzer: Analyzer, have: Range, want: Range, iters: dict[Var, Range], *, exact: bool
-) -> tuple[Var, Range] | None:
-    """The iterator that `have` follows, and the range over which it covers `want`.
-
-    Patterns: v + c, v * e + c with blocks of e elements, v // e; None for anything else. With
-    `exact` no instance of that range reaches outside of `want`.
-    """
-    low, width, offset = have.min, as_int(have.extent), 0
-    while isinstance(low, (Add, Sub)) and isinstance(low.b, IntImm):
-        offset += low.b.value if isinstance(low, Add) else -low.b.value
-        low = low.a
-    begin = want.min - offset
-    if isinstance(low, Var) and low in iters and width == 1:
-        return low, Range(begin, want.extent)
-    if isinstance(low, Mul) and isinstance(low.a, Var) and low.a in iters:
-        factor = as_int(low.b)
-        if factor is not None and width is not None and 0 < width <= factor:
-            aligned = not exact or (
-                analyzer.equal(begin % factor, as_expr(0, begin.dtype))
-                and analyzer.equal(want.extent % factor, as_expr(0, want.extent.dtype))
-            )
-            if width == factor and aligned:
-                first = begin // factor
-                return low.a, Range(first, (begin + want.extent - 1) // factor - first + 1)
-            return None
-    if isinstance(low, FloorDiv) and isinstance(low.a, Var) and low.a in iters and width == 1:
-        factor = as_int(low.b)
-        if factor is not None and factor > 0:
-            return low.a, Range(begin * factor, want.extent * factor)
-    return None
-
-
-def _covers(analyzer: Analyzer, have: Range, want: Range, iters: dict[Var, Range]) -> bool:
-    """Whether `want` holds all of `have`, whatever the block's iterators are."""
-    box = relax_range(have, iters)
-    if box is None:
-        return False
-    return analyzer.prove(want.min <= box.min) and analyzer.prove(
-        box.min + box.extent <= want.min + want.extent
-    )
-
-
-def relax_range(r: Range, iters: dict[Var, Range]) -> Range | None:
-    """The range that `r` takes while the iterators run."""
-    if free_vars(r.min).isdisjoint(iters) and free_vars(r.extent).isdisjoint(iters):
-        return r
-    found = relax_ranges([r], iters)
-    return None if found is None else found[0]
-
-
 def _rebuilt(
-    state: State,
-    realize: BlockRealize,
-    loop: For,
-    domains: dict[Var, Range],
-    preserve: bool,
-    *,
-    exact: bool,
+    state: State, realize: BlockRealize, loop: For, found: Instances, preserve: bool
 ) -> Stmt:
     """The block under fresh loops over its domains, clipped to the iterators' own.
 
@@ -327,8 +182,8 @@ def _rebuilt(
     predicate: Expr = TRUE
     for iter_var in realize.block.iter_vars:
         own = iter_var.dom
-        dom = domains.get(iter_var.var, own)
-        if exact:
+        dom = found.domains.get(iter_var.var, own)
+        if found.exact:
             pass
         elif as_int(dom.extent) is None and as_int(own.extent) is not None:
             dom = _bounded(analyzer, dom, own)
@@ -346,17 +201,24 @@ def _rebuilt(
             for condition in (own.min <= value, compare(LT, value, own.min + own.extent)):
                 if not analyzer.prove(condition):
                     predicate = logical_and(predicate, analyzer.simplify(condition))
+    at = dict(zip((v.var for v in realize.block.iter_vars), values, strict=True))
+    for condition in found.conditions:
+        here = substitute(condition, at)
+        if not analyzer.prove(here):
+            predicate = logical_and(predicate, analyzer.simplify(here))
     return nest(loops, BlockRealize(tuple(values), predicate, realize.block))
 
 
 @proof
 def _require_once(
-    state: State, realize: BlockRealize, loop: For, domains: dict[Var, Range]
+    state: State, realize: BlockRealize, producers: Sequence[Child], loop: For, found: Instances
 ) -> None:
     """A reduction that is spread over loops above runs each of its instances once.
 
-    (One that is complete within an iteration starts anew with its init each time.)
+    (One that is complete within an iteration starts anew with its init each time.) Each element
+    that tells an instance is then made by one iteration only.
     """
+    domains = found.domains
     reduced = [v.var for v in realize.block.iter_vars if v.is_reduce and v.var in domains]
     spread = frozenset().union(*(free_vars(domains[v].min) for v in reduced))
     if not spread:
@@ -370,6 +232,22 @@ def _require_once(
                 f"{above.var.name}",
                 above,
             )
+    for producer in producers:
+        if any(r.buffer is found.buffer for r in producer.block.writes) and _repeats(producer):
+            raise state.error(
+                "repeated-reduction",
+                f"{realize.block.name} would add the same elements again: iterations of "
+                f"{loop.var.name} may each make the same element of {found.buffer.name}",
+                loop,
+            )
+
+
+def _repeats(producer: Child) -> bool:
+    """Whether several instances may make one element, but for the steps of a reduction."""
+    block = producer.block
+    reduced = {v.var for v in block.iter_vars if v.is_reduce}
+    told = all(reduced.issuperset(untold(block, region)) for region in block.writes)
+    return not told or affine_binding(producer) is not None
 
 
 def _bounded(analyzer: Analyzer, dom: Range, own: Range) -> Range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from metasched.analysis.cover import written_before
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.iterform import IterSum
@@ -219,10 +220,11 @@ def solved_iterators(
 
 
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
-    """The block reads nothing but elements that `buffer` has.
+    """The block reads nothing but elements that `buffer` has and that are written, whatever the
+    conditions of its reads.
 
-    Then region cover makes its instances correspond to what the producer writes; reads beyond the
-    buffer, under a condition that is false there, have no counterpart.
+    Then its instances correspond to what the producer writes; reads of other elements, under a
+    condition that is false there, have no counterpart.
     """
     block = realize.block
     analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
@@ -238,6 +240,15 @@ def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
                     realize,
                     hint="inline the producer into the consumer instead (compute_inline)",
                 )
+    scope = state.scope(realize)
+    if written_before(scope, scope.child(block.token), buffer, guarded=False) is not None:
+        raise state.error(
+            "reads-unwritten",
+            f"{block.name} has instances that read what no block writes of {buffer.name}, under a "
+            "condition (they would never run)",
+            realize,
+            hint="inline the producer into the consumer instead (compute_inline)",
+        )
 
 
 def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr]) -> Expr:

@@ -1,0 +1,172 @@
+"""Reads under conditions: what a block's body loads, and what holds where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import TRUE, And, Expr, Let, Not, Or, Var, logical_not
+from metasched.ir.op import Call, Effect
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    DeclBuffer,
+    For,
+    IfThenElse,
+    LetStmt,
+    Stmt,
+    While,
+    fact,
+)
+from metasched.ir.visit import loads_of, substitute, transform_expr, walk_exprs, walk_stmts
+
+
+@lru_cache(maxsize=1 << 12)
+def uses_pointer(expr: Expr) -> bool:
+    """Whether an expression mentions a pointer, or calls what may use one."""
+    return any(
+        (isinstance(e, Var) and e.dtype.is_handle)
+        or (isinstance(e, Call) and e.op.effect > Effect.PURE)
+        for e in walk_exprs(expr)
+    )
+
+
+@fact
+def transparent(block: Block) -> bool:
+    """Whether the loads and stores in a block are all that it touches.
+
+    That is when no block stands inside, no buffer is matched or viewed, and neither pointers nor
+    foreign code are used.
+    """
+    return not block.match_buffers and not any(
+        isinstance(stmt, (BlockRealize, DeclBuffer)) or any(map(uses_pointer, stmt.exprs))
+        for part in block.stmts
+        for stmt in walk_stmts(part)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One load in the body of a block.
+
+    Attributes:
+        indices: over the block's iterators and the loops inside.
+        conditions: hold where the load is evaluated.
+        loops: the loops inside the block around the load, outermost first: variable, first
+            value, extent.
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    conditions: tuple[Expr, ...]
+    loops: tuple[tuple[Var, Expr, Expr], ...]
+
+
+@fact
+def guarded_reads(block: Block) -> tuple[Read, ...] | None:
+    """The loads in a block's init and body with the conditions they stand under (cached).
+
+    None where the body does not tell: what is not transparent, vectors, loops with steps, and
+    indices that depend on what the block itself writes.
+    """
+    if not transparent(block):
+        return None
+    written = {s.buffer for s in walk_stmts(block) if isinstance(s, BufferStore)}
+    found: dict[Read, None] = {}
+    for part in block.stmts:
+        for read in _in_stmt(part):
+            if read is None or any(_loads(i, written) for i in read.indices):
+                return None
+            known = tuple(c for c in read.conditions if not _loads(c, written))
+            found[Read(read.buffer, read.indices, known, read.loops)] = None
+    return tuple(found)
+
+
+def _loads(expr: Expr, buffers: set[Buffer]) -> bool:
+    return any(load.buffer in buffers for load in loads_of(expr))
+
+
+def _in_stmt(top: Stmt) -> Iterator[Read | None]:
+    """Every load below a statement; None for what cannot be told."""
+    stack: list[tuple[Stmt, tuple[Expr, ...], tuple[tuple[Var, Expr, Expr], ...]]] = [(top, (), ())]
+    while stack:
+        stmt, known, loops = stack.pop()
+        if isinstance(stmt, LetStmt):
+            yield from _in_expr(stmt.value, known, loops)
+            stack.append((substitute(stmt.body, {stmt.var: stmt.value}), known, loops))
+            continue
+        for expr in stmt.exprs:
+            yield from _in_expr(expr, known, loops)
+        if isinstance(stmt, While) or (isinstance(stmt, For) and stmt.step is not None):
+            yield None
+        elif isinstance(stmt, For):
+            stack.append((stmt.body, known, (*loops, (stmt.var, stmt.min, stmt.extent))))
+        elif isinstance(stmt, IfThenElse):
+            stack.append((stmt.then, (*known, stmt.condition), loops))
+            if stmt.orelse is not None:
+                stack.append((stmt.orelse, (*known, logical_not(stmt.condition)), loops))
+        else:
+            stack += [(part, known, loops) for part in stmt.stmts]
+
+
+def _in_expr(
+    top: Expr, known: tuple[Expr, ...], loops: tuple[tuple[Var, Expr, Expr], ...]
+) -> Iterator[Read | None]:
+    """Every load of an expression: `if_then_else` evaluates one side, all else is evaluated."""
+    if not loads_of(top):
+        return
+    stack = [(top, known)]
+    while stack:
+        node, conditions = stack.pop()
+        if isinstance(node, BufferLoad):
+            scalar = all(i.dtype.lanes == 1 for i in node.indices) and node.predicate is None
+            yield Read(node.buffer, node.indices, conditions, loops) if scalar else None
+        if isinstance(node, Call) and node.op.name == "if_then_else":
+            condition, then, orelse = node.args
+            stack += [
+                (condition, conditions),
+                (then, (*conditions, condition)),
+                (orelse, (*conditions, logical_not(condition))),
+            ]
+        elif isinstance(node, Let):
+            stack.append((node.value, conditions))
+            stack.append((substitute(node.body, {node.var: node.value}), conditions))
+        else:
+            stack += [(child, conditions) for child in node.children]
+
+
+CASES = 16
+"""More cases than these are not told apart."""
+
+
+def cases(conditions: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
+    """Conjunctions of which at least one holds where all `conditions` do: `or` taken apart."""
+    alternatives = [_alternatives(transform_expr(c, _unhinted)) for c in conditions]
+    total = 1
+    for options in alternatives:
+        total *= len(options)
+    if total > CASES:
+        return [conditions]
+    return [tuple(c for part in chosen for c in part) for chosen in product(*alternatives)]
+
+
+def _unhinted(node: Expr) -> Expr | None:
+    return node.args[0] if isinstance(node, Call) and node.op.name == "likely" else None
+
+
+def _alternatives(condition: Expr) -> list[tuple[Expr, ...]]:
+    if condition is TRUE:
+        return [()]
+    if isinstance(condition, Not):
+        inner = Analyzer().simplify(condition)
+        return [(condition,)] if isinstance(inner, Not) else _alternatives(inner)
+    if isinstance(condition, Or):
+        return [*_alternatives(condition.a), *_alternatives(condition.b)]
+    if isinstance(condition, And):
+        return [(*x, *y) for x in _alternatives(condition.a) for y in _alternatives(condition.b)]
+    return [(condition,)]

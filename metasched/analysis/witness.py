@@ -1,0 +1,219 @@
+"""Region cover by witnesses: for each element that is read, the instance that has written it.
+
+The indices of a write are solved for the loops of the producer. Where the solution is proved to lie
+within the loops, to satisfy the predicate and to give back the element, the element is written. The
+element is a read of one instance of the consumer, of which all is known that holds there: its
+loops, its predicate, the conditions the load stands under, and that the buffer has the element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from metasched.analysis.guarded import Read, cases, guarded_reads
+from metasched.analysis.scope import Child
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import running
+from metasched.arith.inverse import left_inverse
+from metasched.arith.itermap import conjuncts
+from metasched.arith.regions import inputs
+from metasched.ir.buffer import Buffer, Range
+from metasched.ir.dtype import DType
+from metasched.ir.expr import EQ, FALSE, GE, LT, Expr, IntImm, Var, as_int, compare, logical_not
+from metasched.ir.stmt import For
+from metasched.ir.visit import substitute
+
+Region: TypeAlias = Sequence[tuple[Expr, Expr]]
+
+
+class Writer(NamedTuple):
+    """What a producer writes of a buffer.
+
+    Attributes:
+        free: the loops any iterations of which come before the read; those left out of the loops
+            above the producer are shared with the consumer.
+        regions: over all its loops, first element and extent of each dimension.
+    """
+
+    child: Child
+    free: Sequence[For]
+    regions: Sequence[Region]
+
+
+def witnessed(child: Child, buffer: Buffer, writers: Sequence[Writer], *, guarded: bool) -> bool:
+    """Whether each element of `buffer` that an instance of `child` reads is surely written.
+
+    The loads of the body count if `guarded`, otherwise all that the block declares to read.
+    """
+    if not writers:
+        return False
+    above = Analyzer()
+    for loop in child.loops:
+        above.bind(loop.var, Range(loop.min, loop.extent))
+    above = above.assume(child.realize.predicate)
+    return all(
+        _some(known, element, writers)
+        for read in _reads(child, buffer, guarded)
+        for known, element in _places(above, child, read)
+    )
+
+
+def _reads(child: Child, buffer: Buffer, guarded: bool) -> Iterator[Read]:
+    """The loads of `buffer` in the body, or points of the declared regions."""
+    loads = guarded_reads(child.block) if guarded else None
+    if loads is not None:
+        yield from (read for read in loads if read.buffer is buffer)
+        return
+    for region in inputs(child.block):
+        if region.buffer is buffer:
+            inside = [
+                (_offset("r", k, r.min.dtype), r) for k, r in enumerate(region.region)
+                if as_int(r.extent) != 1
+            ]  # fmt: skip
+            added = {id(r): v for v, r in inside}
+            point = [r.min + added[id(r)] if id(r) in added else r.min for r in region.region]
+            loops = [(v, 0 * r.extent, r.extent) for v, r in inside]
+            yield Read(buffer, tuple(point), (), tuple(loops))
+
+
+def _places(
+    above: Analyzer, child: Child, read: Read
+) -> Iterator[tuple[Analyzer, tuple[Expr, ...]]]:
+    """The element read over loop variables, with what is known where it is read."""
+    at = child.realize.bindings
+    known = above
+    if read.loops:
+        known = above.copy()
+        for var, low, extent in read.loops:
+            known.bind(var, Range(substitute(low, at), substitute(extent, at)))
+    element = tuple([substitute(i, at) for i in read.indices])
+    for index, size in zip(element, read.buffer.shape, strict=True):
+        known = known.assume(compare(GE, index, 0)).assume(compare(LT, index, size))
+    for case in cases(tuple([substitute(c, at) for c in read.conditions])):
+        here: Analyzer | None = known
+        for condition in case:
+            here = None if here is None else _holding(here, condition)
+        if here is not None:
+            yield here, element
+
+
+def _holding(known: Analyzer, condition: Expr) -> Analyzer | None:
+    """What is known where a condition holds as well; None where it never does."""
+    return None if known.simplify(condition) is FALSE else known.assume(condition)
+
+
+def _some(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Writer]) -> bool:
+    """Whether some writer has written the element: what one leaves, the others write."""
+    options: list[_Instance] = []
+    for writer in writers:
+        for region in writer.regions:
+            found = _instance(writer, region, element)
+            if found is None:
+                continue
+            left = found.open(known)
+            if not left:
+                return True
+            options.append(found._replace(conditions=left))
+    return len(options) > 1 and _together(known, options)
+
+
+def _together(known: Analyzer, options: Sequence[_Instance]) -> bool:
+    """Whether one of the instances exists."""
+    first, *rest = options
+    left = first.open(known)
+    if not left:
+        return True
+    if not rest:
+        return False
+    others = (_holding(known, logical_not(c)) for c in left)
+    return all(other is None or _together(other, rest) for other in others)
+
+
+class _Instance(NamedTuple):
+    """The instance of a producer that an element tells.
+
+    Attributes:
+        conditions: say that it exists and writes the element.
+        ranges: of the loops it is chosen from.
+        untold: those of them that the element does not tell: their first iteration.
+    """
+
+    conditions: list[Expr]
+    ranges: Mapping[Var, Range]
+    untold: list[Var]
+
+    def open(self, known: Analyzer) -> list[Expr]:
+        """The conditions that are not proved."""
+        left = [c for c in self.conditions if not known.prove(c)]
+        if left and self.untold:
+            known = running(known, self.ranges, self.untold)
+            left = [c for c in left if not known.prove(c)]
+        return left
+
+
+def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Instance | None:
+    """The instance of a producer that writes an element; None where it cannot be told."""
+    if any(n.step is not None for n in writer.free):
+        return None
+    twins = {n.var: _twin(n.var) for n in writer.free}
+    ranges = {
+        twins[n.var]: Range(substitute(n.min, twins), substitute(n.extent, twins))
+        for n in writer.free
+    }
+    there = [(substitute(low, twins), substitute(extent, twins)) for low, extent in region]
+    return _solved(there, ranges, substitute(writer.child.realize.predicate, twins), element)
+
+
+def _solved(
+    region: Region, ranges: Mapping[Var, Range], predicate: Expr, element: Sequence[Expr]
+) -> _Instance | None:
+    """A region that holds an element, solved for the variables of `ranges`."""
+    inside: dict[Var, Range] = {}
+    indices: list[Expr] = []
+    for k, (low, extent) in enumerate(region):
+        if as_int(extent) == 1:
+            indices.append(low)
+            continue
+        var = _offset("w", k, low.dtype)
+        inside[var] = Range.of(0, extent)
+        indices.append(low + var)
+    values = [x.astype(i.dtype) for x, i in zip(element, indices, strict=True)]
+    solved = left_inverse(indices, {**ranges, **inside}, values)
+    if isinstance(solved, str):
+        return None
+    untold = [var for var in ranges if var not in solved]
+    for var in untold:  # any iteration will do
+        solved[var] = substitute(ranges[var].min, solved)
+    out = [compare(EQ, substitute(i, solved), x) for i, x in zip(indices, values, strict=True)]
+    for var, r in (*ranges.items(), *inside.items()):
+        first = substitute(r.min, solved)
+        out.append(compare(GE, solved[var], first))
+        out.append(compare(LT, solved[var], first + substitute(r.extent, solved)))
+    out += [substitute(condition, solved) for condition in conjuncts(predicate)]
+    return _Instance(out, ranges, untold)
+
+
+def fills(
+    values: Sequence[Expr], ranges: Mapping[Var, Range], predicate: Expr, box: Sequence[Range]
+) -> bool:
+    """Whether the values take every point of a box, where the variables of `ranges` satisfy the
+    predicate."""
+    known = Analyzer()
+    point = tuple([_offset("x", k, r.min.dtype) for k, r in enumerate(box)])
+    for var, r in zip(point, box, strict=True):
+        known.bind(var, r)
+    found = _solved([(v, IntImm(v.dtype, 1)) for v in values], ranges, predicate, point)
+    return found is not None and not found.open(known)
+
+
+@lru_cache(maxsize=1 << 12)
+def _twin(var: Var) -> Var:
+    """The variable of a loop in another of its iterations."""
+    return Var(f"{var.name}_", var.dtype)
+
+
+@lru_cache(maxsize=64)
+def _offset(name: str, axis: int, dtype: DType) -> Var:
+    return Var(f"{name}{axis}", dtype)

@@ -1,0 +1,73 @@
+"""Indices solved for their iterators: which instance of a block touches a given element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.itermap import detect_iter_map, inverse_iter_map
+from metasched.ir.buffer import Range
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
+from metasched.ir.visit import free_vars
+
+
+def left_inverse(
+    indices: Sequence[Expr], iters: Mapping[Var, Range], outputs: Sequence[Expr]
+) -> dict[Var, Expr] | str:
+    """The iterators that `indices` mention, as expressions of the values `outputs` of the indices.
+
+    For all iterators within `iters`, the values of their indices give back the iterators. Values
+    that no iterators have give anything. A sentence says why the indices cannot be solved.
+    """
+    used = {v: r for v, r in iters.items() if any(v in free_vars(i) for i in indices)}
+    found = detect_iter_map(indices, used, level="bijective")
+    if found.error is None:
+        return _from_minimum(used, inverse_iter_map(found.sums, outputs))
+    pairs = _joined(list(zip(indices, outputs, strict=True)))
+    joined, values = [index for index, _ in pairs], [value for _, value in pairs]
+    again = detect_iter_map(joined, used, level="bijective")
+    if again.error is not None:
+        again = detect_iter_map(joined, _without_gaps(joined, used), level="bijective")
+    if again.error is not None:
+        return found.error
+    return _from_minimum(used, inverse_iter_map(again.sums, values))
+
+
+def _from_minimum(iters: Mapping[Var, Range], from_zero: Mapping[Var, Expr]) -> dict[Var, Expr]:
+    an = Analyzer()
+    return {
+        v: an.simplify(r.min + from_zero[v]) if v in from_zero else r.min for v, r in iters.items()
+    }
+
+
+def _joined(pairs: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
+    """Indices `e // c` and `e % c` put together to `e`, whose value theirs give."""
+    an = Analyzer()
+    for high, quotient in pairs:
+        if not isinstance(high, FloorDiv):
+            continue
+        for low, rest in pairs:
+            if isinstance(low, FloorMod) and low.b is high.b and _digit(an, high, low):
+                whole = (high.a, quotient * low.b.astype(quotient.dtype) + rest)
+                left = [p for p in pairs if p[0] is not high and p[0] is not low]
+                return _joined([*left, whole])
+    return pairs
+
+
+def _digit(an: Analyzer, high: FloorDiv, low: FloorMod) -> bool:
+    return high.a is low.a or an.equal(FloorMod(high.a, high.b), low)
+
+
+def _without_gaps(indices: Sequence[Expr], iters: Mapping[Var, Range]) -> dict[Var, Range]:
+    """The iterators over more values, so that each fills the stride of the next one in a sum."""
+    out, an = dict(iters), Analyzer()
+    for index in indices:
+        terms = [(abs(c), a) for a, c in an.linear(index).terms.items() if a in out]
+        terms.sort(key=lambda t: t[0])
+        for (step, var), (above, _) in pairwise(terms):
+            assert isinstance(var, Var)
+            extent = as_int(out[var].extent)
+            if extent is not None and above % step == 0 and extent * step < above:
+                out[var] = Range(out[var].min, IntImm(out[var].min.dtype, above // step))
+    return out

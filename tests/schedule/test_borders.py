@@ -1,0 +1,293 @@
+"""compute_at and its mirror where reads are guarded, flipped, strided or re-laid-out."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.errors import ScheduleError
+from metasched.ir.func import PrimFunc
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def flipped(X: T.Buffer((10, 10), "float32"), Z: T.Buffer((10, 10), "float32")):
+    Y = T.alloc_buffer((10, 10), "float32")
+    for i, j in T.grid(10, 10):
+        with T.block("P"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[9 - vi, 9 - vj] = X[vi, vj] + T.float32(1)
+    for i, j in T.grid(10, 10):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Z[vi, vj] = Y[vj, vi] + T.float32(2)
+
+
+@T.prim_func
+def pooled(X: T.Buffer((16, 16), "float32"), Y: T.Buffer((16, 16), "float32")):
+    c = T.alloc_buffer((16, 16), "float32")
+    for i, j in T.grid(16, 16):
+        with T.block("P"):
+            h, w = T.axis.remap("SS", [i, j])
+            c[h, w] = X[h, w]
+    for a, b, d, e, p, q in T.grid(4, 4, 4, 4, 3, 3):
+        with T.block("C"):
+            h = T.axis.spatial(16, a * 4 + d)
+            w = T.axis.spatial(16, b * 4 + e)
+            kh, kw = T.axis.remap("RR", [p, q])
+            with T.init():
+                Y[h, w] = T.float32(0)
+            Y[h, w] = T.max(
+                Y[h, w],
+                T.if_then_else(
+                    1 <= h + kh and h + kh < 17 and 1 <= w + kw and w + kw < 17,
+                    c[h + kh - 1, w + kw - 1],
+                    T.float32(0),
+                ),
+            )
+
+
+@T.prim_func
+def pooled_likely(X: T.Buffer((15,), "float32"), Y: T.Buffer((8,), "float32")):
+    c = T.alloc_buffer((15,), "float32")
+    for i in range(15):
+        with T.block("P"):
+            h = T.axis.spatial(15, i)
+            c[h] = X[h]
+    for a, p in T.grid(8, 3):
+        with T.block("C"):
+            h, kh = T.axis.remap("SR", [a, p])
+            with T.init():
+                Y[h] = T.float32(-8)
+            if T.likely(1 <= h * 2 + kh):  # noqa: SIM102
+                if not (h * 2 + kh >= 16 or kh < 0):
+                    Y[h] = T.max(Y[h], c[h * 2 + kh - 1])
+
+
+@T.prim_func
+def half(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8, 8), "float32")):
+    B = T.alloc_buffer((8, 8), "float32")
+    for i, j in T.grid(4, 8):
+        with T.block("P"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + T.float32(1)
+    for i, j in T.grid(8, 8):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.if_then_else(vi < 2 or vi == 3, B[vi, vj], A[vi, vj])
+
+
+@T.prim_func
+def half_selected(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in range(4):
+        with T.block("P"):
+            vi = T.axis.spatial(4, i)
+            B[vi] = A[vi] + T.float32(1)
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = T.Select(vi < 4, B[vi], A[vi])
+
+
+@T.prim_func
+def every_second(A: T.Buffer((5,), "float32"), C: T.Buffer((5,), "float32")):
+    B = T.alloc_buffer((10,), "float32")
+    for i in range(5):
+        with T.block("P"):
+            v = T.axis.spatial(5, i)
+            B[v * 2 + 1] = A[v] + T.float32(1)
+    for i in range(5):
+        with T.block("C"):
+            v = T.axis.spatial(5, i)
+            C[v] = B[9 - v * 2] * T.float32(2)
+
+
+@T.prim_func
+def fused_symbolic(a: T.handle, c: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (8, n), "float32")
+    C = T.match_buffer(c, (8, n), "float32")
+    B = T.alloc_buffer((8, n), "float32")
+    for f in range(n * 8):
+        with T.block("P"):
+            vi = T.axis.spatial(8, f // n)
+            vj = T.axis.spatial(n, f % n)
+            B[vi, vj] = A[vi, vj] + T.float32(1)
+    for f in range(n * 8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, f // n)
+            vj = T.axis.spatial(n, f % n)
+            C[vi, vj] = B[vi, vj] * T.float32(2)
+
+
+@T.prim_func
+def halo_symbolic(a: T.handle, c: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n,), "float32")
+    C = T.match_buffer(c, (n,), "float32")
+    B = T.alloc_buffer((n,), "float32")
+    for i in range(n):
+        with T.block("P"):
+            v = T.axis.spatial(n, i)
+            B[v] = A[v] + T.float32(1)
+    for o, i in T.grid((n + 3) // 4, 4):
+        with T.block("C"):
+            T.where(o * 4 + i < n)
+            v = T.axis.spatial(n, o * 4 + i)
+            C[v] = (
+                T.if_then_else(v >= 1, B[v - 1], T.float32(0))
+                + B[v]
+                + T.if_then_else(v + 1 < n, B[v + 1], T.float32(0))
+            )
+
+
+@T.prim_func
+def reshaped(A: T.Buffer((4, 9), "float32"), C: T.Buffer((6, 6), "float32")):
+    B = T.alloc_buffer((4, 9), "float32")
+    for i, j in T.grid(4, 9):
+        with T.block("P"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + T.float32(1)
+    for i, j in T.grid(6, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[(vi * 6 + vj) // 9, (vi * 6 + vj) % 9]
+
+
+@T.prim_func
+def sliced(A: T.Buffer((12, 8), "float32"), C: T.Buffer((5, 3), "float32")):
+    B = T.alloc_buffer((12, 8), "float32")
+    for i, j in T.grid(12, 8):
+        with T.block("P"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + T.float32(1)
+    for i, j in T.grid(5, 3):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi * 2 + 1, vj + 4] * T.float32(2)
+
+
+@T.prim_func
+def two_layouts(A: T.Buffer((30, 31), "float32"), C: T.Buffer((30, 31), "float32")):
+    B = T.alloc_buffer((4, 5, 8, 7), "float32")
+    for a, b in T.grid(30, 31):
+        with T.block("P"):
+            i, j = T.axis.remap("SS", [a, b])
+            B[i // 8, j // 7, i % 8, j % 7] = A[i, j] * T.float32(2)
+    for i, j in T.grid(30, 31):
+        with T.block("C"):
+            ci, cj = T.axis.remap("SS", [i, j])
+            C[ci, cj] = B[ci // 8, cj // 7, ci % 8, cj % 7] + T.float32(1)
+
+
+PROGRAMS: dict[str, PrimFunc] = {
+    f.attrs["global_symbol"]: f
+    for f in (
+        flipped, pooled, pooled_likely, half, every_second, fused_symbolic, halo_symbolic,
+        reshaped, sliced, two_layouts,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_compute_at_every_loop(name: str) -> None:
+    func = PROGRAMS[name]
+    for at in range(len(Schedule(func).get_loops("C"))):
+        sch = Schedule(func, check=True)
+        sch.compute_at("P", sch.get_loops("C")[at])
+        check_transform(func, sch)
+
+
+@pytest.mark.parametrize(
+    "name", ["flipped", "every_second", "fused_symbolic", "reshaped", "sliced", "two_layouts"]
+)
+def test_reverse_compute_at_every_loop(name: str) -> None:
+    func = PROGRAMS[name]
+    for at in range(len(Schedule(func).get_loops("P"))):
+        sch = Schedule(func, check=True)
+        sch.reverse_compute_at("C", sch.get_loops("P")[at])
+        check_transform(func, sch)
+
+
+def test_a_border_is_computed_as_far_as_the_buffer_goes() -> None:
+    sch = Schedule(pooled)
+    sch.compute_at("P", sch.get_loops("C")[1])
+    assert "T.where(1 <= a * 4 + ax0 and a * 4 + ax0 < 17" in sch.script()
+    assert "for ax0, ax1 in T.grid(6, 6):" in sch.script()
+
+
+def test_both_sides_of_a_select_are_read() -> None:
+    sch = Schedule(half_selected)
+    (loop,) = sch.get_loops("C")
+    message = r"C reads B\[vi\], which is not proved to be written before"
+    check_refused(sch, lambda: sch.compute_at("P", loop), "region-cover", message)
+
+
+@pytest.mark.parametrize("step", ["reverse_compute_at", "reverse_compute_inline"])
+def test_instances_that_read_nothing_have_no_place_beside_a_producer(step: str) -> None:
+    sch = Schedule(half)
+    loops = sch.get_loops("P")[:1] if step == "reverse_compute_at" else []
+    message = "C has instances that read what no block writes of B, under a condition"
+    check_refused(sch, lambda: getattr(sch, step)("C", *loops), "reads-unwritten", message)
+
+
+def test_a_condition_that_says_too_little_covers_nothing() -> None:
+    @T.prim_func
+    def func(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+        B = T.alloc_buffer((8,), "float32")
+        for i in range(4):
+            with T.block("P"):
+                vi = T.axis.spatial(4, i)
+                B[vi] = A[vi] + T.float32(1)
+        for i in range(8):
+            with T.block("C"):
+                vi = T.axis.spatial(8, i)
+                C[vi] = T.if_then_else(vi < 5, B[vi], A[vi])
+
+    with pytest.raises(ScheduleError, match="region cover"):
+        Schedule(func).compute_inline("P")
+
+
+def test_one_buffer_tells_the_instances_of_a_consumer() -> None:
+    @T.prim_func
+    def outer_sum(X: T.Buffer((8,), "float32"), Z: T.Buffer((8, 8), "float32")):
+        B = T.alloc_buffer((8,), "float32")
+        D = T.alloc_buffer((8,), "float32")
+        for i in range(8):
+            with T.block("P"):
+                v = T.axis.spatial(8, i)
+                B[v] = X[v] + T.float32(1)
+            with T.block("Q"):
+                v = T.axis.spatial(8, i)
+                D[v] = X[v] + T.float32(2)
+        for i, j in T.grid(8, 8):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Z[vi, vj] = B[vi] + D[vj]
+
+    sch = Schedule(outer_sum)
+    (loop,) = sch.get_loops("P")
+    check_refused(sch, lambda: sch.reverse_compute_at("C", loop), "region-cover", "C reads D")
+
+
+def test_elements_that_two_iterations_make_are_not_added_twice() -> None:
+    @T.prim_func
+    def halves(X: T.Buffer((66,), "float32"), Z: T.Buffer((1,), "float32")):
+        B = T.alloc_buffer((66,), "float32")
+        for h, a in T.grid(2, 34):
+            with T.block("P"):
+                v = T.axis.spatial(66, h * 32 + a)
+                B[v] = X[v] + T.float32(1)
+        for i in range(66):
+            with T.block("C"):
+                v = T.axis.reduce(66, i)
+                with T.init():
+                    Z[0] = T.float32(0)
+                Z[0] = Z[0] + B[v]
+
+    sch = Schedule(halves)
+    loop = sch.get_loops("P")[0]
+    message = "iterations of h may each make the same element of B"
+    check_refused(sch, lambda: sch.reverse_compute_at("C", loop), "repeated-reduction", message)
