@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metasched.analysis.access import uses_pointer
+from metasched.analysis.guarded import uses_pointer
 from metasched.analysis.scope import untold
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax_ranges
