@@ -47,7 +47,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "analysis",
-        2600,
+        2750,
         "failure affine radix collide scope threads guarded witness cover binding access closing "
         "block reducer loops dependence reordering sequence flops",
     ),
