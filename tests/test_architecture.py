@@ -48,8 +48,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         2750,
-        "failure affine radix collide scope threads guarded witness cover binding access closing "
-        "block reducer loops dependence reordering sequence flops",
+        "failure affine radix collide scope threads guarded witness running cover binding access "
+        "closing block reducer loops dependence reordering sequence flops",
     ),
     (
         "schedule",

@@ -87,8 +87,9 @@ def _close_block(realize: BlockRealize, loops: Loops | None) -> BlockRealize:
         block = _declaring(block)
     if block is not plain:
         realize = evolve(realize, block=block)
-    used = stmt_vars(block) & loops.keys() if loops else None
-    return _captured(realize, used, loops) if used and loops else realize
+    if not loops or stmt_vars(block).isdisjoint(loops):
+        return realize
+    return _captured(realize, loops)
 
 
 def _declaring(block: Block) -> Block:
@@ -125,30 +126,32 @@ def _regions(
     return [found.get(b) or b.whole() for b in sorted(buffers, key=lambda b: b.name)]
 
 
-def _captured(realize: BlockRealize, used: frozenset[Var], loops: Loops) -> BlockRealize:
-    """A block that mentions the loop variables `used`, closed but for the blocks inside."""
-    block, values, iters = realize.block, list(realize.iter_values), list[IterVar]()
-    names: dict[Var, Expr] = {}
+def _captured(realize: BlockRealize, loops: Loops) -> BlockRealize:
+    """A block that mentions variables of `loops`, closed but for the blocks inside."""
+    block, values = realize.block, list(realize.iter_values)
+    iters: list[IterVar] = []
+    shifts: dict[Var, Expr] = {}
     for k, v in enumerate(block.iter_vars):
         inside, shift = _domain(v, block, loops)
         iters.append(IterVar(v.var, inside, v.kind))
         if shift is not None:
-            names[v.var] = v.var + shift
+            shifts[v.var] = shift
             values[k] = values[k] - shift
-        elif isinstance(values[k], Var) and values[k] in used:
-            names.setdefault(values[k], v.var)  # type: ignore[arg-type]
+    bare = substitute(evolve(block, iter_vars=()), {v: v + shift for v, shift in shifts.items()})
+    used = stmt_vars(bare) & loops.keys()
+    names: dict[Var, Expr] = {}
+    for v, value in zip(iters, values, strict=True):
+        if isinstance(value, Var) and value in used:
+            names.setdefault(value, v.var)
     new: list[IterVar] = []
     for var in loops:  # outermost first
         if var in used and var not in names:
             names[var] = fresh = Var(f"v_{var.name}", var.dtype)
             new.append(IterVar(fresh, _box(loops[var], loops) or _whole_type(var)))
             values.append(var)
-    shifted = {v: e for v, e in names.items() if v not in loops}
-    inner = {v: e for v, e in names.items() if v in loops}
-    inner.update({v: substitute(e, inner) for v, e in shifted.items()})
-    bare = substitute(evolve(block, iter_vars=()), inner)
-    assert isinstance(bare, Block)
-    made = evolve(bare, iter_vars=(*iters, *new))
+    named = substitute(bare, names)
+    assert isinstance(named, Block)
+    made = evolve(named, iter_vars=(*iters, *new))
     if not _independent(made, new):
         new = [IterVar(v.var, v.dom, IterKind.OPAQUE) for v in new]
         made = evolve(made, iter_vars=(*iters, *new))

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads
+from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, surely_run
 from metasched.analysis.scope import Child, EdgeKind, Scope, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
@@ -32,9 +33,6 @@ from metasched.ir.stmt import (
     BlockToken,
     BufferStore,
     For,
-    IfThenElse,
-    Stmt,
-    While,
     fact,
 )
 from metasched.ir.visit import free_vars, substitute, walk_stmts
@@ -354,16 +352,18 @@ def _own_key(block: Block) -> tuple[object, ...]:
 def _covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, guarded: bool
 ) -> Failure | None:
-    producers = [p for p in producers if writes_all(p.block, buffer)]
+    given = producers
+    producers = [p for p in given if writes_all(p.block, buffer)]
+    sure = [p for p in producers if _runs(p, buffer, shared)]
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
     reads = [(k, r) for k, (b, r) in enumerate(bound_regions(child, writes=False)) if b is buffer]
-    made = [(p, r) for p in producers for b, r in bound_regions(p, writes=True) if b is buffer]
+    made = [(p, r) for p in sure for b, r in bound_regions(p, writes=True) if b is buffer]
     packed = _packed([r for _, r in (*reads, *made)], buffer)
     written: list[Box] = []
     for producer, region in made:
-        varying = loop_ranges((*producer.loops[shared:], *extra))
+        varying = constant_ranges((*producer.loops[shared:], *extra))
         box = lower_box(_unpacked(region, packed), producer.realize.predicate, varying)
         if box is not None:
             written.append(box)
@@ -374,16 +374,24 @@ def _covered(
         need = [upper_span(low, extent, varying) for low, extent in _unpacked(region, packed)]
         if any(all(map(_inside, need, box, whole)) for box in written):
             continue
-        if not any(_covers_symbolically(child, p, buffer, shared, region) for p in producers):
+        if not any(_covers_symbolically(child, p, buffer, shared, region) for p in sure):
             writers = [_writer(p, buffer, shared, extra) for p in producers]
             if not witnessed(child, buffer, writers, guarded=guarded):
-                return _uncovered(child, inputs(child.block)[k], producers)
+                return _uncovered(child, inputs(child.block)[k], given)
     return None
 
 
 def _writer(producer: Child, buffer: Buffer, shared: int, extra: Sequence[For]) -> Writer:
     regions = [r for b, r in bound_regions(producer, writes=True) if b is buffer]
     return Writer(producer, (*extra, *producer.loops[shared:]), regions)
+
+
+def _runs(producer: Child, buffer: Buffer, shared: int) -> bool:
+    """Whether a producer runs for each iteration of the shared loops; loops that index what it
+    writes may be empty, as then the box that it fills is."""
+    regions = [r for b, r in bound_regions(producer, writes=True) if b is buffer]
+    used = frozenset().union(*(free_vars(low) for r in regions for low, _ in r))
+    return surely_run(producer.loops, shared, used)
 
 
 @fact
@@ -399,15 +407,16 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
     if not makers:
         inner = {s.var for s in walk_stmts(block.body) if isinstance(s, For)}
-        return not any(_uncertain(s, inner) for s in walk_stmts(block.body))
-    if any(isinstance(s, _BRANCHES) for s, _ in loose):
+        inner |= {v.var for v in block.iter_vars}
+        return not any(is_uncertain(s, inner) for s in walk_stmts(block.body))
+    if any(isinstance(s, BRANCHES) for s, _ in loose):
         return False
     boxes: list[Box] = []
     for child in makers:
-        inner = {n.var for n in child.loops}
-        if any(_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):
+        inner = {n.var for n in child.loops} | {v.var for v in block.iter_vars}
+        if any(is_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):
             continue
-        varying = loop_ranges(child.loops)
+        varying = constant_ranges(child.loops)
         for where, region in bound_regions(child, writes=True):
             box = lower_box(region, child.realize.predicate, varying) if where is buffer else None
             if box is not None:
@@ -419,16 +428,6 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
             if not any(all(map(_inside, need, box, _whole(buffer))) for box in boxes):
                 return False
     return True
-
-
-_BRANCHES = (IfThenElse, While)
-
-
-def _uncertain(stmt: Stmt, inner: set[Var]) -> bool:
-    """A condition, or a loop whose ends depend on other loops inside."""
-    if isinstance(stmt, For):
-        return any(not free_vars(e).isdisjoint(inner) for e in stmt.exprs)
-    return isinstance(stmt, _BRANCHES)
 
 
 def _covers_symbolically(

@@ -27,7 +27,7 @@ from metasched.ir.expr import (
     as_int,
 )
 from metasched.ir.op import Call
-from metasched.ir.visit import free_vars, substitute
+from metasched.ir.visit import free_vars, reads_memory, substitute
 
 Region: TypeAlias = Sequence[Range]
 
@@ -287,6 +287,8 @@ def lower_region(
 
     Exact for affine independent accesses; None when no such box is known.
     """
+    if not _is_box(region, ranges, analyzer):
+        return None
     if predicate is TRUE and all(
         free_vars(r.min).isdisjoint(ranges) and free_vars(r.extent).isdisjoint(ranges)
         for r in region
@@ -312,6 +314,29 @@ def lower_region(
         length = an.simplify((extent - 1) * scale + r.extent)
         result.append(Range(an.simplify(total.base), length))
     return result
+
+
+def _is_box(
+    region: Sequence[Range], ranges: Mapping[Var, Range], analyzer: Analyzer | None
+) -> bool:
+    """Whether ranges that depend on each other or on data matter to a region: those of its indices
+    leave no box, others may be empty."""
+    if all(type(r.extent) is IntImm and type(r.min) is IntImm for r in ranges.values()):
+        return True
+    used = frozenset().union(*(free_vars(r.min) for r in region))
+    outside = {} if analyzer is None else analyzer.ranges
+    for var, r in ranges.items():
+        names = free_vars(r.min) | free_vars(r.extent)
+        data = reads_memory(r.min) or reads_memory(r.extent)
+        if var in used and (data or not names.isdisjoint(ranges)):
+            return False
+        if var not in used and (data or any(v in ranges or v in outside for v in names)):
+            known = Analyzer() if analyzer is None else analyzer.copy()
+            for other, domain in ranges.items():
+                known.bind(other, domain)
+            if not known.prove(r.extent >= 1):
+                return False
+    return True
 
 
 def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> Analyzer:

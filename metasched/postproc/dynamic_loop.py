@@ -1,10 +1,14 @@
-"""disallow_dynamic_loop: rejects loops whose extent is no constant."""
+"""disallow_dynamic_loop: rejects loops whose extent has no constant bound."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-from metasched.ir.expr import as_int
+from metasched.analysis.affine import Interval, interval
+from metasched.ir.expr import Var, as_int
+from metasched.ir.stmt import BlockRealize, For, Stmt
+from metasched.ir.visit import walk_stmts
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
 from metasched.target import Target
@@ -12,18 +16,38 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DisallowDynamicLoop:
-    """Every extent is a constant, as features and code sizes need it. Reason: `dynamic-loop`."""
+    """Every extent is at most a constant, as features and code sizes need it (one may depend on
+    loops around it: a triangle). Reason: `dynamic-loop`."""
 
     @property
     def name(self) -> str:
         return "disallow_dynamic_loop"
 
     def __call__(self, sch: Schedule, target: Target) -> None:
-        for loop in sch.state.index.loops.values():
-            if as_int(loop.extent) is None:
+        if all(as_int(loop.extent) is not None for loop in sch.state.index.loops.values()):
+            return
+        for func in sch.mod.functions.values():
+            loop = _unbounded(func.body)
+            if loop is not None:
                 raise rejection(
                     self.name,
                     "dynamic-loop",
                     f"the loop {loop.var.name} has no constant extent",
                     loop,
                 )
+
+
+def _unbounded(body: Stmt) -> For | None:
+    """The first loop whose extent no constant bounds while the loops around it run."""
+    ranges: dict[Var, Interval] = {}
+    for node in walk_stmts(body):
+        if isinstance(node, BlockRealize):
+            ranges.update({var: interval(e, ranges) for var, e in node.bindings.items()})
+        elif isinstance(node, For):
+            low, high = interval(node.min, ranges)
+            most = interval(node.extent, ranges)[1]
+            if most == inf:
+                return node
+            last = max(most - 1, 0) * (as_int(node.step) or 1 if node.step is not None else 1)
+            ranges[node.var] = low, high + last
+    return None

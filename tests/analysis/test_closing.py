@@ -163,6 +163,19 @@ def test_the_domain_of_a_dependent_loop_is_the_box_around_it():
     ]
 
 
+def test_a_loop_that_only_a_domain_mentions_needs_no_iterator():
+    @T.prim_func
+    def f(B: T.Buffer((8,), "int32")):
+        for i in range(8):
+            for j in range(i):
+                with T.block("B"):
+                    vj = T.axis.remap("S", [j])
+                    B[vj] = 1
+
+    assert domains(block_of(close_blocks(f), "B")) == [("vj", 0, 7, IterKind.SPATIAL)]
+    check_transform(f, Schedule(f, check=True))
+
+
 def test_a_reduction_from_a_dependent_minimum_counts_from_zero():
     block = block_of(close_blocks(upper_sums), "B")
     assert domains(block)[1] == ("vk", 0, 8, IterKind.REDUCE)

@@ -60,3 +60,18 @@ def test_stack():
     assert error.reason == "stack-too-large" and "262144 bytes of stack" in error.message
     sch.reverse_compute_at(stage, sch.get_loops(sch.get_block("Z"))[1])
     LimitStack()(sch, TARGET)
+
+
+def test_triangles_are_no_dynamic_loops():
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((8, 8, 8), "float32")):
+    for i in range(8):
+        for j in range(i):
+            for k in range(j, 8):
+                with T.block("A"):
+                    A[i, j, k] = T.float32(1)
+"""
+    )
+    DisallowDynamicLoop()(Schedule(func), TARGET)

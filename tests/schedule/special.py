@@ -9,6 +9,8 @@ import functools
 import random
 from collections.abc import Callable, Mapping
 
+from schedule.special_blocks import BLOCKS
+
 from metasched.ir.func import PrimFunc
 from metasched.script.parser import parse
 
@@ -250,8 +252,9 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
         "fuse_reduction_epilogue",
         "rfactor",
     ),
+    **BLOCKS,
 }
-SHARE = 0.35  # of all programs
+SHARE = 0.45  # of all programs
 
 
 def family(number: int) -> Family | None:

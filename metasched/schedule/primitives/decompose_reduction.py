@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from metasched.analysis.radix import tiles
+from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax
 from metasched.arith.itermap import conjuncts, detect_iter_map
+from metasched.errors import ScheduleError
 from metasched.ir.buffer import BufferLoad, BufferRegion
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, For, ForKind, IterVar, Stmt, evolve, fact, seq
-from metasched.ir.visit import free_vars, fresh_copy, substitute, walk_exprs, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    fresh_copy,
+    reads_memory,
+    substitute,
+    walk_exprs,
+    walk_stmts,
+)
 from metasched.schedule import edit
 from metasched.schedule.checks import proof, require_reduction
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
@@ -30,7 +40,8 @@ def decompose_reduction(
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
               a loop above `loop`; no other loop from `loop` down that repeats the reduction;
-              nothing below `loop` that makes what the init reads
+              nothing below `loop` that makes what the init reads; at least one iteration for
+              each result where the reduction's length depends on other loops
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
               ->
               for i in range(4):
@@ -58,6 +69,7 @@ def decompose_reduction(
                 hint="choose the outermost reduction loop, or reorder",
             )
     _require_no_repetition(state, realize, loops[position:])
+    _require_iterations(state, realize, loops[position:])
     read = {r.buffer for r in init_reads(old)}
     for child in scope.under(target):
         if child.realize is not realize and any(w.buffer in read for w in child.block.writes):
@@ -106,6 +118,50 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
         f"{realize.block.name} anew, so its init must stay inside",
         loops[0],
         hint="choose a loop below it",
+    )
+
+
+@proof
+def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
+    """A reduction whose length depends on other loops or on data has an iteration wherever its
+    init is to run: over nothing, not even the init runs."""
+    spatial = [
+        e
+        for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        if not v.is_reduce
+    ]
+    kept = frozenset().union(*map(free_vars, spatial))
+    above = state.loops_above(realize)
+    dropped = {n.var: n.min for n in loops if n.var not in kept}
+    others = {n.var for n in above if n.var not in dropped}
+    known = Analyzer(ranges_of([n for n in above if n.var in others]))
+
+    def certain(condition: Expr) -> bool:
+        first = substitute(condition, dropped)
+        return known.prove(substitute(first, dropped))
+
+    for loop in loops:
+        uncertain = loop.var in dropped and _depends(loop.extent, {*others, *dropped})
+        if uncertain and not certain(loop.extent >= 1):
+            raise _nothing_to_reduce(state, realize, f"the loop {loop.var.name}", loop)
+    for condition in conjuncts(realize.predicate):
+        used = free_vars(condition)
+        if not used.isdisjoint(dropped) and _depends(condition, others) and not certain(condition):
+            text = f"the condition {show_expr(condition)}"
+            raise _nothing_to_reduce(state, realize, text, realize)
+
+
+def _depends(expr: Expr, variables: set[Var]) -> bool:
+    return reads_memory(expr) or not free_vars(expr).isdisjoint(variables)
+
+
+def _nothing_to_reduce(state: State, realize: BlockRealize, what: str, node: Stmt) -> ScheduleError:
+    return state.error(
+        "empty-reduction",
+        f"{what} may leave {realize.block.name} nothing to reduce for some results, whose init "
+        "does not run then",
+        node,
+        hint="give every result an iteration, or keep the init in the block",
     )
 
 

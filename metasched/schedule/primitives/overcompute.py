@@ -158,7 +158,12 @@ def _larger(
 
 
 def _require_safe(state: State, realize: BlockRealize) -> None:
-    """What is computed beyond cannot stop the program."""
+    """What is computed beyond cannot stop the program, nor leave a buffer through a view of it."""
+    if any(isinstance(b, Block) and b.match_buffers for b in walk(realize.block)):
+        raise state.error(
+            "opaque-use", f"{realize.block.name} matches a region that would leave its buffer",
+            realize,
+        )  # fmt: skip
     for node in walk(realize.block):
         if not isinstance(node, (Div, Mod, FloorDiv, FloorMod)) or not node.dtype.is_int:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.reducer import Reduction, match_reducer
+from metasched.analysis.running import is_dependent
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
@@ -116,7 +117,14 @@ def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node
                 "not-a-chain", f"{outer.var.name} has other statements beside the block", outer
             )
     kinds = _loop_kinds(realize)
+    variables = {loop.var for loop in loops}
     for loop in loops:
+        if IterKind.REDUCE in kinds.get(loop.var, ()) and is_dependent(loop, variables):
+            raise state.error(
+                "dependent-extent",
+                f"the extent of {loop.var.name}, of the reduction, depends on other loops",
+                loop,
+            )
         drives = kinds.get(loop.var, set())
         if len(drives) > 1:
             raise state.error(

@@ -1,0 +1,67 @@
+"""Do loops run at all? The length of a loop may depend on loops around it, or on data.
+
+An extent of shape variables alone is taken to be positive, as everywhere: a program over nothing
+leaves its results unwritten. One that depends on other loops is positive where that is proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from math import inf
+
+from metasched.analysis.affine import Interval
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Range
+from metasched.ir.expr import IntImm, Var, as_int
+from metasched.ir.stmt import For, IfThenElse, Stmt, While
+from metasched.ir.visit import free_vars, reads_memory
+
+
+def is_dependent(loop: For, variables: Collection[Var]) -> bool:
+    """Whether the ends of a loop depend on some variables, or on data."""
+    ends = (loop.min, loop.extent)
+    return any(reads_memory(e) or any(v in variables for v in free_vars(e)) for e in ends)
+
+
+BRANCHES = (IfThenElse, While)
+
+
+def is_uncertain(stmt: Stmt, variables: Collection[Var]) -> bool:
+    """Whether a statement is a condition, or a loop that depends on variables or on data."""
+    if isinstance(stmt, For):
+        return is_dependent(stmt, variables)
+    return isinstance(stmt, BRANCHES)
+
+
+def surely_run(loops: Sequence[For], start: int, exempt: Collection[Var] = ()) -> bool:
+    """Whether the loops from position `start` on have an iteration whenever those before run.
+
+    Args:
+        loops: a chain, outermost first.
+        exempt: variables of loops that need not.
+    """
+    if all(type(loop.extent) is IntImm and loop.extent.value > 0 for loop in loops[start:]):
+        return True
+    variables = {loop.var for loop in loops}
+    known = Analyzer()
+    for k, loop in enumerate(loops):
+        if k >= start and loop.var not in exempt:
+            extent = as_int(loop.extent)
+            if extent is not None and extent < 1:
+                return False
+            if is_dependent(loop, variables) and not known.prove(loop.extent >= 1):
+                return False
+        known.bind(loop.var, Range(loop.min, loop.extent))
+    return True
+
+
+def constant_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
+    """The values that loops take, all of them: of unknown ends where they are no constants."""
+    ranges: dict[Var, Interval] = {}
+    for loop in loops:
+        low, extent = as_int(loop.min), as_int(loop.extent)
+        if low is None or extent is None or extent < 1 or loop.step is not None:
+            ranges[loop.var] = -inf, inf
+        else:
+            ranges[loop.var] = low, low + extent - 1
+    return ranges

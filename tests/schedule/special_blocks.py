@@ -1,0 +1,168 @@
+"""Random programs whose blocks are no textbook ones: opaque, triangular, sharing loops, views."""
+
+from __future__ import annotations
+
+import random
+
+
+def _size(rng: random.Random) -> int:
+    return rng.randint(2, 6)
+
+
+def _lines(depth: int, *lines: str) -> str:
+    return "".join("    " * depth + line + "\n" for line in lines)
+
+
+def _head(*params: str) -> str:
+    return f"@T.prim_func\ndef f({', '.join(params)}):\n"
+
+
+def opaque(rng: random.Random) -> str:
+    """Blocks without iterators, or with some, over the variables of the loops around them."""
+    n, m, dtype = _size(rng), _size(rng), rng.choice(["int32", "int32", "float32"])
+    parts = [
+        _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'C: T.Buffer(({n}, {m}), "{dtype}")',
+              f'D: T.Buffer(({n},), "{dtype}")'),
+        _lines(1, f'B = T.alloc_buffer(({n}, {m}), "{dtype}")'),
+    ]  # fmt: skip
+    first = rng.choice(["B[i, j] = A[i, j] + 1", "B[vi, j] = A[vi, j] * 2", "B[i, vj] = A[i, vj]"])
+    axes = [f"v{x} = T.axis.spatial({e}, {x})" for x, e in (("i", n), ("j", m)) if f"v{x}" in first]
+    if rng.random() < 0.2:
+        axes += ["T.reads()", "T.writes()"]
+    parts.append(_lines(1, f"for i, j in T.grid({n}, {m}):"))
+    parts.append(_lines(2, 'with T.block("B"):'))
+    parts.append(_lines(3, *axes, first))
+    second = rng.choice([
+        ("C[i, j] = B[i, j] * 3",), ("C[i, j] = B[i, j] + C[i, j]",),
+        (f"C[i, (j + i) % {m}] = B[i, j]",), ("C[i, j] = T.max(B[i, j], B[i, 0])",),
+        ("vi = T.axis.spatial({n}, i)", "C[vi, j] = B[i, j] + 2"),
+    ])  # fmt: skip
+    parts.append(_lines(1, f"for i, j in T.grid({n}, {m}):"))
+    parts.append(_lines(2, 'with T.block("C"):'))
+    parts.append(_lines(3, *[line.format(n=n) for line in second]))
+    third = rng.choice([
+        "D[i] = D[i] + C[i, j]", "D[i] = T.max(D[i], C[i, j])", "D[i] = C[i, j] - D[i]",
+        "D[i] = C[i, j]",
+    ])  # fmt: skip
+    parts.append(_lines(1, f"for i, j in T.grid({n}, {m}):"))
+    parts.append(_lines(2, 'with T.block("D"):'))
+    parts.append(_lines(3, third))
+    return "".join(parts)
+
+
+def triangles(rng: random.Random) -> str:
+    """Loops whose extents depend on the loops around them, iterators over these loops."""
+    n, dtype = _size(rng), rng.choice(["int32", "float32", "int64"])
+    spans = ["range(i)", "range(i + 1)", f"range(i, {n})", f"range({n} - i)", "range(i // 2 + 1)"]
+    span, again = rng.choice(spans), rng.choice(spans)
+    same = rng.random() < 0.5
+    parts = [
+        _head(f'A: T.Buffer(({n}, {n}), "{dtype}")', f'C: T.Buffer(({n}, {n}), "{dtype}")',
+              f'D: T.Buffer(({n},), "{dtype}")'),
+        _lines(1, f'B = T.alloc_buffer(({n}, {n}), "{dtype}")'),
+    ]  # fmt: skip
+    if rng.random() < 0.5:
+        parts.append(_lines(1, f"for i, j in T.grid({n}, {n}):"))
+        parts.append(_lines(2, 'with T.block("B"):'))
+        parts.append(_lines(3, 'vi, vj = T.axis.remap("SS", [i, j])', "B[vi, vj] = A[vi, vj] + 1"))
+    else:
+        parts.append(_lines(1, f"for i in range({n}):", f"    for j in {span}:"))
+        parts.append(_lines(3, 'with T.block("B"):'))
+        parts.append(_lines(4, 'vi, vj = T.axis.remap("SS", [i, j])', "B[vi, vj] = A[vi, vj] + 1"))
+        again = span if same else again
+        if not same:  # every element that is read has been written
+            parts[-3:] = [
+                _lines(1, f"for i, j in T.grid({n}, {n}):"),
+                _lines(2, 'with T.block("B"):'),
+                _lines(3, "B[i, j] = A[i, j] + 1"),
+            ]
+    parts.append(_lines(1, f"for i in range({n}):", f"    for j in {again}:"))
+    parts.append(_lines(3, 'with T.block("C"):'))
+    if rng.random() < 0.5:
+        parts.append(_lines(4, 'vi, vj = T.axis.remap("SS", [i, j])', "C[vi, vj] = B[vi, vj] * 2"))
+    else:
+        parts.append(_lines(4, "C[i, j] = B[i, j] * 2"))
+    parts.append(_lines(1, f"for i in range({n}):", f"    for k in {rng.choice(spans)}:"))
+    parts.append(_lines(3, 'with T.block("D"):'))
+    start = [f"with T.init():\n{'    ' * 5}D[vi] = T.{dtype}(0)"] if rng.random() < 0.6 else []
+    parts.append(_lines(4, 'vi, vk = T.axis.remap("SR", [i, k])', *start,
+                        "D[vi] = D[vi] + A[vi, vk]"))  # fmt: skip
+    return "".join(parts)
+
+
+def shared(rng: random.Random) -> str:
+    """Several blocks under one loop, which each tile of the work goes through."""
+    n, m, dtype = _size(rng), _size(rng), rng.choice(["int32", "float32"])
+    depth = rng.choice([1, 1, 2])
+    temp = rng.random() < 0.7
+    params = [f'A: T.Buffer(({n}, {m}), "{dtype}")', f'C: T.Buffer(({n}, {m}), "{dtype}")']
+    if not temp:
+        params.append(f'B: T.Buffer(({n}, {m}), "{dtype}")')
+    params.append(f'D: T.Buffer(({n},), "{dtype}")')
+    parts = [_head(*params)]
+    if temp:
+        parts.append(_lines(1, f'B = T.alloc_buffer(({n}, {m}), "{dtype}")'))
+    parts.append(_lines(1, f"for i in range({n}):"))
+
+    def stage(name: str, kinds: str, *body: str) -> str:
+        text = ""
+        at = 2
+        if depth == 1:
+            text += _lines(2, f"for j in range({m}):")
+            at = 3
+        text += _lines(at, f'with T.block("{name}"):')
+        axes = f'vi, vj = T.axis.remap("{kinds}", [i, j])'
+        return text + _lines(at + 1, axes, *body)
+
+    if depth == 2:
+        parts.append(_lines(2, f"for j in range({m}):"))
+        parts = [p.replace(f"        for j in range({m}):\n", f"    for j in range({m}):\n")
+                 .replace(f"    for i in range({n}):\n", f"    for i, j in T.grid({n}, {m}):\n")
+                 for p in parts if p != _lines(2, f"for j in range({m}):")]  # fmt: skip
+    parts.append(stage("B", "SS", "B[vi, vj] = A[vi, vj] + 1"))
+    parts.append(stage("C", "SS", rng.choice(["C[vi, vj] = B[vi, vj] * 2",
+                                              "C[vi, vj] = B[vi, vj] + A[vi, vj]"])))  # fmt: skip
+    last = ["with T.init():", f"    D[vi] = T.{dtype}(0)", "D[vi] = D[vi] + B[vi, vj]"]
+    parts.append(stage("D", "SR", *last))
+    return "".join(parts)
+
+
+def views(rng: random.Random) -> str:
+    """Blocks that look at regions of their buffers through views."""
+    n, m, dtype = _size(rng), _size(rng), rng.choice(["int32", "float32"])
+    parts = [
+        _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'C: T.Buffer(({n}, {m}), "{dtype}")'),
+        _lines(1, f'B = T.alloc_buffer(({n}, {m}), "{dtype}")'),
+    ]
+    for name, source in (("B", "A"), ("C", "B")):
+        whole = rng.random() < 0.4
+        if whole:
+            parts.append(_lines(1, f"for i in range({n}):"))
+            parts.append(_lines(2, f'with T.block("{name}"):'))
+            parts.append(_lines(
+                3, f"vi = T.axis.spatial({n}, i)",
+                f"T.reads({source}[vi, 0:{m}])", f"T.writes({name}[vi, 0:{m}])",
+                f'S = T.match_buffer({source}[vi, 0:{m}], ({m},), "{dtype}", offset_factor=1)',
+                f'R = T.match_buffer({name}[vi, 0:{m}], ({m},), "{dtype}", offset_factor=1)',
+                f"for j in range({m}):", "    R[j] = S[j] + 1",
+            ))  # fmt: skip
+        else:
+            parts.append(_lines(1, f"for i, j in T.grid({n}, {m}):"))
+            parts.append(_lines(2, f'with T.block("{name}"):'))
+            shape, at = rng.choice([("()", "()"), ("(1,)", "0"), ("(1, 1)", "0, 0")])
+            parts.append(_lines(
+                3, 'vi, vj = T.axis.remap("SS", [i, j])',
+                f"T.reads({source}[vi, vj])", f"T.writes({name}[vi, vj])",
+                f'S = T.match_buffer({source}[vi, vj], {shape}, "{dtype}", offset_factor=1)',
+                f"{name}[vi, vj] = S[{at}] * 3",
+            ))  # fmt: skip
+    return "".join(parts)
+
+
+BLOCKS = {
+    opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),
+    triangles: ("split", "parallel", "compute_at", "cache_read", "blockize", "rfactor"),
+    shared: ("rfactor", "reindex_cache", "compute_at", "merge", "loop_partition"),
+    views: ("set_scope", "unsafe_set_dtype", "compute_at", "cache_read", "transform_layout"),
+}
+"""Each family with the operations of the machine that it is made for."""
