@@ -9,11 +9,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeAlias
 
 from metasched import config
-from metasched.codegen.peak import measured_peak
 from metasched.cost import lightgbm_lack
 from metasched.cost.model import COST_MODELS, CostModel, StartsFromPrior
 from metasched.cost.prior import Prior, shipped
@@ -22,7 +20,6 @@ from metasched.database.record import TraceFile
 from metasched.database.store import Store
 from metasched.errors import (
     DatabaseError,
-    MeasureError,
     MetaschedError,
     StandInError,
     TraceError,
@@ -32,17 +29,18 @@ from metasched.errors import (
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_space, default_trace
-from metasched.measure.candidate import Runner
+from metasched.measure.candidate import Compares, Runner
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
 from metasched.runtime.foreign import require_known_calls
 from metasched.runtime.parallel import SERIAL, has_openmp, usable
-from metasched.runtime.timing import beside_each_other
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
+from metasched.search.final import final_comparison
 from metasched.search.observe import EventLog, Observer, fan_out, silent
 from metasched.search.pool import ReplayPool
-from metasched.search.population import Individual, Survival, Workshop
+from metasched.search.population import Individual, Workshop
+from metasched.search.result import Best, TuneResult
 from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
@@ -53,87 +51,6 @@ from metasched.target import Target
 Source: TypeAlias = "PrimFunc | IRModule"
 MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
 STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
-# How many programs are timed again at the end: so many, or one in so many trials where that is
-# more, chosen in a heat of twice as many, that are at most so many times slower than the best; the
-# first few anyhow, for a best time that was read far too low would leave nobody to compare it with.
-_FINALISTS, _SHARE, _NEAR, _ANYHOW = 8, 8, 1.15, 4
-_HEAT, _LAST = 3, 8  # rounds of the heat and of the final at least,
-_FINAL_SECONDS = 1 / 128  # and for each trial how long the rounds of either take together
-# Which of two programs is faster by some per cent differs from process to process, by the state
-# that the machine is in: a kernel took 35 to 45 us in most of 40 processes and 68 in two. Longer
-# runs compare the first few of the final in further ones, one for so many trials.
-_FRONT, _MORE, _FOR_EACH = 8, 4, 65
-
-
-@dataclass(frozen=True)
-class Best:
-    """The fastest schedule that was found.
-
-    Attributes:
-        trace: its steps, postprocs included; `Trace.apply` replays it.
-        seconds: median time of one call, from the final comparison where there was one.
-        mod: the scheduled module; `metasched.build(best)` compiles it.
-        path: the trace file that was written, or None.
-    """
-
-    trace: Trace
-    seconds: float
-    mod: IRModule = field(repr=False)
-    target: Target = field(repr=False)
-    path: Path | None = None
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """What a tuning run found and what it cost.
-
-    Attributes:
-        best: None when no candidate was right.
-        default_seconds: the default schedule (candidate 0), timed in turn with the best.
-        unscheduled_seconds: the program as written, run serially on padded rows (see
-            `measure.padding`); None for a runner without one.
-        trials, failed: candidates measured and failed, earlier runs on the store included.
-        failures: status -> (count, one message), of this run.
-        phases: seconds spent in search, build, run, check and model; build runs beside the others.
-        flops: floating-point operations of one call, counted in the program.
-        survival: how many replays gave a program.
-        ended: budget, time, exhausted or interrupted.
-        history: the best seconds after each trial of this run.
-        notes: what the cost model said of itself: that it started from a prior, or dropped it.
-    """
-
-    workload: str
-    target: Target
-    seed: int
-    best: Best | None
-    default_seconds: float | None
-    unscheduled_seconds: float | None
-    trials: int
-    failed: int
-    failures: Mapping[str, tuple[int, str]]
-    wall_seconds: float
-    phases: Mapping[str, float]
-    flops: float
-    threads: int
-    survival: Survival
-    ended: str
-    history: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def speedup_over_default(self) -> float | None:
-        if self.best is None or self.default_seconds is None:
-            return None
-        return self.default_seconds / self.best.seconds
-
-    @property
-    def gflops(self) -> float | None:
-        """Rate of the best schedule in GFLOP/s."""
-        return None if self.best is None else self.flops / self.best.seconds / 1e9
-
-    def peak_gflops(self) -> float:
-        """The measured multiply-add peak of this machine in GFLOP/s (float32, all threads)."""
-        return measured_peak(self.target, "float32", self.threads)
 
 
 def tune(
@@ -377,9 +294,9 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
     default_seconds = default.median if default is not None and default.ok else None
     unscheduled: float | None = None
     winner: tuple[Individual, float] | None = run.best
-    if isinstance(run.runner, LocalRunner) and reason != "interrupted":
-        unscheduled = run.runner.baseline.median
-        winner, default_seconds = _final(run, run.runner, default_seconds)
+    if isinstance(run.runner, Compares) and reason != "interrupted":
+        unscheduled = run.runner.unscheduled().median
+        winner, default_seconds = final_comparison(run, run.runner, default_seconds)
     best: Best | None = None
     run.settle()
     if run.held:
@@ -408,59 +325,6 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
         run.workshop.survival, run.finished or reason, tuple(run.progress.history),
         tuple(run.notes),
     )  # fmt: skip
-
-
-def _final(
-    run: TaskRun, runner: LocalRunner, default_seconds: float | None
-) -> tuple[tuple[Individual, float] | None, float | None]:
-    """The fastest program that is right on normal data too.
-
-    The first ones are timed again, in turn with the default: the best of many noisy times is
-    often a lucky one. What counts is the median over the processes that a program was timed in.
-    """
-    count, best = max(_FINALISTS, run.progress.trials // _SHARE), run.best_seconds
-    ranking = run.population.measured[: 2 * count]
-    near = [one for n, (one, s) in enumerate(ranking) if n < _ANYHOW or s <= _NEAR * best]
-    if len(near) > count:  # a few rounds say who takes part in the longer ones
-        heat = _times_in_turns(run, runner, near, _HEAT)
-        near = sorted(near, key=lambda one: heat.get(one.key, 0.0))[:count]
-    if default_seconds is not None and all(one.key != run.default.key for one in near):
-        near.append(run.default)
-    again = _times_in_turns(run, runner, near, _LAST) if len(near) > 1 else {}
-    order = sorted((one for one in near if again), key=lambda one: again[one.key])
-    front, processes = order[:_FRONT], min(_MORE, run.progress.trials // _FOR_EACH)
-    more = (_times_in_turns(run, runner, front, _LAST, processes) for _ in range(processes))
-    seen = [again, *(more if again else ())]
-    usual = {key: median(t[key] for t in seen if key in t) for key in again}
-    order[:_FRONT] = sorted(front, key=lambda one: usual[one.key])
-    default_seconds = usual.get(run.default.key, default_seconds)
-    finalists = [(one, usual[one.key]) for one in order]
-    for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
-        outcome = runner.verify(one.candidate())
-        if outcome.ok:
-            return (one, seconds), default_seconds
-        why = f"{outcome.status.value}: {outcome.message}"
-        warnings.warn(f"{run.name}: a fast candidate was refused at last: {why}", stacklevel=4)
-    return None, default_seconds
-
-
-def _times_in_turns(
-    run: TaskRun, runner: LocalRunner, programs: Sequence[Individual], least: int, among: int = 0
-) -> dict[str, float]:
-    """Seconds of programs by their keys, timed in turns; nothing where that fails.
-
-    With `among`, in a new process, one of so many that share the time.
-    """
-    took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
-    rounds = int(min(80, max(least, _FINAL_SECONDS * run.progress.trials / took)))
-    try:
-        turns = runner.interleave([one.candidate() for one in programs], rounds, fresh=among > 0)
-    except MeasureError as error:
-        where = "in a further process" if among else "beside the default"
-        text = f"{run.name}: the winner was not timed again {where}: {error}"
-        warnings.warn(text, stacklevel=5)
-        return {}
-    return dict(zip((one.key for one in programs), beside_each_other(turns), strict=False))
 
 
 def replay(

@@ -81,7 +81,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "measure",
         2300,
-        "candidate priority worker process crew data arena padding samples yardstick jobs settings "
+        "settings candidate priority worker process crew data arena padding samples yardstick jobs "
         "local replay cluster",
     ),
     (
@@ -94,11 +94,11 @@ FLOORS: list[tuple[str, int, str]] = [
     ("database", 700, "record store lookup"),
     (
         "search",
-        1600,
+        1800,
         "board replaying pool population strategy draft proposals.source proposals.* picks "
-        "evolution annealing baselines learning observe run tasks",
+        "evolution annealing baselines learning observe run final result tasks",
     ),
-    ("", 400, "tune"),
+    ("", 300, "tune"),
     (
         "report",
         1400,

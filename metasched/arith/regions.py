@@ -56,7 +56,6 @@ def block_access_regions(block: Block) -> Regions:
 
 
 @fact
-@fact
 def inputs(block: Block) -> tuple[BufferRegion, ...]:
     """What a block reads of what was there before it: the declared reads, without a result that
     its own init starts (cached).

@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if arguments.target is not None and arguments.what == "script":
-        raise MetaschedError("--target is for --what passes, llvm and asm; a script is for all")
+        raise MetaschedError("--target is for --what llvm and --what asm, and passes; not a script")
     if arguments.program.endswith(".json"):
         if arguments.what != "script":
             raise MetaschedError(f"--what {arguments.what} is of a program; build the trace first")

@@ -6,10 +6,11 @@ import enum
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from metasched.errors import MeasureError
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.measure.settings import MeasureOptions
 
 
 class Status(enum.Enum):
@@ -88,9 +89,8 @@ OnOutcome = Callable[[Candidate, Outcome], None]
 class Runner(Protocol):
     """Anything that measures candidates.
 
-    One that has an attribute `proved` says by it whether what it compared results with is known to
-    be right; while it is false, outcomes are not stored. One that has a method `recall` is told
-    what earlier runs measured, as pairs of a candidate and its seconds, so that times compare.
+    A runner that can do more says so by the methods of `Confirms`, `Recalls`, `ReadsAgain` or
+    `Compares`; a search uses the abilities that a runner has.
     """
 
     def measure(
@@ -105,4 +105,64 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """End the workers; closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class Confirms(Protocol):
+    """A runner that may compare results with expected ones that are not confirmed yet."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether the expected results are those of the unscheduled program; while they are not,
+        outcomes are not stored."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A runner whose times compare with those of an earlier run."""
+
+    def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
+        """Take candidates that an earlier run measured, with their seconds."""
+        ...
+
+
+@runtime_checkable
+class ReadsAgain(Protocol):
+    """A runner that times candidates again which it measured."""
+
+    def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
+        """Seconds by the keys of the candidates, of some of them or none.
+
+        Raises MeasureError when one of them does not run any more.
+        """
+        ...
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """A runner that compares finalists, and checks one on further data.
+
+    Attributes:
+        options: limits and repetitions.
+    """
+
+    options: MeasureOptions
+
+    def interleave(
+        self, candidates: Sequence[Candidate], rounds: int = 10, fresh: bool = False
+    ) -> list[tuple[float, ...]]:
+        """Samples in seconds of candidates timed in turns, in a new process with `fresh`.
+
+        Raises MeasureError when one of them cannot be built or run.
+        """
+        ...
+
+    def verify(self, candidate: Candidate) -> Outcome:
+        """Check a candidate on normally distributed data; nothing is timed."""
+        ...
+
+    def unscheduled(self) -> Outcome:
+        """The time of the unscheduled program; MeasureError when it cannot be built or run."""
         ...

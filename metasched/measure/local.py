@@ -105,8 +105,7 @@ class LocalRunner:
 
     # -- the public face ---------------------------------------------------------------------------
 
-    @property
-    def baseline(self) -> Outcome:
+    def unscheduled(self) -> Outcome:
         """Time of the unscheduled program run serially, its rows padded; waits for it.
 
         Raises MeasureError when that program cannot be built or run.
@@ -179,7 +178,7 @@ class LocalRunner:
 
     def prepare_verification(self) -> None:
         """Start computing the expected results for `verify` at low priority, unless done."""
-        assert self.baseline is not None
+        assert self.unscheduled() is not None
         if True in self._tasks or self._crew.reference.busy or self._no_verification:
             return
         source = self._quick or self._written

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `doctor` needs columns, not the tuner
     from metasched.database.record import Record
-    from metasched.tune import TuneResult
+    from metasched.search.result import TuneResult
 
 
 def duration(seconds: float) -> str:

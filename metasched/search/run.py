@@ -21,7 +21,14 @@ from metasched.database.store import Store
 from metasched.errors import MeasureError, ScheduleError, StandInError, TraceError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
-from metasched.measure.candidate import Candidate, Outcome, Runner
+from metasched.measure.candidate import (
+    Candidate,
+    Confirms,
+    Outcome,
+    ReadsAgain,
+    Recalls,
+    Runner,
+)
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
 from metasched.search.observe import (
@@ -273,8 +280,7 @@ class TaskRun:
         them count. A machine has states that last for seconds (who else uses its caches), and the
         memory of a process a layout: by them the best of many readings is a lucky one, and what is
         made of that program is no better than it. Those read often are what others are read by."""
-        again = getattr(self.runner, "read_again", None)
-        if again is None:
+        if not isinstance(self.runner, ReadsAgain):
             return
         fastest, limit = self.population.measured[:_AMONG], _CLOSE * self.best_seconds
         near = [one for one, s in fastest if s <= limit and one.key in self._readings]
@@ -282,7 +288,7 @@ class TaskRun:
         chosen = [*near[:_AGAIN], *near[_AGAIN:][-_AGAIN:]]  # those read least, and those read most
         try:
             with self.phases.of("run"):
-                read = again([one.candidate() for one in chosen])
+                read = self.runner.read_again([one.candidate() for one in chosen])
         except StandInError:
             raise
         except MeasureError as error:
@@ -353,7 +359,7 @@ class TaskRun:
     def settle(self) -> None:
         """Store the trials held back, once what their results were compared with is known to be
         right (see `LocalRunner.proved`): no wrong program enters the store, even briefly."""
-        if getattr(self.runner, "proved", True):
+        if not isinstance(self.runner, Confirms) or self.runner.proved:
             held, self.held = self.held, []
             self.store.put(held)
 
@@ -378,10 +384,10 @@ class TaskRun:
         self.population.seen |= {r.candidate_key for r in records}
         self.progress.trials = len(records)
         self.progress.failed = sum(not r.ok for r in records)
-        known = sorted((r for r in records if r.ok), key=lambda r: r.seconds)
+        right = sorted((r for r in records if r.ok), key=lambda r: r.seconds)
         reloaded: list[Individual] = []
         times: list[float] = []
-        for record in known[:_RELOADED]:
+        for record in right[:_RELOADED]:
             one = self._individual(record)
             if one is not None:
                 reloaded.append(one)
@@ -389,9 +395,10 @@ class TaskRun:
                 kept = Outcome(record.status, tuple(record.samples), check=record.check)
                 self.outcomes[one.key] = kept
         self.population.add(reloaded, times)
-        recall = getattr(self.runner, "recall", None)
-        if recall is not None:
-            recall([(one.candidate(), seconds) for one, seconds in self.population.measured])
+        if isinstance(self.runner, Recalls):
+            self.runner.recall(
+                [(one.candidate(), seconds) for one, seconds in self.population.measured]
+            )
         if len(reloaded) > 1 and not model.knows(self.workload):
             model.update(self.workload, [one.vector for one in reloaded], times)
 

@@ -81,8 +81,8 @@ def test_good_candidates_are_timed(runner):
     assert [o.status for o in outcomes] == [Status.OK] * 3
     assert all(len(o.seconds) >= 1 and o.median > 0 and o.build_seconds > 0 for o in outcomes)
     assert outcomes[0].check == "exact" and sorted(n for n, _ in seen) == [0, 1, 2]
-    assert runner.baseline.ok and len(runner.baseline.seconds) == 1
-    assert runner.baseline.median < 1e-6  # of the program, not of the way there from Python
+    assert runner.unscheduled().ok and len(runner.unscheduled().seconds) == 1
+    assert runner.unscheduled().median < 1e-6  # of the program, not of the way there from Python
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_what_other_tasks_run_is_held_as_well_and_goes_on(runner, held_beside):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runner._crew, "submit", submit)
             assert one(runner, scale()).ok
-        assert seen == {"T"} and other.baseline.ok and one(other, scale()).ok
+        assert seen == {"T"} and other.unscheduled().ok and one(other, scale()).ok
 
 
 def test_two_searches_in_threads_do_not_wait_for_each_other(runner):
@@ -487,7 +487,7 @@ def test_a_stand_in_gives_the_expected_results_while_the_slow_program_runs(monke
     with LocalRunner(scale(), options=OPTIONS, stand_in=accepted_vectors()) as made:
         good, wrong = made.measure([candidate(scale()), candidate(scale(factor=3), 1)])
         assert (good.status, wrong.status) == (Status.OK, Status.WRONG_RESULT)
-        assert made.baseline.ok and made._quick is not None
+        assert made.unscheduled().ok and made._quick is not None
         assert made.verify(candidate(scale())).ok
         assert made.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
 
@@ -496,7 +496,7 @@ def test_a_wrong_stand_in_is_found_out(monkeypatch):
     monkeypatch.setattr(local, "_LONG", 0.0)
     with LocalRunner(scale(), options=OPTIONS, stand_in=scale(factor=3)) as made:
         with pytest.raises(StandInError, match=r"default schedule gives other .*B\[0\] is "):
-            _ = made.baseline
+            made.unscheduled()
         with pytest.raises(MeasureError, match="default schedule gives other"):
             one(made, scale(factor=3))
 
@@ -577,7 +577,7 @@ def test_symbolic_extents_need_values():
     func = PrimFunc((a, b), under_root(body))
     message = r"extent 'n' has no value, .*MeasureOptions\(extents={'n': 1024}\)"
     with LocalRunner(func, options=OPTIONS) as made, pytest.raises(MeasureError, match=message):
-        _ = made.baseline
+        made.unscheduled()
     options = MeasureOptions(build_workers=1, extents={"n": 100}, sample_ms=0.1, samples=3)
     with LocalRunner(func, options=options) as made:
         assert one(made, func).ok and made.task.arrays[0].shape == (100,)

@@ -29,12 +29,13 @@ from metasched.measure.replay import ReplayRunner
 from metasched.mutate.neighbours import neighbours
 from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
+from metasched.search.final import final_comparison
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
 from metasched.search.population import Population, Workshop
 from metasched.search.run import Phases, TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.target import Target
-from metasched.tune import STORE, _final, default_space, replay, tune, tune_tasks
+from metasched.tune import STORE, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
 FUNC = matmul()
@@ -367,16 +368,16 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
             return Outcome(Status.WRONG_RESULT if candidate in self.wrong else Status.OK)
 
     with pytest.warns(UserWarning, match="f: a fast candidate was refused at last: wrong_result"):
-        assert _final(run, Final(), 9.0) == ((c, 1.1), 8.0)
+        assert final_comparison(run, Final(), 9.0) == ((c, 1.1), 8.0)
     monkeypatch.setattr(Final, "wrong", {"b", "c", "a", "d", "default"})
     with pytest.warns(UserWarning, match="refused"):
-        assert _final(run, Final(), 9.0) == ((far, 2.0), 8.0)
+        assert final_comparison(run, Final(), 9.0) == ((far, 2.0), 8.0)
     with pytest.warns(
         UserWarning, match="f: the winner was not timed again beside the default: no time"
     ):
         monkeypatch.setattr(Final, "wrong", set())
         monkeypatch.setattr(Final, "interleave", broken)
-        assert _final(run, Final(), 9.0) == ((a, 1.0), 9.0)
+        assert final_comparison(run, Final(), 9.0) == ((a, 1.0), 9.0)
 
 
 def test_a_best_time_that_was_read_far_too_low_does_not_win_without_a_final():
@@ -392,7 +393,7 @@ def test_a_best_time_that_was_read_far_too_low_does_not_win_without_a_final():
         options=SimpleNamespace(sample_ms=5.0), verify=lambda _: Outcome(Status.OK),
         interleave=lambda candidates, rounds, fresh: [(times[name],) for name in candidates],
     )  # fmt: skip
-    assert _final(run, final, 3.0) == ((programs[2], 1.0), 3.0)
+    assert final_comparison(run, final, 3.0) == ((programs[2], 1.0), 3.0)
 
 
 def test_twice_as_many_take_part_in_a_heat_before_the_final():
@@ -416,7 +417,7 @@ def test_twice_as_many_take_part_in_a_heat_before_the_final():
     final = SimpleNamespace(
         options=SimpleNamespace(sample_ms=5.0), interleave=interleave, verify=lambda _: right
     )
-    assert _final(run, final, 5.0) == ((programs[8], 0.9), 5.0)
+    assert final_comparison(run, final, 5.0) == ((programs[8], 0.9), 5.0)
     assert asked == [
         (names, 3),
         (["p8", "p1", "p2", "p4", "p5", "p6", "p7", "p9", "default"], 8),
@@ -447,7 +448,7 @@ def final_of_a_long_run(times):
     final = SimpleNamespace(
         options=SimpleNamespace(sample_ms=5.0), interleave=interleave, verify=lambda _: right
     )
-    (winner, seconds), default_seconds = _final(run, final, 5.0)
+    (winner, seconds), default_seconds = final_comparison(run, final, 5.0)
     assert default_seconds == 5.0
     return winner.key, round(seconds, 6), asked
 

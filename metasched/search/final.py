@@ -1,0 +1,79 @@
+"""The final comparison: the fastest programs are timed again before one of them is the winner."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from statistics import median
+
+from metasched.errors import MeasureError
+from metasched.measure.candidate import Compares
+from metasched.runtime.timing import beside_each_other
+from metasched.search.population import Individual
+from metasched.search.run import TaskRun
+
+FINALISTS = 8  # programs in the final, at least
+FINALISTS_PER_TRIAL = 1 / 8  # programs in the final of a long run
+CLOSE = 1.15  # a finalist takes at most this many times the seconds of the best
+ALWAYS = 4  # programs that take part whatever they took: the best may have been read far too low
+PRELIMINARY_ROUNDS = 3  # turns, at least, that choose the finalists among twice as many
+FINAL_ROUNDS = 8  # turns of the final, at least
+SECONDS_PER_TRIAL = 1 / 128  # seconds that the turns may take together, for each trial of the run
+# Which of two programs is faster by some per cent differs from process to process: a kernel took
+# 35 to 45 us in most of 40 processes and 68 us in two. Longer runs compare the leaders again.
+LEADERS = 8  # programs of the final that are timed in further processes
+PROCESSES = 4  # further processes at most
+TRIALS_PER_PROCESS = 65  # trials of a run for each further process
+
+
+def final_comparison(
+    run: TaskRun, runner: Compares, default_seconds: float | None
+) -> tuple[tuple[Individual, float] | None, float | None]:
+    """The fastest program that is right on normal data too, its seconds, and those of the default.
+
+    The fastest programs are timed again, in turns with the default schedule: the minimum of many
+    noisy times is biased low. The median over the processes that timed a program counts.
+    """
+    count = max(FINALISTS, int(run.progress.trials * FINALISTS_PER_TRIAL))
+    ranking, limit = run.population.measured[: 2 * count], CLOSE * run.best_seconds
+    near = [one for n, (one, s) in enumerate(ranking) if n < ALWAYS or s <= limit]
+    if len(near) > count:  # the preliminaries say who takes part in the longer final
+        first = _times_in_turns(run, runner, near, PRELIMINARY_ROUNDS)
+        near = sorted(near, key=lambda one: first.get(one.key, 0.0))[:count]
+    if default_seconds is not None and all(one.key != run.default.key for one in near):
+        near.append(run.default)
+    again = _times_in_turns(run, runner, near, FINAL_ROUNDS) if len(near) > 1 else {}
+    order = sorted((one for one in near if again), key=lambda one: again[one.key])
+    front, processes = order[:LEADERS], min(PROCESSES, run.progress.trials // TRIALS_PER_PROCESS)
+    more = (_times_in_turns(run, runner, front, FINAL_ROUNDS, processes) for _ in range(processes))
+    seen = [again, *(more if again else ())]
+    usual = {key: median(t[key] for t in seen if key in t) for key in again}
+    order[:LEADERS] = sorted(front, key=lambda one: usual[one.key])
+    default_seconds = usual.get(run.default.key, default_seconds)
+    finalists = [(one, usual[one.key]) for one in order]
+    for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
+        outcome = runner.verify(one.candidate())
+        if outcome.ok:
+            return (one, seconds), default_seconds
+        why = f"{outcome.status.value}: {outcome.message}"
+        warnings.warn(f"{run.name}: a fast candidate was refused at last: {why}", stacklevel=4)
+    return None, default_seconds
+
+
+def _times_in_turns(
+    run: TaskRun, runner: Compares, programs: Sequence[Individual], least: int, among: int = 0
+) -> dict[str, float]:
+    """Seconds of programs by their keys, timed in turns; nothing where that fails.
+
+    With `among`, in a new process, one of so many that share the time.
+    """
+    took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
+    rounds = int(min(80, max(least, SECONDS_PER_TRIAL * run.progress.trials / took)))
+    try:
+        turns = runner.interleave([one.candidate() for one in programs], rounds, fresh=among > 0)
+    except MeasureError as error:
+        where = "in a further process" if among else "beside the default"
+        text = f"{run.name}: the winner was not timed again {where}: {error}"
+        warnings.warn(text, stacklevel=5)
+        return {}
+    return dict(zip((one.key for one in programs), beside_each_other(turns), strict=False))

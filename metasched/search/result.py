@@ -1,0 +1,84 @@
+"""What a tuning run found and what it cost: Best, TuneResult."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metasched.codegen.peak import measured_peak
+from metasched.ir.func import IRModule
+from metasched.schedule.trace import Trace
+from metasched.search.population import Survival
+from metasched.target import Target
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest schedule that was found.
+
+    Attributes:
+        trace: its steps, postprocs included; `Trace.apply` replays it.
+        seconds: median time of one call, from the final comparison where there was one.
+        mod: the scheduled module; `metasched.build(best)` compiles it.
+        path: the trace file that was written, or None.
+    """
+
+    trace: Trace
+    seconds: float
+    mod: IRModule = field(repr=False)
+    target: Target = field(repr=False)
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a tuning run found and what it cost.
+
+    Attributes:
+        best: None when no candidate was right.
+        default_seconds: the default schedule (candidate 0), timed in turn with the best.
+        unscheduled_seconds: the program as written, run serially on padded rows (see
+            `measure.padding`); None for a runner without one.
+        trials, failed: candidates measured and failed, earlier runs on the store included.
+        failures: status -> (count, one message), of this run.
+        phases: seconds spent in search, build, run, check and model; build runs beside the others.
+        flops: floating-point operations of one call, counted in the program.
+        survival: how many replays gave a program.
+        ended: budget, time, exhausted or interrupted.
+        history: the best seconds after each trial of this run.
+        notes: what the cost model said of itself: that it started from a prior, or dropped it.
+    """
+
+    workload: str
+    target: Target
+    seed: int
+    best: Best | None
+    default_seconds: float | None
+    unscheduled_seconds: float | None
+    trials: int
+    failed: int
+    failures: Mapping[str, tuple[int, str]]
+    wall_seconds: float
+    phases: Mapping[str, float]
+    flops: float
+    threads: int
+    survival: Survival
+    ended: str
+    history: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def speedup_over_default(self) -> float | None:
+        if self.best is None or self.default_seconds is None:
+            return None
+        return self.default_seconds / self.best.seconds
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of the best schedule in GFLOP/s."""
+        return None if self.best is None else self.flops / self.best.seconds / 1e9
+
+    def peak_gflops(self) -> float:
+        """The measured multiply-add peak of this machine in GFLOP/s (float32, all threads)."""
+        return measured_peak(self.target, "float32", self.threads)
