@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.failure import Failure
-from metasched.analysis.guarded import guarded_reads
+from metasched.analysis.guarded import guarded_reads, stores_always
 from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, surely_run
 from metasched.analysis.scope import Child, EdgeKind, Scope, collect
 from metasched.analysis.threads import thread_loops
@@ -399,16 +399,19 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     """Whether each instance of a block surely writes all that it declares to write of `buffer`.
 
     What blocks inside write must fill the declared region without gaps; of other statements only
-    conditions and loops whose ends depend on each other are suspected. Cached.
+    stores under conditions, to elements that nothing stores whatever the conditions, and loops
+    whose ends depend on each other are suspected. Cached.
     """
     if isinstance(block.body, BufferStore) or "auto_copy" in block.annotations:
         return True  # (a copy of its region as far as that lies in the buffer)
     children, loose = collect([block.body])
     makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
     if not makers:
+        if not stores_always(block, buffer):
+            return False
         inner = {s.var for s in walk_stmts(block.body) if isinstance(s, For)}
         inner |= {v.var for v in block.iter_vars}
-        return not any(is_uncertain(s, inner) for s in walk_stmts(block.body))
+        return not any(is_uncertain(s, inner) for s in walk_stmts(block.body) if isinstance(s, For))
     if any(isinstance(s, BRANCHES) for s, _ in loose):
         return False
     boxes: list[Box] = []

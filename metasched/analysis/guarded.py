@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
@@ -138,6 +139,31 @@ def _in_expr(
             stack.append((substitute(node.body, {node.var: node.value}), conditions))
         else:
             stack += [(child, conditions) for child in node.children]
+
+
+def stores_always(block: Block, buffer: Buffer) -> bool:
+    """Whether every element that the body of a block may store is stored, whatever its conditions
+    are: by its init, on both sides of a condition, or under none."""
+    first = set() if block.init is None else _stored(block.init, buffer)[0]
+    surely, maybe = _stored(block.body, buffer)
+    return maybe <= surely | first
+
+
+_Places: TypeAlias = "set[tuple[Expr, ...]]"
+
+
+def _stored(stmt: Stmt, buffer: Buffer) -> tuple[_Places, _Places]:
+    """Where a statement stores surely, and where at all."""
+    if isinstance(stmt, BufferStore):
+        here = {stmt.indices} if stmt.buffer is buffer else set()
+        return (here if stmt.predicate is None else set()), here
+    parts = [_stored(part, buffer) for part in stmt.stmts]
+    surely = set().union(*(a for a, _ in parts))
+    if isinstance(stmt, IfThenElse):
+        surely = parts[0][0] & parts[1][0] if stmt.orelse is not None else set()
+    elif isinstance(stmt, While):
+        surely = set()
+    return surely, set().union(*(b for _, b in parts))
 
 
 CASES = 16

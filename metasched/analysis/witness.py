@@ -23,7 +23,7 @@ from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import EQ, FALSE, GE, LT, Expr, IntImm, Var, as_int, compare, logical_not
 from metasched.ir.stmt import For
-from metasched.ir.visit import substitute
+from metasched.ir.visit import reads_memory, substitute
 
 Region: TypeAlias = Sequence[tuple[Expr, Expr]]
 
@@ -154,8 +154,12 @@ class _Instance(NamedTuple):
 
 
 def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Instance | None:
-    """The instance of a producer that writes an element; None where it cannot be told."""
+    """The instance of a producer that writes an element; None where it cannot be told, or where it
+    depends on memory, which may have changed by the time of the read."""
     if any(n.step is not None for n in writer.free):
+        return None
+    parts = [e for pair in region for e in pair] + [e for n in writer.free for e in n.exprs]
+    if any(map(reads_memory, (*parts, writer.child.realize.predicate))):
         return None
     twins = {n.var: _twin(n.var) for n in writer.free}
     ranges = {

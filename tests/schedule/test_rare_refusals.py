@@ -253,11 +253,11 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
         "other-iterators",
         "w does not occur in B",
     ),
-    "reverse_compute_inline, predicate": (
-        HEAD + B + stage("C", "B[v]", 8, 7, "i < 7"),
+    "reverse_compute_inline, part": (
+        HEAD + B + stage("C", "B[v]", 8, 7, "i < 6"),
         lambda sch: ("reverse_compute_inline", "C"),
-        "has-predicate",
-        "C has a predicate",
+        "partial-domain",
+        "C is not proved to run on its whole domain",
     ),
     "reverse_compute_inline, halves": (
         HEAD + B + stage("C", "B[v // 2]"),

@@ -23,7 +23,7 @@ def with_init(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
             vi = T.axis.spatial(4, i)
             with T.init():
                 B[vi] = 0
-            B[vi] = A[vi] + 1
+            B[vi] = B[0] + A[vi]
     for i in range(4):
         with T.block("C"):
             vi = T.axis.spatial(4, i)

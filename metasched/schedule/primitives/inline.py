@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from metasched.analysis.cover import written_before
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.iterform import IterSum
-from metasched.arith.itermap import detect_iter_map, inverse_iter_map
+from metasched.arith.inverse import left_inverse
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import EQ, LT, TRUE, Expr, Var, as_int, compare, logical_and
@@ -40,9 +39,9 @@ from metasched.schedule.state import State
 def compute_inline(state: State, block: BlockLike) -> None:
     """Replace every load of what `block` computes by the expression it computes.
 
-    requires  a complete block without init in a stage pipeline, no output; its body one store
-              whose indices are its iterators or an invertible affine map of them; the buffer is
-              used only by loads
+    requires  a complete block in a stage pipeline, no output; its body one store whose indices are
+              its iterators or an invertible affine map of them, which may go on from its init; the
+              buffer is used only by loads
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)
@@ -89,15 +88,8 @@ class _Pattern:
             return
         self.slots = None
         self.names = [state.fresh_var(f"d{n}", i.dtype) for n, i in enumerate(store.indices)]
-        found = detect_iter_map(store.indices, iters, TRUE, "bijective")
-        if found.error is not None:
-            raise state.error(
-                "not-invertible",
-                f"the indices of {store.buffer.name} cannot be solved for the iterators of "
-                f"{block.name}: {found.error}",
-                realize,
-            )
-        self.inverse = solved_iterators(iters, found.sums, self.names)
+        wanted = {v: r for v, r in iters.items() if v in needed}
+        self.inverse = _solved(state, realize, store, iters, wanted, self.names)
 
     def value_at(self, indices: tuple[Expr, ...]) -> Expr:
         if self.slots is not None:
@@ -111,7 +103,7 @@ class _Pattern:
 def reverse_compute_inline(state: State, block: BlockLike) -> None:
     """Compute `block` in its producer: the producer stores the final value at once.
 
-    requires  a complete block without init in a stage pipeline, with predicate true; exactly one
+    requires  a complete block in a stage pipeline that runs on its whole domain; exactly one
               producer, which is complete and no output; all its loads of the intermediate have
               the same, invertible indices; its iterators stay within what the producer covers
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
@@ -121,8 +113,6 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     scope = require_stage_pipeline(state, realize)
     require_complete(state, scope, realize)
     store = _single_store(state, realize)
-    if realize.predicate is not TRUE:
-        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
     producer = _only_producer(state, scope, realize)
     require_complete(state, scope, producer)
     require_not_output(state, producer)
@@ -173,6 +163,29 @@ def _only_producer(state: State, scope: Scope, realize: BlockRealize) -> BlockRe
     return producers[0].realize
 
 
+def _solved(
+    state: State,
+    realize: BlockRealize,
+    access: BufferStore | BufferLoad,
+    iters: Mapping[Var, Range],
+    wanted: Mapping[Var, Range],
+    names: Sequence[Var],
+) -> dict[Var, Expr]:
+    """The iterators as functions of the indices of an access, `names`; all that are wanted."""
+    found = left_inverse(access.indices, iters, names)
+    if isinstance(found, dict):
+        missing = [v for v in wanted if v not in found and as_int(wanted[v].extent) != 1]
+        if not missing:
+            return {**{v: r.min for v, r in wanted.items()}, **found}
+        found = f"the iterator {missing[0].name} does not occur in them"
+    raise state.error(
+        "not-invertible",
+        f"the indices of {access.buffer.name} cannot be solved for the iterators of "
+        f"{realize.block.name}: {found}",
+        realize,
+    )
+
+
 class _Solved:
     """Iterators of a consumer as functions of the indices it loads at."""
 
@@ -187,36 +200,17 @@ def _solve_loads(
 ) -> _Solved:
     block = realize.block
     roots = (store.value, *store.indices)
-    loads = {e.indices for root in roots for e in loads_of(root) if e.buffer is buffer}
+    loads = {e for root in roots for e in loads_of(root) if e.buffer is buffer}
     if len(loads) != 1:
         raise state.error(
             "different-loads",
             f"{block.name} loads {buffer.name} at {len(loads)} different places",
             realize,
         )
-    indices = next(iter(loads))
-    names = [state.fresh_var(f"d{n}", i.dtype) for n, i in enumerate(indices)]
+    load = next(iter(loads))
+    names = [state.fresh_var(f"d{n}", i.dtype) for n, i in enumerate(load.indices)]
     iters = {v.var: v.dom for v in block.iter_vars}
-    found = detect_iter_map(indices, iters, TRUE, "bijective")
-    missing = [v for v in iters if not any(v in free_vars(i) for i in indices)]
-    open_iters = [v for v in missing if as_int(iters[v].extent) != 1]
-    if found.error is not None or open_iters:
-        why = found.error or f"the iterator {open_iters[0].name} does not occur in them"
-        raise state.error(
-            "not-invertible",
-            f"the indices of {buffer.name} cannot be solved for the iterators of "
-            f"{block.name}: {why}",
-            realize,
-        )
-    return _Solved(names, solved_iterators(iters, found.sums, names), indices)
-
-
-def solved_iterators(
-    iters: Mapping[Var, Range], sums: Sequence[IterSum], outputs: Sequence[Var]
-) -> dict[Var, Expr]:
-    """Each iterator as an expression of the values of a bijective map of all of them."""
-    from_zero = inverse_iter_map(sums, outputs)
-    return {v: dom.min + from_zero[v] if v in from_zero else dom.min for v, dom in iters.items()}
+    return _Solved(names, _solved(state, realize, load, iters, iters, names), load.indices)
 
 
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
@@ -263,23 +257,40 @@ def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr])
 
 
 def _single_store(state: State, realize: BlockRealize) -> BufferStore:
-    """The one store that is the block's body; the block has no init."""
+    """The one store that is the block's body, started from its init where it has one."""
     block = realize.block
-    if block.init is not None:
-        raise state.error("has-init", f"{block.name} is a reduction", realize)
     if not isinstance(block.body, BufferStore) or len(block.writes) != 1:
         raise state.error(
             "not-one-store", f"the body of {block.name} is not a single store", realize
         )
     if block.match_buffers or block.alloc_buffers:
         raise state.error("has-buffers", f"{block.name} allocates or matches buffers", realize)
-    return block.body
+    if block.init is None:
+        return block.body
+    store = _started(block, block.init, block.body)
+    if store is None:
+        raise state.error("has-init", f"{block.name} is a reduction", realize)
+    return store
+
+
+def _started(block: Block, init: Stmt, body: BufferStore) -> BufferStore | None:
+    """The store of a block without reduction, which updates at once what its init has set."""
+    if not isinstance(init, BufferStore) or not all(v.is_spatial for v in block.iter_vars):
+        return None
+    if init.buffer is not body.buffer or init.indices != body.indices or body.predicate is not None:
+        return None
+    if any(e.buffer is body.buffer and e.indices != body.indices for e in loads_of(body.value)):
+        return None
+    return evolve(body, value=replace_loads(body.value, body.buffer, lambda _: init.value))
 
 
 def _guarded_store(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr | None]:
     """The store of a producer, which may stand under an `if` without else."""
     body = realize.block.body
     if isinstance(body, IfThenElse) and body.orelse is None and isinstance(body.then, BufferStore):
+        if realize.block.init is not None:
+            text = f"{realize.block.name} goes on from its init under a condition"
+            raise state.error("has-init", text, realize)
         return body.then, body.condition
     return _single_store(state, realize), None
 
@@ -289,8 +300,8 @@ def _reads(block: Block, buffer: Buffer) -> bool:
 
 
 def _rewritten(block: Block, body: Stmt) -> Block:
-    """The block over another body, its regions inferred again."""
-    changed = evolve(block, body=body)
+    """The block over another body without init, its regions inferred again."""
+    changed = evolve(block, body=body, init=None)
     reads, writes = block_access_regions(changed)
     return evolve(changed, reads=reads, writes=writes)
 
