@@ -1,13 +1,19 @@
-"""Writing files so that nothing half-written is ever seen: a temporary file, then a rename."""
+"""Files: JSON from elsewhere as plain data, and writing so that nothing half-written is ever seen
+(a temporary file, then a rename)."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from metasched.errors import MetaschedError
+
+DEEPEST = 100
+"""Levels of lists and objects in a file: whoever walks the data may do so by recursion."""
 
 
 def path_of(given: object, what: str, error: type[MetaschedError]) -> Path:
@@ -15,6 +21,36 @@ def path_of(given: object, what: str, error: type[MetaschedError]) -> Path:
     if isinstance(given, str | os.PathLike):
         return Path(given)
     raise error(f"{what} is a path, not {type(given).__name__}")
+
+
+def read_json(text: str | bytes) -> Any:
+    """The plain data of JSON text that anybody may have written.
+
+    Raises ValueError, which is a json.JSONDecodeError where it knows the place, for what is no
+    JSON, NaN and infinities among it, has integers of thousands of digits or too many levels.
+    """
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError(f"it has more than {DEEPEST} levels") from None
+    level = [data]
+    for _ in range(DEEPEST + 1):
+        for text in level:
+            if isinstance(text, str) and not text.isascii():
+                text.encode()  # half of a pair of surrogates is no text that could be written
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return data
+    raise ValueError(f"it has more than {DEEPEST} levels")
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def atomic_write(path: str | Path, data: bytes | str, *, mode: int | None = None) -> None:

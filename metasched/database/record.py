@@ -14,16 +14,34 @@ import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    field_validator,
+)
 
-from metasched.errors import DatabaseError, MetaschedError, TargetError, TraceError, TraceMiss
-from metasched.files import atomic_write, path_of
+from metasched.errors import (
+    DatabaseError,
+    MetaschedError,
+    TargetError,
+    TraceError,
+    TraceMiss,
+    brief,
+    clipped,
+)
+from metasched.files import atomic_write, path_of, read_json
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
 SCHEMA_VERSION = 1  # of records and trace files alike; a reader accepts every version up to its own
+
+
+PositiveSeconds: TypeAlias = Annotated[FiniteFloat, Field(gt=0)]
 
 
 def tool_version() -> str:
@@ -65,7 +83,7 @@ class Measured(BaseModel):
     status: Status = Status.OK
     message: str = ""
     check: str = ""
-    created: float = Field(default_factory=time.time)
+    created: FiniteFloat = Field(default_factory=time.time)
 
     @field_validator("samples")
     @classmethod
@@ -109,14 +127,14 @@ class Measured(BaseModel):
         Raises the class's error (DatabaseError or TraceError) with source, position and field.
         """
         try:
-            data = json.loads(text)
+            data = read_json(text)
         except json.JSONDecodeError as error:
             open_text = error.msg.startswith("Unterminated string")
             cut = open_text or error.pos >= len(error.doc.rstrip()) - 1
             hint = "; the file ends too early: was it truncated?" if cut else ""
             place = f"{source}: line {error.lineno}, column {error.colno}"
             raise cls.ERROR(f"{place}: not valid JSON ({error.msg}){hint}") from None
-        except (UnicodeDecodeError, RecursionError) as error:
+        except ValueError as error:
             raise cls.ERROR(f"{source}: not valid JSON ({error})") from None
         return cls.from_data(data, source=source)
 
@@ -130,9 +148,10 @@ class Measured(BaseModel):
             writer = data.get("tool_version", "unknown")
             kind = cls.OTHER_SCHEMA if isinstance(version, int) else cls.ERROR
             raise kind(
-                f"{source}: field schema_version: {version!r} is not readable here; this metasched "
-                f"({tool_version()}) reads versions 1 to {SCHEMA_VERSION}, and the {cls.NOUN} was "
-                f"written by metasched {writer}: use that version or a later one"
+                f"{source}: field schema_version: {brief(version)} is not readable here; this "
+                f"metasched ({tool_version()}) reads versions 1 to {SCHEMA_VERSION}, and the "
+                f"{cls.NOUN} was written by metasched {clipped(str(writer))}: use that version or "
+                "a later one"
             )
         try:
             return cls.model_validate(data)
@@ -147,10 +166,16 @@ class Record(Measured):
     Attributes:
         candidate_key: structural hash of the scheduled program.
         index: its number in the run; 0 is the default schedule.
+        space: number of the design space that it is of, -1 where that is unknown.
+        build_seconds: how long its build took.
+        predicted: the model's score before it was measured.
     """
 
     candidate_key: str = ""
     index: int = Field(default=0, ge=0)
+    space: int = -1
+    build_seconds: FiniteFloat = 0.0
+    predicted: FiniteFloat | None = None
 
 
 class TraceFile(Measured):
@@ -166,14 +191,14 @@ class TraceFile(Measured):
     NOUN: ClassVar[str] = "trace file"
 
     format: str = "metasched-trace"
-    default_seconds: float | None = None
-    unscheduled_seconds: float | None = None
+    default_seconds: PositiveSeconds | None = None
+    unscheduled_seconds: PositiveSeconds | None = None
 
     @field_validator("format")
     @classmethod
     def _format(cls, value: str) -> str:
         if value != "metasched-trace":
-            raise ValueError(f"is {value!r}, a trace file says 'metasched-trace'")
+            raise ValueError(f"is {brief(value)}, a trace file says 'metasched-trace'")
         return value
 
     @classmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import sqlite3
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from metasched.database.record import SCHEMA_VERSION, Record, tool_version
-from metasched.errors import DatabaseError
+from metasched.errors import DatabaseError, clipped
+from metasched.files import read_json
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
@@ -39,10 +41,17 @@ CREATE TABLE IF NOT EXISTS records (
 );
 CREATE INDEX IF NOT EXISTS by_median ON records (workload, target, median);
 """
-_SELECT = """SELECT records.body, workloads.hash, workloads.script, workloads.name, targets.json
+_SELECT = """SELECT records.id, records.candidate, records.status, records.median, records.body,
+    workloads.hash, workloads.script, workloads.name, targets.key, targets.json
     FROM records JOIN workloads ON workloads.hash = records.workload
     JOIN targets ON targets.key = records.target"""
 _ELSEWHERE = ("workload_hash", "workload", "workload_name", "target")
+CHECKSUM = "checksum"  # of a record: a key of its body
+
+
+def _checksum(body: dict[str, Any], row: Sequence[Any]) -> str:
+    """Of a record: its body, and its row's workload, target, candidate, status and median."""
+    return hashlib.blake2b(json.dumps([*row, body]).encode(), digest_size=8).hexdigest()
 
 
 class Store:
@@ -52,6 +61,8 @@ class Store:
         path: the file.
         set_aside: where a corrupt file of that name was moved when it was found, or None.
         unsaved: records that a full disk kept out; the next successful `put` writes them too.
+
+    A record that is damaged is left out by whatever reads, and named once by a warning.
     """
 
     def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 30.0) -> None:
@@ -73,6 +84,7 @@ class Store:
         self._read_only = read_only
         self._timeout = timeout
         self._known: set[tuple[str, str]] = set()
+        self._named: set[str] = set()
         self._connection = self._open()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -114,10 +126,12 @@ class Store:
             )
         body = record.model_dump(mode="json", exclude=set(_ELSEWHERE))
         median = record.seconds if record.ok else None
+        row = (*pair, record.candidate_key, record.status.value, median)
+        body[CHECKSUM] = _checksum(body, row)
         cursor.execute(
             "INSERT INTO records (workload, target, candidate, status, median, body) "
             "VALUES (?, ?, ?, ?, ?, ?)",
-            (*pair, record.candidate_key, record.status.value, median, json.dumps(body)),
+            (*row, json.dumps(body)),
         )
         self._known.add(pair)
 
@@ -160,7 +174,11 @@ class Store:
 
     def workloads(self) -> dict[str, str]:
         """Script by hash of every workload with a record."""
-        return dict(self._query("SELECT hash, script FROM workloads", ()))
+        found = dict(self._query("SELECT hash, script FROM workloads", ()))
+        whole = {key: text for key, text in found.items() if isinstance(text, str)}
+        for key in found.keys() - whole.keys():
+            self._leave_out(f"workload {clipped(str(key))}", "its script is no text")
+        return whole
 
     def targets(self, workload_hash: str) -> list[Target]:
         """The targets for which this workload has a correct record."""
@@ -169,7 +187,13 @@ class Store:
             "WHERE workload = ? AND median IS NOT NULL",
             (workload_hash,),
         )
-        return [Target.of(json.loads(row[0])) for row in rows]
+        found = []
+        for (text,) in rows:
+            try:
+                found.append(Target.of(read_json(text)))
+            except (TypeError, ValueError) as error:
+                self._leave_out(f"a target of workload {clipped(workload_hash)}", error)
+        return found
 
     def __len__(self) -> int:
         return int(self._query("SELECT count(*) FROM records", ())[0][0])
@@ -188,20 +212,37 @@ class Store:
 
     def _records(self, tail: str, values: Sequence[Any]) -> list[Record]:
         found = []
-        for body, key, script, name, target in self._query(f"{_SELECT} {tail}", values):
+        for number, candidate, status, median, body, *shared in self._query(
+            f"{_SELECT} {tail}", values
+        ):
+            key, script, name, machine, target = shared
             try:
-                data = {**json.loads(body), "target": json.loads(target)}
-            except json.JSONDecodeError as error:
-                raise DatabaseError(f"{self.path}: a record is damaged: {error}") from None
-            data.update(workload_hash=key, workload=script, workload_name=name or "")
-            found.append(Record.from_data(data, source=str(self.path)))
+                data = read_json(body)
+                if not isinstance(data, dict):
+                    raise ValueError("it is no JSON object")
+                row = (key, machine, candidate, status, median)
+                if data.pop(CHECKSUM, None) not in (None, _checksum(data, row)):
+                    raise ValueError("its checksum is of other data")
+                data.update(workload_hash=key, workload=script, workload_name=name or "")
+                data["target"] = read_json(target)
+                found.append(Record.from_data(data, source=f"record {number}"))
+            except (TypeError, ValueError, DatabaseError) as error:
+                self._leave_out(f"record {number}", error)
         return found
+
+    def _leave_out(self, what: str, why: Exception | str) -> None:
+        """Name what is damaged, once."""
+        if what not in self._named:
+            self._named.add(what)
+            warnings.warn(
+                f"{self.path}: {what} is damaged and left out: {clipped(str(why))}", stacklevel=4
+            )
 
     def _query(self, sql: str, values: Sequence[Any]) -> list[Any]:
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{self.path}: cannot be read: {error}") from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise DatabaseError(f"{self.path}: cannot be read: {clipped(str(error))}") from None
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Cursor]:
@@ -238,7 +279,7 @@ class Store:
             )
             return connection
         except (sqlite3.Error, OSError) as error:
-            raise DatabaseError(f"{self.path}: cannot be opened: {error}") from None
+            raise DatabaseError(f"{self.path}: cannot be opened: {clipped(str(error))}") from None
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
@@ -255,6 +296,9 @@ class Store:
         connection = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
         try:
             return self._prepare(connection)
+        except UnicodeDecodeError:  # what SQLite complains of is no text either
+            connection.close()
+            raise sqlite3.DatabaseError("database disk image is malformed") from None
         except BaseException:
             connection.close()
             raise
@@ -265,6 +309,8 @@ class Store:
         def pragma(name: str) -> Any:
             return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
+        # Bytes that are no text are damage of one record, found when the record is read.
+        connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
         owner, version = pragma("application_id"), pragma("user_version")
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables and owner != _APPLICATION:

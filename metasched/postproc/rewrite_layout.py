@@ -91,10 +91,13 @@ def _pack(sch: Schedule, block: BlockRV, weight: Buffer, layout: IndexMap) -> No
 def _prepared(scope: Scope, reader: Child, weight: Buffer) -> Buffer | None:
     """What a stage alone in its nest makes of the weight and of nothing else."""
     block = reader.block
-    (*others, output) = {r.buffer for r in block.writes}
+    outputs = {r.buffer for r in block.writes}
+    if len(outputs) != 1:
+        return None
+    (output,) = outputs
     alone = not reader.loops or len(scope.under(reader.loops[0])) == 1
     inside = output in scope.block.alloc_buffers and scope.writers(output) == [reader]
-    if others or not alone or not inside or {r.buffer for r in block.reads} - {output} != {weight}:
+    if not alone or not inside or {r.buffer for r in block.reads} - {output} != {weight}:
         return None
     return output
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+from metasched.errors import brief, clipped
+from metasched.files import read_json
 
 STAGES = {
     "replay": "replay", "build": "build", "run": "run", "wrong": "check", "out": "check",
@@ -92,61 +95,85 @@ class History:
     def enter(self, kind: str, event: Mapping[str, Any]) -> None:
         """Take in one event of this workload."""
         if kind == "TaskStarted":
-            self.flops = float(event["flops"])
+            self.flops = _amount(event["flops"])
             self._offset = self.trials[-1].at if self.trials else 0.0
             self._earlier = dict(self.phases)
         elif kind == "TrialDone":
-            seconds, score = event.get("seconds"), event.get("predicted")
+            score = event.get("predicted")
             self.trials.append(
                 Trial(
-                    len(self.trials) + 1, self._offset + float(event.get("elapsed") or 0.0),
+                    len(self.trials) + 1, self._offset + _amount(event.get("elapsed") or 0.0),
                     str(event["status"]), str(event.get("message") or ""),
-                    math.inf if seconds is None else float(seconds), self._round,
-                    None if score is None else float(score),
+                    _seconds(event.get("seconds")), self._round,
+                    None if score is None else _amount(score, least=-_LARGEST),
                 )
             )  # fmt: skip
         elif kind == "RoundDone":
-            self._round += 1
-            spent = dict(event.get("phases") or {})
-            self.phases = {k: float(v) + self._earlier.get(k, 0.0) for k, v in spent.items()}
+            phases = event.get("phases") or {}
+            spent = {k: _amount(v) + self._earlier.get(k, 0.0) for k, v in phases.items()}
+            self._round, self.phases = self._round + 1, spent
         elif kind == "TaskFinished":
             self.ended = str(event.get("reason") or "")
         elif kind == "PeerTimed":
-            self.peers[str(event["peer"])] = float(event["seconds"])
+            self.peers[str(event["peer"])] = _seconds(event["seconds"])
+
+
+_LARGEST = 1e30
+
+
+def _amount(value: Any, least: float = 0.0) -> float:
+    """A number that was read; ValueError for what no log holds."""
+    if type(value) not in (int, float) or not least <= value <= _LARGEST:
+        raise ValueError(f"{brief(value)} is no amount")
+    return float(value)
+
+
+def _seconds(value: Any) -> float:
+    """A time, infinite where there is none."""
+    return math.inf if value is None else _amount(value, least=1e-12)
 
 
 def read_history(path: str | Path) -> list[History]:
     """The histories in an event log, in order of appearance; empty when there is none.
 
-    Lines that are cut off or not ours are left out: a killed run may end in the middle of one.
+    A last line that is cut off is left out: a killed run may end in the middle of one. Any other
+    line that cannot be read is left out too, and named by a warning.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        warnings.warn(f"{path}: cannot be read: {error.strerror}", stacklevel=2)
         return []
     found: dict[tuple[str, str], History] = {}
     current: dict[str, History] = {}
-    for event in _events(lines):
-        name, kind = event.get("task"), event.get("event")
-        if kind == "TaskStarted":
-            key = (str(name), str(event.get("workload") or ""))
-            current[str(name)] = found.setdefault(key, History(*key))
-        history = current.get(str(name))
-        if history is not None:
-            try:
-                history.enter(str(kind), event)
-            except (KeyError, TypeError, ValueError):
-                continue
+    lost: list[str] = []
+    *whole, last = text.split("\n")
+    for number, line in enumerate([*whole, last] if _whole(last) else whole, 1):
+        try:
+            event = read_json(line or "{}")
+            name, kind = str(event.get("task")), str(event.get("event"))
+            if kind == "TaskStarted":
+                key = (name, str(event.get("workload") or ""))
+                current[name] = found.setdefault(key, History(*key))
+            if name in current:
+                current[name].enter(kind, event)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            lost.append(f"{path}: line {number} is damaged and left out: {clipped(line)}")
+    for sentence in lost[:_NAMED]:
+        warnings.warn(sentence, stacklevel=2)
+    if lost[_NAMED:]:
+        warnings.warn(f"{path}: {len(lost[_NAMED:])} more lines are damaged", stacklevel=2)
     return list(found.values())
 
 
-def _events(lines: Sequence[str]) -> list[dict[str, Any]]:
-    events = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+_NAMED = 5  # damaged lines that are named one by one
+
+
+def _whole(line: str) -> bool:
+    """Whether the last line, which has no end, is an event all the same."""
+    try:
+        return isinstance(read_json(line), dict)
+    except ValueError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -80,7 +81,14 @@ def chapters_of(folder: Path) -> list[Chapter]:
     """
     files: dict[str, tuple[Path, TraceFile]] = {}
     for path in sorted(folder.glob("*.trace.json")):
-        stored = TraceFile.load(path)
+        try:
+            stored = TraceFile.load(path)
+            parse(stored.workload)
+            Trace.from_json(json.dumps(stored.trace))
+        except MetaschedError as error:
+            place = "" if str(path) in str(error) else f"{path}: "
+            warnings.warn(f"{place}{error}; the file is left out", stacklevel=2)
+            continue
         files[stored.workload_hash] = (path, stored)
     found = []
     for history in read_history(folder / EVENTS):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, TypeAlias
 
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import RegistryError, TraceError
+from metasched.errors import RegistryError, TraceError, brief, clipped
+from metasched.files import read_json
 from metasched.ir import expr as nodes
 from metasched.ir.dtype import DType
 from metasched.ir.expr import BinaryOp, Cast, Expr, FloatImm, IntImm, Not, Var
 from metasched.ir.visit import substitute
+from metasched.schedule import domain as domains
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
-from metasched.schedule.instruction import PRIMITIVES, Entry, handles_in
+from metasched.schedule.instruction import PRIMITIVES, Entry, Param, handles_in
 from metasched.schedule.state import expr_rvs
 from metasched.script.printer import script
 
@@ -48,13 +50,15 @@ def to_json(entries: Sequence[Entry], names: Names, *, indent: int | None = None
 def from_json(text: str) -> tuple[Entry, ...]:
     """Read entries; TraceError says which step and field is wrong."""
     try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, TypeError) as error:
+        data = read_json(text)
+    except (ValueError, TypeError) as error:
         raise TraceError(f"the trace is not JSON: {error}") from None
     if not isinstance(data, dict) or "schema" not in data:
         raise TraceError('the trace has no "schema" field')
     if data["schema"] != SCHEMA:
-        raise TraceError(f"the trace has schema {data['schema']!r}; this version reads {SCHEMA}")
+        raise TraceError(
+            f"the trace has schema {brief(data['schema'])}; this version reads {SCHEMA}"
+        )
     steps = data.get("steps")
     if not isinstance(steps, list):
         raise TraceError('the trace has no list "steps"')
@@ -76,26 +80,50 @@ def _entry(position: int, step: Any, handles: dict[str, RV]) -> Entry:
         raise TraceError(f'{where} needs an object "args" and a list "outputs"')
     unknown = args.keys() - {p.name for p in kind.params}
     if unknown:
-        raise TraceError(f"{where} has unknown arguments {', '.join(sorted(unknown))}")
+        raise TraceError(f"{where} has unknown arguments {clipped(', '.join(sorted(unknown)))}")
     values = []
     for param in kind.params:
         value = param.default  # what the step did before it had this argument
         if param.name in args:
-            value = _decode(args[param.name], handles, where)
+            value = _argument(param, _decode(args[param.name], handles, where), where)
         elif value is Parameter.empty:
             raise TraceError(f"{where} misses the argument {param.name!r}")
         values.append(tuple(value) if param.variadic else value)
     made = []
     for name in outputs:
         if not isinstance(name, str) or name[:1] not in _KINDS or name in handles:
-            raise TraceError(f"{where} has a bad or repeated output {name!r}")
+            raise TraceError(f"{where} has a bad or repeated output {brief(name)}")
         handles[name] = _KINDS[name[0]]()
         made.append(handles[name])
-    if kind.sampling and ("decision" not in step or not isinstance(step.get("domain"), dict)):
-        raise TraceError(f'{where} needs a "decision" and an object "domain"')
-    decision = step.get("decision") if kind.sampling else None
-    domain = step.get("domain") if kind.sampling else None
+    if kind.drawn is None:
+        return Entry(kind, tuple(values), tuple(made))
+    domain, decision = step.get("domain"), _argument(kind.drawn, step.get("decision"), where)
+    if "decision" not in step or not isinstance(domain, dict) or not domains.sound(domain):
+        raise TraceError(f'{where} needs a "decision" and an object "domain" that holds it')
     return Entry(kind, tuple(values), tuple(made), decision, domain)
+
+
+def _argument(param: Param, value: Any, where: str) -> Any:
+    """A value that was read, when it is what the parameter takes."""
+    if param.variadic and not isinstance(value, list):
+        raise TraceError(f"{where}: {param.name} takes a list, not {brief(value)}")
+    named = value if isinstance(value, list) else [value]
+    if param.block and any(isinstance(v, str) for v in named):
+        raise TraceError(f"{where}: {param.name} takes blocks that earlier steps gave, not names")
+    if wrong := param.misfit(value) or ("" if param.free else _too_large(value)):
+        raise TraceError(f"{where}: {wrong}")
+    return value
+
+
+def _too_large(value: Any) -> str:
+    """What is wrong with the integers in a value; none is meant to exceed 64 bits."""
+    if isinstance(value, int):
+        fits = -(1 << 63) <= value < 1 << 64
+        return "" if fits else f"{brief(value)} is an integer of more than 64 bits"
+    inside = value.values() if isinstance(value, dict) else value
+    return (
+        next(filter(None, map(_too_large, inside)), "") if isinstance(value, (list, dict)) else ""
+    )
 
 
 def _encode(value: Any, names: Names) -> Any:
@@ -138,7 +166,7 @@ def _decode(value: Any, handles: dict[str, RV], where: str) -> Any:
         if key == "index_map":
             return _decode_map(inner, handles, where)
     if isinstance(value, dict):
-        raise TraceError(f"{where} has an argument that cannot be read: {value!r}")
+        raise TraceError(f"{where} has an argument that cannot be read: {brief(value)}")
     return value
 
 
@@ -146,7 +174,7 @@ def _handle(text: str, handles: dict[str, RV], where: str) -> RV:
     try:
         return handles[text[1:]]
     except KeyError:
-        raise TraceError(f"{where} uses {text[1:]}, which no earlier step gives") from None
+        raise TraceError(f"{where} uses {clipped(text[1:])}, which no earlier step gives") from None
 
 
 def _encode_expr(expr: Expr, leaves: dict[Any, str]) -> Any:
@@ -164,28 +192,31 @@ def _encode_expr(expr: Expr, leaves: dict[Any, str]) -> Any:
     raise TraceError(f"a {type(expr).__name__} cannot be stored in a trace")
 
 
-def _decode_expr(data: Any, leaf: Any, where: str) -> Expr:
-    if isinstance(data, str) and data.startswith("$"):
-        return leaf(data)  # type: ignore[no-any-return]
-    if isinstance(data, bool) or not isinstance(data, (int, float, list)):
-        raise TraceError(f"{where} has an expression that cannot be read: {data!r}")
-    if isinstance(data, (int, float)):
-        return nodes.as_expr(data)
-    head = data[0] if data else None
+def _decode_expr(data: Any, leaf: Callable[[str], Any], where: str) -> Expr:
+    head = data[0] if isinstance(data, list) and data else None
     try:
-        if head == "const":
+        if isinstance(data, str) and data.startswith("$"):
+            if isinstance(found := leaf(data), Expr):
+                return found
+        elif isinstance(data, (int, float)) and not isinstance(data, bool):
+            return nodes.as_expr(data)
+        elif head == "const":
             dtype = DType(data[1])
             return (
                 FloatImm(dtype, float(data[2])) if dtype.is_float else IntImm(dtype, int(data[2]))
             )
-        if head == "Cast":
+        elif head == "Cast":
             return Cast(data[1], _decode_expr(data[2], leaf, where))
-        cls = getattr(nodes, head) if isinstance(head, str) else None
-        if isinstance(cls, type) and issubclass(cls, (BinaryOp, Not)):
+        elif isinstance(head, str) and (cls := _operation(head)) is not None:
             return cls(*(_decode_expr(d, leaf, where) for d in data[1:]))
-    except (AttributeError, IndexError, TypeError, ValueError):
-        pass
-    raise TraceError(f"{where} has an expression that cannot be read: {data!r}")
+    except (AttributeError, IndexError, TypeError, ValueError, OverflowError):
+        pass  # the data are no expression: said below, with the place
+    raise TraceError(f"{where} has an expression that cannot be read: {brief(data)}")
+
+
+def _operation(name: str) -> type[BinaryOp | Not] | None:
+    cls = getattr(nodes, name, None)
+    return cls if isinstance(cls, type) and issubclass(cls, (BinaryOp, Not)) else None
 
 
 def _encode_map(index_map: IndexMap, names: Names) -> dict[str, Any]:
@@ -204,7 +235,7 @@ def _decode_map(data: Any, handles: dict[str, RV], where: str) -> IndexMap:
         read = lambda text: _handle(text, found, where)  # noqa: E731
         return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in data["outputs"]))
     except (KeyError, TypeError, ValueError, IndexError):
-        raise TraceError(f"{where} has an index map that cannot be read: {data!r}") from None
+        raise TraceError(f"{where} has an index map that cannot be read: {brief(data)}") from None
 
 
 @lru_cache(maxsize=1 << 9)

@@ -23,13 +23,31 @@ Decision: TypeAlias = "list[int] | int"
 
 @dataclass(frozen=True, slots=True)
 class DomainKind:
-    """The five things to do with the domains of one kind."""
+    """What the domains of one kind hold, integers (`n`) or lists of numbers (`sizes*`), and the
+    five things to do with them."""
 
+    fields: str
     draw: Callable[[Domain, Rng], Decision]
     allows: Callable[[Domain, Any], bool]
     repair: Callable[[Domain, Any], Decision]
     enumerate: Callable[[Domain], Iterator[Decision]]
     values: Callable[[Domain, Any], list[int]]
+
+
+def sound(domain: Domain) -> bool:
+    """Whether data that were read are a domain, with what one of its kind holds."""
+    kind = domain.get("kind")
+    if not isinstance(kind, str) or kind not in DOMAINS:
+        return False
+    for name in DOMAINS[kind].fields.split():
+        value = domain.get(name.rstrip("*"))
+        if name.endswith("*") and isinstance(value, list) and value:
+            if all(isinstance(v, (int, float)) for v in value):
+                continue
+        elif not name.endswith("*") and _is_int(value):
+            continue
+        return False
+    return True
 
 
 def draw(domain: Domain, rng: Rng) -> Decision:
@@ -246,13 +264,16 @@ def _is_int(value: Any) -> bool:
 
 DOMAINS: dict[str, DomainKind] = {
     "perfect_tile": DomainKind(
+        "extent n max_innermost",
         _draw_tile, _allows_tile, _repair_tile, _all_tiles, lambda d, t: list(t)
     ),
     "partitioned_tile": DomainKind(
+        "extent n position inner_factor",
         _draw_partitioned, _allows_partitioned, _repair_partitioned, _all_partitioned,
         lambda d, t: list(t),
     ),
     "padded_tile": DomainKind(
+        "sizes* probs* n max_innermost",
         _draw_padded,
         lambda d, t: _allows_tile(_of_size(d, _size_of(d, t)), t),
         lambda d, t: _repair_tile(_of_size(d, _size_of(d, t)), t),
@@ -260,6 +281,7 @@ DOMAINS: dict[str, DomainKind] = {
         lambda d, t: list(t),
     ),
     "categorical": DomainKind(
+        "candidates* probs*",
         lambda d, rng: rng.weighted(d["probs"]),
         lambda d, i: _is_int(i) and 0 <= i < len(d["candidates"]),
         _repair_index,
@@ -267,6 +289,7 @@ DOMAINS: dict[str, DomainKind] = {
         lambda d, i: [d["candidates"][i]],
     ),
     "location": DomainKind(
+        "candidates*",
         lambda d, rng: rng.choice(d["candidates"]),
         lambda d, p: _is_int(p) and p in d["candidates"],
         _repair_location,
@@ -275,6 +298,7 @@ DOMAINS: dict[str, DomainKind] = {
     ),
     # nothing to choose (a symbolic extent): {"kind", "value"}
     "fixed": DomainKind(
+        "value*",
         lambda d, rng: list(d["value"]),
         lambda d, t: list(t) == list(d["value"]),
         lambda d, t: list(d["value"]),

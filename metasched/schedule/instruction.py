@@ -12,10 +12,11 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import MetaschedError, ScheduleError
+from metasched.errors import MetaschedError, ScheduleError, brief
 from metasched.ir.expr import Expr, Var
 from metasched.ir.intern import quick
 from metasched.ir.visit import substitute
@@ -31,12 +32,14 @@ _SLIPS = (AssertionError, AttributeError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a primitive. `block` marks those where a block's name may stand."""
+    """One parameter of a primitive. `block` marks those where a block's name may stand, `free`
+    those that hold any data."""
 
     name: str
     is_input: bool
     variadic: bool
     block: bool
+    free: bool
     default: Any
     hint: Any
 
@@ -45,7 +48,7 @@ class Param:
         for item in value if self.variadic else (value,):
             if not _fits(item, self.hint):
                 wanted = " or ".join(_kinds(self.hint))
-                return f"{self.name} takes {wanted}, not {type(item).__name__} {item!r:.60}"
+                return f"{self.name} takes {wanted}, not {type(item).__name__} {brief(item)[:60]}"
         return ""
 
 
@@ -56,20 +59,24 @@ class InstructionKind:
     Attributes:
         pure: it changes nothing, so it may be dropped when its results are unused.
         sampling: it draws a decision.
+        drawn: the parameter of the decision, None when it draws none.
         many: it returns a list of handles (of whatever length), not a single one.
         params: its parameters in order, `decision` left out.
         variadic: whether one of them takes all positional arguments that are left.
         takes_names: whether blocks may be given by name.
+        exact: positions of the parameters that are an integer or a flag, and which of the two.
     """
 
     name: str
     fn: Callable[..., Any]
     pure: bool
     sampling: bool
+    drawn: Param | None
     many: bool
     params: tuple[Param, ...]
     variadic: bool
     takes_names: bool
+    exact: tuple[tuple[int, type], ...]
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Arguments of a call in the order of `params`, and the decision (None if not given).
@@ -101,6 +108,25 @@ class InstructionKind:
         if left:
             raise TypeError(f"{self.name}() has no argument {', '.join(map(repr, left))}")
         return tuple(out), decision
+
+    def plain(self, state: State, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as a trace stores them: an integer of NumPy's, say, as one of Python's.
+
+        Raises ScheduleError for a flag that is none, and one where a number belongs.
+        """
+        for position, kind in self.exact:
+            value = values[position]
+            if type(value) is kind:
+                continue
+            if not self.params[position].misfit(value):
+                value = int(value)
+            elif getattr(value, "dtype", None) == "bool" and kind is bool:
+                value = bool(value)
+            elif kind is bool or isinstance(value, bool):  # else the primitive says what it needs
+                state.primitive = self.name
+                raise state.error("wrong-argument", self.params[position].misfit(value))
+            values = (*values[:position], value, *values[position + 1 :])
+        return values
 
     def call(
         self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot | None
@@ -218,22 +244,26 @@ def primitive(*, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R
     def register(fn: Callable[P, R]) -> Callable[P, R]:
         name = fn.__name__
         hints = typing.get_type_hints(fn)
-        params, sampling = [], False
+        params: list[Param] = []
+        drawn = None
         for position, param in enumerate(inspect.signature(fn).parameters.values()):
             if position == 0:
-                continue
-            if param.name == "decision":
-                sampling = True
                 continue
             hint = hints[param.name]
             is_input = _mentions(hint, _HANDLES)
             block = _mentions(hint, (BlockRV,)) and _mentions(hint, (str,))
             variadic = param.kind is inspect.Parameter.VAR_POSITIONAL
-            params.append(Param(param.name, is_input, variadic, block, param.default, hint))
+            free = _mentions(hint, (Any,))
+            made = Param(param.name, is_input, variadic, block, free, param.default, hint)
+            if param.name == "decision":
+                drawn = made
+            else:
+                params.append(made)
         many = typing.get_origin(hints.get("return")) is list
         kind = InstructionKind(
-            name, fn, pure or sampling, sampling, many, tuple(params),
+            name, fn, pure or drawn is not None, drawn is not None, drawn, many, tuple(params),
             any(p.variadic for p in params), any(p.block for p in params),
+            tuple((n, p.hint) for n, p in enumerate(params) if p.hint in (int, bool)),
         )  # fmt: skip
         PRIMITIVES.register(name, kind)
         return fn
@@ -254,13 +284,19 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, arg) for arg in args)
     if origin is typing.Literal:
         return value in args
+    if origin is tuple and args[-1] is not ...:  # each item has a type of its own
+        several = isinstance(value, (list, tuple)) and len(value) == len(args)
+        return several and all(map(_fits, value, args))
+    if origin is Callable:
+        return callable(value)
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return isinstance(value, (list, tuple)) and all(_fits(v, args[0]) for v in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping)
-    if hint is float:
-        return isinstance(value, (int, float))
-    return not isinstance(hint, type) or isinstance(value, hint)
+    if hint is int or hint is float:
+        number = Integral if hint is int else Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
 def _kinds(hint: Any) -> list[str]:

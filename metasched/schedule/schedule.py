@@ -218,7 +218,7 @@ class Schedule:
         values, decision = kind.bind(args, kwargs)
         before = (self.trace, len(self._history), self.state.snapshot())
         try:
-            values = self._blocks_by_name(kind, values)
+            values = kind.plain(self.state, self._blocks_by_name(kind, values))
             self.state.mode = "live"
             if kind.name == "require":
                 return self._require(kind, values)

@@ -8,7 +8,7 @@ import linecache
 from dataclasses import dataclass
 from types import FunctionType
 
-from metasched.errors import ParseError
+from metasched.errors import QUOTED, ParseError
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,13 @@ class Source:
 
     def _report(self, line: int, start: int, end: int, message: str, hint: str) -> ParseError:
         text = self.lines[line - 1].rstrip("\n") if line <= len(self.lines) else ""
-        body = text.rstrip()
-        carets = "^" * max(min(end, len(body)) - start, 1)
+        body, place = text.rstrip(), f"{self.name}:{line}:{start + 1}"
+        left = max(0, min(start - QUOTED // 2, len(body) - QUOTED))
+        shown = body[left : left + QUOTED]  # of a line of any length, what stands around the place
+        carets = "^" * max(min(end, left + len(shown)) - start, 1)
         margin = f"{line:5d} | "
-        report = f"{self.name}:{line}:{start + 1}: {message}\n{margin}{body}\n"
-        report += " " * (len(margin) - 2) + "| " + " " * start + carets
+        report = f"{place}: {message}\n{margin}{shown}\n"
+        report += " " * (len(margin) - 2) + "| " + " " * (start - left) + carets
         if hint:
             report += f"\nhint: {hint}"
         return ParseError(report, line=line, column=start + 1)

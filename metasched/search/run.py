@@ -365,15 +365,13 @@ class TaskRun:
 
     def record(self, one: Individual, outcome: Outcome, index: int) -> Record:
         """What the store keeps of a trial."""
-        extra: dict[str, Any] = {
-            "space": one.space, "build_seconds": outcome.build_seconds, "predicted": one.score,
-        }  # fmt: skip
         return Record(
             workload_hash=self.workload, workload=self.text, workload_name=self.name,
             target=self.workshop.target.to_json(), seed=self.seed,
             trace=json.loads(one.shipped.to_json()), samples=list(outcome.seconds),
             status=outcome.status, message=outcome.message, check=outcome.check,
-            candidate_key=one.key, index=index, **extra,
+            candidate_key=one.key, index=index, space=one.space,
+            build_seconds=outcome.build_seconds, predicted=one.score,
         )  # fmt: skip
 
     # -- resuming ----------------------------------------------------------------------------------
@@ -406,7 +404,7 @@ class TaskRun:
         """The program of a record; None when this version does not replay it any more."""
         try:
             trace = Trace.from_json(json.dumps(record.trace))
-            space = int((record.model_extra or {}).get("space", -1))
+            space = record.space
             if 0 <= space < len(self.workshop.spaces):
                 seed = derive_seed(self.seed, "reload")
                 made = self.workshop.replay(trace.before_postproc(), space, seed, "stored")

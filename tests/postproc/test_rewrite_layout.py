@@ -221,3 +221,28 @@ def test_two_weights_in_one_function():
     assert py.shape == (2, 4, 4) and px.shape == (3, 2, 2, 2)
     kernel(px, py, z)
     assert np.array_equal(z, x @ y)
+
+
+def test_a_reader_that_declares_no_write_stays_as_it_is():
+    """A block that hands the weights to foreign code, say."""
+    func = parse(
+        """
+        @T.prim_func
+        def main(W: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+            T.func_attr({"layout_free_buffers": [0]})
+            for i in range(8):
+                with T.block("tell"):
+                    vi = T.axis.spatial(8, i)
+                    T.reads(W[vi])
+                    T.writes()
+                    T.evaluate(T.call_extern("int32", "putchar", T.int32(65)))
+            for i in range(8):
+                with T.block("B"):
+                    vi = T.axis.spatial(8, i)
+                    B[vi] = T.float32(1)
+        """
+    )
+    sch = Schedule(func, seed=0)
+    before = script(sch.mod)
+    RewriteLayout()(sch, TARGET)
+    assert script(sch.mod) == before

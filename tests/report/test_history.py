@@ -66,9 +66,39 @@ def test_a_log_that_breaks_off_is_read_as_far_as_it_goes(tmp_path):
     lost = [{"event": "TrialDone", "task": "gmm"}, {"event": "TrialDone", "task": "nobody"}]
     with log.open("a") as out:
         out.write(f'[1]\n{json.dumps(lost[0])}\n{json.dumps(lost[1])}\n{{"event": "Trial')
-    (one,) = read_history(log)
+    with pytest.warns(UserWarning, match="is damaged and left out") as told:
+        (one,) = read_history(log)
+    assert [str(w.message).split(" is ")[0].rpartition(": ")[2] for w in told] == [
+        "line 3", "line 4",
+    ]  # fmt: skip
     assert len(one.trials) == 1
     assert read_history(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        trial(1e-3, 1.0) | {"elapsed": float("inf")}, trial(1e-3, 1.0) | {"seconds": True},
+        trial(1e-3, 1.0) | {"seconds": [1]}, trial(1e-3, 1.0) | {"seconds": 10**400},
+        trial(1e-3, 1.0) | {"predicted": "x"}, round_done() | {"phases": [["search", 1]]},
+        started() | {"flops": -1}, started() | {"flops": float("nan")},
+    ],
+)  # fmt: skip
+def test_numbers_that_no_run_writes_are_damage(tmp_path, event):
+    log = write_log(tmp_path / "log", [started(), trial(2e-3, 1.0), event, trial(3e-3, 2.0)])
+    with pytest.warns(UserWarning, match="line 3 is damaged and left out: {"):
+        (one,) = read_history(log)
+    assert [t.seconds for t in one.trials] == [2e-3, 3e-3]
+
+
+def test_many_damaged_lines_are_counted_and_a_long_one_is_quoted_in_part(tmp_path):
+    log = write_log(tmp_path / "log", [started()])
+    with log.open("a") as out:
+        out.write("x" * 5000 + "\n" + "]\n" * 20)
+    with pytest.warns(UserWarning, match="damaged") as told:
+        read_history(log)
+    assert len(told) == 6 and "16 more lines are damaged" in str(told[-1].message)
+    assert len(str(told[0].message)) < 400
 
 
 def test_what_the_search_writes_is_what_is_read(tmp_path):

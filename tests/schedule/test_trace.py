@@ -312,7 +312,8 @@ def test_bad_json_is_explained(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["steps"][3].update(decision=[2, 2, "2"]), "not in the domain"),
+        (lambda d: d["steps"][3].update(decision=[2, 2, 3]), "not in the domain"),
+        (lambda d: d["steps"][3].update(decision=[2, 2, "2"]), "decision takes list.int. or None"),
         (lambda d: d["steps"][3].update(decision=None), "holds no decision"),
         (lambda d: d["steps"][3].update(outputs=["v5", "v6"]), "uses v7"),
         (lambda d: d["steps"][0]["args"].update(name="Q"), "no block is called 'Q'"),

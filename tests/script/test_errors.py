@@ -232,3 +232,13 @@ def test_statement_words_outside_of_scripts():
             use()
     with pytest.raises(AttributeError, match="T has no word 'gird'; did you mean grid"):
         T.gird(4)
+
+
+def test_of_a_long_line_the_part_around_the_place_is_shown():
+    text = "@T.prim_func\ndef f(A: T.Buffer((8,), 'float32')):\n"
+    text += f"    A[0] = {'A[0] + ' * 1000}nothing + {'A[0] + ' * 1000}A[0]\n"
+    with pytest.raises(ParseError) as caught:
+        parse(text)
+    where, line, carets = str(caught.value).splitlines()[:3]
+    assert len(line) < 220 and "nothing" in line and caught.value.column > 7000
+    assert line[carets.index("^") : carets.rindex("^") + 1] == "nothing"

@@ -12,6 +12,8 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.numbers import number_of
 from metasched.schedule.state import State
 
+MOST = 64  # factors of a tile
+
 
 def decide(state: State, domain: domains.Domain, decision: Any) -> Any:
     """The decision to take: the given one where `domain` allows it, a fresh draw for None.
@@ -72,10 +74,10 @@ def sample_perfect_tile(
     The last is at most `max_innermost_factor` (-1 for no limit). A symbolic extent leaves no
     choice: the first factor is -1 (whatever is left), the others 1.
 
-    requires  n >= 1; a limit unless n is 1 is positive or -1
+    requires  1 <= n <= 64; a limit unless n is 1 is positive or -1
     """
     extent = as_int(state.loop(loop).extent)
-    if n < 1 or (max_innermost_factor < 1 and max_innermost_factor != -1):
+    if not 1 <= n <= MOST or (max_innermost_factor < 1 and max_innermost_factor != -1):
         raise state.error("bad-tile", f"n={n}, max_innermost_factor={max_innermost_factor}")
     if extent is None or extent < 1:
         domain: domains.Domain = {"kind": "fixed", "value": [-1] + [1] * (n - 1)}
@@ -98,12 +100,12 @@ def sample_padded_tile(
     """Draw `n` factors of one of `sizes`, the loop's extent or numbers above it to which it may run
     on (see `overcompute`): a prime extent gets tiles that are not degenerate.
 
-    requires  n >= 1; a limit that is positive or -1; as many probabilities as sizes, none negative,
-              a positive sum; no size below the extent, which is constant
+    requires  1 <= n <= 64; a limit that is positive or -1; as many probabilities as sizes, none
+              negative, a positive sum; no size below the extent, which is constant
     """
     extent = as_int(state.loop(loop).extent)
     given, weights = [int(s) for s in sizes], [float(p) for p in probs]
-    if n < 1 or (max_innermost_factor < 1 and max_innermost_factor != -1):
+    if not 1 <= n <= MOST or (max_innermost_factor < 1 and max_innermost_factor != -1):
         raise state.error("bad-tile", f"n={n}, max_innermost_factor={max_innermost_factor}")
     if not given or len(given) != len(weights) or min(weights) < 0 or sum(weights) <= 0:
         raise state.error("bad-probabilities", f"sizes {given} with probabilities {weights}")
@@ -128,10 +130,10 @@ def sample_partitioned_tile(
     """Draw `n` factors of the extent; those from `partition_pos` on multiply to a multiple of
     `innerpart_factor`. An extent that it does not divide leaves no choice.
 
-    requires  0 <= partition_pos <= n, innerpart_factor >= 1
+    requires  1 <= n <= 64, 0 <= partition_pos <= n, innerpart_factor >= 1
     """
     extent = as_int(state.loop(loop).extent)
-    if n < 1 or not 0 <= partition_pos <= n or innerpart_factor < 1:
+    if not 1 <= n <= MOST or not 0 <= partition_pos <= n or innerpart_factor < 1:
         raise state.error("bad-tile", f"n={n}, position {partition_pos}, factor {innerpart_factor}")
     inside = 0 < partition_pos < n
     if extent is None or extent < 1 or extent % innerpart_factor:
