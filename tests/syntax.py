@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from metasched.arith.outside import first_outside
 from metasched.ir import stmt as s
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.dtype import DType
@@ -34,6 +35,7 @@ from metasched.ir.expr import (
     StringImm,
     Sub,
     Var,
+    as_int,
 )
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import OPS, Broadcast, Call, Ramp, Shuffle
@@ -228,11 +230,16 @@ class Syntax:
             s.Break(), s.Continue(), returned, s.AssertStmt(condition, 'not "so"\n'),
         ])  # fmt: skip
 
+    def extent(self, dtype: DType, depth: int) -> Expr:
+        """An expression; where it is a constant, one that an extent can be."""
+        size = self.expr(dtype, depth)
+        return IntImm(dtype, 3) if (as_int(size) or 0) < 0 else size
+
     def loop(self, depth: int) -> s.Stmt:
         rng, dtype = self.rng, DType(self.rng.choice(["int32", "int32", "int64"]))
         low, size = IntImm(dtype, 0), IntImm(dtype, rng.randint(0, 4))
         if rng.random() < 0.4:
-            low, size = self.expr(dtype, 1), self.expr(dtype, 1)
+            low, size = self.expr(dtype, 1), self.extent(dtype, 1)
         step = IntImm(dtype, rng.randint(1, 3)) if rng.random() < 0.15 else None
         if step is not None and rng.random() < 0.5 and not isinstance(size, IntImm):
             step = next((v for v in self.vars if v.dtype is dtype), step)
@@ -249,7 +256,7 @@ class Syntax:
         ranges = []
         for _ in buffer.shape:
             kind = DType(self.rng.choice(["int32", "int64"]))
-            size = IntImm(kind, 1) if self.rng.random() < 0.3 else self.expr(kind, 2)
+            size = IntImm(kind, 1) if self.rng.random() < 0.3 else self.extent(kind, 2)
             ranges.append(Range(self.expr(kind, 2), size))
         return BufferRegion(buffer, tuple(ranges))
 
@@ -263,7 +270,7 @@ class Syntax:
                 dom = self.loops[value]  # type: ignore[index]
             else:
                 kind = DType(rng.choice(["int32", "int64"]))
-                value, dom = self.expr(kind, 2), Range(self.expr(kind, 1), self.expr(kind, 1))
+                value, dom = self.expr(kind, 2), Range(self.expr(kind, 1), self.extent(kind, 1))
             values.append(value)
             var = Var(self.name(), value.dtype)
             iters.append(s.IterVar(var, dom, rng.choice(list(s.IterKind))))
@@ -335,11 +342,18 @@ class Syntax:
 
 
 def random_syntax(rng: random.Random) -> PrimFunc | IRModule:
-    """A random function, or now and then a module of two."""
+    """A random function, or now and then a module of two; no access is certainly outside."""
     if rng.random() < 0.1:
-        pair = {"f": Syntax(rng).func(), "g": Syntax(rng).func()}
+        pair = {"f": _inside(rng), "g": _inside(rng)}
         return IRModule(s.FrozenMap(pair), Syntax(rng).notes())
-    return Syntax(rng).func()
+    return _inside(rng)
+
+
+def _inside(rng: random.Random) -> PrimFunc:
+    func = Syntax(rng).func()
+    while first_outside(func.body) is not None:
+        func = Syntax(rng).func()
+    return func
 
 
 def programs() -> st.SearchStrategy[PrimFunc | IRModule]:

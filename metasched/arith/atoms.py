@@ -65,7 +65,7 @@ def rebuild(an: Analyzer, expr: Expr) -> Expr:
 def _rebuilt(an: Analyzer, node: Expr, memo: dict[Expr, Expr]) -> Expr:
     old = node.children
     new = tuple([memo[c] for c in old])
-    if new and (type(node) is Select or _is_choice(node)):
+    if new and (type(node) is Select or _is_choice(node)) and new[0].dtype.is_bool:
         if new[0] is TRUE:
             return new[1]
         if new[0] is FALSE:

@@ -225,6 +225,9 @@ def matched_region(match: MatchBufferRegion, region: BufferRegion) -> BufferRegi
     """A region of a matched buffer as a region of the buffer behind it."""
     source = match.source
     lead = len(source.region) - len(region.region)
+    if lead < 0:
+        names = f"{match.buffer.name} has more dimensions than its source {source.buffer.name}"
+        raise MetaschedError(f"the matched buffer {names}")
     ranges: list[Range] = list(source.region[:lead])
     for outer, inner in zip(source.region[lead:], region.region, strict=True):
         ranges.append(Range(outer.min + inner.min.astype(outer.min.dtype), inner.extent))

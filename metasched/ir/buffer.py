@@ -63,6 +63,10 @@ class Buffer:
         if self.align < 1 or self.offset_factor < 1:  # scripts write the default for these
             given = f"align={self.align}, offset_factor={self.offset_factor}"
             raise ValueError(f"buffer {self.name}: {given}, they count from 1")
+        if any((as_int(extent) or 0) < 0 for extent in self.shape):
+            given = ", ".join(str(as_int(s)) if as_int(s) is not None else repr(s)
+                              for s in self.shape)  # fmt: skip
+            raise ValueError(f"buffer {self.name} has the shape ({given}), extents start at 0")
 
     @staticmethod
     def of(

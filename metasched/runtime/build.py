@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from metasched.arith.outside import require_inside
 from metasched.codegen.compile import compile_func
 from metasched.codegen.openmp import REMEDY
 from metasched.errors import BuildError
@@ -76,13 +77,15 @@ def build(
         A Kernel; for a module of several functions a KernelModule of kernels by name.
 
     Raises LowerError and BuildError for a program that cannot be compiled, TargetError for a
-    target whose code cannot run here.
+    target whose code cannot run here, and VerifyError for a program with an access that is
+    certainly outside its buffer.
     """
     machine = Target.of(target)
     machine.require_here()
     module = _module(source)
     if not module:
         raise BuildError("the module has no functions")
+    require_inside(module)
     if len(module) == 1:
         ((key, func),) = module.items()
         return _kernel(func, machine, name or key, opt_level, forced=name is not None)

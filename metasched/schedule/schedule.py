@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from metasched import config
 from metasched.analysis.block import is_output
 from metasched.analysis.closing import close_blocks
+from metasched.arith.outside import require_inside
 from metasched.errors import ScheduleError, TraceError
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
@@ -48,6 +49,7 @@ def _verify_once(func: PrimFunc) -> None:
     parts = (func.params, func.attrs, func.ret_type)
     if not known or any(a is not b for a, b in zip(known, parts, strict=True)):
         verify(func)
+        require_inside(func)
         func.body.facts["well_formed"] = parts
 
 
@@ -75,7 +77,8 @@ class Schedule:
         trace: the steps so far, a value that can be kept, edited and replayed.
         state: module, index and handle table, for those who write primitives.
 
-    Raises VerifyError when `mod` is no well-formed module.
+    Raises VerifyError when `mod` is no well-formed module, or an access in it is certainly outside
+    its buffer.
     """
 
     def __init__(

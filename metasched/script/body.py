@@ -67,7 +67,11 @@ class BodyReader(StoreReader):
         if rule is None:
             what = type(node).__name__
             self.fail(node, f"{what} has no meaning in a script", _HINTS.get(type(node), ""))
-        return rule(self, node)
+        items = rule(self, node)
+        for item in items:
+            if isinstance(item, Stmt):
+                self.note(item, node)
+        return items
 
     def _for(self, node: ast.For) -> list[Item]:
         if node.orelse:

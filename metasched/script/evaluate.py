@@ -59,6 +59,7 @@ class Evaluator(Indexing):
         self.depth = 0  # macros being expanded
         self.namespaces = namespaces  # by the name of the module that stands for them
         self.scopes: ChainMap[str, Any] = ChainMap()
+        self.places: dict[Any, tuple[Source, ast.AST]] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.equal import structural_equal
 from metasched.ir.expr import Add, Expr, FloorDiv, IntImm, Mul, Sub, as_expr, as_int, sub
 from metasched.script.builder import typed
+from metasched.script.diagnostics import Source
 from metasched.script.sections import Axis, NoVector, Section
 
 
@@ -22,9 +24,18 @@ class Slice:
         self.start, self.stop, self.step = start, stop, step
 
 
+def place_key(access: BufferLoad | BufferRegion) -> Any:
+    """What an access is noted under: the parts of a region, which is no interned node."""
+    if isinstance(access, BufferLoad):
+        return access
+    return access.buffer, *((r.min, r.extent) for r in access.region)
+
+
 class Indexing(ABC):
     """What subscripts of buffers stand for, over the values of their parts."""
 
+    source: Source
+    places: dict[Any, tuple[Source, ast.AST]]  # where accesses, loops and statements were read
     axes: Sequence[Axis] | None = None  # loops of the assignment being read
     may_loop = False  # whether the assignment being read may still become loops
 
@@ -40,6 +51,10 @@ class Indexing(ABC):
     def fail(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:
         """Report an error at `node`."""
 
+    def note(self, key: Any, node: ast.AST) -> None:
+        """Remember where something was read: what is wrong with it may show later."""
+        self.places.setdefault(key, (self.source, node))
+
     def slice(self, node: ast.Slice) -> Slice:
         parts = (node.lower, node.upper, node.step)
         return Slice(*(None if p is None else self.value(p) for p in parts))
@@ -53,10 +68,13 @@ class Indexing(ABC):
                       f"write {buffer.name}[{', '.join('ijklmnopq'[: buffer.ndim])}] with an index "
                       "or a slice for each dimension")  # fmt: skip
         if not any(isinstance(p, Slice) for p in parts):
-            return BufferLoad(buffer, [self.index(node, p) for p in parts])
+            found = BufferLoad(buffer, [self.index(node, p) for p in parts])
+            self.note(found, node)
+            return found
         pairs = zip(parts, buffer.shape, strict=True)
         ranges, steps = zip(*(self._range(node, p, size) for p, size in pairs), strict=True)
         stops = tuple(as_int(p.stop) if isinstance(p, Slice) else None for p in parts)
+        self.note(place_key(BufferRegion(buffer, ranges)), node)
         return Section(buffer, ranges, steps, stops)
 
     def index(self, node: ast.AST, value: Any) -> Expr:
@@ -104,6 +122,14 @@ class Indexing(ABC):
             return low, reach.a
         return low, FloorDiv(Sub(Add(reach, stride), as_expr(1, stride.dtype)), stride)
 
+    def domain(self, node: ast.AST, start: Any, stop: Any, step: Any = None) -> tuple[Expr, Expr]:
+        """`extent` of a loop or an iterator, which is not negative."""
+        low, size = self.extent(node, start, stop, step)
+        count = as_int(size)
+        if count is not None and count < 0:
+            self.fail(node, f"{count} iterations: an extent is 0 or more")
+        return low, size
+
     def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:
         if isinstance(start, Expr):
             low = self.index(node, start)
@@ -116,11 +142,12 @@ class Indexing(ABC):
         if not isinstance(value, Section):
             return value
         value = self.guard(node, value.checked)
-        if self.axes is not None:
-            return self.guard(node, value.element, self.axes)
-        if self.may_loop and not value.is_vector:
+        if self.axes is None and self.may_loop and not value.is_vector:
             raise NoVector
-        return self.guard(node, value.vector)
+        how = value.vector if self.axes is None else functools.partial(value.element, self.axes)
+        found = self.guard(node, how)
+        self.note(found, node)
+        return found
 
 
 def _same(a: Expr, b: Expr) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, overload
 
+from metasched.arith.outside import first_outside
 from metasched.errors import ParseError
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, VOID, DType
@@ -25,6 +26,7 @@ from metasched.script.buffers import renamed
 from metasched.script.builder import Namespace, StatementWord
 from metasched.script.captured import UserCode, names_around
 from metasched.script.diagnostics import Source, parse_text, source_of
+from metasched.script.indexing import place_key
 from metasched.script.macro import macro
 from metasched.script.plain import Stored, describe
 from metasched.script.reader import BlockDraft
@@ -54,7 +56,19 @@ class FunctionReader(BodyReader):
                 self.fail(node, f"{buffer.name} in layout_free_placeholders is no parameter")
             marked = attrs.get(LAYOUT_FREE, [])
             attrs[LAYOUT_FREE] = sorted({*marked, matched.index(buffer)})
+        self._require_inside(node, body)
         return PrimFunc(tuple(matched), body, frozen(attrs), self.ret_type)
+
+    def _require_inside(self, node: ast.FunctionDef, body: Stmt) -> None:
+        """Refuse an access that is certainly outside its buffer, where it stands."""
+        found = first_outside(body)
+        if found is None:
+            return
+        keys: list[Any] = [] if found.access is None else [place_key(found.access)]
+        keys += reversed(found.stack)
+        known = (self.places[key] for key in keys if key in self.places)
+        source, place = next(known, (self.source, node))
+        raise source.error(place, found.message, found.hint)
 
     def _plain_args(self, node: ast.FunctionDef) -> list[ast.arg]:
         spec = node.args

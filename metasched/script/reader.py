@@ -105,7 +105,7 @@ class Reader(Evaluator):
         """One loop over start:stop:step, or over 0:start when there is no stop."""
         if stop is None:
             start, stop = 0, start
-        low, size = self.extent(node, start, stop, step)
+        low, size = self.domain(node, start, stop, step)
         if low.dtype is not size.dtype:
             self.fail(node, f"the bounds have different types, {low.dtype} and {size.dtype}")
         stride = None if step is None else self.guard(node, typed, step, size.dtype)

@@ -109,9 +109,9 @@ def grid(p: Reader, node: ast.Call, *extents: Any) -> Loops:
     places = node.args if len(node.args) == len(extents) else [node] * len(extents)
     for arg, extent in zip(places, extents, strict=True):
         if isinstance(extent, tuple) and len(extent) == 2:
-            ranges.append(p.extent(arg, *extent))
+            ranges.append(p.domain(arg, *extent))
         else:
-            ranges.append(p.extent(arg, 0, extent))
+            ranges.append(p.domain(arg, 0, extent))
     return Loops(ranges)
 
 
@@ -143,7 +143,7 @@ def _axis(kind: IterKind) -> Handler:
         numbers = not any(isinstance(b, Expr) for b in bounds)
         if numbers and isinstance(value, Expr) and value.dtype.is_int:
             bounds = tuple(p.guard(node, typed, b, value.dtype) for b in bounds)
-        low, size = p.extent(node, *bounds)
+        low, size = p.domain(node, *bounds)
         return Bound(p.iterator(node, p.hint(0, "v"), Range(low, size), kind, value))
 
     return handler
@@ -369,7 +369,7 @@ def launch_thread(p: Reader, node: ast.Call, thread: Any, extent: Any) -> Scoped
         var, tag = thread, p.threads[thread]
     else:
         p.fail(node, f"T.launch_thread needs a tag or T.env_thread(...), not {describe(thread)}")
-    low, size = p.extent(node, 0, p.guard(node, typed, extent, var.dtype))
+    low, size = p.domain(node, 0, p.guard(node, typed, extent, var.dtype))
     p.loops[var] = Range(low, size)
     kind = ForKind.THREAD_BINDING
     return Scoped(lambda body: For(var, low, size, kind, body, tag), var)

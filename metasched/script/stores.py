@@ -37,7 +37,9 @@ class StoreReader(Reader):
         if place.is_vector:
             self.may_loop = True
             try:
-                return self._single(node, self.guard(target, place.vector), source, op)
+                vector = self.guard(target, place.vector)
+                self.note(vector, target)
+                return self._single(node, vector, source, op)
             except NoVector:
                 pass
             finally:
@@ -59,6 +61,7 @@ class StoreReader(Reader):
         """Loops over the target's axes; the right side is read before anything is written."""
         axes = _axes(place.extents)
         into = self.guard(target, place.element, axes)
+        self.note(into, target)
         self.axes = axes
         try:
             value = self.operand(source)

@@ -403,8 +403,8 @@ def copied(predicate: str) -> PrimFunc:
     return parse(
         f"""
 @T.prim_func
-def f(A: T.Buffer((27,), "float32"), B: T.Buffer((27,), "float32")):
-    L = T.alloc_buffer((27,))
+def f(A: T.Buffer((28,), "float32"), B: T.Buffer((28,), "float32")):
+    L = T.alloc_buffer((28,))
     for i in range(3):
         for j in range(9):
             with T.block("L"):
@@ -412,7 +412,7 @@ def f(A: T.Buffer((27,), "float32"), B: T.Buffer((27,), "float32")):
                 L[v] = A[v]
         for jo, ji in T.grid(3, 4):
             with T.block("B"):
-                v = T.axis.spatial(27, i * 9 + jo * 4 + ji)
+                v = T.axis.spatial(28, i * 9 + jo * 4 + ji)
                 T.where({predicate})
                 B[v] = L[v]
 """

@@ -36,7 +36,10 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("more", "kind"),
-    [("C[i] = A[i] + T.float32(1)", "compiled result"), ("C[i - 4] = A[i]", "fence")],
+    [
+        ("C[i] = A[i] + T.float32(1)", "compiled result"),
+        ("C[i - 4 * T.Cast('int32', A[1])] = A[i]", "fence"),
+    ],
 )
 def test_a_program_that_is_wrong_is_seen(more: str, kind: str) -> None:
     func = parse(WRONG.format(more=more))

@@ -1,0 +1,280 @@
+"""Accesses that certainly miss their buffer: each comes with an iteration that surely runs.
+
+Nothing is guessed: loops are entered only where their extents say that they run, conditions count
+only where they hold for the iteration shown, and what cannot be evaluated (an element of another
+buffer, a call) proves nothing. Constant programs are evaluated at many iterations at once,
+programs with symbolic extents at the corners of their loops, for all values of the symbols for
+which the loops run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from metasched.arith.corner import Path, Point, at_corner, at_samples, is_plain, known_of
+from metasched.arith.regions import block_access_regions
+from metasched.errors import MetaschedError, VerifyError
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.canonical import expr_code
+from metasched.ir.describe import context, show_expr, show_region
+from metasched.ir.expr import EQ, TRUE, And, Expr, IntImm, Let, Or, Select, as_int, logical_not
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.op import Broadcast, Call, Ramp
+from metasched.ir.stmt import (
+    AssertStmt,
+    Block,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    Evaluate,
+    For,
+    IfThenElse,
+    LetStmt,
+    Return,
+    SeqStmt,
+    Stmt,
+    While,
+    fact,
+)
+from metasched.ir.visit import walk, walk_stmts
+
+_LEAVING = (Break, Continue, Return)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What certainly goes wrong.
+
+    Attributes:
+        message: in one sentence, with the iteration.
+        hint: what to write instead.
+        access: the load or the region (of a store, the load from its place); None for an extent.
+        stack: the statements from the outermost to the one that holds it.
+    """
+
+    message: str
+    hint: str
+    access: BufferLoad | BufferRegion | None
+    stack: tuple[Stmt, ...]
+
+
+def require_inside(source: PrimFunc | IRModule) -> None:
+    """Check that no access of a function, or of any function of a module, is certainly outside.
+
+    Raises VerifyError (`.rule` is "index-in-bounds") with the statements around and the iteration.
+    """
+    for func in source.values() if isinstance(source, IRModule) else (source,):
+        found = first_outside(func.body)
+        if found is not None:
+            above, node = [func, *found.stack[:-1]], found.stack[-1]
+            text = f"{found.message}\n{context(above, node)}\nhint: {found.hint}"
+            raise VerifyError(text, rule="index-in-bounds", node=node)
+
+
+@fact
+def first_outside(body: Stmt) -> Outside | None:
+    """The first access in program order that is certainly outside its buffer."""
+    return next(_visit(body, (), ()), None)
+
+
+# ---- the walk -----------------------------------------------------------------------------
+
+
+def _visit(stmt: Stmt, path: Path, above: tuple[Stmt, ...]) -> Iterator[Outside]:
+    stack = (*above, stmt)
+    if isinstance(stmt, BlockRealize):
+        yield from _realize(stmt, path, stack)
+        return
+    if isinstance(stmt, BufferStore):
+        yield from _store(stmt, path, stack)
+    for expr in stmt.exprs:
+        yield from _loads(expr, path, stack)
+    if isinstance(stmt, SeqStmt):
+        yield from _sequence(stmt, path, above)
+    elif isinstance(stmt, For):
+        yield from _extent(stmt.extent, f"the loop {stmt.var.name}", stack)
+        if not any(isinstance(s, _LEAVING) for s in walk_stmts(stmt.body)):
+            yield from _visit(stmt.body, (*path, stmt), stack)
+    elif isinstance(stmt, IfThenElse):
+        yield from _visit(stmt.then, (*path, stmt.condition), stack)
+        if stmt.orelse is not None:
+            yield from _visit(stmt.orelse, (*path, logical_not(stmt.condition)), stack)
+    elif not isinstance(stmt, While):  # whether its body runs depends on what is stored
+        inside = (*path, (stmt.var, stmt.value)) if isinstance(stmt, LetStmt) else path
+        for part in stmt.stmts:
+            yield from _visit(part, inside, stack)
+
+
+def _sequence(stmt: SeqStmt, path: Path, above: tuple[Stmt, ...]) -> Iterator[Outside]:
+    """Statements in order: an assertion guards what follows it, after a way out nothing is sure."""
+    for part in stmt.items:
+        yield from _visit(part, path, above)
+        if isinstance(part, AssertStmt):
+            path = (*path, part.condition)
+        elif isinstance(part, Evaluate) and _is_assumption(part.value):
+            path = (*path, part.value.children[0])
+        elif any(isinstance(s, _LEAVING) for s in walk_stmts(part)):
+            return
+
+
+def _is_assumption(value: Expr) -> bool:
+    return isinstance(value, Call) and value.op.name == "assume"
+
+
+def _realize(stmt: BlockRealize, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
+    block = stmt.block
+    for value in stmt.exprs:
+        yield from _loads(value, path, stack)
+    if stmt.predicate is not TRUE:
+        path = (*path, stmt.predicate)
+    for v, value in zip(block.iter_vars, stmt.iter_values, strict=False):
+        yield from _extent(v.dom.extent, f"iterator {v.var.name} of block {block.name}", stack)
+        path = (*path, (v.var, value))
+    regions = (*block.reads, *block.writes, *(m.source for m in block.match_buffers))
+    for region in regions:
+        for r in region.region:
+            yield from _extent(r.extent, show_region(region), stack, region)
+    if not _conditional(block):
+        for region in regions:
+            yield from _region(block, region, path, stack)
+    if block.init is not None:
+        first = [EQ(v.var, v.dom.min) for v in block.iter_vars if v.is_reduce]
+        yield from _visit(block.init, (*path, *first), stack)
+    yield from _visit(block.body, path, stack)
+
+
+def _extent(
+    extent: Expr, what: str, stack: tuple[Stmt, ...], access: BufferRegion | None = None
+) -> Iterator[Outside]:
+    size = as_int(extent)
+    if size is not None and size < 0:
+        yield Outside(f"{what} has the extent {size}", "extents start at 0", access, stack)
+
+
+def _store(stmt: BufferStore, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
+    if stmt.predicate is None and len(stmt.indices) == stmt.buffer.ndim:
+        place = BufferLoad(stmt.buffer, stmt.indices)
+        yield from _access(place, path, stack)
+
+
+def _loads(expr: Expr, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
+    """The loads of an expression; the sides of a choice are behind its condition."""
+    if not any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
+        return
+    work: list[tuple[Expr, Path]] = [(expr, path)]
+    while work:
+        node, known = work.pop()
+        if isinstance(node, BufferLoad) and node.predicate is None:
+            yield from _access(node, known, stack)
+        choice = isinstance(node, Call) and node.op.name == "if_then_else"
+        if isinstance(node, Select) or choice:
+            condition, a, b = node.children
+            if condition.dtype == "bool":  # else lanes choose, or numbers
+                work += [(b, (*known, logical_not(condition))), (a, (*known, condition))]
+            work.append((condition, known))
+        elif isinstance(node, (And, Or)):  # the second may be decided by the first
+            first = node.a if isinstance(node, And) else logical_not(node.a)
+            work += [(node.b, (*known, first)), (node.a, known)]
+        elif isinstance(node, Let):
+            work += [(node.body, (*known, (node.var, node.value))), (node.value, known)]
+        elif not (isinstance(node, Call) and node.op.name == "address_of"):
+            work += [(child, known) for child in reversed(node.children)]
+
+
+# ---- one access ---------------------------------------------------------------------------
+
+
+def _access(load: BufferLoad, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
+    """Lanes of a vector go on in the next row, so of those only the first is looked at."""
+    buffer = load.buffer
+    for axis, (index, extent) in enumerate(zip(load.indices, buffer.shape, strict=True)):
+        for end in _ends(index) if buffer.ndim == 1 else _ends(index)[:1]:
+            point = _certain(path, end, extent)
+            if point is None:
+                continue
+            place = f"{buffer.name}[{', '.join(map(show_expr, load.indices))}]"
+            told = f"{place} is outside {buffer.name}: index {axis} is {point.of(end)}"
+            yield Outside(told + _room(extent) + str(point), _HINT, load, stack)
+            return
+
+
+_HINT = (
+    "make the buffer larger or the loop shorter, or keep the access behind a condition "
+    "(T.where, T.if_then_else)"
+)
+
+
+def _room(extent: Expr) -> str:
+    size = as_int(extent)
+    if size is None:
+        return f", the extent is {show_expr(extent)}"
+    return f", the indices are 0 to {size - 1}" if size else ", the extent is 0"
+
+
+def _ends(index: Expr | Range) -> tuple[Expr, ...]:
+    """The first and the last index of a range or a vector; none of a vector that is no ramp."""
+    if isinstance(index, Range):
+        return (index.min,) if index.is_point else (index.min, index.min + index.extent - 1)
+    if isinstance(index, Ramp):
+        return index.base, index.base + (index.lanes - 1) * index.stride
+    if isinstance(index, Broadcast):
+        return (index.value,)
+    return (index,) if index.dtype.lanes == 1 else ()
+
+
+@fact
+def _conditional(block: Block) -> bool:
+    """Whether regions of a block may well leave their buffers: what it touches depends on
+    conditions or on blocks inside, or the regions are those that the user asked for."""
+    if any(key.startswith("explicit_") for key in block.annotations):
+        return True
+    return any(
+        isinstance(node, (BlockRealize, IfThenElse, While, Select))
+        or (isinstance(node, Call) and node.op.name == "if_then_else")
+        for part in block.stmts
+        for node in walk(part)
+    )
+
+
+def _region(
+    block: Block, region: BufferRegion, path: Path, stack: tuple[Stmt, ...]
+) -> Iterator[Outside]:
+    """A declared region that leaves its buffer where nothing that the body touches does; what is
+    inferred of it is an upper bound and may leave the buffer too."""
+    found = _leaves(region.region, region.buffer, path)
+    if found is None:
+        return
+    try:
+        touched = [r for each in block_access_regions(block) for r in each]
+    except MetaschedError:
+        touched = []
+    mine = [r for r in touched if r.buffer is region.buffer]
+    if not any(_leaves(r.region, r.buffer, path) for r in mine):
+        axis, end, point = found
+        told = f"the region {show_region(region)} of block {block.name} leaves {region.buffer.name}"
+        told += f": index {axis} reaches {point.of(end)}{_room(region.buffer.shape[axis])}{point}"
+        yield Outside(told, "declare what the block touches, or leave it out", region, stack)
+
+
+def _leaves(ranges: Sequence[Range], buffer: Buffer, path: Path) -> tuple[int, Expr, Point] | None:
+    for axis, (r, extent) in enumerate(zip(ranges, buffer.shape, strict=False)):
+        for end in _ends(r):
+            point = _certain(path, end, extent)
+            if point is not None:
+                return axis, end, point
+    return None
+
+
+def _certain(path: Path, value: Expr, extent: Expr) -> Point | None:
+    """An iteration that surely runs in which `value` is not in 0 : extent."""
+    if not is_plain(value) or not is_plain(extent) or _always_inside(path, value, extent):
+        return None
+    return at_samples(path, value, extent) or at_corner(path, value, extent)
+
+
+def _always_inside(path: Path, value: Expr, extent: Expr) -> bool:
+    """Whether the bounds of the loops around say so: the quick way out."""
+    least, most = known_of(path).interval(value)
+    return type(extent) is IntImm and least >= 0 and most < extent.value
