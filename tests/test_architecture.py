@@ -69,7 +69,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "runtime",
         1300,
-        "arguments parallel foreign native packing timing export kernel build exported",
+        "arrays dlpack extents arguments parallel foreign native packing timing export "
+        "kernel build exported",
     ),
     (
         "space",

@@ -24,8 +24,8 @@ from metasched.database.record import TraceFile
 from metasched.ir.equal import structural_hash
 from metasched.measure.priority import FIRST, prioritise
 from metasched.report.torch_ops import torch_call
+from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
-from metasched.runtime.packing import aligned_empty
 from metasched.target import Target
 from metasched.tune import replay
 

@@ -1,23 +1,31 @@
 """Checking the arguments of a kernel before native code sees them.
 
-A `Checker` is made once for a signature. Its fast path is a handful of attribute reads an array;
-only a call that fails a test goes on to find the words.
+A `Checker` is made once for a signature. `quick` is a handful of attribute reads an array, for
+plain arrays of constant shape; whatever else a call may hold goes through `complete`, which turns
+tensors into arrays and makes the outputs that were left out, and the call of the checker itself,
+which finds the words for what does not fit.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
+import math
 import numbers
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from metasched.codegen.signature import BufferArg, Extent, ScalarArg, Signature, extent_value
+from metasched.codegen.signature import BufferArg, ScalarArg, Signature, extent_value
 from metasched.errors import KernelError
 from metasched.ir.dtype import DType
+from metasched.runtime.arrays import aligned_zeros
+from metasched.runtime.dlpack import Unreadable, array_of, is_tensor
+from metasched.runtime.extents import because, extent_text, solve
+
+_Row: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], bool, int]"
 
 
 class Checker:
@@ -42,6 +50,52 @@ class Checker:
         scalars = {p.name for p in signature.params if isinstance(p, ScalarArg)}
         self._named = bool(signature.symbols or scalars)
         self._pairs = _may_clash(signature)
+        self._positions = {p.name: n for n, p in enumerate(signature.params)}
+        self._rows = self._quick_rows()
+        self._clashes = [
+            (n, m, self._bytes(n), self._bytes(m)) for n, m in self._pairs if self._rows
+        ]
+
+    def quick(self, arguments: Sequence[Any]) -> list[int] | None:
+        """What a call of the checker gives for plain arrays that fit; None for all else."""
+        if len(arguments) != len(self._rows):
+            return None
+        out = []
+        for value, (dtype, shape, written, low_bits) in zip(arguments, self._rows, strict=True):
+            if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
+                return None
+            flags = value.flags
+            if not flags.c_contiguous or (written and not flags.writeable):
+                return None
+            address = _address(value)
+            if address & low_bits:
+                return None
+            out.append(address)
+        for n, m, size, other in self._clashes:
+            if out[n] < out[m] + other and out[m] < out[n] + size:
+                return None
+        return out
+
+    def complete(
+        self, arguments: Sequence[Any], named: Mapping[str, Any] | None = None
+    ) -> tuple[list[Any], list[np.ndarray[Any, Any]], list[Any]]:
+        """All arguments in order, tensors as arrays over their memory; the outputs that were left
+        out and made here; and what holds the tensors' memory.
+
+        Raises KernelError for arguments that are missing, unknown or given twice, and for tensors
+        that cannot be read.
+        """
+        given = self._in_order(arguments, named or {})
+        held = []
+        for n, value in enumerate(given):
+            if is_tensor(value):
+                try:
+                    given[n], keep = array_of(value)
+                except Unreadable as error:
+                    raise self.refuse(n, str(error)) from None
+                held.append(keep)
+        missing = [n for n, value in enumerate(given) if value is _LEFT_OUT]
+        return given, self._make(given, missing) if missing else [], held
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Pointers, scalars, then symbolic extents, in the order of the C function.
@@ -68,6 +122,78 @@ class Checker:
         """The error for the argument at `position`."""
         param = self._signature.params[position]
         return KernelError(f"{self.name}: argument {position + 1} ({param.name}): {text}")
+
+    def _in_order(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """Arguments by their positions; _LEFT_OUT stands for an output that was not given."""
+        params = self._signature.params
+        given = [*arguments, *[_LEFT_OUT] * (self._count - len(arguments))]
+        for name, value in named.items():
+            position = self._positions.get(name)
+            if position is None:
+                known = ", ".join(self._positions)
+                raise KernelError(
+                    f"{self.name}: no parameter is called {name!r}; there are {known}"
+                )
+            if given[position] is not _LEFT_OUT:
+                raise self.refuse(position, "is given twice, by position and by name")
+            given[position] = value
+        needed = [
+            p.name
+            for p, value in zip(params, given, strict=False)
+            if value is _LEFT_OUT and not (isinstance(p, BufferArg) and p.written)
+        ]
+        if needed or len(given) > self._count:
+            lacks = f"; {', '.join(needed)} must be given, outputs alone may be left out"
+            raise KernelError(
+                f"{self.name} takes {self._count} arguments "
+                f"({', '.join(p.name for p in params)}), {len(arguments) + len(named)} given"
+                + (lacks if needed else "")
+            )
+        return given
+
+    def _make(self, given: list[Any], missing: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+        """Put arrays of zeros where outputs were left out, and return them."""
+        values: dict[str, int] = {}
+        there = [s for s in self._specs if s.position not in missing]
+        for spec in there:
+            spec.accept(given[spec.position], values, self)
+        for plain in (True, False):
+            for spec in there:
+                if isinstance(spec, _Buffer):
+                    _learn(spec, given[spec.position], values, {}, plain)
+        made = []
+        for n in missing:
+            spec = self._specs[n]
+            assert isinstance(spec, _Buffer)
+            if not spec.compact:
+                raise self.refuse(n, "has strides of its own and cannot be left out: pass an array")
+            try:
+                shape = [extent_value(e, values) for e in spec.param.shape]
+            except KeyError as error:
+                raise self.refuse(
+                    n, f"cannot be left out: the other arguments do not determine {error.args[0]}"
+                ) from None
+            if min(shape, default=0) < 0:
+                raise self.refuse(n, f"would have the shape {tuple(shape)}")
+            given[n] = aligned_zeros(shape, spec.dtype)
+            made.append(given[n])
+        return made
+
+    def _quick_rows(self) -> tuple[_Row, ...]:
+        """What `quick` compares of each array; empty for a signature that is not for it."""
+        rows = []
+        for spec in self._specs:
+            if not isinstance(spec, _Buffer) or not spec.compact:
+                return ()
+            shape = tuple([e for e in spec.param.shape if isinstance(e, int) and e > 0])
+            if len(shape) < len(spec.param.shape) or spec.align & (spec.align - 1):
+                return ()
+            rows.append((spec.dtype, shape, spec.param.written, spec.align - 1))
+        return tuple(rows)
+
+    def _bytes(self, position: int) -> int:
+        dtype, shape, _, _ = self._rows[position]
+        return math.prod(shape) * dtype.itemsize
 
     def _bind(self, arguments: Sequence[Any], values: dict[str, int]) -> None:
         """Give each symbol the extent it has in the arrays, then hold all shapes to that."""
@@ -97,16 +223,34 @@ class Checker:
             )
 
 
-_from_buffer, _addressof = ctypes.c_char.from_buffer, ctypes.addressof
+_LEFT_OUT = object()
+_ndarray = np.ndarray
+_HEAD = object.__basicsize__  # an array begins with Python's head; then comes its address
+_word_at = ctypes.c_size_t.from_address
 
 
-def _address(value: Any) -> int:
-    """Address of the first element; the buffer protocol is five times faster than NumPy's way."""
-    try:
-        return _addressof(_from_buffer(value))
-    except (TypeError, ValueError, BufferError):  # read-only, strided, empty, or an ml_dtypes type
-        address: int = value.__array_interface__["data"][0]
-        return address
+def _stated_address(value: Any) -> int:
+    """Address of the first element as NumPy states it, in a microsecond or two."""
+    address: int = value.__array_interface__["data"][0]
+    return address
+
+
+def _read_address(value: Any) -> int:
+    """Address of the first element, read where the C structure of an array has it."""
+    return _word_at(id(value) + _HEAD).value
+
+
+def _way_to_address() -> Callable[[Any], int]:
+    """The fast way where arrays are laid out as NumPy's headers say, else the slow one."""
+    if sys.implementation.name != "cpython":
+        return _stated_address
+    probe = np.arange(7, dtype=np.int16)
+    parts = (probe, probe[3:], probe[::-2], probe.reshape(7, 1))
+    same = all(_read_address(part) == _stated_address(part) for part in parts)
+    return _read_address if same else _stated_address
+
+
+_address = _way_to_address()
 
 
 class _Buffer:
@@ -174,10 +318,11 @@ class _Buffer:
             for axis, (extent, given) in enumerate(zip(self.param.shape, value.shape, strict=True)):
                 wanted = extent_value(extent, values)
                 if wanted != given:
-                    why = _because(extent, values, origin)
+                    why = because(extent, values, origin)
                     raise checker.refuse(
                         self.position,
-                        f"dimension {axis} is {given}, expected {_text(extent)} = {wanted}{why}",
+                        f"dimension {axis} is {given}, expected {extent_text(extent)} = {wanted}"
+                        f"{why}",
                     )
         if self.symbolic_strides and not self.compact and value.size:
             wanted_strides = [extent_value(e, values) * self.align for e in self.param.strides]
@@ -191,7 +336,7 @@ class _Buffer:
 
     def _complaint(self, value: Any) -> str:
         """What is wrong, the first thing a reader needs to know."""
-        shape = "(" + ", ".join(_text(e) for e in self.param.shape) + ")"
+        shape = "(" + ", ".join(extent_text(e) for e in self.param.shape) + ")"
         wanted = f"expected a NumPy array of {self.param.dtype} {shape}"
         if not isinstance(value, np.ndarray):
             return f"{wanted}, got {type(value).__name__}"
@@ -207,7 +352,7 @@ class _Buffer:
                 "pass numpy.ascontiguousarray of it"
             )
         if not self.compact and not self._strides(value, {}):
-            declared = ", ".join(_text(e) for e in self.param.strides)
+            declared = ", ".join(extent_text(e) for e in self.param.strides)
             return f"has strides {value.strides} bytes, expected ({declared}) elements"
         if not self._mine(value):
             return f"was packed by another kernel{self.hint}"
@@ -292,57 +437,3 @@ def _learn(
             name = str(found[0])
             values[name] = found[1]
             origin[name] = f"{where} of {spec.param.name}"
-
-
-def solve(extent: Extent, number: int, values: dict[str, int]) -> tuple[str, int] | None:
-    """The one unknown symbol of `extent` and the value that gives `number`; None if not exact."""
-    if isinstance(extent, int):
-        return None
-    if isinstance(extent, str):
-        return None if extent in values else (extent, number)
-    operator, left, right = extent
-    sides: list[tuple[Extent, Extent]] = [(left, right), (right, left)]
-    for unknown, known in sides:
-        try:
-            k = extent_value(known, values)
-        except KeyError:
-            continue
-        undo = _UNDO.get((operator, unknown is left))
-        back = undo(number, k) if undo is not None else None
-        if back is not None:
-            return solve(unknown, back, values)
-    return None
-
-
-# (operator, unknown on the left) -> the unknown from the result and the other operand
-_UNDO: dict[tuple[str, bool], Callable[[int, int], int | None]] = {
-    ("+", True): lambda n, k: n - k,
-    ("+", False): lambda n, k: n - k,
-    ("-", True): lambda n, k: n + k,
-    ("-", False): lambda n, k: k - n,
-    ("*", True): lambda n, k: n // k if k and n % k == 0 else None,
-    ("*", False): lambda n, k: n // k if k and n % k == 0 else None,
-}
-
-
-def _because(extent: Extent, values: dict[str, int], origin: dict[str, str]) -> str:
-    names = [n for n in _names(extent) if n in origin]
-    return "".join(f", as {n} is {values[n]} by {origin[n]}" for n in names)
-
-
-def _names(extent: Extent) -> list[str]:
-    if isinstance(extent, tuple):
-        return [*_names(extent[1]), *_names(extent[2])]
-    return [extent] if isinstance(extent, str) else []
-
-
-@functools.cache
-def _text(extent: Extent) -> str:
-    """An extent as a reader writes it."""
-    if not isinstance(extent, tuple):
-        return str(extent)
-    operator, left, right = extent
-    if operator in ("min", "max"):
-        return f"{operator}({_text(left)}, {_text(right)})"
-    parts = [f"({_text(e)})" if isinstance(e, tuple) else _text(e) for e in (left, right)]
-    return f"{parts[0]} {operator} {parts[1]}"

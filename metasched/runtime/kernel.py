@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,30 @@ from metasched.runtime.native import Native
 from metasched.runtime.packing import Packer
 from metasched.runtime.timing import Timing, measure
 from metasched.target import Target
+
+
+class Bound:
+    """A kernel with its arguments, checked already; call it as often as you like.
+
+    Attributes:
+        kernel: the kernel.
+    """
+
+    __slots__ = ("kernel", "_run", "_held")
+
+    def __init__(self, kernel: Kernel, values: Sequence[Any], held: Any) -> None:
+        self.kernel = kernel
+        self._run = partial(kernel._native.call, *values)
+        self._held = held  # the memory that the values point to
+
+    def __call__(self) -> None:
+        """Run; KernelError when an assertion of the program fails or memory cannot be had."""
+        code = self._run()
+        if code:
+            raise KernelError(f"{self.kernel.name}: {self.kernel.signature.failure(code)}")
+
+    def __repr__(self) -> str:
+        return f"<Bound {self.kernel!r}>"
 
 
 class Kernel:
@@ -52,15 +77,41 @@ class Kernel:
         self._check = Checker(signature, self.name, workload_hash)
         self._packer = Packer(signature, native, workload_hash) if signature.pack else None
 
-    def __call__(self, *arguments: Any) -> None:
-        """Run on arrays and scalars in the order of the program's parameters.
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """Run on arrays and scalars in the order of the program's parameters, or by their names.
+
+        An array is NumPy's, or a tensor on the CPU of any library that has DLPack (PyTorch's, say):
+        its memory is used as it is. An output that is left out is made, filled with zeros, and
+        returned: one array, or a tuple in the order of the parameters. Nothing left out: None.
 
         Raises KernelError for arguments it does not accept, before running; and when an assertion
         of the program fails or a temporary buffer cannot be had.
         """
-        code = self._call(*self._check(arguments))
+        values = None if named else self._check.quick(arguments)
+        if values is None:
+            return self._general(arguments, named)
+        code = self._call(*values)
         if code:
             raise KernelError(f"{self.name}: {self.signature.failure(code)}")
+        return None
+
+    def _general(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Run on whatever a call may be given."""
+        given, made, held = self._check.complete(arguments, named)
+        Bound(self, self._check(given), (given, held))()
+        return (made[0] if len(made) == 1 else tuple(made)) if made else None
+
+    def bind(self, /, *arguments: Any, **named: Any) -> Bound:
+        """These arguments, checked once: what is returned runs the kernel on them at each call.
+
+        The arrays are kept alive. They must not be resized or made read-only meanwhile.
+
+        Raises KernelError as a call does; outputs cannot be left out.
+        """
+        given, made, held = self._check.complete(arguments, named)
+        if made:
+            raise KernelError(f"{self.name}: bind takes all arguments, outputs too")
+        return Bound(self, self._check(given), (given, held))
 
     def pack(self, *weights: Any) -> Any:
         """The constant weights as the kernel takes them: new arrays, made once, ahead of the calls.
@@ -98,7 +149,8 @@ class Kernel:
 
         Raises KernelError as a call does, and where a number is none or too small.
         """
-        values = self._check(arguments)
+        given, _, held = self._check.complete(arguments)
+        values = self._check(given)
         run = self._native.repeat
         for what, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
             if not isinstance(count, Integral) or count < least:
@@ -111,9 +163,11 @@ class Kernel:
             if code:
                 raise KernelError(f"{self.name}: {self.signature.failure(code)}")
 
-        return measure(
+        found = measure(
             repeat, warmup=warmup, repeats=repeats, min_repeat_ms=min_repeat_ms, before=before
         )
+        del held  # the memory of tensors, until here
+        return found
 
     def export(self, folder: str | Path, name: str | None = None) -> Exported:
         """Write NAME.o, NAME.so, NAME.h and NAME.json to a folder; see `runtime.export.export`."""

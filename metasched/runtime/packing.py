@@ -12,10 +12,8 @@ from metasched.codegen.signature import Signature, extent_value
 from metasched.errors import KernelError
 from metasched.ir.dtype import DType
 from metasched.runtime.arguments import Checker
+from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.native import Native
-
-ALIGNMENT = 64
-"""Of packed arrays in bytes: a cache line, and the widest vector."""
 
 
 class Packed(np.ndarray[Any, Any]):
@@ -43,7 +41,8 @@ class Packer:
 
         Raises KernelError naming the weight that does not fit.
         """
-        pack, values = self._signature, self._check(weights)
+        pack, (arrays, _, held) = self._signature, self._check.complete(weights)
+        values = self._check(arrays)
         given, symbols = values[: self._count], values[self._count :]
         extents = dict(zip(pack.symbols, symbols, strict=True))
         made = [
@@ -52,18 +51,10 @@ class Packer:
         ]
         places = [array.__array_interface__["data"][0] for array in made]
         code = self._native.pack(*given, *places, *symbols)
+        del held
         if code:
             raise KernelError(f"{pack.symbol}: {pack.failure(code)}")
         found = tuple([array.view(Packed) for array in made])
         for array in found:
             array.layout = self._layout
         return found
-
-
-def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array, not initialised, whose first element stands at a multiple of ALIGNMENT."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT
-    found: np.ndarray[Any, Any] = raw[start : start + size].view(dtype).reshape(shape)
-    return found

@@ -73,7 +73,8 @@ def misaligned(x):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda a, b, c: (a, b), "main takes 3 arguments (A, B, C), 2 given"),
+        (lambda a, b, c: (a,), "main takes 3 arguments (A, B, C), 1 given; B must be given"),
+        (lambda a, b, c: (a, b, c, c), "main takes 3 arguments (A, B, C), 4 given"),
         (lambda a, b, c: (a, b.tolist(), c), "argument 2 (B): expected a NumPy array of float32 "
          "(16, 16), got list"),
         (lambda a, b, c: (None, b, c), "argument 1 (A): expected a NumPy array of float32 "
