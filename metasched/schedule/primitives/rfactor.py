@@ -45,9 +45,13 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     counts from the end). Returns the block that makes them (`X_rf`); the old handle stands for
     the block that combines them.
 
-    requires  one reduction block under the loop in a stage pipeline, its loops a chain below the
-              scope; a serial loop from zero that drives reduce iterators only; no loop that drives
-              both kinds; a commutative reduction with its identity as init
+    Loops further out that hold other blocks as well stay around both steps.
+
+    requires  one reduction block under the loop in a stage pipeline; a serial loop from zero that
+              drives reduce iterators only, or runs once and drives none; the loops from the first
+              of the reduction on a chain; no loop that drives both kinds; a commutative reduction
+              with its identity as init, or an argmin or argmax that decides ties by order, of
+              which `loop` is the outermost loop
     rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
               ->
               for i, k in T.grid(4, 8): C_rf(C_rf[k, i] += A[i, k])
@@ -62,16 +66,16 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     realize = below[0]
     scope = require_stage_pipeline(state, realize)
     require_reduction(state, scope, realize)
-    found = _reducer(state, realize)
     loops = state.loops_above(realize)
-    _check_loops(state, realize, loops, node)
+    shared = _check_loops(state, realize, loops, node)
+    found = _reducer(state, realize, node)
     ndim = len(found.indices)
     if not -ndim - 1 <= factor_axis <= ndim:
         raise state.error(
             "bad-axis", f"factor_axis {factor_axis} is outside [{-ndim - 1}, {ndim}]", realize
         )
     axis = factor_axis if factor_axis >= 0 else factor_axis + ndim + 1
-    plan = _Plan(state, realize, node, loops, found, axis)
+    plan = _Plan(state, realize, node, loops, shared, found, axis)
     partial = plan.partial()
     reduced = {v for v, kind in plan.kinds.items() if kind is IterKind.REDUCE}
     final = plan.final()
@@ -79,13 +83,13 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     def combine(top: Stmt) -> Stmt:
         """The old loops without the other reduction loops, around the combining block."""
         body: Stmt = final
-        for kept in reversed(loops):
+        for kept in reversed(loops[shared:]):
             if kept is node or kept.var not in reduced:
                 body = evolve(kept, body=body)
         return seq((partial, body))
 
     state.commit(
-        edit.replace(loops[0], combine(loops[0])),
+        edit.replace(loops[shared], combine(loops[shared])),
         edit.wrap(
             scope.block,
             lambda s: evolve(s, alloc_buffers=(*s.alloc_buffers, *plan.buffers)),  # type: ignore[attr-defined]
@@ -96,47 +100,69 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     return state.new_block(partial.block.token)
 
 
-def _reducer(state: State, realize: BlockRealize) -> Reduction:
-    """The commutative reduction that the block is."""
+def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
+    """The reduction that the block is: its partial results may be combined in their order."""
     found = match_reducer(realize.block.init, realize.block.body)
-    if found is None or not found.commutative:
+    if found is None:
         raise state.error(
             "no-reducer",
             f"{realize.block.name} is no commutative reduction that starts from its identity",
             realize,
             hint="known are sum, prod, min, max, and, or, argmin and argmax",
         )
+    if not found.commutative:
+        kinds = _loop_kinds(realize)
+        for loop in state.loops_above(realize):
+            if loop is node:
+                break
+            if IterKind.REDUCE in kinds.get(loop.var, ()) and as_int(loop.extent) != 1:
+                raise state.error(
+                    "tie-order",
+                    f"{realize.block.name} keeps the first or last of equal values, and partial "
+                    f"results over {node.var.name}, inside {loop.var.name}, are not in their order",
+                    node,
+                    hint="factor the outermost loop of the reduction, or decide ties by the index: "
+                    "m > v or (m == v and i < j)",
+                )
     return found
 
 
-def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> None:
-    """The loops are a chain, each drives iterators of one kind, the chosen one a reduction."""
-    for outer, inner in zip((*loops, None), (*loops[1:], realize), strict=False):
-        if outer is not None and outer.body is not inner:
-            raise state.error(
-                "not-a-chain", f"{outer.var.name} has other statements beside the block", outer
-            )
+def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> int:
+    """Each loop drives iterators of one kind, the chosen one a reduction, which is a chain.
+
+    Returns how many loops hold other statements beside the block, or hold one that does.
+    """
+    shared = 0
+    for k, outer in enumerate(loops):
+        if outer.body is not (loops[k + 1] if k + 1 < len(loops) else realize):
+            shared = k + 1
     kinds = _loop_kinds(realize)
     variables = {loop.var for loop in loops}
-    for loop in loops:
-        if IterKind.REDUCE in kinds.get(loop.var, ()) and is_dependent(loop, variables):
+    for k, loop in enumerate(loops):
+        drives = kinds.get(loop.var, set())
+        if k < shared and (loop is node or IterKind.REDUCE in drives):
+            raise state.error(
+                "not-a-chain", f"{loops[shared - 1].var.name} has other statements beside the "
+                "block, below the reduction", loops[shared - 1],
+            )  # fmt: skip
+        if IterKind.REDUCE in drives and is_dependent(loop, variables):
             raise state.error(
                 "dependent-extent",
                 f"the extent of {loop.var.name}, of the reduction, depends on other loops",
                 loop,
             )
-        drives = kinds.get(loop.var, set())
         if len(drives) > 1:
             raise state.error(
                 "mixed-loop", f"{loop.var.name} drives spatial and reduce iterators", loop
             )
         if not drives and as_int(loop.extent) != 1:
             raise state.error("idle-loop", f"{loop.var.name} drives no iterator", loop)
-    if kinds.get(node.var) != {IterKind.REDUCE}:
+    if kinds.get(node.var, {IterKind.REDUCE}) != {IterKind.REDUCE}:
         raise state.error(
             "not-a-reduction-loop", f"{node.var.name} drives no reduce iterator", node,
             hint="rfactor takes a loop of the reduction",
         )  # fmt: skip
+    return shared
 
 
 def _loop_kinds(realize: BlockRealize) -> dict[Var, set[IterKind]]:
@@ -156,11 +182,12 @@ class _Plan:
         realize: BlockRealize,
         node: For,
         loops: tuple[For, ...],
+        shared: int,
         found: Reduction,
         axis: int,
     ) -> None:
         self.state, self.realize, self.node, self.loops = state, realize, node, loops
-        self.found, self.axis = found, axis
+        self.shared, self.found, self.axis = shared, found, axis
         self.kinds = {v: next(iter(k)) for v, k in _loop_kinds(realize).items() if len(k) == 1}
         self.buffers = tuple(self._partial_buffer(b) for b in found.buffers)
 
@@ -203,7 +230,7 @@ class _Plan:
         block = evolve(block, name=name, iter_vars=tuple(iters), token=BlockToken())
         self._check_starts()
         body: Stmt = BlockRealize(tuple(values), self.realize.predicate, block)
-        for loop in reversed(self.loops):
+        for loop in reversed(self.loops[self.shared :]):
             body = evolve(loop, body=body)
         return fresh_copy(body, lambda v: state.fresh_var(v.name, v.dtype))
 

@@ -1,0 +1,128 @@
+"""rfactor beside other blocks, over unit loops, and of reductions that decide ties by order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+from metasched.script.parser import parse
+
+
+@T.prim_func
+def beside(A: T.Buffer((6, 8), "float32"), F: T.Buffer((6,), "float32")):
+    C = T.alloc_buffer((6,))
+    for i in range(6):
+        for k in range(8):
+            with T.block("C"):
+                ci, ck = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[ci] = 0.0
+                C[ci] = C[ci] + A[ci, ck]
+        with T.block("F"):
+            fi = T.axis.remap("S", [i])
+            F[fi] = C[fi] * 2.0
+
+
+def test_both_steps_stay_beside_the_other_block():
+    sch = Schedule(beside, check=True)
+    part = sch.rfactor(sch.get_loops("C")[1], 0)
+    outer = [sch.get_loops(b)[0] for b in (part, sch.get_block("C"), sch.get_block("F"))]
+    assert len({sch.get(loop).var for loop in outer}) == 1
+    sch.parallel(outer[0])
+    check_transform(beside, sch)
+
+
+def test_a_reduction_around_the_other_block_is_refused():
+    @T.prim_func
+    def f(
+        A: T.Buffer((6, 8), "float32"),
+        C: T.Buffer((6,), "float32"),
+        D: T.Buffer((8,), "float32"),
+    ):
+        for k in range(8):
+            for i in range(6):
+                with T.block("C"):
+                    ci, ck = T.axis.remap("SR", [i, k])
+                    with T.init():
+                        C[ci] = 0.0
+                    C[ci] = C[ci] + A[ci, ck]
+            with T.block("D"):
+                dk = T.axis.remap("S", [k])
+                D[dk] = 1.0
+
+    sch = Schedule(f)
+    k, _ = sch.get_loops("C")
+    check_refused(sch, lambda: sch.rfactor(k, 0), "not-one-block", "2 blocks")
+    inner = Schedule(f)
+    k, i = inner.get_loops("C")
+    check_refused(inner, lambda: inner.rfactor(i, 0), "not-a-chain", "other statements")
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_loop_that_runs_once_gives_one_partial_result(position):
+    order = ["i", "o"]
+    order.insert(position, "u")
+    sizes = {"i": 6, "o": 8, "u": 1}
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((6, 2, 4), "float32"), C: T.Buffer((6,), "float32")):
+    for {", ".join(order)} in T.grid({", ".join(str(sizes[x]) for x in order)}):
+        with T.block("C"):
+            b = T.axis.spatial(6, i)
+            v = T.axis.reduce(2, o // 4)
+            w = T.axis.reduce(4, o % 4)
+            with T.init():
+                C[b] = T.float32(0)
+            C[b] = C[b] + A[b, v, w]
+""")
+    sch = Schedule(func, check=True)
+    sch.rfactor(sch.get_loops("C")[position], 0)
+    check_transform(func, sch)
+
+
+def arg(compare: str) -> PrimFunc:
+    found = parse(f"""
+@T.prim_func
+def f(val: T.Buffer((2, 12), "float32"), m0: T.Buffer((2,), "int32"),
+      m1: T.Buffer((2,), "float32")):
+    for i0, a, b in T.grid(2, 3, 4):
+        with T.block("argmax"):
+            i = T.axis.spatial(2, i0)
+            k = T.axis.reduce(12, a * 4 + b)
+            T.reads(val[i, k])
+            T.writes(m0[i], m1[i])
+            with T.init():
+                m0[i] = -1
+                m1[i] = T.min_value("float32")
+            v0: T.int32 = T.Select(m1[i] {compare} val[i, k], m0[i], k)
+            v1: T.float32 = T.Select(m1[i] {compare} val[i, k], m1[i], val[i, k])
+            m0[i] = v0
+            m1[i] = v1
+""")
+    assert isinstance(found, PrimFunc)
+    return found
+
+
+@pytest.mark.parametrize(("compare", "first"), [(">=", True), (">", False)])
+def test_ties_go_to_the_first_or_last_as_before(compare, first):
+    func = arg(compare)
+    sch = Schedule(func, check=True)
+    sch.rfactor(sch.get_loops("argmax")[1], 1)
+    check_transform(func, sch)
+    values = np.zeros((2, 12), "float32")
+    values[:, [3, 5, 6, 10]] = 2.0
+    m0, m1 = np.zeros(2, "int32"), np.zeros(2, "float32")
+    run(sch.mod, values, m0, m1)
+    assert m0.tolist() == ([3, 3] if first else [10, 10]) and m1.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("compare", [">=", ">"])
+def test_partial_results_out_of_order_would_change_ties(compare):
+    sch = Schedule(arg(compare))
+    inner = sch.get_loops("argmax")[2]
+    check_refused(sch, lambda: sch.rfactor(inner, 1), "tie-order", "not in their order")
