@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.ir.expr import Var, as_int
+from metasched.analysis.affine import linear
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import BlockRealize, For, IterKind
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
@@ -32,37 +35,41 @@ def get_tensorize_loop_mapping(
 ) -> TensorizeInfo | None:
     """Find for each loop of a description, from the innermost, a loop of the block.
 
-    A loop fits when it is bound alone to an iterator of the same kind and its extent is a multiple
-    of the described one (or may be padded to one). None when some loop finds no partner. The idea
+    A loop fits when it moves an iterator of the same kind step by step and its extent is a multiple
+    of the described one (or may be padded to one, where it is bound alone). The order is that of
+    the iterators, in whatever order the loops stand. None when some loop finds no partner. The idea
     is TVM's GetTensorizeLoopMapping; `tensorize` decides whether the result computes the same.
     """
-    theirs, inner = _nest(desc_func)
+    nest, inner = _nest(desc_func)
     if inner is None:
         return None
-    wanted = _kinds(inner)
+    wanted = _kinds(inner, nest)
+    if any(loop.var not in wanted for loop in nest):
+        return None
     realize = sch.state.block(block)
-    mine = _kinds(realize)
-    loops = list(sch.state.loops_above(realize))
-    found: list[tuple[int, int]] = []
+    above = sch.state.loops_above(realize)
+    mine = _kinds(realize, above)
+    loops = sorted((n for n in above if n.var in mine), key=lambda n: mine[n.var][0])
+    found: dict[Var, tuple[int, int]] = {}
     paddings = [1] * len(realize.iter_values)
-    for loop in reversed(theirs):
+    for loop in sorted(nest, key=lambda n: -wanted[n.var][0]):
         extent = as_int(loop.extent)
         while loops:
             node = loops.pop()
             size = as_int(node.extent)
-            at, kind = mine.get(node.var, (-1, None))
-            if kind is None or kind is not wanted.get(loop.var, (0, None))[1] or extent is None:
+            at, kind = mine[node.var]
+            if kind is not wanted[loop.var][1] or extent is None or size is None:
                 continue
-            if size is None or (size % extent and not allow_padding):
+            if size % extent and not (allow_padding and realize.iter_values[at] is node.var):
                 continue
             if size % extent:
                 paddings[at] = extent
-            found.append((len(loops), extent))
+            found[loop.var] = above.index(node), extent
             break
         else:
             return None
     needed = tuple(paddings) if any(p != 1 for p in paddings) else None
-    return TensorizeInfo(tuple(reversed(found)), needed)
+    return TensorizeInfo(tuple(found[loop.var] for loop in nest), needed)
 
 
 def tile_with_tensor_intrin(
@@ -100,7 +107,18 @@ def _nest(desc: PrimFunc) -> tuple[list[For], BlockRealize | None]:
     return loops, node if isinstance(node, BlockRealize) else None
 
 
-def _kinds(realize: BlockRealize) -> dict[Var, tuple[int, IterKind]]:
-    """For each loop bound alone to an iterator: which one, and its kind."""
-    pairs = enumerate(zip(realize.iter_values, realize.block.iter_vars, strict=True))
-    return {v: (n, it.kind) for n, (v, it) in pairs if isinstance(v, Var)}
+def _kinds(realize: BlockRealize, loops: Sequence[For]) -> dict[Var, tuple[int, IterKind]]:
+    """For each iterator the loop that moves it step by step: which iterator, and its kind."""
+    found: dict[Var, tuple[int, IterKind]] = {}
+    for n, (v, it) in enumerate(zip(realize.iter_values, realize.block.iter_vars, strict=True)):
+        terms = linear(v).terms
+        steps = [loop.var for loop in loops if _moves(v, loop.var) and terms[loop.var] == 1]
+        if steps:
+            found[steps[-1]] = (n, it.kind)
+    return found
+
+
+def _moves(value: Expr, var: Var) -> bool:
+    """Whether a variable is one term of a sum and occurs nowhere else in it."""
+    terms = linear(value).terms
+    return var in terms and all(var not in free_vars(t) for t in terms if t is not var)

@@ -308,6 +308,49 @@ def test_tiling_by_an_intrinsic_that_must_be_padded_or_does_not_fit():
     check_transform(odd, sch)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
+def test_an_intrinsic_is_found_in_any_order_of_the_loops(order):
+    desc = TensorIntrin.get("test.mma").desc
+    sch = Schedule(variant("C[vi, vj] + A[vi, vk] * B[vk, vj]"), check=True)
+    before = sch.mod["main"]
+    loops = sch.get_loops("C")
+    sch.reorder(*[loops[n] for n in order])
+    found = get_tensorize_loop_mapping(sch, sch.get_block("C"), desc)
+    assert [sch.get(sch.get_loops("C")[n]).var for n, _ in found.loop_map] == [
+        sch.get(loop).var for loop in loops
+    ]
+    sch.tensorize(tile_with_tensor_intrin(sch, "C", "test.mma"), "test.mma")
+    check_transform(before, sch)
+
+
+def test_an_intrinsic_is_found_in_tiles():
+    desc = TensorIntrin.get("test.mma").desc
+    sch = Schedule(variant("C[vi, vj] + A[vi, vk] * B[vk, vj]"))
+    pairs = [sch.split(loop, [None, 4]) for loop in sch.get_loops("C")]
+    sch.reorder(*[outer for outer, _ in pairs], *[inner for _, inner in pairs])
+    found = get_tensorize_loop_mapping(sch, sch.get_block("C"), desc)
+    assert [n for n, _ in found.loop_map] == [3, 4, 5]
+
+
+def test_loops_of_64_bits_match_a_description_of_32():
+    @T.prim_func
+    def wide(
+        A: T.Buffer((T.int64(8), T.int64(8)), "int32"),
+        B: T.Buffer((T.int64(8), T.int64(8)), "int32"),
+        C: T.Buffer((T.int64(8), T.int64(8)), "int32"),
+    ):
+        for i, j, k in T.grid(T.int64(8), T.int64(8), T.int64(8)):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+    sch = Schedule(wide, check=True)
+    sch.tensorize(tile_with_tensor_intrin(sch, "C", "test.mma"), "test.mma")
+    check_transform(wide, sch)
+
+
 def test_a_name_must_be_known():
     sch, _, inner = tiled()
     check_refused(
@@ -452,12 +495,13 @@ def test_a_part_beyond_its_buffer_is_refused():
 
 def test_memory_is_laid_out_as_the_implementation_takes_it():
     sch, _, inner = tiled()
-    check_refused(
+    error = check_refused(
         sch,
         lambda: sch.tensorize(inner[0], "test.compact"),
         "layout",
         "B has stride 8 where .* takes 4",
     )
+    assert "declare strides there (strides=[s0, 1]" in error.hint
 
     @T.prim_func
     def aligned(

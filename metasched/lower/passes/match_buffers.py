@@ -57,7 +57,8 @@ def _apply(block: Block, match: MatchBufferRegion) -> Block:
 
 def _shift(index: Expr, start: Expr) -> Expr:
     if isinstance(index, Ramp):
-        return Ramp(index.base + start, index.stride, index.lanes)
+        base = index.base + start
+        return Ramp(base, index.stride.astype(base.dtype), index.lanes)
     return index + start
 
 

@@ -8,7 +8,21 @@ from typing import Any
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import describe, show_expr
-from metasched.ir.expr import Add, Expr, Let, Max, Min, Mul, Var, as_int
+from metasched.ir.dtype import DType
+from metasched.ir.expr import (
+    Add,
+    Arithmetic,
+    Cast,
+    Expr,
+    IntImm,
+    Let,
+    Max,
+    Min,
+    Mul,
+    Var,
+    as_int,
+    binary,
+)
 from metasched.ir.stmt import (
     AttrStmt,
     Block,
@@ -20,7 +34,7 @@ from metasched.ir.stmt import (
     SeqStmt,
     Stmt,
 )
-from metasched.ir.visit import substitute
+from metasched.ir.visit import free_vars, substitute
 
 _COMMUTE = (Add, Mul, Min, Max)
 _PLAIN = (SeqStmt, IfThenElse, BufferStore, LetStmt, AttrStmt)
@@ -137,9 +151,27 @@ class Match:
     # -- expressions ---------------------------------------------------------------------------
 
     def _equal(self, mine: Expr, theirs: Expr) -> bool:
-        """Equal integers, the description's variables replaced."""
-        value = substitute(theirs, self.vars)
+        """Equal integers or conditions, the description's variables replaced."""
+        if not mine.dtype.is_int:
+            same = all(self.vars.get(v, v).dtype is v.dtype for v in free_vars(theirs))
+            value = substitute(theirs, self.vars) if same else theirs
+        else:
+            value = self._index(theirs, mine.dtype)
         return value.dtype is mine.dtype and (value is mine or self.known.equal(mine, value))
+
+    def _index(self, theirs: Expr, dtype: DType) -> Expr:
+        """An index of the description over the program's variables, whose loops may count in
+        another type: indices do not overflow."""
+        if isinstance(theirs, IntImm):
+            return IntImm(dtype, theirs.value)
+        if isinstance(theirs, Cast) and theirs.value.dtype.is_int:
+            return self._index(theirs.value, dtype)
+        if isinstance(theirs, Arithmetic) and theirs.dtype.is_int:
+            return binary(type(theirs), self._index(theirs.a, dtype), self._index(theirs.b, dtype))
+        if isinstance(theirs, Var):
+            return self.vars.get(theirs, theirs).astype(dtype)
+        same = all(self.vars.get(v, v).dtype is v.dtype for v in free_vars(theirs))
+        return (substitute(theirs, self.vars) if same else theirs).astype(dtype)
 
     def expr(self, mine: Expr, theirs: Expr) -> None:
         if isinstance(mine, BufferLoad) and isinstance(theirs, BufferLoad):
@@ -206,7 +238,7 @@ class Match:
             same = (
                 as_int(self.known.simplify(offset)) == 0
                 if shown is None
-                else self.known.equal(offset, substitute(shown, self.vars).astype(offset.dtype))
+                else self.known.equal(offset, self._index(shown, offset.dtype))
             )
             if not same:
                 what = "0" if shown is None else show_expr(shown)

@@ -111,7 +111,7 @@ def _require_layout(
             raise state.error(
                 "layout", f"{source.name} has stride {as_int(have) or have!r} where the "
                 f"implementation takes {as_int(want) or want!r}", node,
-                hint="cache the buffer in the layout of the intrinsic first",
+                hint=_layout_hint(view),
             )  # fmt: skip
     if view.offset_factor > 1:
         terms = [r.min * s for r, s in zip(part.region, strides, strict=True)]
@@ -126,6 +126,17 @@ def _require_layout(
             "misaligned", f"{source.name} is aligned to {source.align} bytes, not {view.align}",
             node,
         )  # fmt: skip
+
+
+def _layout_hint(view: Buffer) -> str:
+    cache = "cache the buffer in the layout of the intrinsic first"
+    if view.strides:
+        return cache
+    strides = ", ".join(f"s{n}" for n in range(view.ndim - 1))
+    return (
+        f"the implementation uses {view.name} as dense memory: declare strides there "
+        f"(strides=[{strides}, 1], each a T.int32()) and use them, or {cache}"
+    )
 
 
 def _flat(view: Buffer, impl: PrimFunc) -> bool:
