@@ -58,6 +58,12 @@ class PythonT:
         yield
 
     @staticmethod
+    def reads(*regions: Any) -> None:
+        return None
+
+    writes = reads
+
+    @staticmethod
     def Buffer(shape: Any, dtype: str = "float32") -> None:
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import HANDLE, VOID, DType
-from metasched.ir.expr import Expr, Var
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Block,
@@ -28,7 +28,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import walk
+from metasched.ir.visit import reads_memory, walk
 from metasched.script.buffers import renamed
 from metasched.script.builder import (
     WORDS,
@@ -41,26 +41,32 @@ from metasched.script.builder import (
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
+from metasched.script.scalars import ScalarReader, leaves
 from metasched.script.sections import Section
 from metasched.script.statements import STATEMENTS
-from metasched.script.stores import StoreReader
 
 Item = Stmt | Scoped
 
 
-class BodyReader(StoreReader):
+class BodyReader(ScalarReader):
     """Statements of a function, in order."""
 
-    def body(self, nodes: Sequence[ast.stmt]) -> Stmt:
-        """Statements in order; a scope wraps all that follows it."""
-        with self.scope():
-            items: list[Item] = []
+    def body(
+        self, nodes: Sequence[ast.stmt], block: BlockDraft | None = None, side_by_side: bool = False
+    ) -> Stmt:
+        """Statements in order; a scope wraps all that follows it.
+
+        `block` is the block whose whole body they are; `side_by_side` tells that they are the body
+        of a loop whose iterations do not run one after the other.
+        """
+        with self.scope(), self.frame(nodes, block, side_by_side) as frame:
+            items: list[Item] = [*self.carried_parameters(frame)]
             for node in nodes:
                 items += self.statement(node)
         tail: list[Stmt] = []
         for item in reversed(items):
             tail = [item.wrap(seq(reversed(tail)))] if isinstance(item, Scoped) else [*tail, item]
-        return seq(reversed(tail))
+        return self.around(frame, seq(reversed(tail)))
 
     def statement(self, node: ast.stmt) -> list[Item]:
         rule = _STATEMENTS.get(type(node))
@@ -78,7 +84,7 @@ class BodyReader(StoreReader):
             self.fail(node.orelse[0], "a loop has no else")
         targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         names = [self._target_name(t) for t in targets]
-        loops = self._loops(node.iter)
+        loops, lets = self.settled(self._loops(node.iter))
         if len(names) != len(loops.ranges):
             self.fail(node.target, f"{len(loops.ranges)} loops need as many variables, "
                       f"{len(names)} given")  # fmt: skip
@@ -90,10 +96,15 @@ class BodyReader(StoreReader):
                 if loops.step is None:
                     self.loops[var] = Range(low, size)
                 variables.append(var)
-            inner = self.body(node.body)
+            ordered = loops.kind in (ForKind.SERIAL, ForKind.UNROLLED)
+            runs = all((as_int(size) or 0) > 0 for _, size in loops.ranges)
+            with self.branch(runs and not leaves(node.body)):
+                inner = self.body(node.body, side_by_side=not ordered)
         for var, (low, size) in reversed(list(zip(variables, loops.ranges, strict=True))):
             notes = loops.annotations
             inner = For(var, low, size, loops.kind, inner, loops.thread, notes, loops.step)
+        for let in reversed(lets):
+            inner = let.wrap(inner)
         return [inner]
 
     def _loops(self, node: ast.expr) -> Loops:
@@ -115,7 +126,8 @@ class BodyReader(StoreReader):
         if node.orelse:
             self.fail(node.orelse[0], "a loop has no else")
         condition = self.condition(node.test, self.operand(node.test))
-        return [While(condition, self.body(node.body))]
+        with self.branch():
+            return [While(condition, self.body(node.body))]
 
     def _if(self, node: ast.If) -> list[Item]:
         test = self.operand(node.test)
@@ -123,8 +135,17 @@ class BodyReader(StoreReader):
             taken = node.body if self.guard(node.test, self.outside.truth, test) else node.orelse
             return [item for part in taken for item in self.statement(part)]
         condition = self.condition(node.test, test)
+        before = set(self.assigned)
         then = self.body(node.body)
-        return [IfThenElse(condition, then, self.body(node.orelse) if node.orelse else None)]
+        after, left = self.assigned, self.left
+        self.assigned, self.left = before, False
+        orelse = self.body(node.orelse) if node.orelse else None
+        if self.left:
+            self.assigned = after
+        elif not left:
+            self.assigned &= after
+        self.left = self.left and left
+        return [IfThenElse(condition, then, orelse)]
 
     def _with(self, node: ast.With) -> list[Item]:
         return self._with_item(node, list(node.items))
@@ -154,12 +175,14 @@ class BodyReader(StoreReader):
         if found.role == "block":
             return [self._block(node, call, found.value)]
         if found.role == "while":
-            return [While(found.value, self.body(node.body))]
+            with self.branch():
+                return [While(found.value, self.body(node.body))]
         if found.role == "if":
             return [self._if_frames(node, found.value)]
         if found.role != "init":
             self.fail(call, "T.Then and T.Else stand inside `with T.If(condition):`")
-        found.value.init = self.body(node.body)
+        with self.branch():
+            found.value.init = self.body(node.body)
         return []
 
     def _if_frames(self, node: ast.With, condition: Expr) -> Stmt:
@@ -171,7 +194,8 @@ class BodyReader(StoreReader):
             if not isinstance(found, Region) or found.role not in ("then", "else"):
                 self.fail(inner, "T.If holds `with T.Then():` and `with T.Else():`")
             assert isinstance(inner, ast.With)
-            parts[found.role] = self.body(inner.body)
+            with self.branch():
+                parts[found.role] = self.body(inner.body)
         if "then" not in parts:
             self.fail(node, "T.If needs `with T.Then():`")
         return IfThenElse(condition, parts["then"], parts.get("else"))
@@ -185,7 +209,7 @@ class BodyReader(StoreReader):
             )
         outermost = all(d is self.implicit for d in self.drafts)
         self.drafts.append(draft)
-        body = self.body(node.body)
+        body = self.body(node.body, draft)
         self.drafts.pop()
         block = Block(
             draft.name, tuple(draft.iters), draft.reads or (), draft.writes or (), body, draft.init,
@@ -194,6 +218,8 @@ class BodyReader(StoreReader):
         root = outermost and draft.name == "root" and not draft.iters
         if not root and (draft.reads is None or draft.writes is None):
             block = self._infer(call, draft, block)
+        if not root:
+            block = self.with_crossings(block)
         return BlockRealize(tuple(draft.values), draft.predicate, block)
 
     def _infer(self, call: ast.Call, draft: BlockDraft, block: Block) -> Block:
@@ -242,7 +268,7 @@ class BodyReader(StoreReader):
         self.expanded[macro.body[0]] += 1
         args, kwargs = self.arguments(node)
         saved, self.suffix = self.suffix, f"_{times}" if times else ""
-        with expanding(self, node, macro, args, kwargs):
+        with expanding(self, node, macro, args, kwargs), self.function_of(macro.body, {}):
             found = self.body(macro.body)
         self.suffix = saved
         return found
@@ -264,6 +290,10 @@ class BodyReader(StoreReader):
             self.fail(node, f"{describe(fn)} does not belong here; a statement word of T does")
         handler = STATEMENTS[fn.name]
         args, kwargs = self.arguments(node)
+        name = self.reads_scalar([*args, *kwargs.values()])
+        if name is not None and fn.name not in _EVALUATED:
+            self.fail(node, f"{name} is assigned again, and T.{fn.name} keeps what it is given",
+                      f"name its value of now: n = T.let({name})")  # fmt: skip
         try:
             _signature(handler).bind(self, node, *args, **kwargs)
         except TypeError as error:
@@ -278,22 +308,37 @@ class BodyReader(StoreReader):
         target = node.targets[0]
         if isinstance(target, ast.Subscript):
             return [self.store(node, target, node.value, None)]
-        self.hints = self._target_names(target)
-        if isinstance(node.value, ast.Call):
+        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        elements = [part for part in parts if isinstance(part, ast.Subscript)]
+        self.hints = [] if elements else self._target_names(target)
+        if isinstance(node.value, ast.Call) and not elements:
             fn = self.value(node.value.func)
             if isinstance(fn, StatementWord):
                 return self._assign_word(node.value, fn, target)
-        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-            if len(target.elts) != len(node.value.elts):
-                self.fail(node, f"{len(target.elts)} names need as many values, not "
-                          f"{len(node.value.elts)}")  # fmt: skip
-            parts = list(zip(target.elts, node.value.elts, strict=True))
-            values = [self._named(part, value) for part, value in parts]
-            pairs = zip(parts, values, strict=True)
-            return [item for (part, value), found in pairs
-                    for item in self._bind_values(value, part, found)]  # fmt: skip
+        if len(parts) > 1 and isinstance(node.value, (ast.Tuple, ast.List)):
+            return self._assign_each(node, parts, node.value.elts)
         where = node if isinstance(target, ast.Tuple) else node.value
         return self._bind_values(where, target, self._named(target, node.value))
+
+    def _assign_each(
+        self, node: ast.Assign, targets: Sequence[ast.expr], values: Sequence[ast.expr]
+    ) -> list[Item]:
+        """`a, b = x, y`: all values are read before the first is assigned."""
+        if len(targets) != len(values):
+            self.fail(node, f"{len(targets)} names need as many values, not {len(values)}")
+        pairs = list(zip(targets, values, strict=True))
+        read = [self._kept(value, self._named(target, value)) for target, value in pairs]
+        items: list[Item] = [let for let, _ in read if let is not None]
+        for (target, value), (_, found) in zip(pairs, read, strict=True):
+            items += self._bind_values(value, target, found)
+        return items
+
+    def _kept(self, node: ast.expr, found: Any) -> tuple[Scoped | None, Any]:
+        """A let of what reads memory, so that stores of the same statement come after."""
+        if not isinstance(found, Expr) or not reads_memory(found):
+            return None, found
+        let = self.let(node, "kept", found, None, None)
+        return let, let.value
 
     def _named(self, target: ast.expr, node: ast.expr) -> Any:
         """The value for a target; new variables and buffers take the target's name."""
@@ -321,6 +366,8 @@ class BodyReader(StoreReader):
         return [found] if isinstance(found, Scoped) else []
 
     def _bind_values(self, node: ast.AST, target: ast.expr, found: Any) -> list[Item]:
+        if isinstance(target, ast.Subscript):
+            return [self.store_value(node, target, found)]
         if isinstance(target, ast.Tuple):
             if isinstance(found, MetaVar) and isinstance(found.value, (tuple, list)):
                 found = [MetaVar(value) for value in found.value]
@@ -331,9 +378,13 @@ class BodyReader(StoreReader):
             return [item for part, value in pairs for item in self._bind_values(node, part, value)]
         if isinstance(found, (Expr, bool, int, float, Section)):
             value = self.lanes(node, found)
+            store = self.scalar_store(node, self._target_name(target), value)
+            if store is not None:
+                return [store]
             scoped = self.let(node, self._target_name(target), value, None, None)
             self._bind(target, scoped.value)
             return [scoped]
+        self.bound_once(node, self._target_name(target))
         self._bind(target, found.value if isinstance(found, MetaVar) else found)
         return []
 
@@ -352,7 +403,14 @@ class BodyReader(StoreReader):
         if node.value is None:
             self.scopes[name] = Var(name, dtype or "int32")
             return []
-        scoped = self.let(node.value, name, self.operand(node.value), dtype, None)
+        value = self.operand(node.value)
+        store = self.scalar_store(node.value, name, value, dtype)
+        if store is not None:
+            if dtype is not None and store.value.dtype is not dtype:
+                self.fail(node.value, f"the value is {store.value.dtype}, the variable {dtype}",
+                          f'write T.cast(value, "{dtype}")')  # fmt: skip
+            return [store]
+        scoped = self.let(node.value, name, value, dtype, None)
         self.scopes[name] = scoped.value
         return [scoped]
 
@@ -384,15 +442,26 @@ class BodyReader(StoreReader):
         name = self._target_name(node.target)
         old = self.name(ast.copy_location(ast.Name(name), node.target))
         value = self.apply(node, node.op, old, self.operand(node.value))
+        store = self.scalar_store(node, name, value)
+        if store is not None:
+            return [store]
         scoped = self.let(node.value, name, value, None, None)
         self.scopes[name] = scoped.value
         return [scoped]
 
     def _return(self, node: ast.Return) -> list[Item]:
         if node.value is None:
+            self.left = True
             return [Return()]
         want = None if self.ret_type is VOID else self.ret_type
-        return [Return(self.expr(node.value, want))]
+        found = Return(self.expr(node.value, want))
+        self.left = True
+        return [found]
+
+    def leave(self, stmt: Stmt) -> list[Item]:
+        """A statement that nothing after it follows."""
+        self.left = True
+        return [stmt]
 
     def _assert(self, node: ast.Assert) -> list[Item]:
         message = "" if node.msg is None else self.value(node.msg)
@@ -412,13 +481,18 @@ _STATEMENTS: dict[type[ast.AST], Callable[[BodyReader, Any], list[Item]]] = {
     ast.Assert: BodyReader._assert,
     ast.FunctionDef: BodyReader._define,
     ast.Pass: lambda p, n: [],
-    ast.Break: lambda p, n: [Break()],
-    ast.Continue: lambda p, n: [Continue()],
+    ast.Break: lambda p, n: p.leave(Break()),
+    ast.Continue: lambda p, n: p.leave(Continue()),
 }
 _HINTS: dict[type[ast.AST], str] = {
     ast.Import: "import at the top of the file",
     ast.ImportFrom: "import at the top of the file",
 }
+
+
+# Words that evaluate what they are given when they run, like the expressions of statements.
+_EVALUATED = frozenset({*(k.value for k in ForKind), "grid", "LetStmt", "evaluate", "Assert", "If",
+                        "While"})  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)

@@ -389,7 +389,7 @@ def _is_word(fn: Any) -> bool:
 
 _RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {
     ast.Constant: lambda e, n: n.value,
-    ast.Name: Evaluator.name,
+    ast.Name: lambda e, n: e.name(n),
     ast.Attribute: Evaluator.attribute,
     ast.Subscript: Evaluator.subscript,
     ast.Slice: Evaluator.slice,

@@ -44,7 +44,9 @@ class FunctionReader(BodyReader):
         with self.scope():
             params = [self._param(arg) for arg in self._plain_args(node)]
             self.ret_type = self._result(node.returns)
-            body = self.body(node.body)
+            scalars = {p.name: p for p in params if isinstance(p, Var) and not p.dtype.is_handle}
+            with self.function_of(node.body, scalars):
+                body = self.body(node.body, self.implicit)
         if self.implicit is not None:
             body = self._under_root(body, self.implicit)
         attrs = dict(self.attrs)

@@ -46,6 +46,15 @@ class StoreReader(Reader):
                 self.may_loop = False
         return self._nest(node, target, place, source, op)
 
+    def store_value(self, node: ast.AST, target: ast.Subscript, value: Any) -> Stmt:
+        """A store of a value that is read already, among several of one assignment."""
+        buffer = self.value(target.value)
+        place = self.access(target, buffer) if isinstance(buffer, Buffer) else None
+        if not isinstance(place, BufferLoad):
+            self.fail(target, "elements of buffers are assigned together, not slices",
+                      "write an assignment for each slice")  # fmt: skip
+        return BufferStore(buffer, self.stored(node, value, place.dtype), place.indices)
+
     def _single(
         self, node: ast.stmt, place: BufferLoad, source: ast.expr, op: ast.operator | None
     ) -> Stmt:

@@ -1,0 +1,240 @@
+"""Variables that are assigned again: buffers of one element, in the scope that carries the name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.stmt import Allocate, Block, BufferStore, Stmt, evolve
+from metasched.ir.visit import walk, walk_exprs
+from metasched.script.names import Names
+from metasched.script.plain import describe
+from metasched.script.reader import BlockDraft, Loops, Scoped
+from metasched.script.sections import Section
+from metasched.script.stores import StoreReader
+
+_ZERO = IntImm("int32", 0)
+
+
+@dataclass(eq=False)
+class Scalar:
+    """A variable that is assigned again."""
+
+    buffer: Buffer
+
+    @property
+    def value(self) -> BufferLoad:
+        return BufferLoad(self.buffer, [_ZERO])
+
+
+@dataclass
+class Frame:
+    """A scope being read: where its variables live, and how its iterations run."""
+
+    key: int
+    names: dict[str, Any]
+    block: BlockDraft | None  # of whose body this is the whole
+    side_by_side: bool  # the body of a parallel, vectorized or thread loop
+    scalars: list[Scalar] = field(default_factory=list)
+
+
+class ScalarReader(StoreReader):
+    """Variables of a function: which are lets, which are kept in memory."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.names = Names(())
+        self.frames: list[Frame] = []
+        self.parameters: dict[str, Var] = {}
+        self.scalars: dict[Buffer, Scalar] = {}
+        self.assigned: set[Scalar] = set()  # those with a value, whatever way led here
+        self.left = False  # whether a break, continue or return stands right before
+
+    @contextmanager
+    def function_of(self, body: Sequence[ast.stmt], parameters: dict[str, Var]) -> Iterator[None]:
+        """While the statements of one function or macro are read."""
+        saved = self.names, self.frames, self.parameters
+        self.names, self.frames = Names(body, self.scopes.maps[0]), []
+        self.parameters = parameters
+        yield
+        self.names, self.frames, self.parameters = saved
+
+    @contextmanager
+    def frame(
+        self, nodes: Sequence[ast.stmt], block: BlockDraft | None, side_by_side: bool
+    ) -> Iterator[Frame]:
+        """A scope; what it carries is allocated by its block, or around it by `around`."""
+        frame = Frame(id(nodes), self.scopes.maps[0], block, side_by_side)  # type: ignore[arg-type]
+        self.frames.append(frame)
+        yield frame
+        self.frames.pop()
+
+    def around(self, frame: Frame, body: Stmt) -> Stmt:
+        """The scope's statements with the memory of its variables."""
+        for scalar in reversed(frame.scalars):
+            if frame.block is None:
+                body = Allocate(scalar.buffer, body)
+            else:
+                frame.block.allocs.append(scalar.buffer)
+        return body
+
+    def carried_parameters(self, frame: Frame) -> list[BufferStore]:
+        """The first values of parameters that are assigned in inner scopes."""
+        found = [n for n in self.parameters if (frame.key, n) in self.names.carried]
+        return [self._new(frame, n, self.parameters[n]) for n in found]
+
+    def scalar_store(
+        self, node: ast.AST, name: str, value: Any, dtype: DType | None = None
+    ) -> BufferStore | None:
+        """`name = value` for a variable that is assigned again; None for a let."""
+        known = self.scopes.get(name)
+        if isinstance(known, Scalar):
+            self._same_order(node, name, known)
+            want = known.buffer.dtype
+            found = self.typed(node, value, want)
+            if found.dtype is not want:
+                self.fail(node, f"{name} holds {want}, the value assigned here is {found.dtype}",
+                          f'write T.cast(value, "{want}"), or begin with {name} = '
+                          f"T.{found.dtype}(...)")  # fmt: skip
+            self.assigned.add(known)
+            return BufferStore(known.buffer, found, (_ZERO,))
+        frame = next((f for f in self.frames if (f.key, name) in self.names.carried), None)
+        if frame is None:
+            return None
+        if known is not None:
+            what = "a variable bound once" if isinstance(known, Var) else describe(known)
+            self.fail(node, f"{name!r} is {what} (a loop, an iterator, a let or a buffer) and is "
+                      "assigned again in an inner scope", "assign to another name")  # fmt: skip
+        return self._new(frame, name, self.typed(node, value, dtype), node)
+
+    def bound_once(self, node: ast.AST, name: str) -> None:
+        """Refuse to give another meaning to a name of an outer scope."""
+        known = self.scopes.get(name)
+        if known is None or name in self.scopes.maps[0]:
+            return
+        if any((frame.key, name) in self.names.carried for frame in self.frames):
+            self.fail(node, f"{name!r} has a value in an outer scope, and only numbers are assigned"
+                      " again", "assign to another name")  # fmt: skip
+
+    def _new(
+        self, frame: Frame, name: str, value: Expr, node: ast.AST | None = None
+    ) -> BufferStore:
+        if value.dtype.is_handle or value.dtype.lanes > 1:
+            self.fail(node or ast.Pass(), f"{name} is {value.dtype} and is assigned again in "
+                      "another scope", "keep it in T.alloc_buffer")  # fmt: skip
+        scalar = Scalar(Buffer.of(name, (1,), value.dtype, "local"))
+        frame.scalars.append(scalar)
+        frame.names[name] = self.scalars[scalar.buffer] = scalar
+        if node is not None:
+            self._same_order(node, name, scalar)
+        self.assigned.add(scalar)
+        return BufferStore(scalar.buffer, value, (_ZERO,))
+
+    def _same_order(self, node: ast.AST, name: str, scalar: Scalar) -> None:
+        """Iterations that run side by side cannot pass a value on."""
+        for frame in reversed(self.frames):
+            if scalar in frame.scalars:
+                return
+            if frame.side_by_side:
+                self.fail(node, f"{name} belongs to a scope outside of this loop, whose iterations "
+                          "run side by side", f"give {name} its first value inside the loop, or "
+                          "use a serial loop")  # fmt: skip
+
+    def name(self, node: ast.Name) -> Any:
+        found = self.scopes.get(node.id)
+        if found is None and node.id in self.names.local and node.id not in self.scopes:
+            self.fail(node, f"{node.id!r} has no value here: it is assigned later, or in a scope "
+                      "that has ended", "give it a value before, in this scope")  # fmt: skip
+        found = super().name(node) if found is None else found
+        return self.read_scalar(node, node.id, found) if isinstance(found, Scalar) else found
+
+    def capture(self, node: ast.AST, value: Any, name: str) -> Any:
+        return value if isinstance(value, Scalar) else super().capture(node, value, name)
+
+    def _target_name(self, target: ast.expr) -> str:
+        if target in self.names.hidden:
+            name = self.names.hidden[target]
+            self.fail(target, f"{name!r} has a value already, which Python would overwrite here",
+                      "choose another name")  # fmt: skip
+        return super()._target_name(target)
+
+    def read_scalar(self, node: ast.AST, name: str, scalar: Scalar) -> Expr:
+        """The value of a variable that is assigned again."""
+        if scalar not in self.assigned and not self.left:
+            self.fail(node, f"{name!r} may be read before it is assigned",
+                      "give it a value before the branch or the loop")  # fmt: skip
+        return scalar.value
+
+    @contextmanager
+    def branch(self, certain: bool = False) -> Iterator[None]:
+        """Statements that may not run: what they assign does not count after them."""
+        before = set(self.assigned)
+        yield
+        if not certain or self.left:
+            self.assigned = before
+        self.left = False
+
+    def settled(self, loops: Loops) -> tuple[Loops, list[Scoped]]:
+        """Bounds that read variables are named before the loop: Python reads them once."""
+        lets: list[Scoped] = []
+
+        def fixed(value: Expr) -> Expr:
+            if self.reads_scalar(value) is None:
+                return value
+            let = self.let(ast.Pass(), "bound", value, None, None)
+            lets.append(let)
+            found: Expr = let.value
+            return found
+
+        ranges = [(fixed(low), fixed(size)) for low, size in loops.ranges]
+        step = None if loops.step is None else fixed(loops.step)
+        return replace(loops, ranges=ranges, step=step), lets
+
+    def reads_scalar(self, value: Any) -> str | None:
+        """The name of a variable that is assigned again and that `value` reads."""
+        if isinstance(value, (tuple, list)):
+            return next(filter(None, map(self.reads_scalar, value)), None)
+        if isinstance(value, Section):
+            return self.reads_scalar([e for r in value.ranges for e in (r.min, r.extent)])
+        if not isinstance(value, Expr):
+            return None
+        for e in walk_exprs(value):
+            if isinstance(e, BufferLoad) and e.buffer in self.scalars:
+                return e.buffer.name
+        return None
+
+    def with_crossings(self, block: Block) -> Block:
+        """The block with the variables from outside among the regions that it declares."""
+        own = set(block.alloc_buffers)
+        read: dict[Buffer, None] = {}
+        written: dict[Buffer, None] = {}
+        for part in walk(block):
+            if isinstance(part, Allocate):
+                own.add(part.buffer)
+            elif isinstance(part, Block):
+                own |= set(part.alloc_buffers)
+            elif isinstance(part, BufferStore) and part.buffer in self.scalars:
+                written[part.buffer] = None
+            elif isinstance(part, BufferLoad) and part.buffer in self.scalars:
+                read[part.buffer] = None
+        reads = _more(block.reads, read, own)
+        return evolve(block, reads=reads, writes=_more(block.writes, written, own))
+
+
+def leaves(nodes: Sequence[ast.stmt]) -> bool:
+    """Whether a loop with this body may end before its last iteration."""
+    leaving = (ast.Break, ast.Continue, ast.Return)
+    return any(isinstance(part, leaving) for node in nodes for part in ast.walk(node))
+
+
+def _more(
+    regions: tuple[BufferRegion, ...], found: dict[Buffer, None], own: set[Buffer]
+) -> tuple[BufferRegion, ...]:
+    known = own | {r.buffer for r in regions}
+    return (*regions, *(b.whole() for b in found if b not in known))

@@ -1,0 +1,206 @@
+# ruff: noqa: E501
+"""Variables that are assigned again mean what they mean in Python; names assigned once are lets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from as_python import agree, program
+
+from metasched.errors import ParseError
+from metasched.ir.stmt import Allocate, BufferStore, LetStmt
+from metasched.ir.visit import blocks_of, walk_stmts
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.script import tir as T
+
+HEAD = """
+@T.prim_func
+def f(A: T.Buffer((8, 6), "float32"), B: T.Buffer((8,), "float32"), N: T.Buffer((8,), "int32"), p: T.int32):
+"""
+
+BODIES = [
+    # sums in a variable
+    "for i in range(8):\n    s = T.float32(0)\n    for j in range(6):\n        s = s + A[i, j]\n"
+    "    B[i] = s",
+    "s = 0.0\nfor i, j in T.grid(8, 6):\n    s += A[i, j]\nB[0] = s",
+    "for i in T.parallel(8):\n    s = T.float32(0)\n    for j in range(6):\n        s += A[i, j]\n"
+    "    B[i] = s",
+    "for i in T.vectorized(8):\n    s = A[i, 0]\n    for j in range(1, 6):\n"
+    "        s = s * 2.0 + A[i, j]\n    B[i] = s",
+    # while
+    "i = 0\nwhile i < 8:\n    B[i] = A[i, 0]\n    i = i + 1",
+    "i = 0\nwhile i < 8:\n    i += 1\n    if i == 3:\n        continue\n    if i > 6:\n"
+    "        break\n    N[i] = i",
+    "for k in range(8):\n    n = N[k]\n    c = 0\n    while n > 1 and c < 20:\n        if n % 2 == 0:\n"
+    "            n = n // 2\n        else:\n            n = 3 * n + 1\n        c += 1\n    N[k] = c",
+    # branches
+    "for i in range(8):\n    if A[i, 0] > 0.0:\n        x = A[i, 0]\n    else:\n        x = A[i, 1] * 2.0\n"
+    "    B[i] = x",
+    "for i in range(8):\n    x = A[i, 0]\n    if x < 0.0:\n        x = -x\n    elif x > 2.0:\n"
+    "        x = T.float32(2)\n    B[i] = x",
+    "for i in range(8):\n    if N[i] > 3:\n        m: T.int32 = 1\n    else:\n        m = 2\n    N[i] = m",
+    "best = A[0, 0]\nwhere = 0\nfor i in range(8):\n    if A[i, 0] > best:\n        best = A[i, 0]\n"
+    "        where = i\nB[0] = best\nN[0] = where",
+    # values are read when they are named
+    "x = N[0]\ny = x\nfor i in range(3):\n    x = x + 1\nN[1] = x\nN[2] = y",
+    "a = 0\nb = 1\nfor i in range(8):\n    N[i] = a\n    a, b = b, a + b",
+    "x = 1\nfor i in range(4):\n    y = x\n    x = x * 3\n    N[i] = y\nN[4] = x",
+    "N[0], N[1] = N[1], N[0]",
+    "N[0], N[1], N[2] = N[2], N[0], N[1] + N[0]",
+    "n = 2\nfor i in range(n):\n    n = n + 2\n    N[i] = n\nN[7] = n",
+    "n = 4\nfor i in range(0, n, 2):\n    n = 1\n    N[i] = 5",
+    "n = 2\nfor i in range(n):\n    for j in range(n):\n        n = n + 1\nN[0] = n",
+    # the last value of a loop that runs
+    "for i in range(8):\n    x = A[i, 0]\nB[0] = x",
+    "for i in range(8):\n    x = A[i, 0]\n    x = x + 1.0\n    B[i] = x",
+    # a parameter
+    "while p > 2:\n    p = p - 2\nN[0] = p",
+    "for i in range(3):\n    p += i\nN[0] = p",
+    # booleans and other types
+    "found = False\nfor i in range(8):\n    if N[i] == 3:\n        found = True\nif found:\n    N[0] = 99",
+    "c = T.int64(0)\nfor i in range(8):\n    c = c + T.int64(N[i])\nN[0] = T.cast(c, 'int32')",
+    # blocks
+    "for i in range(8):\n    with T.block('b'):\n        vi = T.axis.spatial(8, i)\n"
+    "        s = T.float32(0)\n        for j in range(6):\n            s += A[vi, j]\n        B[vi] = s",
+    "t = 0.0\nfor i in range(8):\n    with T.block('b'):\n        vi = T.axis.spatial(8, i)\n"
+    "        t = t + A[vi, 0]\n        B[vi] = t",
+    "for i in range(8):\n    with T.block('b'):\n        vi = T.axis.spatial(8, i)\n"
+    "        if A[vi, 0] > 0.0:\n            y = T.float32(1)\n        else:\n"
+    "            y = T.float32(2)\n        B[vi] = y",
+    "for i in range(8):\n    x = A[i, 0]\n    for j in range(6):\n        with T.block('b'):\n"
+    "            vi, vj = T.axis.remap('SS', [i, j])\n            x = T.max(x, A[vi, vj])\n    B[i] = x",
+]
+
+
+def arrays():
+    rng = np.random.default_rng(3)
+    a = rng.integers(-4, 5, (8, 6)).astype("float32")
+    return [a, np.zeros(8, "float32"), np.arange(1, 9, dtype="int32"), 7]
+
+
+def indented(body: str) -> str:
+    return HEAD + "".join(f"    {line}\n" for line in body.splitlines())
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_variables_mean_what_they_mean_in_python(body):
+    agree(indented(body), *arrays())
+
+
+def test_names_assigned_once_are_lets():
+    func = program(indented(
+        "for i in range(8):\n    x = A[i, 0]\n    y = x * 2.0\n    y = y + 1.0\n    B[i] = y\n"
+        "for i in range(8):\n    x = A[i, 1]\n    B[i] = x"
+    ))  # fmt: skip
+    kinds = [type(s) for s in walk_stmts(func.body)]
+    assert kinds.count(LetStmt) == 4 and Allocate not in kinds and not func.root.alloc_buffers
+
+
+def test_memory_lies_in_the_scope_that_carries_the_name():
+    inside = program(indented(BODIES[-4]))
+    block = list(blocks_of(inside.body))[1].block
+    assert [b.name for b in block.alloc_buffers] == ["s"] and block.alloc_buffers[
+        0
+    ].scope == "local"
+    assert {r.buffer.name for r in (*block.reads, *block.writes)} == {"A", "B"}
+    loop = program(indented(BODIES[0]))
+    assert [s.buffer.name for s in walk_stmts(loop.body) if isinstance(s, Allocate)] == ["s"]
+    root = program(indented(BODIES[1]))
+    assert [b.name for b in root.root.alloc_buffers] == ["s"]
+    crossing = list(blocks_of(program(indented(BODIES[-3])).body))[1].block
+    assert {r.buffer.name for r in crossing.writes} == {"t", "B"}
+
+
+def test_declared_regions_name_variables_from_outside():
+    body = (
+        "t = 0.0\nfor i in range(8):\n    with T.block('b'):\n        vi = T.axis.spatial(8, i)\n"
+        "        T.reads(A[vi, 0])\n        T.writes(B[vi])\n        t = t + A[vi, 0]\n"
+        "        B[vi] = t"
+    )
+    block = list(blocks_of(agree(indented(body), *arrays()).body))[1].block
+    assert [r.buffer.name for r in block.reads] == ["A", "t"]
+    assert [r.buffer.name for r in block.writes] == ["B", "t"]
+
+
+def test_a_block_with_a_variable_is_scheduled():
+    @T.prim_func
+    def rows(A: T.Buffer((16, 32), "float32"), B: T.Buffer((16,), "float32")):
+        for i in range(16):
+            with T.block("rows"):
+                vi = T.axis.spatial(16, i)
+                s = T.float32(0)
+                for j in range(32):
+                    s = s + A[vi, j]
+                B[vi] = s
+
+    from oracle import check_transform
+
+    sch = Schedule(rows)
+    (i,) = sch.get_loops("rows")
+    outer, inner = sch.split(i, [None, 4])
+    sch.parallel(outer)
+    sch.unroll(inner)
+    check_transform(rows, sch)
+
+
+@pytest.mark.parametrize("body, message", [
+    ("s = 0\nfor i in range(8):\n    s = s + A[i, 0]", "s holds int32, the value assigned here is "
+     "float32"),
+    ("s = 0\nfor i in range(8):\n    s = 0.5", "s holds int32, the value assigned here is float32"),
+    ("if p > 0:\n    x = 1.0\nB[0] = x", "'x' may be read before it is assigned"),
+    ("for i in range(p):\n    x = A[i, 0]\nB[0] = x", "'x' may be read before it is assigned"),
+    ("while p > 0:\n    p = p - 1\n    x = 1.0\nB[0] = x", "'x' may be read before it is assigned"),
+    ("for i in range(8):\n    if i == 4:\n        break\n    x = A[i, 0]\nB[0] = x",
+     "'x' may be read before it is assigned"),
+    ("B[0] = x\nx = 1.0", "'x' has no value here"),
+    ("B[0] = captured\ncaptured = 1.0", "'captured' has no value here"),
+    ("captured += 1.0\nB[0] = captured", "'captured' has no value here"),
+    ("for i in range(8):\n    B[i] = 0.0\nB[0] = T.float32(i)", "'i' has no value here"),
+    ("for i in range(8):\n    if i > 2:\n        i = i + 1\n    N[i % 8] = 1",
+     "'i' is a variable bound once"),
+    ("for i in range(8):\n    for i in range(2):\n        N[i] = 1", "'i' has a value already"),
+    ("i = 5\nfor i in range(2):\n    N[i] = 1\nN[i] = 2", "'i' has a value already"),
+    ("s = 0.0\nfor i in T.parallel(8):\n    s += A[i, 0]\nB[0] = s",
+     "whose iterations run side by side"),
+    ("s = 0.0\nfor i in T.vectorized(8):\n    for j in range(6):\n        s += A[i, j]\nB[0] = s",
+     "whose iterations run side by side"),
+    ("n = 4\nfor i in range(2):\n    n = n - 1\n    C = T.alloc_buffer((n,))",
+     "n is assigned again, and T.alloc_buffer keeps what it is given"),
+    ("n = 4\nfor i in range(2):\n    n = n - 1\n    with T.block('b'):\n"
+     "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial keeps what it is"),
+    ("v = A[0, 0:4] + 1.0\nfor i in range(2):\n    v = v + 1.0\nB[0:4] = v",
+     "v is float32x4 and is assigned again"),
+    ("for i in range(2):\n    if i > 0:\n        A = B\n    B[i] = 1.0", "'A' has a value in an outer scope"),
+    ("x = T.let(A[0, 0])\nfor i in range(2):\n    x = x + 1.0", "'x' is a variable bound once"),
+])  # fmt: skip
+def test_what_cannot_be_a_variable_is_refused(body, message):
+    with pytest.raises(ParseError) as caught:
+        parse(indented(body), {"captured": 2.0})
+    assert message in str(caught.value), caught.value
+
+
+def test_macros_have_variables_of_their_own():
+    @T.macro
+    def total(row, out, size):
+        s = T.float32(0)
+        for j in range(size):
+            s = s + row[j]
+        out[0] = s
+
+    @T.prim_func
+    def f(A: T.Buffer((4,), "float32"), B: T.Buffer((1,), "float32"), C: T.Buffer((1,), "float32")):
+        s = T.float32(5)
+        total(A, B, 4)
+        total(A, C, 2)
+        for i in range(2):
+            s = s + C[0]
+        B[0] = B[0] + s
+
+    from metasched.ir.interp import run
+
+    a, b, c = np.arange(4, dtype="float32"), np.zeros(1, "float32"), np.zeros(1, "float32")
+    run(f, a, b, c)
+    assert b[0] == 6 + 5 + 2 and c[0] == 1
+    stores = [s for s in walk_stmts(f.body) if isinstance(s, BufferStore) and s.buffer.name == "s"]
+    assert len({s.buffer for s in stores}) == 3
