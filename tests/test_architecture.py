@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 760, "errors config registry files hardware target"),
+    ("", 460, "errors config registry files hardware"),
+    ("target", 480, "machine description cpu cuda"),
     (
         "ir",
         4200,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metasched.errors import TargetError
 from metasched.hardware import CPU_FEATURES, KNOWN_FEATURES
-from metasched.target import TARGETS, Target, register_target
+from metasched.target import KINDS, TARGETS, Target, register_target, target_kind
 
 
 def test_native_describes_this_machine():
@@ -194,3 +194,40 @@ def test_unknown_feature_question_is_an_error():
 def test_taken_tag_is_refused():
     with pytest.raises(TargetError, match="registered already"):
         register_target("nvidia/nvidia-v100", {"kind": "cuda", "arch": "sm_70"})
+
+
+def test_a_kind_of_target_is_a_class(monkeypatch):
+    """Its fields are read from texts and mappings, and its words are near misses of others."""
+    monkeypatch.setattr(KINDS, "_items", dict(KINDS._items))
+
+    @target_kind("systolic", "tpu")
+    @dataclass(frozen=True, slots=True)
+    class Systolic(Target):
+        kind: str = "systolic"
+        rows: int = 16
+
+        def runs(self, other):
+            return None if self.rows >= other.rows else f"it needs {other.rows} rows"
+
+    found = Target.of("tpu -rows=32")
+    assert found == Target.of({"kind": "systolic", "rows": 32}) == Target.of(found.to_json())
+    assert isinstance(found, Systolic) and found.key.startswith("systolic/")
+    assert Target.of("tpu").rows == 16 and found.supports(Target.of("tpu")) is None
+    assert Target.of("tpu").supports(found) == "it needs 32 rows"
+    assert "kind 'cpu'" in found.supports(Target.native())
+    with pytest.raises(TargetError, match="'rows' is a number"):
+        Target.of("tpu -rows=many")
+    with pytest.raises(TargetError, match="no 'row'; did you mean rows"):
+        Target.of("tpu -row=3")
+    with pytest.raises(TargetError, match="cannot be loaded here: there is no code generation"):
+        found.require_here()
+    with pytest.raises(TargetError, match="have no machine model"):
+        found.machine_model()
+
+
+def test_targets_stored_by_earlier_versions_keep_their_keys():
+    """The JSON of a CPU names the limits of GPUs as 0, and is read with them."""
+    cpu = Target.of({"mcpu": "haswell", "num_cores": 4, "triple": "x86_64-unknown-linux-gnu"})
+    assert cpu.to_json()["warp_size"] == 0 and cpu.key == "cpu/haswell/4/e90d955a276c"
+    gpu = Target.of("nvidia/nvidia-a100")
+    assert gpu.to_json()["l2_bytes"] == 0 and gpu.key == "cuda/sm_80/b76436316bac"

@@ -14,7 +14,7 @@ from metasched.codegen.load import link
 from metasched.codegen.types import constant, register_type, type_suffix
 from metasched.errors import BuildError
 from metasched.ir.dtype import DType
-from metasched.target import Target
+from metasched.target import Target, cpu_of
 
 # Independent sums in flight: enough to hide a latency of 5 cycles on 2 pipes, few enough for 16
 # registers.
@@ -42,7 +42,7 @@ def multiply_adds(
     kind = DType(dtype)
     if kind not in ("float32", "float64"):
         raise BuildError(f"no multiply-add peak is defined for {dtype}")
-    lanes = max(1, target.vector_bits // kind.bits)
+    lanes = max(1, cpu_of(target).vector_bits // kind.bits)
     obj = compile_text(_loop(kind, lanes, "fma" in target.features), target)
     library = link(obj, ("peak",))
     run = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(library["peak"])

@@ -23,7 +23,6 @@ from metasched.cost.machine import (
     MACHINE_FEATURES,
     Nest,
     machine_features,
-    registers_of,
     work_of,
 )
 from metasched.cost.reach import Memory, Reach
@@ -32,6 +31,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.target import Target
+from metasched.target.machine import MachineModel
 
 FEATURE_VERSION = 5
 
@@ -81,19 +81,21 @@ def features(mod: IRModule | PrimFunc, target: Target, work: float = 0.0) -> np.
         work: what `work` says of the program before it was scheduled, the measure of all cycles;
             0 to take it for the program's own.
     """
-    rows, nests, sizes = _rows(mod, target)
+    machine = target.machine_model()
+    rows, nests, sizes = _rows(mod, machine)
     if not len(rows):
         return np.zeros(len(FEATURE_NAMES), np.float32)
     logs = np.log2(rows + 1.0)
     total = np.log2(np.add.reduce(rows) + 1.0)
-    machine = machine_features(nests, sizes, target, work)
-    parts = (np.add.reduce(logs), np.maximum.reduce(logs), total, machine)
+    estimates = machine_features(nests, sizes, machine, work)
+    parts = (np.add.reduce(logs), np.maximum.reduce(logs), total, estimates)
     return np.concatenate(parts).astype(np.float32)
 
 
 def work(func: IRModule | PrimFunc, target: Target) -> float:
     """Cycles of one core for nothing but the arithmetic of a program."""
-    return work_of(_rows(func, target)[1], target)
+    machine = target.machine_model()
+    return work_of(_rows(func, machine)[1], machine)
 
 
 CPU_FEATURE_SET = FeatureSet("cpu", FEATURE_VERSION, FEATURE_NAMES, features, work)
@@ -101,17 +103,17 @@ CPU_FEATURE_SET = FeatureSet("cpu", FEATURE_VERSION, FEATURE_NAMES, features, wo
 
 def store_features(mod: IRModule | PrimFunc, target: Target) -> np.ndarray:
     """One row of raw numbers for each store, columns as STORE_FEATURES."""
-    return _rows(mod, target)[0]
+    return _rows(mod, target.machine_model())[0]
 
 
 def _rows(
-    mod: IRModule | PrimFunc, target: Target
+    mod: IRModule | PrimFunc, machine: MachineModel
 ) -> tuple[np.ndarray, list[Nest], tuple[int, int]]:
     """The numbers of each store, its loops and accesses, bytes of arguments and temporaries."""
     summary = summarize(IRModule.of(mod))
     memory = _memory(summary)
-    kept = _kept(summary, memory, target)
-    nests = [_nest(store, memory, kept, summary) for store in summary.stores]
+    kept = _kept(summary, memory, machine)
+    nests = [_nest(store, memory, kept, summary, machine) for store in summary.stores]
     sizes = [0, 0]
     for buffer in memory.keys() - kept:
         size = memory[buffer].elements * buffer.dtype.bytes
@@ -147,10 +149,10 @@ def _size(extent: object) -> int:
     return 64 if value is None else max(value, 1)
 
 
-def _kept(summary: Summary, memory: dict[Buffer, Memory], target: Target) -> set[Buffer]:
+def _kept(summary: Summary, memory: dict[Buffer, Memory], machine: MachineModel) -> set[Buffer]:
     """The temporaries that live in registers: these can hold them, and the loops that move them
     are so short that they become straight code."""
-    size = registers_of(target) * max(target.vector_bits, 64) // 8
+    size = machine.registers * machine.vector_bytes
     kept = {b for b, home in memory.items() if home.elements * b.dtype.bytes <= size}
     for store in summary.stores:
         for access in store.accesses:
@@ -168,15 +170,19 @@ def _moving(store: Store, access: Access, summary: Summary) -> list[Loop]:
 
 
 def _nest(
-    store: Store, memory: dict[Buffer, Memory], kept: set[Buffer], summary: Summary
-) -> Nest:  # fmt: skip
+    store: Store,
+    memory: dict[Buffer, Memory],
+    kept: set[Buffer],
+    summary: Summary,
+    machine: MachineModel,
+) -> Nest:
     """A store's loops, the inner first, and what its accesses touch under them."""
     order = store.loops[::-1]
     products = [1]
     for loop in order:
         products.append(products[-1] * max(loop.extent, 1))
     ahead = store.notes.ahead > 0
-    moves = [Reach(a, memory[a.buffer], order, ahead and n > 0)
+    moves = [Reach(a, memory[a.buffer], order, ahead and n > 0, machine)
              for n, a in enumerate(store.accesses)]  # fmt: skip
     outside = [m for m in moves if m.access.buffer not in kept]
     volumes = [sum(m.bytes * m.touched[k] for m in outside) for k in range(len(products))]

@@ -14,22 +14,10 @@ from dataclasses import dataclass
 from math import log2
 
 from metasched.cost.passing import share as passing
-from metasched.cost.reach import LINE, PAGE, Reach
+from metasched.cost.reach import Reach
 from metasched.cost.summary import Loop, Store
 from metasched.lower.passes.zeros import TAPS, WORTH
-from metasched.target import Target
-
-# Bytes a core moves in a cycle from L2, from L3, from memory: orders of size.
-PER_CYCLE = (32.0, 16.0, 6.0)
-
-# Cycles from one sum to the next that needs it, of a loop's step, of a parallel region.
-FMA_LATENCY, LOOP_COST, LAUNCH = 4.0, 2.0, 5000.0
-
-# Of the second cache.
-WAYS = 16
-
-# Pages whose addresses a core has at hand, and the cycles that another one costs.
-PAGES, PAGE_MISS = 64, 8.0
+from metasched.target.machine import Level, MachineModel
 
 MACHINE_FEATURES: tuple[str, ...] = (
     "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "all", "loop_steps",
@@ -136,7 +124,7 @@ class _Cost:
 
 
 def machine_features(
-    nests: list[Nest], sizes: tuple[int, int], target: Target, work: float = 0.0
+    nests: list[Nest], sizes: tuple[int, int], machine: MachineModel, work: float = 0.0
 ) -> list[float]:
     """The values of MACHINE_FEATURES.
 
@@ -147,25 +135,25 @@ def machine_features(
     """
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
-    costs = [_cost(nest, target) for nest in nests]
+    costs = [_cost(nest, machine) for nest in nests]
     main = max(costs, key=lambda c: c.bound / c.cores)
-    cores, second = max(target.num_cores, 1), sizes_of(target)[1]
-    ideal = (work or work_of(nests, target)) / cores + 1.0
+    cores, second = machine.cores, machine.levels[1].bytes
+    ideal = (work or work_of(nests, machine)) / cores + 1.0
 
     def share(cycles: float) -> float:
         return log2(cycles / ideal + 1e-3)
 
     launches = sum(c.launches for c in costs)
     bound = sum(c.bound / c.cores for c in costs)
-    pages = _page_misses(main.nest, main.fits[1]) / main.cores
+    pages = _page_misses(main.nest, main.fits[1], machine) / main.cores
     row = [
         share(sum(c.compute / c.cores for c in costs)),
         share(sum(c.loads / c.cores for c in costs)),
         *(share(sum(c.levels[n] / c.cores for c in costs)) for n in range(3)),
-        share(bound + launches * LAUNCH),
-        share(sum(c.all / c.cores for c in costs) + pages + launches * LAUNCH),
+        share(bound + launches * machine.launch),
+        share(sum(c.all / c.cores for c in costs) + pages + launches * machine.launch),
         share(sum(c.steps / c.cores for c in costs)),
-        share(launches * LAUNCH),
+        share(launches * machine.launch),
         log2(sizes[1] / second + 1e-3),
         log2(sum(sizes) / second + 1e-3),
         1.0 - main.bound / main.cores / max(bound, 1.0),
@@ -173,22 +161,22 @@ def machine_features(
         log2(main.tasks / cores),
         log2(main.bound / main.tasks + 1.0),
         log2(launches + 1.0),
-        *_described(main, target),
+        *_described(main, machine),
         share(main.compute / main.cores),
         *(share(level / main.cores) for level in main.levels),
         share(pages),
-        *_places(main, target),
+        *_places(main, machine),
     ]
     return row
 
 
-def _described(cost: _Cost, target: Target) -> list[float]:
+def _described(cost: _Cost, machine: MachineModel) -> list[float]:
     """The innermost block of a store."""
     block, nest, order = cost.block, cost.nest, cost.nest.order
     notes = nest.store.notes
     around = order[block.depth].extent if block.depth < len(order) else 1
     return [
-        log2(block.accumulators), block.accumulators / registers_of(target),
+        log2(block.accumulators), block.accumulators / machine.registers,
         block.loads / max(block.instructions, 1.0), log2(block.chain),
         log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers, block.split,
         log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
@@ -197,13 +185,13 @@ def _described(cost: _Cost, target: Target) -> list[float]:
     ]  # fmt: skip
 
 
-def _places(cost: _Cost, target: Target) -> list[float]:
+def _places(cost: _Cost, machine: MachineModel) -> list[float]:
     """How scattered the memory is that the loops touch which fit into the two near caches."""
     near, far = cost.fits
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
     moves = (m for m in cost.nest.outside if not m.asked)
-    crowd = sum(m.crowd(near, PAGE) for m in moves) * PAGE / sizes_of(target)[0]
+    crowd = sum(m.crowd(near, machine.page) for m in moves) * machine.page / machine.levels[0].bytes
     numbers = (runs, pages, crowd, wide_runs, wide_pages)
     return [log2(max(number, 2.0**-10)) for number in numbers]
 
@@ -214,21 +202,6 @@ def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
     return sum(f[0] for f in found), sum(f[1] for f in found)
 
 
-def sizes_of(target: Target) -> tuple[int, int, int]:
-    """Bytes of the two near caches and the last. A level that is not there holds what the one
-    before it does; the near memory of a GPU is what its threads share; without any cache each
-    access is one of memory, a line at a time."""
-    first = max(target.l1_bytes or target.max_shared_memory_per_block, LINE)
-    second = max(target.l2_bytes or first, LINE)
-    return first, second, target.l3_bytes or 16 * second
-
-
-def registers_of(target: Target) -> int:
-    """Registers of a core, or of a thread where all share those of a block."""
-    shared = target.registers_per_block // max(target.max_threads_per_block, 1)
-    return target.vector_registers or shared or 1
-
-
 def _operations(store: Store) -> float:
     """Operations of one iteration; a multiply-add is one, a function a dozen."""
     c = store.counts
@@ -236,19 +209,21 @@ def _operations(store: Store) -> float:
     return float(floats + c[15] or sum(c[7:14]) * 0.5)
 
 
-def _lanes(nest: Nest, target: Target) -> int:
-    return max(target.vector_bits // 8 // nest.moves[0].bytes, 1)
+def _lanes(nest: Nest, machine: MachineModel) -> int:
+    return max(machine.vector_bytes // nest.moves[0].bytes, 1)
 
 
-def work_of(nests: list[Nest], target: Target) -> float:
-    """Cycles of one core that does nothing but the arithmetic, two vectors a cycle."""
-    return sum(n.products[-1] * _operations(n.store) / (2 * _lanes(n, target)) for n in nests)
+def work_of(nests: list[Nest], machine: MachineModel) -> float:
+    """Cycles of one core that does nothing but the arithmetic."""
+    return sum(
+        n.products[-1] * _operations(n.store) / (machine.pipes * _lanes(n, machine)) for n in nests
+    )
 
 
-def _cost(nest: Nest, target: Target) -> _Cost:
+def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     order, products = nest.order, nest.products
     total = products[-1]
-    block = _block(nest, target)
+    block = _block(nest, machine)
     if block.fold:  # the innermost loop runs in vectors that the lowering makes
         trips = total / min(block.fold, order[0].extent)
     else:
@@ -260,17 +235,19 @@ def _cost(nest: Nest, target: Target) -> _Cost:
         partial = 1.0 - passing(guards, inner, whole=True) / max(ran, 1e-9)
     ran *= nest.skipped()
     trips *= ran
-    steps = LOOP_COST * trips if block.depth < len(order) else 0.0
+    steps = machine.loop_step * trips if block.depth < len(order) else 0.0
     tasks = 1
     launches = 0
     for k, loop in enumerate(order):
         if loop.kind == "parallel":
             tasks *= max(loop.extent, 1)
             launches = total // products[k + 1]
-    cores = max(target.num_cores, 1)
-    used = tasks / -(-tasks // cores)
-    fits = [_within(nest, n, size) for n, size in enumerate(sizes_of(target))]
-    near, far, memory = (_traffic(nest, k) * ran / r for k, r in zip(fits, PER_CYCLE, strict=True))
+    used = tasks / -(-tasks // machine.cores)
+    fits = [_within(nest, level) for level in machine.levels]
+    near, far, memory = (
+        _traffic(nest, k, machine.line) * ran / level.per_cycle
+        for k, level in zip(fits, machine.levels, strict=True)
+    )
     return _Cost(
         nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),
         steps, used, tasks, launches, block, ran, partial,
@@ -300,9 +277,9 @@ def _fold(nest: Nest, depth: int) -> int:
     return fold if fold > 1 else nest.order[0].extent
 
 
-def _block(nest: Nest, target: Target) -> _Block:
+def _block(nest: Nest, machine: MachineModel) -> _Block:
     """The unrolled and vectorized loops of a store, and what they take."""
-    order, lanes = nest.order, _lanes(nest, target)
+    order, lanes = nest.order, _lanes(nest, machine)
     depth = _depth(nest)
     fold = _fold(nest, depth)
     width = fold or 1
@@ -339,15 +316,15 @@ def _block(nest: Nest, target: Target) -> _Block:
             gathers += 1
             count *= min(width, lanes)
         taken = count * (1.0 + reducing) / held if access is written else count
-        if _splits(access, order, width, lanes):
+        if _splits(access, order, min(width, lanes), machine.line):
             taken *= 2.0
             split += taken
         loads += taken
-    latency = FMA_LATENCY * chain if reducing else 0.0
-    arithmetic = max(instructions / 2, latency, 0.5)
-    spilt = max(0.0, accumulators - registers_of(target) + 2)
+    latency = machine.latency * chain if reducing else 0.0
+    arithmetic = max(instructions / machine.pipes, latency, 1 / machine.pipes)
+    spilt = max(0.0, accumulators - machine.registers + 2)
     split /= max(loads, 1.0)
-    loads = loads / 2 + (2 * spilt if reducing else 0.0)
+    loads = loads / machine.pipes + (2 * spilt if reducing else 0.0)
     waste = vectors * lanes / width if width > 1 else 0.0
     return _Block(
         depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
@@ -374,13 +351,13 @@ def _registers(access: Reach, order: list[Loop], depth: int, lanes: int) -> floa
     return max(count, 1.0) * -(-width // lanes)
 
 
-def _splits(access: Reach, order: list[Loop], width: int, lanes: int) -> bool:
-    """Whether most vectors of an access lie across two lines of the cache."""
+def _splits(access: Reach, order: list[Loop], width: int, line: int) -> bool:
+    """Whether most vectors of `width` elements of an access lie across two lines of the cache."""
     size = access.bytes
-    if min(width, lanes) * size < LINE:
+    if width * size < line:
         return False
     steps = (step for k, step in enumerate(access.steps) if step and order[k].kind != "vectorized")
-    return any(step * size % LINE for step in steps)
+    return any(step * size % line for step in steps)
 
 
 def _vector_stride(access: Reach, order: list[Loop], depth: int) -> int | None:
@@ -390,30 +367,30 @@ def _vector_stride(access: Reach, order: list[Loop], depth: int) -> int | None:
     return None
 
 
-def _within(nest: Nest, level: int, size: int) -> int:
+def _within(nest: Nest, level: Level) -> int:
     """How many of the inner loops touch no more than a cache holds, which is less than its size
     where what they touch meets in few of its sets."""
-    fits = 0
+    fits, size = 0, level.bytes
     for k, volume in enumerate(nest.volumes):
         if volume > size:
             break
         fits = k
-    if level == 1:
-        way = size // WAYS
+    if level.ways:
+        way = size // level.ways
         while fits and sum(m.crowd(fits, way) for m in nest.outside) * way > size:
             fits -= 1
     return fits
 
 
-def _traffic(nest: Nest, fits: int) -> float:
+def _traffic(nest: Nest, fits: int, line: int) -> float:
     """Bytes that come from beyond a cache: what the loops touch that fit into it, whole lines,
     each time these loops run."""
     products = nest.products
     total = 0.0
     for move in nest.outside:
         k = _still(nest, move, fits)
-        line = max(1.0, LINE / max(move.bytes * move.run[k], 1))
-        total += move.bytes * move.touched[k] * line * (products[-1] / products[k])
+        whole = max(1.0, line / max(move.bytes * move.run[k], 1))
+        total += move.bytes * move.touched[k] * whole * (products[-1] / products[k])
     return total
 
 
@@ -424,7 +401,7 @@ def _still(nest: Nest, move: Reach, k: int) -> int:
     return k
 
 
-def _page_misses(nest: Nest, fits: int) -> float:
+def _page_misses(nest: Nest, fits: int, machine: MachineModel) -> float:
     """Cycles spent on addresses of pages: those that the loops touch which fit into the second
     cache, each time these loops run, when there are more than a core has at hand."""
     products = nest.products
@@ -437,4 +414,4 @@ def _page_misses(nest: Nest, fits: int) -> float:
             total += pages[-1] * (products[-1] / products[k])
         elif k < len(nest.order):
             total += move.places(k)[1] * (products[-1] / products[k])
-    return total * PAGE_MISS if sum(pages) > PAGES else 0.0
+    return total * machine.page_miss if sum(pages) > machine.pages else 0.0

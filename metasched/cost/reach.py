@@ -6,9 +6,7 @@ from math import gcd
 
 from metasched.cost.motion import LANES
 from metasched.cost.summary import Access, Loop
-
-# Bytes of a page, which is also a way of the nearest cache, and of a line.
-PAGE, LINE = 4096, 64
+from metasched.target.machine import MachineModel
 
 
 class Memory:
@@ -37,9 +35,15 @@ class Reach:
             together.
     """
 
-    __slots__ = ("_memory", "_widths", "access", "asked", "bytes", "run", "steps", "touched")
+    __slots__ = (
+        "_line", "_memory", "_page", "_widths",
+        "access", "asked", "bytes", "run", "steps", "touched",
+    )  # fmt: skip
 
-    def __init__(self, access: Access, memory: Memory, order: list[Loop], ahead: bool) -> None:
+    def __init__(
+        self, access: Access, memory: Memory, order: list[Loop], ahead: bool, machine: MachineModel
+    ) -> None:
+        self._line, self._page = machine.line, machine.page
         by_loop: dict[int, list[tuple[int, int, int]]] = {}
         for d, motion in enumerate(access.dims):
             for index, (step, width) in motion.items():
@@ -76,7 +80,7 @@ class Reach:
         apart = self.run[depth]
         memory, size = self._memory, self.bytes
         if self.asked:
-            return 1.0, max(1.0, self.touched[depth] * size / PAGE)
+            return 1.0, max(1.0, self.touched[depth] * size / self._page)
         span = float(apart * size)
         for have, limit, stride in zip(
             reversed(self._widths[depth]), reversed(memory.extents), reversed(memory.strides),
@@ -86,11 +90,11 @@ class Reach:
             if count == 1 or stride < apart:
                 continue
             runs *= count
-            if distance >= PAGE:
+            if distance >= self._page:
                 pages *= count
             else:
                 span += (count - 1) * distance
-        return runs, pages * max(1.0, span / PAGE)
+        return runs, pages * max(1.0, span / self._page)
 
     def crowd(self, depth: int, way: int) -> float:
         """Under the `depth` innermost loops: bytes touched for each byte of one way of a cache, in
@@ -103,7 +107,7 @@ class Reach:
             count = min(have, limit)
             if count > 1 and stride >= apart:
                 met *= max(1.0, count * gcd(stride * size, way) / way)
-        lines = max(size, LINE / apart)
+        lines = max(size, self._line / apart)
         return max(met, self.touched[depth] * lines / way)
 
 

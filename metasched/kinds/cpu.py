@@ -30,7 +30,7 @@ from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
 from metasched.space.modules.transposition import TileTransposition
-from metasched.target import Target
+from metasched.target import Target, cpu_of
 
 
 def cpu_modules(target: Target) -> tuple[Module, ...]:
@@ -39,10 +39,9 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     The order carries meaning: inlining comes before tiling, which sees fewer blocks then; fusing
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
     """
-    bits = target.vector_bits
-    blocks = RegisterTiling(
-        bits, target.vector_registers, target.num_cores, max(target.l2_bytes, 1 << 18)
-    )
+    cpu = cpu_of(target)
+    bits = cpu.vector_bits
+    blocks = RegisterTiling(bits, cpu.vector_registers, cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     return (
         ApplyCustomRule(target),
         InlineConstantScalars(),
@@ -51,7 +50,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         DepthBlocking(blocks),
         blocks,
         AddRFactor(target.num_cores),
-        VectorReduction(bits, target.vector_registers),
+        VectorReduction(bits, cpu.vector_registers),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),
@@ -70,7 +69,7 @@ def reference_modules(target: Target) -> tuple[Module, ...]:
         AddRFactor(target.num_cores),
         MultiLevelTiling("SSRSRS", 64, reuse_write=Reuse("may", (1, 2), "global")),
         ParallelVectorizeUnroll(
-            target.num_cores, (16,), target.vector_bits, (1,), unroll=(0, 16, 64, 512)
+            target.num_cores, (16,), cpu_of(target).vector_bits, (1,), unroll=(0, 16, 64, 512)
         ),
         RandomComputeLocation(),
     )

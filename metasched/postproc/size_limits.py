@@ -11,7 +11,7 @@ from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind, Stmt
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
-from metasched.target import Target
+from metasched.target import Target, cpu_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LimitCode:
                 elif loop.kind is ForKind.VECTORIZED:
                     lanes *= extent
             bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)
-            total = copies * max(1, -(-lanes * bits // max(64, target.vector_bits)))
+            total = copies * max(1, -(-lanes * bits // max(64, cpu_of(target).vector_bits)))
             if total > self.operations:
                 raise rejection(
                     self.name,
@@ -94,7 +94,7 @@ class LimitVector:
         for child in _leaves(sch):
             for loop in child.loops:
                 if loop.kind is ForKind.VECTORIZED:
-                    self._check(child, loop, max(128, target.vector_bits))
+                    self._check(child, loop, max(128, cpu_of(target).vector_bits))
 
     def _check(self, child: Child, loop: For, register: int) -> None:
         bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)

@@ -16,7 +16,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.finish import child_of, decompose_init, spread_nest, take_back, vectorize_leaf
 from metasched.space.generate import Source
-from metasched.target import Target
+from metasched.target import Target, cpu_of
 
 JOBS_PER_CORE = 4
 
@@ -41,7 +41,7 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
     def vectors(child: Child) -> None:
         bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)
         block = sch.get_block(child.block.name, func)
-        vectorize_leaf(sch, block, child, target.vector_bits // max(8, bits))
+        vectorize_leaf(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
 
     def threads(child: Child) -> None:
         if target.num_cores > 1:

@@ -159,7 +159,7 @@ def test_refusals_name_what_is_wrong() -> None:
         build(PrimFunc((a,), BufferStore(a, other[0], (IntImm("int32", 0),))))
     with pytest.raises(BuildError, match="'1st' is not a C function name"):
         compile_func(PrimFunc((a,), Evaluate(IntImm("int32", 0))), NATIVE, "1st")
-    gpu = type(NATIVE)(kind="cuda", triple="nvptx64-nvidia-cuda", mcpu="sm_90")
+    gpu = Target.of("cuda -mcpu=sm_90")
     with pytest.raises(BuildError, match="no code generation for cuda targets yet"):
         compile_func(PrimFunc((a,), Evaluate(IntImm("int32", 0))), gpu, "f")
     bound = """

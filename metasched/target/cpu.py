@@ -1,0 +1,194 @@
+"""CPU targets: what this machine is, what a processor's name implies, which code runs where."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from metasched.errors import TargetError, brief
+from metasched.hardware import (
+    CPU_FEATURES,
+    cache_sizes,
+    native_cpu,
+    native_features,
+    usable_cores,
+)
+from metasched.target.description import (
+    Target,
+    changed_features,
+    near_names,
+    register_target,
+    target_kind,
+)
+from metasched.target.machine import Level, MachineModel
+
+_MOST_CORES = 8192  # what Linux is built for at most
+_VECTORS = (0, 64, 128, 256, 512, 1024, 2048)
+# Every processor of the architecture has these; LLVM cannot pass a float without them.
+_BASE = {"x86_64": ("sse", "sse2")}
+
+
+@target_kind("cpu", "llvm", "c")
+@dataclass(frozen=True, slots=True)
+class Cpu(Target):
+    """A CPU; `num_cores` counts physical cores.
+
+    Attributes:
+        vector_bits: width of the widest vector register; 0 where there is none.
+        vector_registers: number of vector registers.
+        cache_line: bytes of a cache line.
+        l1_bytes, l2_bytes: data caches of one core.
+        l3_bytes: last cache of the chip, 0 where there is none or it is unknown.
+    """
+
+    stored: ClassVar[tuple[str, ...]] = (
+        "max_threads_per_block", "max_shared_memory_per_block", "registers_per_block", "warp_size",
+    )  # fmt: skip
+
+    kind: str = "cpu"
+    triple: str = "x86_64-unknown-linux-gnu"
+    mcpu: str = "x86-64"
+    vector_bits: int = 128
+    vector_registers: int = 16
+    cache_line: int = 64
+    l1_bytes: int = 32768
+    l2_bytes: int = 1 << 20
+    l3_bytes: int = 0
+
+    @classmethod
+    def alone(cls) -> Target | None:
+        """This machine."""
+        return _native(usable_cores())
+
+    @classmethod
+    def completed(cls, values: dict[str, Any]) -> Target:
+        """Features and vector width follow from `mcpu` where they are not given."""
+        triple = values.setdefault("triple", f"{platform.machine() or 'x86_64'}-unknown-linux-gnu")
+        arch = triple.split("-")[0]
+        mcpu = values.setdefault("mcpu", "x86-64" if arch == "x86_64" else "generic")
+        if isinstance(values.get("features", "+"), str):
+            found = changed_features(_implied(mcpu, arch), values.get("features", ""))
+        else:
+            found = changed_features((), values["features"])
+        values["features"] = tuple(sorted(found | {*_BASE.get(arch, ())}))
+        bits, registers = _vectors(arch, values["features"])
+        values.setdefault("vector_bits", bits)
+        values.setdefault("vector_registers", registers)
+        values.setdefault("num_cores", usable_cores())
+        if not 1 <= values["num_cores"] <= _MOST_CORES:
+            raise TargetError(
+                f"num_cores is {values['num_cores']}; a CPU has at least one core "
+                f"and at most {_MOST_CORES}"
+            )
+        if values["vector_bits"] not in _VECTORS:
+            sizes = ", ".join(map(str, _VECTORS))
+            raise TargetError(f"vector_bits is {values['vector_bits']}; it is one of {sizes}")
+        return cls(**values)
+
+    def runs(self, other: Target) -> str | None:
+        """None when this CPU has the architecture and the features of the other."""
+        if self.arch != other.arch:
+            return f"it was made for {other.arch}, this target is {self.arch}"
+        missing = [name for name in other.features if name not in self.features]
+        if missing:
+            noun = "CPU feature" if len(missing) == 1 else "CPU features"
+            return f"this target lacks the {noun} {', '.join(missing)}"
+        return None
+
+    def here(self) -> str | None:
+        """None when this machine has what the target has, and runs Linux."""
+        reason = Target.native().supports(self)
+        if reason is not None:
+            return reason.replace("this target", "this machine")
+        if not re.fullmatch(rf"{self.arch}(-\w+)?-linux(-gnu|-musl)?", self.triple):
+            return f"it was made for {self.triple}, this machine runs Linux"
+        return None
+
+    def machine_model(self) -> MachineModel:
+        """Caches, registers and orders of size of a core of today; see `MachineModel`.
+
+        A cache that is not there holds what the one before it does; without any cache each access
+        is one of memory, a line at a time.
+        """
+        return _machine_model(self)
+
+    def timed_here(self) -> str | None:
+        """None when this process may use as many processors as the target has cores."""
+        there = len(os.sched_getaffinity(0))
+        if self.num_cores <= there:
+            return None
+        return (
+            f"the target has {self.num_cores} cores, this machine lets the process use {there}; "
+            f"write -num-cores={there}"
+        )
+
+
+def cpu_of(target: Target) -> Cpu:
+    """The target itself; TargetError when it is no CPU, for code that is made for CPUs."""
+    if not isinstance(target, Cpu):
+        raise TargetError(f"{target.key} is no CPU")
+    return target
+
+
+@functools.lru_cache(maxsize=64)
+def _machine_model(cpu: Cpu) -> MachineModel:
+    line = 64
+    first = max(cpu.l1_bytes, line)
+    second = max(cpu.l2_bytes or first, line)
+    third = cpu.l3_bytes or 16 * second
+    return MachineModel(
+        cores=max(cpu.num_cores, 1),
+        vector_bytes=max(cpu.vector_bits, 64) // 8,
+        registers=cpu.vector_registers or 1,
+        levels=(Level(first, 32.0), Level(second, 16.0, ways=16), Level(third, 6.0)),
+        line=line,
+    )
+
+
+@functools.cache
+def _native(cores: int) -> Cpu:
+    machine = platform.machine() or "x86_64"
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine)
+    features = native_features(arch)
+    line, l1, l2, l3 = cache_sizes()
+    bits, registers = _vectors(arch, features)
+    mcpu, model = native_cpu(arch, features)
+    return Cpu(
+        triple=f"{arch}-unknown-linux-gnu", mcpu=mcpu, features=tuple(sorted(features)),
+        num_cores=cores, vector_bits=bits, vector_registers=registers, cache_line=line,
+        l1_bytes=l1, l2_bytes=l2, l3_bytes=l3, model=model,
+    )  # fmt: skip
+
+
+def _vectors(arch: str, features: Iterable[str]) -> tuple[int, int]:
+    """Width in bits and number of the widest vector registers."""
+    if arch == "aarch64":
+        return 128, 32
+    if "avx512f" in features:
+        return 512, 32
+    return (256 if "avx" in features else 128), 16
+
+
+def _implied(mcpu: str, arch: str) -> tuple[str, ...]:
+    """The features that the name of a processor stands for."""
+    native = Target.native()
+    if mcpu == native.mcpu and arch == native.arch:
+        return native.features
+    if mcpu in CPU_FEATURES:
+        return CPU_FEATURES[mcpu] if mcpu != "generic" or arch == "aarch64" else ()
+    near = near_names(mcpu, CPU_FEATURES)
+    raise TargetError(f"mcpu {brief(mcpu)} is not known{near}; or give its features as a list")
+
+
+for _name, _cores in {"large": 1, "xlarge": 2, "2xlarge": 4, "4xlarge": 8, "9xlarge": 18,
+                      "12xlarge": 24, "18xlarge": 36, "24xlarge": 48}.items():  # fmt: skip
+    _mcpu = "cascadelake" if _name in ("12xlarge", "24xlarge") else "skylake-avx512"
+    register_target(
+        f"aws/cpu/c5.{_name}",
+        {"mcpu": _mcpu, "num_cores": _cores, "triple": "x86_64-unknown-linux-gnu"},
+    )
