@@ -440,7 +440,7 @@ class BodyReader(ScalarReader):
         if isinstance(node.target, ast.Subscript):
             return [self.store(node, node.target, node.value, node.op)]
         name = self._target_name(node.target)
-        old = self.name(ast.copy_location(ast.Name(name), node.target))
+        old = self.value(node.target)
         value = self.apply(node, node.op, old, self.operand(node.value))
         store = self.scalar_store(node, name, value)
         if store is not None:

@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 class _Frame:
     key: int
     bound: set[str]
+    loops: bool = False  # the body of a loop
     closed: set[str] = field(default_factory=set)  # assigned in inner scopes that have ended
+    used: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)  # overwritten by a loop or `with` that has ended
 
 
 class Names:
@@ -26,7 +29,8 @@ class Names:
     Attributes:
         local: names that are assigned, looped over or bound by `with`.
         carried: pairs (scope, name); a scope is the `id` of its list of statements.
-        hidden: names of loops and of `with` that hide a name in use, by their node.
+        hidden: names that mean something else in Python, by their node: a loop or a `with` around
+            has given them another value.
     """
 
     def __init__(self, body: Sequence[ast.stmt], parameters: Iterable[str] = ()) -> None:
@@ -37,15 +41,17 @@ class Names:
         self._body(body, parameters)
 
     @contextmanager
-    def _frame(self, key: int, bound: Iterable[str]) -> Iterator[_Frame]:
-        frame = _Frame(key, set(bound))
+    def _frame(self, key: int, bound: Iterable[str], loops: bool) -> Iterator[_Frame]:
+        frame = _Frame(key, set(bound), loops)
         self._frames.append(frame)
         yield frame
         self._frames.pop()
 
-    def _body(self, nodes: Sequence[ast.stmt], bound: Iterable[str] = ()) -> None:
+    def _body(
+        self, nodes: Sequence[ast.stmt], bound: Iterable[str] = (), loops: bool = False
+    ) -> None:
         targets = set(bound)
-        with self._frame(id(nodes), targets) as frame:
+        with self._frame(id(nodes), targets, loops) as frame:
             for node in nodes:
                 self._statement(node)
         if self._frames:
@@ -54,19 +60,19 @@ class Names:
     def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.For):
             self._read(node.iter)
-            self._body(node.body, self._targets(node.target))
+            self._around(self._targets(node.target), node.body, loops=True)
         elif isinstance(node, (ast.While, ast.If)):
             self._read(node.test)
-            self._body(node.body)
+            self._body(node.body, loops=isinstance(node, ast.While))
             if isinstance(node, ast.If) and node.orelse:
                 self._body(node.orelse)
         elif isinstance(node, ast.With):
-            targets: list[str] = []
+            targets: list[ast.Name] = []
             for item in node.items:
                 self._read(item.context_expr)
                 if item.optional_vars is not None:
                     targets += self._targets(item.optional_vars)
-            self._body(node.body, targets)
+            self._around(targets, node.body, loops=False)
         elif isinstance(node, ast.Assign):
             self._read(node.value)
             for target in node.targets:
@@ -74,7 +80,7 @@ class Names:
         elif isinstance(node, ast.AugAssign):
             self._read(node.value)
             if isinstance(node.target, ast.Name):
-                self._use(node.target.id)
+                self._use(node.target.id, node.target)
             self._assign(node.target)
         elif isinstance(node, ast.AnnAssign):
             if node.value is not None:
@@ -85,14 +91,21 @@ class Names:
         else:
             self._read(node)
 
-    def _targets(self, node: ast.expr) -> list[str]:
-        """The names of a loop or a `with`, which last as long as its body."""
-        found = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-        for name in found:
-            self.local.add(name.id)
-            if any(name.id in frame.bound for frame in self._frames):
-                self.hidden[name] = name.id
-        return [n.id for n in found]
+    def _targets(self, node: ast.expr) -> list[ast.Name]:
+        return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+    def _around(self, targets: Sequence[ast.Name], body: Sequence[ast.stmt], loops: bool) -> None:
+        """A loop or a `with`, whose names last as long as its body: in Python they go on."""
+        self._body(body, [t.id for t in targets], loops)
+        for target in targets:
+            name = target.id
+            self.local.add(name)
+            for depth, frame in enumerate(self._frames):
+                if name in frame.bound:
+                    frame.lost.add(name)
+                    if any(f.loops and name in f.used for f in self._frames[depth + 1 :]):
+                        self.hidden[target] = name  # the next iteration would see it
+                    break
 
     def _assign(self, target: ast.expr) -> None:
         if isinstance(target, ast.Name):
@@ -107,6 +120,7 @@ class Names:
         self.local.add(name)
         *outer, own = self._frames
         if name in own.bound:
+            own.lost.discard(name)
             return
         for frame in outer:
             if name in frame.bound:
@@ -114,8 +128,13 @@ class Names:
                 return
         own.bound.add(name)
 
-    def _use(self, name: str) -> None:
-        if any(name in frame.bound for frame in self._frames):
+    def _use(self, name: str, node: ast.AST) -> None:
+        for frame in self._frames:
+            frame.used.add(name)
+        known = [frame for frame in self._frames if name in frame.bound]
+        if known:
+            if name in known[-1].lost:
+                self.hidden[node] = name
             return
         for frame in reversed(self._frames):
             if name in frame.closed:
@@ -135,4 +154,4 @@ class Names:
                 own |= {k.id for k in keys if isinstance(k, ast.Name)}
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id not in own:
-                self._use(part.id)
+                self._use(part.id, part)

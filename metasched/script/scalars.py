@@ -148,6 +148,7 @@ class ScalarReader(StoreReader):
 
     def name(self, node: ast.Name) -> Any:
         found = self.scopes.get(node.id)
+        self._not_hidden(node)
         if found is None and node.id in self.names.local and node.id not in self.scopes:
             self.fail(node, f"{node.id!r} has no value here: it is assigned later, or in a scope "
                       "that has ended", "give it a value before, in this scope")  # fmt: skip
@@ -158,11 +159,14 @@ class ScalarReader(StoreReader):
         return value if isinstance(value, Scalar) else super().capture(node, value, name)
 
     def _target_name(self, target: ast.expr) -> str:
-        if target in self.names.hidden:
-            name = self.names.hidden[target]
-            self.fail(target, f"{name!r} has a value already, which Python would overwrite here",
-                      "choose another name")  # fmt: skip
+        self._not_hidden(target)
         return super()._target_name(target)
+
+    def _not_hidden(self, node: ast.AST) -> None:
+        if node in self.names.hidden:
+            self.fail(node, f"in Python {self.names.hidden[node]!r} is one variable of the "
+                      "function, which a loop or a `with` overwrites; here it is two",
+                      "give one of them another name")  # fmt: skip
 
     def read_scalar(self, node: ast.AST, name: str, scalar: Scalar) -> Expr:
         """The value of a variable that is assigned again."""

@@ -216,20 +216,20 @@ def twins(rng: random.Random) -> str:
 def symbols(rng: random.Random) -> str:
     """A product of matrices of unknown sizes between element-wise stages."""
     dtype, n = rng.choice(["float32", "int32"]), rng.choice(["n", "n", "5"])
-    shapes = {"A": (n, "k"), "B": ("k", "m"), "D": (n, "m"), "C": (n, "m"), "P": (n, "k")}
+    shapes = {"A": (n, "q"), "B": ("q", "m"), "D": (n, "m"), "C": (n, "m"), "P": (n, "q")}
     head = "@T.prim_func\ndef f(a: T.handle, b: T.handle, d: T.handle):\n"
-    head += "".join(f"    {v} = T.int32()\n" for v in {n, "m", "k"} - {"5"})
+    head += "".join(f"    {v} = T.int32()\n" for v in {n, "m", "q"} - {"5"})
     for name in "ABD":
         shape = ", ".join(shapes[name])
         head += f'    {name} = T.match_buffer({name.lower()}, ({shape}), "{dtype}")\n'
     staged = rng.random() < 0.5
     for name in "CP" if staged else "C":
         head += f'    {name} = T.alloc_buffer(({", ".join(shapes[name])}), "{dtype}")\n'
-    i, j, k = (n, "S"), ("m", "S"), ("k", "R")
+    i, j, k = (n, "S"), ("m", "S"), ("q", "R")
     parts, left = [], "A"
     if staged:
         left, body = "P", [f"P[vi, vk] = A[vi, vk] + {_number(rng, dtype)}"]
-        parts.append(_stage("P", {"i": i, "k": ("k", "S")}, body))
+        parts.append(_stage("P", {"i": i, "k": ("q", "S")}, body))
     value = f"C[vi, vj] + {left}[vi, vk] * B[vk, vj]"
     axes = {"i": i, "j": j, "k": k}
     parts.append(_reduction("C", axes, "C[vi, vj]", f"T.{dtype}(0)", value))
