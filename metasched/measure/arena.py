@@ -6,7 +6,9 @@ touched at all:
     | no access | red zone | array | red zone | no access | red zone | array | ...
 
 A write that misses by less than a red zone is found afterwards, one that misses by more kills the
-worker at once. A read from a red zone finds NaN or an absurd integer and spoils the result.
+worker at once. A read from a red zone finds NaN or an absurd integer, which spoils the result where
+the result depends on it. So that any access shows, an array may also be moved to either end of its
+room: the page beside it kills a worker that touches it, be it with a read whose value is dropped.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from metasched.errors import MeasureError
 from metasched.ir.dtype import DType
 from metasched.measure.data import Array
 
+APART, AT_START, AT_END = "apart", "at start", "at end"  # where arrays stand in their rooms
 RED_ZONE = 64 << 10  # bytes on each side of an array
 _STAGGER = 5 * 64  # so that arrays do not start at the same place in their pages
 _PAGE = mmap.PAGESIZE
@@ -36,34 +39,47 @@ class Arena:
     """The arrays of a task in guarded memory.
 
     Attributes:
+        where: APART between red zones, AT_START or AT_END of the rooms.
         views: NumPy views of the arrays, in order.
         addresses: of their first elements.
     """
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
+    def __init__(self, arrays: Sequence[Array], where: str = APART) -> None:
         """Allocate and poison; MeasureError when there is not enough memory."""
         self._arrays = tuple(arrays)
-        places, end = [], _PAGE
-        for number, array in enumerate(self._arrays):
-            start = end + RED_ZONE + number % 8 * _STAGGER
-            places.append(start)
-            used = start + array.nbytes + RED_ZONE
-            end = (used + _PAGE - 1) // _PAGE * _PAGE + _PAGE
+        self._rooms, end = list[tuple[int, int]](), _PAGE
+        for array in self._arrays:
+            used = 2 * RED_ZONE + 8 * _STAGGER + array.nbytes
+            self._rooms.append((end, end + (used + _PAGE - 1) // _PAGE * _PAGE))
+            end = self._rooms[-1][1] + _PAGE
         try:
             self._memory = mmap.mmap(-1, end)
         except (OSError, ValueError) as error:
             raise MeasureError(f"no memory for the arrays ({end >> 20} MiB): {error}") from None
         self._bytes = np.frombuffer(self._memory, dtype=np.uint8)
         base: int = self._bytes.__array_interface__["data"][0]
-        self.addresses = [base + place for place in places]
-        self.views = [self._view(a, p) for a, p in zip(self._arrays, places, strict=True)]
-        self._zones = []
-        for array, start in zip(self._arrays, places, strict=True):
+        for begin, finish in self._rooms:
+            _forbid(base + begin - _PAGE)
+            _forbid(base + finish)
+        self.place(where)
+
+    def place(self, where: str) -> None:
+        """Move the arrays in their rooms; their contents are lost, the red zones filled again."""
+        self.where = where
+        self.addresses: list[int] = []
+        self.views: list[NDArray[np.generic]] = []
+        self._zones: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
+        base: int = self._bytes.__array_interface__["data"][0]
+        for number, (array, (begin, finish)) in enumerate(
+            zip(self._arrays, self._rooms, strict=True)
+        ):
+            start = begin if where == AT_START else begin + RED_ZONE + number % 8 * _STAGGER
+            if where == AT_END:
+                start = finish - array.nbytes
+            self.addresses.append(base + start)
+            self.views.append(self._view(array, start))
             stop = start + array.nbytes
-            before, after = (start - RED_ZONE, start), (stop, stop + RED_ZONE)
-            self._zones.append((self._bytes[slice(*before)], self._bytes[slice(*after)]))
-            _forbid(base + (before[0] - _PAGE) // _PAGE * _PAGE)
-            _forbid(base + (after[1] + _PAGE - 1) // _PAGE * _PAGE)
+            self._zones.append((self._bytes[begin:start], self._bytes[stop:finish]))
         self.reset_zones()
 
     def _view(self, array: Array, place: int) -> NDArray[np.generic]:
@@ -94,7 +110,7 @@ class Arena:
                 if hit.size:
                     size = DType(array.dtype).numpy.itemsize
                     if before:
-                        far = (RED_ZONE - int(hit[0]) + size - 1) // size
+                        far = (zone.size - int(hit[0]) + size - 1) // size
                         where = f"{far} elements before the start"
                     else:
                         where = f"{int(hit[-1]) // size + 1} elements past the end"

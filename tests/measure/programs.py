@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.equal import structural_hash
-from metasched.ir.expr import FALSE, TRUE, Expr, Var, add, as_expr, mul
+from metasched.ir.expr import EQ, FALSE, TRUE, Expr, Var, add, as_expr, mul
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import call
 from metasched.ir.stmt import (
@@ -15,6 +15,7 @@ from metasched.ir.stmt import (
     Evaluate,
     For,
     ForKind,
+    IfThenElse,
     IterKind,
     IterVar,
     Stmt,
@@ -43,6 +44,16 @@ def scale(
     for key, item in attrs.items():
         func = func.with_attr(key, item)
     return func
+
+
+def peeking(place: int) -> PrimFunc:
+    """`scale`, and a look at an element outside A that changes nothing: it is no such number."""
+    a, b = Buffer.of("A", (N,)), Buffer.of("B", (N,))
+    spoil = BufferStore(b, as_expr(7.0, "float32"), (as_expr(0),))
+    peek = IfThenElse(EQ(a[place], as_expr(12345.0, "float32")), spoil)
+    i = Var("i")
+    loop = For.serial(i, N, BufferStore(b, mul(a[i], as_expr(2.0, "float32")), (i,)))
+    return PrimFunc((a, b), under_root(seq([loop, peek])))
 
 
 def elementwise(expression, dtype: str = "float32", shape=(N,)) -> PrimFunc:

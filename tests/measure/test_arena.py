@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metasched.measure.arena import RED_ZONE, Arena, poison
+from metasched.measure.arena import APART, AT_END, AT_START, RED_ZONE, Arena, poison
 from metasched.measure.data import Array
 from metasched.measure.process import Worker
 
@@ -72,6 +72,39 @@ def test_beyond_the_red_zone_nothing_can_be_touched(offset, monkeypatch):
     reply = worker.run("measure.test_arena:touch", offset, limit=20)
     worker.close()
     assert reply.signal == "SIGSEGV"
+
+
+def look(place: str, number: int, offset: int) -> float:
+    """Read beside an array of an odd size."""
+    arena = Arena(arrays((1001,), (3, 7)), place)
+    return float(ctypes.c_float.from_address(arena.addresses[number] + offset).value)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("place", [AT_START, AT_END])
+def test_at_an_end_of_its_room_not_even_the_next_element_can_be_read(place, number, monkeypatch):
+    import pathlib
+
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).resolve().parents[1]))
+    size = 4 * (1001, 21)[number]
+    worker = Worker()
+    inside = worker.run("measure.test_arena:look", place, number, size - 4, limit=20)
+    outside = size if place == AT_END else -4
+    beside = worker.run("measure.test_arena:look", place, number, outside, limit=20)
+    other = worker.run("measure.test_arena:look", place, number, size - 4 - outside, limit=20)
+    worker.close()
+    assert (inside.kind, other.kind, beside.signal) == ("value", "value", "SIGSEGV")
+
+
+def test_arrays_that_move_have_their_red_zones_with_them():
+    arena = Arena(arrays((5,)))
+    for place in (AT_END, AT_START, APART):
+        arena.place(place)
+        arena.views[0][...] = 3
+        assert arena.breach() == ""
+        element, said = (5, "past the end") if place == AT_START else (-1, "before the start")
+        ctypes.c_float.from_address(arena.addresses[0] + 4 * element).value = 1.0
+        assert arena.breach() == f"wrote up to 1 elements {said} of X0"
 
 
 def test_strided_arrays():

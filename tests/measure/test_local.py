@@ -19,6 +19,7 @@ from measure.programs import (
     failing,
     forever,
     matmul,
+    peeking,
     scale,
     under_root,
 )
@@ -93,6 +94,8 @@ def test_good_candidates_are_timed(runner):
         (scale(shift=3), Status.OUT_OF_BOUNDS, ["wrote up to 3 elements past the end of B"]),
         (scale(shift=-2), Status.OUT_OF_BOUNDS, ["wrote up to 2 elements before the start of B"]),
         (scale(shift=1 << 29), Status.RUN_CRASH, ["SIGSEGV"]),
+        (peeking(N), Status.RUN_CRASH, ["SIGSEGV"]),
+        (peeking(-1), Status.RUN_CRASH, ["SIGSEGV"]),
         (scale(extra=crash()), Status.RUN_CRASH, ["SIGABRT"]),
         (scale(extra=forever()), Status.RUN_TIMEOUT, ["longer than"]),
         (scale(extra=failing()), Status.RUN_ERROR, ["assertion failed: never true"]),
@@ -597,7 +600,7 @@ def test_closed_runner_and_foreign_target():
         LocalRunner(scale(), target="nvidia/nvidia-v100")
 
 
-def test_constant_weights_are_packed_before_a_candidate_runs():
+def test_constant_weights_are_packed_before_a_candidate_runs(monkeypatch):
     """The check is against the program on the weights as they are."""
     func = get("gmm").func((1, 8, 16, 8), constant_weights=True)
     sch = Schedule(func)
@@ -606,6 +609,7 @@ def test_constant_weights_are_packed_before_a_candidate_runs():
     good, store = script(sch.func), "Y_global[v1 // 8, v2, v1 % 8] = Y[v0, v2, v1]"
     assert store in good
     wrong = parse(good.replace(store, store.replace("Y[v0, v2, v1]", "Y[v0, 7 - v2, v1]")))
+    monkeypatch.setattr("metasched.script.parser.first_outside", lambda body: None)
     outside = parse(good.replace(store, store.replace("v1 // 8", "v1 // 8 + 1")))
     with LocalRunner(func, options=OPTIONS) as made:
         outcome = one(made, sch.func)
