@@ -21,6 +21,7 @@ from metasched.ir.expr import Expr, IntImm, StringImm, Var
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import OPS, Call, Shuffle
 from metasched.ir.stmt import BufferStore, Evaluate, Stmt
+from metasched.target import Target
 
 
 def test_every_operation_and_node_has_a_rule() -> None:
