@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
@@ -41,7 +42,7 @@ from metasched.ir.stmt import (
     frozen,
     seq,
 )
-from metasched.ir.visit import free_vars, walk_exprs
+from metasched.ir.visit import free_vars, substitute, walk_exprs
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8")
 Value = Callable[..., Expr]
@@ -307,14 +308,13 @@ def random_func(rng: random.Random) -> PrimFunc:
 
 def random_args(func: PrimFunc, rng: random.Random) -> list[np.ndarray[Any, Any]]:
     """Arguments for a function: small integers in each buffer's type, symbolic extents drawn."""
-    sizes: dict[Expr, int] = {}
+    sizes: dict[Var, Expr] = {}
     out = []
     for param in func.params:
         assert isinstance(param, Buffer)
-        shape = [
-            sizes.setdefault(s, rng.randint(1, 6)) if isinstance(s, Var) else int(as_int(s) or 0)
-            for s in param.shape
-        ]
+        for var in sorted({v for s in param.shape for v in free_vars(s)}, key=lambda v: v.name):
+            sizes.setdefault(var, as_expr(rng.randint(1, 6), var.dtype))
+        shape = [int(as_int(Analyzer().simplify(substitute(s, sizes))) or 0) for s in param.shape]
         high = 1 if is_narrow(param.dtype) else 4
         low = 0 if param.dtype.kind in ("uint", "bool") else -high
         draw = np.random.default_rng(rng.getrandbits(32))

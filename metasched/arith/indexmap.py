@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import region_of
+from metasched.arith.inverse import left_inverse
 from metasched.arith.itermap import detect_iter_map, inverse_iter_map
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Range
@@ -52,7 +53,8 @@ class IndexMap:
         """A map from a function of index variables (also `*indices`), or a map as it is.
 
         Args:
-            source: the function returns one index or a list or tuple of indices.
+            source: the function returns one index or a list or tuple of indices. Parameters that
+                it takes by name only stand for the last indices.
             ndim: how many indices `*indices` stands for.
             inverse: a known inverse, given the same way.
 
@@ -62,9 +64,10 @@ class IndexMap:
             if ndim is not None and len(source.inputs) != ndim:
                 raise MetaschedError(f"an index map of {len(source.inputs)} indices for {ndim}")
             return source
-        names = _parameter_names(source, ndim)
-        inputs = tuple(Var(name) for name in names)
-        result = source(*inputs)
+        names, by_name = _parameters(source, ndim)
+        inputs = tuple(Var(name) for name in (*names, *by_name))
+        named = dict(zip(by_name, inputs[len(names) :], strict=True))
+        result = source(*inputs[: len(names)], **named)
         items = list(result) if isinstance(result, (list, tuple)) else [result]
         outputs = tuple(as_expr(x, "int32") for x in items)
         back = None if inverse is None else IndexMap.of(inverse, len(outputs))
@@ -83,7 +86,7 @@ class IndexMap:
         an = analyzer or Analyzer()
         given = [as_expr(i) for i in indices]
         values = dict(zip(self.inputs, given, strict=True))
-        return [an.simplify(_replaced(o, values)) for o in self.outputs]
+        return [an.simplify(replaced(o, values)) for o in self.outputs]
 
     def map_ranges(self, ranges: Sequence[Range], analyzer: Analyzer | None = None) -> list[Range]:
         """The box of output indices for input indices in a box (exact for affine maps).
@@ -168,7 +171,7 @@ def _box(
 ) -> list[Range]:
     """See `map_ranges`; replays ask for the same again and again."""
     typed = {v: Var(v.name, low.dtype) for v, (low, _) in zip(ins, ends, strict=True)}
-    moved = [_replaced(o, typed) for o in outputs]
+    moved = [replaced(o, typed) for o in outputs]
     known = {v: Range(*pair) for v, pair in zip(typed.values(), ends, strict=True)}
     box = region_of(moved, known, None, an)
     if box is None:
@@ -182,7 +185,10 @@ def _inverted(
 ) -> tuple[tuple[Var, ...], tuple[Expr, ...]]:
     """The inputs and outputs of the map back; see `IndexMap.inverse`."""
     ranges = {v: Range.of(0, s) for v, s in zip(inputs, shape, strict=True)}
-    axes, values = _solved(outputs, ranges)
+    axes = tuple(Var(f"axis{k}") for k in range(len(outputs)))
+    values = left_inverse(outputs, ranges, axes)
+    if isinstance(values, str):
+        raise MetaschedError(f"the index map has no inverse: {values}")
     box = IndexMap(inputs, outputs).map_ranges(list(ranges.values()))
     if any(as_int(r.min) != 0 for r in box) or not _equally_many(shape, box):
         raise MetaschedError(
@@ -213,29 +219,49 @@ def _equally_many(shape: Sequence[ExprLike], box: Sequence[Range]) -> bool:
     return Analyzer().equal(before, after)
 
 
-def _parameter_names(source: Callable[..., Any], ndim: int | None) -> list[str]:
-    names: list[str] = []
-    parameters = inspect.signature(source).parameters.values()
-    fixed = sum(p.kind is not p.VAR_POSITIONAL for p in parameters)
-    for p in parameters:
+def _parameters(source: Callable[..., Any], ndim: int | None) -> tuple[list[str], list[str]]:
+    """The indices that a function takes by position, and after them those that it takes by name.
+
+    Parameters with a default are no indices where there are enough without them.
+    """
+    positional: list[inspect.Parameter] = []
+    by_name: list[str] = []
+    rest: str | None = None
+    for p in inspect.signature(source).parameters.values():
+        if p.kind is p.VAR_KEYWORD:
+            raise MetaschedError(f"**{p.name} stands for no indices: name them, or use *{p.name}")
         if p.kind is p.VAR_POSITIONAL:
-            if ndim is None:
-                raise MetaschedError(f"how many indices *{p.name} stands for must be given")
-            names += [f"i{k}" for k in range(ndim - fixed)]
-        else:
-            names.append(p.name)
-    if ndim is not None and len(names) != ndim:
-        raise MetaschedError(f"the index map takes {len(names)} indices, {ndim} are needed")
-    return names
+            rest = p.name
+        elif p.kind is not p.KEYWORD_ONLY:
+            positional.append(p)
+        elif p.default is p.empty:
+            by_name.append(p.name)
+    given = len(positional) + len(by_name)
+    while ndim is not None and given > ndim and positional[-1:] and _optional(positional[-1]):
+        positional.pop()
+        given -= 1
+    names = [p.name for p in positional]
+    if rest is not None:
+        if ndim is None:
+            raise MetaschedError(f"how many indices *{rest} stands for must be given")
+        names += [f"i{k}" for k in range(ndim - given)]
+    if ndim is not None and len(names) + len(by_name) != ndim:
+        count = len(names) + len(by_name)
+        raise MetaschedError(f"the index map takes {count} indices, {ndim} are needed")
+    return names, by_name
 
 
-def _replaced(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+def _optional(p: inspect.Parameter) -> bool:
+    return p.default is not p.empty
+
+
+def replaced(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """`expr` with the inputs replaced by values that may be of a wider type."""
     if isinstance(expr, Var):
         return values.get(expr, expr)
     if not expr.children:
         return expr
-    parts = [_replaced(c, values) for c in expr.children]
+    parts = [replaced(c, values) for c in expr.children]
     if isinstance(expr, BinaryOp) and parts[0].dtype is not parts[1].dtype:
         parts = list(match_types(parts[0], parts[1]))
     return expr.rebuild(parts)

@@ -174,6 +174,8 @@ def symbolic_divmod(
             qc += c // scale
     rest = Linear(r, x.const)
     done = (not r and x.const == 0) or an.proves_between(rest, d)
+    if not done and x.const < 0 and an.proves_between(rest.plus(d), d):
+        return Linear(q, qc - 1), rest.plus(d), True
     return Linear(q, qc), rest, done
 
 

@@ -6,7 +6,7 @@ loop or block and what to do instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache, wraps
 from itertools import pairwise
 from typing import Concatenate, ParamSpec
@@ -23,7 +23,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
-from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, substitute, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
 
@@ -91,19 +91,40 @@ def require_serial(state: State, loop: For) -> None:
         )
 
 
-def require_in_view(state: State, node: Stmt, expr: Expr) -> None:
-    """An expression given by the user mentions only what has a value at `node`: scalar parameters,
-    extents of parameters, variables of loops above."""
-    _, func = state.func_of(node)
-    known = {loop.var for loop in state.loops_above(node)}
-    for param in func.params:
-        known |= {param} if isinstance(param, Var) else _layout_vars(param)
-    for var in sorted(free_vars(expr) - known, key=lambda v: v.name):
+def in_view(state: State, node: Stmt, expr: Expr) -> Expr:
+    """An expression given by the user, over what has a value at `node`: variables of the function
+    and of loops above; others are refused."""
+    known = function_vars(state, node) | {loop.var for loop in state.loops_above(node)}
+    meant, unknown = by_name(expr, known)
+    if unknown:
         raise state.error(
             "unknown-variable",
-            f"the expression mentions {var.name}, which has no value at this loop",
+            f"the expression mentions {unknown[0].name}, which has no value at this loop",
             node,
         )
+    return meant
+
+
+def function_vars(state: State, node: Stmt) -> set[Var]:
+    """The scalar parameters of the function around `node` and the extents of its parameters."""
+    _, func = state.func_of(node)
+    return set().union(*({p} if isinstance(p, Var) else _layout_vars(p) for p in func.params))
+
+
+def by_name(
+    expr: Expr, known: Collection[Var], bound: Collection[Var] = ()
+) -> tuple[Expr, list[Var]]:
+    """An expression over known and bound variables, and its variables that are neither.
+
+    A variable of the same name and type stands for a known one, as in a trace that was read.
+    """
+    named = {(v.name, v.dtype): v for v in known}
+    free = [v for v in free_vars(expr) if v not in known and v not in bound]
+    others = sorted(free, key=lambda v: v.name)
+    meant: dict[Var, Expr] = {
+        v: named[v.name, v.dtype] for v in others if (v.name, v.dtype) in named
+    }
+    return substitute(expr, meant) if meant else expr, [v for v in others if v not in meant]
 
 
 def _layout_vars(buffer: Buffer) -> frozenset[Var]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from metasched.files import read_json
 from metasched.ir import expr as nodes
 from metasched.ir.dtype import DType
 from metasched.ir.expr import BinaryOp, Cast, Expr, FloatImm, IntImm, Not, Var
-from metasched.ir.visit import substitute
+from metasched.ir.visit import free_vars, substitute
 from metasched.schedule import domain as domains
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import PRIMITIVES, Entry, Param, handles_in
@@ -23,7 +23,7 @@ from metasched.schedule.state import expr_rvs
 from metasched.script.printer import script
 
 SCHEMA = 1
-Names: TypeAlias = "Mapping[RV, str]"
+Names: TypeAlias = "Mapping[Any, str]"
 _KINDS: dict[str, Any] = {"b": BlockRV, "l": LoopRV, "v": ExprRV}
 
 
@@ -187,6 +187,8 @@ def _encode_expr(expr: Expr, leaves: dict[Any, str]) -> Any:
         return ["const", str(expr.dtype), repr(expr.value)]
     if isinstance(expr, Cast):
         return ["Cast", str(expr.dtype), _encode_expr(expr.value, leaves)]
+    if isinstance(expr, Var):  # of the function: it is found by its name
+        return ["Var", str(expr.dtype), expr.name]
     if isinstance(expr, (BinaryOp, Not)):
         return [type(expr).__name__, *(_encode_expr(c, leaves) for c in expr.children)]
     raise TraceError(f"a {type(expr).__name__} cannot be stored in a trace")
@@ -205,6 +207,8 @@ def _decode_expr(data: Any, leaf: Callable[[str], Any], where: str) -> Expr:
             return (
                 FloatImm(dtype, float(data[2])) if dtype.is_float else IntImm(dtype, int(data[2]))
             )
+        elif head == "Var" and str(data[2]).isidentifier():
+            return _function_var(data[2], DType(data[1]))
         elif head == "Cast":
             return Cast(data[1], _decode_expr(data[2], leaf, where))
         elif isinstance(head, str) and (cls := _operation(head)) is not None:
@@ -239,6 +243,12 @@ def _decode_map(data: Any, handles: dict[str, RV], where: str) -> IndexMap:
 
 
 @lru_cache(maxsize=1 << 9)
+def _function_var(name: str, dtype: DType) -> Var:
+    """A variable of the function that a trace is applied to."""
+    return Var(name, dtype)
+
+
+@lru_cache(maxsize=1 << 9)
 def _index_vars(*names: str) -> tuple[Var, ...]:
     """The inputs of maps that are read: of equal maps the same, so that what was found out about
     one holds for the next."""
@@ -248,6 +258,8 @@ def _index_vars(*names: str) -> tuple[Var, ...]:
 def as_python(entries: Sequence[Entry], names: Names) -> str:
     """One call a line, arguments by keyword except variadic ones, decisions included."""
     lines = []
+    variables = _function_vars(entries, names)
+    names = {**names, **variables}
     for entry in entries:
         args: list[str] = []
         variadic = any(p.variadic for p in entry.kind.params)
@@ -263,17 +275,45 @@ def as_python(entries: Sequence[Entry], names: Names) -> str:
         if len(entry.outputs) == 1 and entry.kind.many:
             out += ","
         lines.append(f"    {out} = {call}" if out else f"    {call}")
+    defined = {f'    {text} = T.Var("{v.name}", "{v.dtype}")' for v, text in variables.items()}
+    lines[:0] = sorted(defined)
     if any(f"{before}T." in line for line in lines for before in " (="):
         lines.insert(0, "    from metasched.script import tir as T")
     body = "\n".join(lines) if lines else "    pass"
     return f"def apply_trace(sch):\n{body}\n"
 
 
+def _foreign(value: Any) -> Iterator[Var]:
+    """The variables of the function that an argument mentions."""
+    if isinstance(value, IndexMap):
+        yield from (v for e in value.outputs for v in _foreign(e) if v not in value.inputs)
+    elif isinstance(value, Expr):
+        yield from (v for v in free_vars(value) if not isinstance(v, (BlockRV, LoopRV, ExprRV)))
+    elif isinstance(value, (list, tuple)):
+        yield from (v for item in value for v in _foreign(item))
+    elif isinstance(value, dict):
+        yield from (v for item in value.values() for v in _foreign(item))
+
+
+def _function_vars(entries: Sequence[Entry], names: Names) -> dict[Any, str]:
+    """The variables of the function that steps mention, and what they are called in Python."""
+    found: dict[Any, str] = {}
+    taken = dict.fromkeys(names.values(), "")
+    for entry in entries:
+        for var in _foreign(entry.values):
+            text = var.name
+            while taken.setdefault(text, f"{var.name}: {var.dtype}") != f"{var.name}: {var.dtype}":
+                text += "_"
+            found[var] = text
+    return found
+
+
 def _python(value: Any, names: Names) -> str:
     if isinstance(value, (BlockRV, LoopRV, ExprRV)):
         return names[value]
     if isinstance(value, IndexMap):
-        inputs = [Var(v.name) for v in value.inputs]
+        taken = {names.get(v, v.name) for v in _foreign(value)}
+        inputs = [Var(f"{v.name}_" if v.name in taken else v.name) for v in value.inputs]
         outputs = value.apply(inputs)
         shown = ", ".join(_python(e, names) for e in outputs)
         comma = "," if len(outputs) == 1 else ""
@@ -281,7 +321,9 @@ def _python(value: Any, names: Names) -> str:
     if isinstance(value, (nodes.EQ, nodes.NE, nodes.And, nodes.Or, Not)):  # Python's build no IR
         return f"T.{type(value).__name__}({', '.join(_python(c, names) for c in value.children)})"
     if isinstance(value, Expr):
-        return script(substitute(value, {rv: Var(names[rv]) for rv in expr_rvs(value)}))
+        known = [v for v in free_vars(value) if v in names]
+        called: dict[Var, Expr] = {v: Var(names[v], v.dtype) for v in known}
+        return script(substitute(value, called))
     if isinstance(value, str):
         return json.dumps(str(value))
     if isinstance(value, float) and not math.isfinite(value):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from metasched.analysis.binding import trivial_binding
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.indexmap import IndexMap
+from metasched.arith.indexmap import IndexMap, replaced
 from metasched.arith.regions import block_access_regions
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
@@ -42,7 +42,7 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import blocks_of, substitute
+from metasched.ir.visit import blocks_of
 from metasched.schedule import edit
 from metasched.schedule.primitives.staging import beside, stage, top_of, with_buffers
 from metasched.schedule.primitives.transform_block_layout import replaced_iters
@@ -73,7 +73,7 @@ class Padding:
     def at(self, point: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]]:
         """(whether it is padding, the old indices) of the element at `point`."""
         values = dict(zip(self.inputs, point, strict=True))
-        return substitute(self.outside, values), tuple(substitute(b, values) for b in self.back)
+        return replaced(self.outside, values), tuple([replaced(b, values) for b in self.back])
 
 
 def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) -> Padding | str:

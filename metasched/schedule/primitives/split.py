@@ -12,7 +12,7 @@ from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
 from metasched.ir.stmt import For
 from metasched.schedule import edit
-from metasched.schedule.checks import require_in_view, require_plain_loop, require_serial
+from metasched.schedule.checks import in_view, require_plain_loop, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import nest, ranges_of, rebind
@@ -74,7 +74,7 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
         value = None if factor is None else cast(extent.dtype, state.expr(factor))
         size = as_int(value)
         if value is not None and size is None:
-            require_in_view(state, loop, value)
+            value = in_view(state, loop, value)
         if size == -1:
             value = None
         elif size is not None and size < 1:

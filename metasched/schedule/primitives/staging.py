@@ -30,7 +30,13 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, substitute, walk, walk_exprs, walk_stmts
 from metasched.schedule import edit
-from metasched.schedule.checks import refuse_on, refuse_opaque, require_from_zero
+from metasched.schedule.checks import (
+    by_name,
+    function_vars,
+    refuse_on,
+    refuse_opaque,
+    require_from_zero,
+)
 from metasched.schedule.instruction import handles_in
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -80,11 +86,19 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
         raise state.error("bad-index-map", str(error), node) from None
     if {*handles_in(mapping)}:
         mapping = IndexMap(mapping.inputs, tuple(map(state.expr, mapping.outputs)))
-    foreign = foreign_vars(mapping)
-    if foreign or not all(e.dtype.is_int for e in mapping.outputs):
-        what = f"mentions {foreign[0].name}" if foreign else "gives something else than integers"
-        raise state.error("bad-index-map", f"the index map {what}", node)
-    return mapping
+    if not all(e.dtype.is_int for e in mapping.outputs):
+        raise state.error("bad-index-map", "the index map gives something else than integers", node)
+    known = function_vars(state, node)
+    found = [by_name(e, known, mapping.inputs) for e in mapping.outputs]
+    foreign = [v for _, unknown in found for v in unknown]
+    if foreign:
+        raise state.error(
+            "bad-index-map",
+            f"the index map mentions {foreign[0].name}, which is no variable of the function",
+            node,
+            hint="use the indices, scalar parameters, and extents of the function's buffers",
+        )
+    return IndexMap(mapping.inputs, tuple([e for e, _ in found]), mapping.inverse_map)
 
 
 def foreign_vars(mapping: IndexMap) -> list[Var]:
