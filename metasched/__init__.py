@@ -34,6 +34,13 @@ _PUBLIC = {
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",
     "TraceFile": "metasched.database.record",
+    "lower": "metasched.runtime.build",
+    "SpaceGenerator": "metasched.space.generate",
+    "default_space": "metasched.kinds",
+    "LocalRunner": "metasched.measure.local",
+    "ReplayRunner": "metasched.measure.replay",
+    "ExecutorRunner": "metasched.measure.cluster",
+    "TuneResult": "metasched.search.result",
     "tune": "metasched.tune",
     "tune_tasks": "metasched.tune",
     "replay": "metasched.tune",
@@ -48,7 +55,9 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     place = _MODULES.get(name) or _PUBLIC.get(name)
     if place is None:
-        raise AttributeError(f"module 'metasched' has no attribute {name!r}")
+        names = importlib.import_module("metasched.tvm_names")
+        words = names.hint(name, names.PACKAGE, () if name.startswith("_") else __all__)
+        raise AttributeError(f"module 'metasched' has no attribute {name!r}{words}")
     module = importlib.import_module(place)
     value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
@@ -60,12 +69,12 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """`metasched.tune` names the function, also after the module of that name was imported."""
+    """`metasched.tune` and `metasched.lower` name the functions, also after the modules of those
+    names were imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, types.ModuleType) and _PUBLIC.get(name) == value.__name__:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
+        if name not in _PUBLIC or not isinstance(value, types.ModuleType):
+            super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package

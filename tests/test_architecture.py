@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 460, "errors config registry files hardware"),
+    ("", 560, "errors tvm_names config registry files hardware"),
     ("target", 480, "machine description cpu cuda"),
     (
         "ir",
@@ -69,7 +69,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "runtime",
-        1300,
+        1400,
         "arrays dlpack extents arguments parallel foreign native packing timing export "
         "kernel build exported",
     ),

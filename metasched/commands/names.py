@@ -8,6 +8,7 @@ HELP = {
     "show": "print a program, a trace file, or machine code",
     "db": "list the trials of a work folder",
     "report": "write a work folder as one offline HTML page",
+    "targets": "list what --target takes",
     "doctor": "check this machine and installation",
 }
 

@@ -40,7 +40,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The argument that names the machine."""
-    parser.add_argument("--target", help="native (default), a tag, or features")
+    parser.add_argument(
+        "--target", help="native (default), a tag, or features; see `metasched targets`"
+    )
 
 
 def target_of(arguments: argparse.Namespace) -> Target:

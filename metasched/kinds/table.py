@@ -7,8 +7,9 @@ the row; nothing above names a kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from metasched.cost.features import FeatureSet
 from metasched.errors import TargetError
@@ -81,8 +82,9 @@ def default_trace(func: Source, target: Target | None = None) -> Trace:
     return space_of(machine).default(func, machine)
 
 
-def default_space(target: Target) -> SpaceGenerator:
-    """The default modules, postprocs and mutators of a target."""
+def default_space(target: Target | str | Mapping[str, Any] | None = None) -> SpaceGenerator:
+    """The default modules, postprocs and mutators of a target, which `Target.of` reads."""
+    machine = Target.of(target)
     return SpaceGenerator(
-        default_modules(target), default_postprocs(target), default_mutators(target)
+        default_modules(machine), default_postprocs(machine), default_mutators(machine)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -9,15 +10,17 @@ from typing import Any, Protocol, runtime_checkable
 from metasched.arith.outside import require_inside
 from metasched.codegen.compile import compile_func
 from metasched.codegen.openmp import REMEDY
-from metasched.errors import BuildError
+from metasched.errors import BuildError, LowerError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
+from metasched.lower.pipeline import passes_applied
 from metasched.runtime.kernel import Kernel
 from metasched.runtime.native import Native
 from metasched.runtime.parallel import has_openmp
 from metasched.target import Target
+from metasched.tvm_names import KERNEL, hint
 
 
 @runtime_checkable
@@ -44,7 +47,8 @@ class KernelModule(Mapping[str, Kernel]):
     def __getattr__(self, name: str) -> Kernel:
         kernels = self.__dict__.get("_kernels", {})
         if name not in kernels:
-            raise AttributeError(f"no kernel is called {name!r}; there are {', '.join(kernels)}")
+            words = hint(name, KERNEL) or f"; there are {', '.join(kernels)}"
+            raise AttributeError(f"no kernel is called {name!r}{words}")
         found: Kernel = kernels[name]
         return found
 
@@ -94,6 +98,32 @@ def build(
     return KernelModule(
         {key: _kernel(func, machine, key, opt_level) for key, func in module.items()}
     )
+
+
+def lower(
+    source: PrimFunc | IRModule | HasModule,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    show_passes: bool = False,
+) -> PrimFunc:
+    """A program as plain loops over flat buffers, as `build` hands it to the code generator.
+
+    Args:
+        source: a function, a module of one, or something with a `.mod` (a Schedule).
+        target: see `Target.of`; None means this machine.
+        show_passes: print the script after each pass that changed it, on standard error.
+
+    Raises LowerError for what has no plain form on the target.
+    """
+    functions = list(_module(source).values())
+    if len(functions) != 1:
+        raise LowerError(f"lower takes one function, the module has {len(functions)}")
+    func = functions[0]
+    for name, changed in passes_applied(func, Target.of(target)):
+        if show_passes and changed is not func:
+            print(f"# after {name}\n{changed.script()}", file=sys.stderr)  # noqa: T201  asked for
+        func = changed
+    return func
 
 
 def _module(source: Any) -> IRModule:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import Signature
@@ -17,6 +17,7 @@ from metasched.runtime.native import Native
 from metasched.runtime.packing import Packer
 from metasched.runtime.timing import Timing, measure
 from metasched.target import Target
+from metasched.tvm_names import KERNEL, hint
 
 
 class Bound:
@@ -76,6 +77,12 @@ class Kernel:
         self._call = native.call
         self._check = Checker(signature, self.name, workload_hash)
         self._packer = Packer(signature, native, workload_hash) if signature.pack else None
+
+    if not TYPE_CHECKING:  # a checker shall go on to refuse names that are not there
+
+        def __getattr__(self, name: str) -> Any:
+            known = () if name.startswith("_") else dir(type(self))
+            raise AttributeError(f"a kernel has no {name!r}{hint(name, KERNEL, known)}")
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Run on arrays and scalars in the order of the program's parameters, or by their names.

@@ -30,6 +30,9 @@ _HANDLES = (BlockRV, LoopRV, ExprRV, Expr)
 _SLIPS = (AssertionError, AttributeError, TypeError, ValueError)
 
 
+Respelling = Callable[[dict[str, Any]], dict[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     """One parameter of a primitive. `block` marks those where a block's name may stand, `free`
@@ -64,6 +67,7 @@ class InstructionKind:
         params: its parameters in order, `decision` left out.
         variadic: whether one of them takes all positional arguments that are left.
         takes_names: whether blocks may be given by name.
+        respell: keywords of older versions of TVM in those of this signature, where they differ.
         exact: positions of the parameters that are an integer or a flag, and which of the two.
     """
 
@@ -77,6 +81,7 @@ class InstructionKind:
     variadic: bool
     takes_names: bool
     exact: tuple[tuple[int, type], ...]
+    respell: Respelling | None = None
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Arguments of a call in the order of `params`, and the decision (None if not given).
@@ -85,6 +90,8 @@ class InstructionKind:
         """
         out: list[Any] = []
         position, left = 0, dict(kwargs)
+        if left and self.respell is not None:
+            left = self.respell(left)
         for param in self.params:
             if param.variadic:
                 out.append(tuple(args[position:]))
@@ -234,11 +241,14 @@ def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
 PRIMITIVES: Registry[InstructionKind] = Registry("primitive", entry_points=False)
 
 
-def primitive(*, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def primitive(
+    *, pure: bool = False, respell: Respelling | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function `(state, ...)` as a primitive under its own name.
 
     Arguments annotated with handle types (or expressions, or containers of these) are inputs, all
-    others attributes; a parameter called `decision` makes it a sampling step.
+    others attributes; a parameter called `decision` makes it a sampling step. `respell` turns
+    keywords that older versions of TVM had into those of the function.
     """
 
     def register(fn: Callable[P, R]) -> Callable[P, R]:
@@ -263,7 +273,7 @@ def primitive(*, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R
         kind = InstructionKind(
             name, fn, pure or drawn is not None, drawn is not None, drawn, many, tuple(params),
             any(p.variadic for p in params), any(p.block for p in params),
-            tuple((n, p.hint) for n, p in enumerate(params) if p.hint in (int, bool)),
+            tuple((n, p.hint) for n, p in enumerate(params) if p.hint in (int, bool)), respell,
         )  # fmt: skip
         PRIMITIVES.register(name, kind)
         return fn

@@ -6,7 +6,7 @@ import functools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from metasched import config
 from metasched.analysis.block import is_output
@@ -26,6 +26,7 @@ from metasched.schedule.legal import footprint, legal
 from metasched.schedule.primitives.decompose_padding import can_decompose_padding
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
+from metasched.tvm_names import SCHEDULE, hint
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,6 +108,12 @@ class Schedule:
         self._history: list[Snapshot] = []
 
     # -- the program ---------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # a checker shall go on to refuse names that are not there
+
+        def __getattr__(self, name: str) -> Any:
+            known = () if name.startswith("_") else dir(type(self))
+            raise AttributeError(f"a schedule has no {name!r}{hint(name, SCHEDULE, known)}")
 
     @property
     def mod(self) -> IRModule:

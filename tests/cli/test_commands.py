@@ -17,7 +17,7 @@ from metasched.cost.prior import Prior
 from metasched.report import compare
 
 SHAPE = "1,16,16,16"
-NAMES = ("tune", "replay", "build", "bench", "show", "db", "report", "doctor")
+NAMES = ("tune", "replay", "build", "bench", "show", "db", "report", "targets", "doctor")
 
 
 # -- the frame -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from metasched.analysis.block import reduction
 from metasched.arith.regions import block_access_regions
@@ -28,7 +29,14 @@ from metasched.schedule.primitives.division import Part, divided, under
 from metasched.schedule.state import State
 
 
-@primitive()
+def _target_by_kind(given: dict[str, Any]) -> dict[str, Any]:
+    """`loop=` or `blocks=`, whichever it is, for `target=`."""
+    if "target" in given or len(given.keys() & {"loop", "block", "blocks"}) != 1:
+        return given
+    return {"target" if k in ("loop", "block", "blocks") else k: v for k, v in given.items()}
+
+
+@primitive(respell=_target_by_kind)
 def blockize(
     state: State,
     target: LoopRV | BlockRV | str | list[BlockRV | str],

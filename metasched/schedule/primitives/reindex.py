@@ -25,6 +25,7 @@ from metasched.schedule.primitives.staging import (
     BufferChoice,
     Indices,
     beside,
+    buffer_by_index,
     chain_above,
     choose_buffer,
     in_bounds,
@@ -42,7 +43,7 @@ from metasched.schedule.primitives.staging import (
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(respell=buffer_by_index)
 def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
     """Let `block` access `buffer` directly by its iterators; returns the block that copies.
 

@@ -45,6 +45,21 @@ BufferChoice: TypeAlias = "tuple[str | int, ...] | str | Buffer"
 Indices: TypeAlias = tuple[Expr, ...]
 
 
+def buffer_by_index(given: dict[str, Any]) -> dict[str, Any]:
+    """`buffer_index=` with `buffer_index_type=` ("read" or "write") for `buffer=`."""
+    names = ("buffer_index", "buffer_index_type")
+    if "buffer" in given or "buffer_index" not in given:
+        return given
+    if "buffer_index_type" not in given:
+        at = given["buffer_index"]
+        raise TypeError(
+            f"a buffer_index is of the buffers that a block reads, or of those that it writes: "
+            f'write buffer=("read", {at!r}) or buffer=("write", {at!r})'
+        )
+    rest = {key: value for key, value in given.items() if key not in names}
+    return {**rest, "buffer": (given["buffer_index_type"], given["buffer_index"])}
+
+
 def choose_buffer(
     state: State, realize: BlockRealize, which: BufferChoice
 ) -> tuple[str, int, Buffer]:

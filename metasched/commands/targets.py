@@ -1,0 +1,73 @@
+"""metasched targets: what `--target` takes, and which of it runs here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from metasched.commands.names import HELP
+from metasched.hardware import CPU_FEATURES, KNOWN_FEATURES
+from metasched.report.tables import columns
+from metasched.target import TARGETS, Cpu, Gpu, Target
+
+OPTIONS = {
+    "mcpu": "LLVM's name of the processor",
+    "mattr": "features beside or without those of the processor: +avx512f,-fma",
+    "num-cores": "cores that a kernel may use",
+    "mtriple": "LLVM's triple; that of this machine by default",
+    "vector-bits": "width of the widest vectors that code shall use",
+    "l1-bytes": "size of the first data cache of a core",
+    "l2-bytes": "size of the second cache of a core",
+    "l3-bytes": "size of the last cache",
+}
+"""What may follow `llvm` in the text of a CPU target, with its meaning."""
+
+
+def add_to(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("targets", help=HELP["targets"])
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the targets, then the options and features of which others are made."""
+    rows = [_row(text) for text in _texts()]
+    if arguments.json:
+        told = {"targets": rows, "options": OPTIONS, "features": KNOWN_FEATURES}
+        print(json.dumps(told))
+        return 0
+    shown = [("ok" if r["runs_here"] else "--", r["target"], r["about"], r["why"]) for r in rows]
+    print(columns(shown))
+    print('\nOptions, as in "llvm -mcpu=znver4 -num-cores=8":')
+    print(columns([(f"-{name}=", meaning) for name, meaning in OPTIONS.items()]))
+    for arch, names in KNOWN_FEATURES.items():
+        print(f"\nFeatures of {arch}, for -mattr=+NAME,-NAME: {' '.join(sorted(set(names)))}")
+    return 0
+
+
+def _texts() -> list[str]:
+    """Everything that has a name and can stand after `--target` as it is."""
+    arm = {name for name, features in CPU_FEATURES.items() if "neon" in features}
+    texts = [
+        f"llvm -mtriple=aarch64-linux-gnu -mcpu={name}" if name in arm else f"llvm -mcpu={name}"
+        for name in CPU_FEATURES
+    ]
+    return ["native", *texts, *TARGETS.names()]
+
+
+def _row(text: str) -> dict[str, Any]:
+    target = Target.of(text)
+    about = target.mcpu
+    if isinstance(target, Cpu):
+        about = f"{target.num_cores} cores, {target.vector_bits}-bit vectors"
+    elif isinstance(target, Gpu):
+        about = f"{target.mcpu}, {target.warp_size} threads a warp"
+    if text == "native":
+        about = f"{target.mcpu}, {about}: this machine"
+    why = target.here() or ""
+    return {
+        "target": text, "kind": target.kind, "mcpu": target.mcpu, "about": about,
+        "runs_here": not why, "why": why,
+    }  # fmt: skip

@@ -1,0 +1,96 @@
+"""What people who know TVM type, and what to write here instead: the ends of error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_SCRIPT = "`from metasched.script import tir as T, ir as I`"
+_TUNE = "ms.tune(func, trials=64, work_dir=...), ms.tune_tasks for several functions"
+_ARRAYS = "kernels take NumPy arrays and tensors with DLPack as they are"
+_SPACE = "a space is ms.default_space(target) or ms.SpaceGenerator(modules=..., postprocs=...)"
+_SETTINGS = "settings are arguments of ms.tune: trials, time_limit, seed, strategy, model"
+
+# Name -> what to write. Of the package itself, as `ms.NAME`.
+PACKAGE = {
+    **dict.fromkeys(
+        ("te", "topi", "relay", "relax"),
+        "there are no tensor expressions and no graphs: write the loops as a T.prim_func, "
+        f"{_SCRIPT}",
+    ),
+    **dict.fromkeys(("tir", "script", "s_tir", "T", "I", "tirx"), f"the script is {_SCRIPT}"),
+    **dict.fromkeys(("tune_tir", "tune_te", "tune_relay", "tune_relax", "optimize_tasks"), _TUNE),
+    "meta_schedule": f"this package is it: {_TUNE}",
+    **dict.fromkeys(
+        ("TuneConfig", "TuneContext", "EvolutionarySearchConfig", "ReplayTraceConfig",
+         "SearchStrategy", "search_strategy", "TaskScheduler", "task_scheduler"),
+        _SETTINGS,
+    ),
+    **dict.fromkeys(
+        ("tir_integration", "compile_tir", "ApplyHistoryBest", "PostOrderApply"),
+        "the best program is result.best, and ms.build(result.best) compiles it; "
+        "ms.replay(path, func) brings it back",
+    ),
+    **dict.fromkeys(
+        ("nd", "ndarray", "array", "empty", "runtime", "device", "cpu", "cuda", "gpu"), _ARRAYS
+    ),
+    **dict.fromkeys(("compile", "driver", "build_module"), "ms.build(func, target) compiles"),
+    "time_evaluator": "kernel.time(*arguments) times a kernel",
+    **dict.fromkeys(
+        ("database", "Database", "JSONDatabase", "MemoryDatabase"),
+        "ms.tune keeps a database in its work_dir; `metasched db` lists it",
+    ),
+    **dict.fromkeys(
+        ("runner", "Runner", "RPCRunner", "builder", "Builder", "LocalBuilder"),
+        "ms.tune(..., runner=) takes a function (func, target) -> ms.LocalRunner(func, target), "
+        "which builds too",
+    ),
+    **dict.fromkeys(
+        ("space_generator", "schedule_rule", "ScheduleRule", "PyScheduleRule", "MultiLevelTiling",
+         "AutoInline", "ScheduleFn"),
+        f"write a rule with @ms.schedule_module(name); {_SPACE}",
+    ),
+    **dict.fromkeys(("postproc", "Postproc", "PyPostproc", "mutator", "Mutator"), _SPACE),
+    **dict.fromkeys(
+        ("cost_model", "CostModel", "PyCostModel", "XGBModel"),
+        "ms.tune(..., model=) takes lightgbm, line, random, or an object with the methods of "
+        "metasched.cost.model.CostModel",
+    ),
+    **dict.fromkeys(
+        ("measure_callback", "MeasureCallback"), "ms.tune(..., observer=) takes a function"
+    ),
+    "target": "targets are ms.Target.of(...); `metasched targets` lists them",
+    "transform": "lowering is ms.lower(func, target); kernels are ms.build(func, target)",
+    "autotvm": _TUNE, "auto_scheduler": _TUNE,
+    "register_func": "foreign functions are called by T.call_extern",
+}  # fmt: skip
+
+KERNEL = {
+    "time_evaluator": "time(*arguments) gives a Timing with samples, min, median and mean",
+    "entry_name": "a kernel is called itself: kernel(a, b, c)",
+    "entry_func": "a kernel is called itself: kernel(a, b, c)",
+    **dict.fromkeys(("export_library", "save"), "export(folder) writes .o, .so, .h and .json"),
+    **dict.fromkeys(
+        ("get_source", "inspect_source", "imported_modules"), "llvm_ir and asm are its texts"
+    ),
+}
+
+SCHEDULE = {
+    **dict.fromkeys(
+        ("set_axis_separator", "set_axis_separators"),
+        "memory is flat on the machines that have code here: there are no axis separators",
+    ),
+    "get_sref": "a handle stands for its node: get(handle) gives it",
+    "func_working_on": "work_on(name) chooses the function; handles remember theirs",
+    "tile": "split both loops, then reorder",
+    **dict.fromkeys(("pragma", "prefetch", "double_buffer"), "annotate(block_or_loop, key, value)"),
+    **dict.fromkeys(("lower", "build"), "ms.lower(sch, target) and ms.build(sch, target)"),
+}
+
+
+def hint(name: str, table: dict[str, str], known: Iterable[str] = ()) -> str:
+    """What follows "there is no `name`": the words for it here, else the nearest known names."""
+    if name in table:
+        return f"; {table[name]}"
+    near = difflib.get_close_matches(name, [*known], n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""

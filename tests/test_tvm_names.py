@@ -1,0 +1,153 @@
+"""Names that users of TVM type: each is taken, or answered by what to write instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from measure.programs import elementwise
+
+import metasched as ms
+from metasched import tvm_names, workloads
+from metasched.errors import LowerError
+from metasched.ir.stmt import Block
+from metasched.ir.visit import walk
+
+GMM = workloads.get("gmm").func((1, 8, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("te", "no tensor expressions"),
+        ("tir", "from metasched.script import tir as T"),
+        ("tune_tir", "ms.tune(func, trials=64"),
+        ("TuneConfig", "settings are arguments of ms.tune"),
+        ("time_evaluator", "kernel.time(*arguments)"),
+        ("nd", "NumPy arrays and tensors with DLPack"),
+        ("compile", "ms.build(func, target)"),
+        ("JSONDatabase", "`metasched db` lists it"),
+        ("PyScheduleRule", "@ms.schedule_module"),
+        ("RPCRunner", "ms.LocalRunner(func, target)"),
+        ("XGBModel", "lightgbm, line, random"),
+        ("Shedule", "did you mean Schedule"),
+        ("tune_task", "did you mean tune_tasks"),
+    ],
+)
+def test_names_of_the_package(name, words):
+    with pytest.raises(AttributeError, match=re.escape(words)) as caught:
+        getattr(ms, name)
+    assert f"module 'metasched' has no attribute {name!r}; " in str(caught.value)
+
+
+def test_names_that_nobody_knows_get_no_advice():
+    with pytest.raises(AttributeError, match="has no attribute 'qqqq'$"):
+        ms.qqqq
+    assert not hasattr(ms, "__wrapped__") and not hasattr(ms.Schedule(GMM), "__wrapped__")
+
+
+def test_every_hint_is_for_a_name_that_is_not_there():
+    kernel, sch = ms.build(GMM), ms.Schedule(GMM)
+    assert not [n for n in tvm_names.KERNEL if hasattr(kernel, n)]
+    assert not [n for n in tvm_names.SCHEDULE if hasattr(sch, n)]
+    modules = {p.stem for p in Path(ms.__file__).parent.iterdir()}
+    assert not [n for n in tvm_names.PACKAGE if hasattr(ms, n) and n not in modules]
+
+
+def test_every_name_in_the_hints_exists():
+    for table in (tvm_names.PACKAGE, tvm_names.KERNEL, tvm_names.SCHEDULE):
+        for words in table.values():
+            for name in re.findall(r"\bms\.(\w+)", words):
+                assert hasattr(ms, name), words
+
+
+def test_names_of_a_kernel():
+    kernel = ms.build(GMM)
+    with pytest.raises(AttributeError, match=r"no 'time_evaluator'; time\(\*arguments\) gives"):
+        kernel.time_evaluator
+    with pytest.raises(AttributeError, match="a kernel has no 'exprt'; did you mean export"):
+        kernel.exprt
+    both = ms.build(ms.IRModule.of({"f": GMM, "g": GMM}))
+    with pytest.raises(AttributeError, match="'time_evaluator'; time"):
+        both.time_evaluator
+
+
+def test_names_of_a_schedule():
+    sch = ms.Schedule(GMM)
+    for name, words in (
+        ("set_axis_separator", "there are no axis separators"), ("tile", "split both loops"),
+        ("get_blok", "did you mean get_block"),
+    ):  # fmt: skip
+        with pytest.raises(AttributeError, match=f"a schedule has no '{name}'; .*{words}"):
+            getattr(sch, name)
+
+
+def test_older_keywords_of_blockize_and_transform_layout():
+    def blocks(sch):
+        return [n.name for n in walk(sch.mod["main"].body) if isinstance(n, Block)]
+
+    made = []
+    for keyword in ("target", "loop"):
+        sch = ms.Schedule(GMM)
+        loop = sch.get_loops(sch.get_block("Z"))[2]
+        sch.blockize(**{keyword: loop})
+        made.append(sch)
+    ms.assert_structural_equal(made[0].mod, made[1].mod)
+    assert "Z_o" in blocks(made[0]) and made[0].trace.as_python() == made[1].trace.as_python()
+    by_block = ms.Schedule(elementwise(lambda x: x))
+    by_block.blockize(blocks=[by_block.get_block("B")], preserve_unit_iters=True)
+    assert len(blocks(by_block)) == 3
+    with pytest.raises(TypeError, match="has no argument 'loop'"):
+        sch.blockize(target=loop, loop=loop)
+
+
+def test_a_buffer_by_its_index():
+    def swapped(b, i, j):
+        return b, j, i
+
+    made = []
+    for keywords in (
+        {"buffer": ("read", 1)}, {"buffer_index": 1, "buffer_index_type": "read"}, {"buffer": "Y"},
+    ):  # fmt: skip
+        sch = ms.Schedule(GMM)
+        sch.transform_layout(sch.get_block("Z"), index_map=swapped, **keywords)
+        made.append(sch)
+    for other in made[1:]:
+        ms.assert_structural_equal(made[0].mod, other.mod)
+    x, y = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
+    z = ms.build(made[1])(x, np.ascontiguousarray(y.swapaxes(1, 2)))
+    np.testing.assert_allclose(z, x @ y, rtol=1e-5)
+    sch = ms.Schedule(GMM)
+    sch.reindex(sch.get_block("Z"), buffer_index=0, buffer_index_type="write")
+    with pytest.raises(TypeError, match=r'write buffer=\("read", 1\) or buffer=\("write", 1\)'):
+        sch.transform_layout(sch.get_block("Z"), buffer_index=1, index_map=swapped)
+
+
+def test_lower_gives_plain_loops(capfd):
+    sch = ms.Schedule(GMM)
+    lowered = ms.lower(sch, "native")
+    assert not [n for n in walk(lowered.body) if isinstance(n, Block)]
+    ms.assert_structural_equal(lowered, ms.lower(GMM))
+    assert capfd.readouterr().err == ""
+    ms.lower(GMM, show_passes=True)
+    assert "# after flatten\n" in capfd.readouterr().err
+    with pytest.raises(LowerError, match="lower takes one function, the module has 2"):
+        ms.lower(ms.IRModule.of({"f": GMM, "g": GMM}))
+
+
+def test_the_parts_of_a_search_are_public(tmp_path):
+    space = ms.default_space("llvm -mcpu=haswell -num-cores=2")
+    assert isinstance(space, ms.SpaceGenerator) and space.modules and space.mutators
+    assert ms.default_space().postprocs
+    assert {ms.LocalRunner.__name__, ms.ReplayRunner.__name__, ms.ExecutorRunner.__name__} == {
+        "LocalRunner", "ReplayRunner", "ExecutorRunner"
+    }  # fmt: skip
+    assert "best" in ms.TuneResult.__dataclass_fields__
+
+
+def test_lower_names_the_function_whatever_was_imported_first():
+    import metasched.lower.passes.flatten  # noqa: F401
+
+    assert callable(ms.lower)
