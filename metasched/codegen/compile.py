@@ -17,6 +17,7 @@ from metasched.codegen.signature import Signature
 from metasched.errors import BuildError
 from metasched.ir.func import PrimFunc
 from metasched.lower.packing import split_packing
+from metasched.lower.passes.check_bounds import check_bounds
 from metasched.lower.pipeline import lower_with_symbols
 from metasched.target import Target
 
@@ -63,6 +64,7 @@ def compile_func(
     name: str | None = None,
     opt_level: int | None = None,
     parallel: bool = True,
+    checked: bool = False,
 ) -> Compiled:
     """Compile a function (schedulable or lowered) for a CPU target, and what packs its weights.
 
@@ -70,6 +72,7 @@ def compile_func(
         name: C name of the kernel; its `global_symbol` or "main" when None.
         opt_level: LLVM's optimisation level; None chooses 1.
         parallel: False runs parallel loops serially and needs no OpenMP runtime.
+        checked: check every load and store at run time.
 
     Raises LowerError and BuildError for what cannot be compiled, before LLVM sees it.
     """
@@ -80,9 +83,9 @@ def compile_func(
         raise BuildError(f"opt_level is {opt_level!r}; LLVM has 0, 1, 2 and 3")
     module = ModuleEmitter(target, symbol)
     packing = split_packing(func)
-    signature = _emit(module, packing.main if packing else func, target, symbol, parallel)
+    signature = _emit(module, packing.main if packing else func, target, symbol, parallel, checked)
     if packing is not None:
-        pack = _emit(module, packing.pack, target, f"{symbol}_pack", parallel)
+        pack = _emit(module, packing.pack, target, f"{symbol}_pack", parallel, checked)
         weights = tuple(func.params.index(w) for w in func.constants)
         signature = replace(signature, weights=weights, pack=pack)
     text = module.text()
@@ -95,8 +98,9 @@ def compile_func(
 
 
 def _emit(
-    module: ModuleEmitter, func: PrimFunc, target: Target, name: str, parallel: bool
+    module: ModuleEmitter, func: PrimFunc, target: Target, name: str, parallel: bool, checked: bool
 ) -> Signature:
+    func = check_bounds(func) if checked else func
     lowered, symbols = lower_with_symbols(func, target, shape_symbols(func))
     return emit_function(module, func, lowered, symbols, name, parallel)
 

@@ -34,6 +34,10 @@ def add_to(commands: Any) -> None:
     two.add_argument("trace", help="a trace file")
     two.add_argument("-o", "--output", required=True, help="folder to write to")
     two.add_argument("--name", help="stem of the files and the C name of the kernel")
+    two.add_argument(
+        "--check-bounds", action="store_true",
+        help="check every load and store at run time (slow, for debugging)",
+    )  # fmt: skip
     add_target(two)
     _add_extern(two)
     two.add_argument("--json", action="store_true", help="print one JSON value")
@@ -77,7 +81,8 @@ def run_build(arguments: argparse.Namespace) -> int:
         raise TraceError(f"{arguments.trace}: its workload is no single function")
     sch = replay(arguments.trace, func, target=target, allow_extern=arguments.allow_extern)
     name = arguments.name or stored.workload_name or None
-    written = build(sch, target, name=name).export(Path(arguments.output), name)
+    kernel = build(sch, target, name=name, check_bounds=arguments.check_bounds)
+    written = kernel.export(Path(arguments.output), name)
     files = [written.object, written.library, written.header, written.manifest]
     if arguments.json:
         print(json.dumps({"files": [str(f) for f in files if f], "note": written.note}))

@@ -68,6 +68,7 @@ def build(
     *,
     name: str | None = None,
     opt_level: int | None = None,
+    check_bounds: bool = False,
 ) -> Any:
     """Compile a program for this machine.
 
@@ -76,6 +77,9 @@ def build(
         target: see `Target.of`; None means this machine.
         name: C name of the kernel; by default the function's `global_symbol`, else its name.
         opt_level: LLVM's optimisation level; None chooses by size.
+        check_bounds: check every load and store at run time, for debugging: a kernel that leaves
+            a buffer stops with a KernelError that names block, buffer, indices and shape. (Foreign
+            functions and masked lanes are not looked into.)
 
     Returns:
         A Kernel; for a module of several functions a KernelModule of kernels by name.
@@ -92,11 +96,11 @@ def build(
     require_inside(module)
     if len(module) == 1:
         ((key, func),) = module.items()
-        return _kernel(func, machine, name or key, opt_level, forced=name is not None)
+        return _kernel(func, machine, name or key, opt_level, check_bounds, forced=name is not None)
     if name is not None:
         raise BuildError(f"name={name!r} is for a single function, the module has {len(module)}")
     return KernelModule(
-        {key: _kernel(func, machine, key, opt_level) for key, func in module.items()}
+        {key: _kernel(func, machine, key, opt_level, check_bounds) for key, func in module.items()}
     )
 
 
@@ -136,8 +140,9 @@ def _module(source: Any) -> IRModule:
 
 
 def _kernel(
-    func: PrimFunc, target: Target, name: str, opt_level: int | None, *, forced: bool = False
-) -> Kernel:
+    func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool, *,
+    forced: bool = False,
+) -> Kernel:  # fmt: skip
     symbol = name if forced else str(func.attrs.get("global_symbol", name))
     parallel = has_openmp()
     if not parallel and _is_parallel(func):
@@ -146,7 +151,7 @@ def _kernel(
             f"serially; {REMEDY}",
             stacklevel=3,
         )
-    compiled = compile_func(func, target, symbol, opt_level, parallel)
+    compiled = compile_func(func, target, symbol, opt_level, parallel, checked)
     return Kernel(
         compiled.signature,
         Native.of(compiled),

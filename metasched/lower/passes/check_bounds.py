@@ -1,0 +1,123 @@
+"""Assertions before every access, for a build that looks for one outside its buffer.
+
+An assertion stands right before the statement that loads or stores, and evaluates what the
+statement would: a load behind `if_then_else` is checked where its side is chosen, an index that is
+itself loaded is checked before it is used. Addresses that a program passes on are not followed,
+and lanes under a mask not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.describe import show_expr
+from metasched.ir.expr import (
+    GE,
+    LT,
+    TRUE,
+    Expr,
+    IntImm,
+    Let,
+    as_expr,
+    compare,
+    logical_and,
+    logical_not,
+)
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Broadcast, Call, Ramp, call
+from metasched.ir.stmt import (
+    AssertStmt,
+    Block,
+    BlockRealize,
+    BufferStore,
+    Stmt,
+    While,
+    seq,
+)
+from metasched.ir.visit import map_body, reads_memory
+
+
+def check_bounds(func: PrimFunc) -> PrimFunc:
+    """S  ->  assert that what S loads and stores lies in its buffers; S."""
+    return map_body(func, lambda body: _checked(body, "the function"))
+
+
+def _checked(stmt: Stmt, place: str) -> Stmt:
+    if isinstance(stmt, Block):
+        place = f"block {stmt.name}"
+    parts = [_checked(part, place) for part in stmt.stmts]
+    found = stmt.rebuild(parts, stmt.exprs) if parts else stmt
+    if isinstance(stmt, Block):
+        return found  # declared regions are no accesses
+    asserts = [AssertStmt(c, m) for e in stmt.exprs for c, m in _loads(e, place)]
+    if isinstance(stmt, While) and isinstance(found, While):
+        found = While(found.condition, seq([found.body, *asserts]))  # evaluated again after it
+    if isinstance(stmt, BufferStore) and stmt.predicate is None:
+        inside = _inside(stmt.buffer, stmt.indices)
+        asserts += [AssertStmt(inside, _message(place, "stores", stmt.buffer, stmt.indices))]
+    if isinstance(stmt, BlockRealize) and not asserts:
+        return found
+    return seq([*(a for a in asserts if a.condition is not TRUE), found])
+
+
+def _loads(expr: Expr, place: str) -> Iterator[tuple[Expr, str]]:
+    """(condition, message) of the loads of an expression, those in indices first."""
+    if not reads_memory(expr):
+        return
+    if isinstance(expr, Call) and expr.op.name == "if_then_else":
+        chosen, then, orelse = expr.args
+        yield from _loads(chosen, place)
+        for side, taken in ((then, chosen), (orelse, logical_not(chosen))):
+            for condition, message in _loads(side, place):
+                yield call("if_then_else", taken, condition, TRUE), message
+        return
+    if isinstance(expr, Call) and expr.op.name == "address_of":
+        return
+    if isinstance(expr, Let):
+        yield from _loads(expr.value, place)
+        for condition, message in _loads(expr.body, place):
+            yield Let(expr.var, expr.value, condition), message
+        return
+    for child in expr.children:
+        yield from _loads(child, place)
+    if isinstance(expr, BufferLoad) and expr.predicate is None:
+        yield (
+            _inside(expr.buffer, expr.indices),
+            _message(place, "loads", expr.buffer, expr.indices),
+        )
+
+
+def _message(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+    given, shape = (", ".join(map(show_expr, each)) for each in (indices, buffer.shape))
+    return (
+        f"{place} {verb} {buffer.name}[{given}], which is outside {buffer.name} of shape ({shape})"
+    )
+
+
+def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+    """Whether indices lie in a buffer; lanes of a vector may go on in the next rows."""
+    found: Expr = TRUE
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        first = index.base if isinstance(index, Ramp) else index
+        first = first.value if isinstance(first, Broadcast) else first
+        if first.dtype.lanes > 1:
+            return TRUE
+        found = logical_and(found, _between(first, extent))
+    last = indices[-1] if indices else None
+    if isinstance(last, Ramp):
+        reach: Expr = IntImm("int64", 0)
+        size: Expr = IntImm("int64", 1)
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            one = (
+                index.base + (index.lanes - 1) * index.stride if isinstance(index, Ramp) else index
+            )
+            reach = reach * extent.astype("int64") + one.astype("int64")
+            size = size * extent.astype("int64")
+        found = logical_and(found, _between(reach, size))
+    return found
+
+
+def _between(index: Expr, extent: Expr) -> Expr:
+    zero = compare(GE, index, as_expr(0, index.dtype))
+    return logical_and(zero, compare(LT, index, extent.astype(index.dtype)))

@@ -1,0 +1,116 @@
+"""Builds that check every access at run time: what is wrong is named, what is right stays right."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from strategies import random_args
+
+import metasched as ms
+from metasched.errors import KernelError
+from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
+from metasched.kinds import default_trace
+from metasched.script import parse
+from metasched.target import Target
+from metasched.workloads import get
+
+GATHER = """
+@T.prim_func
+def f(A: T.Buffer((8, 6), "float32"), P: T.Buffer((8,), "int32"), B: T.Buffer((8, 6), "float32")):
+    C = T.alloc_buffer((8, 6))
+    for i in T.parallel(8):
+        for j in T.vectorized(6):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = T.if_then_else(P[vi] >= 0, A[P[vi], vj], T.float32(0))
+    for i, j in T.grid(8, 6):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            {store} = C[vi, vj] + T.float32(1)
+"""
+
+
+def kernel(store: str = "B[vi, vj]") -> ms.Kernel:
+    found = ms.build(parse(GATHER.format(store=store)), check_bounds=True)
+    assert isinstance(found, ms.Kernel)
+    return found
+
+
+def test_a_load_outside_is_named_and_one_that_is_not_made_is_not():
+    a = np.arange(48, dtype="float32").reshape(8, 6)
+    p, b = np.arange(8, dtype="int32"), np.zeros((8, 6), "float32")
+    p[3] = -5
+    made = kernel()
+    made(a, p, b)
+    want = a + 1
+    want[3] = 1
+    np.testing.assert_array_equal(b, want)
+    p[4] = 8
+    said = r"block C loads A\[P\[vi\], vj\], which is outside A of shape \(8, 6\)"
+    with pytest.raises(KernelError, match=said):
+        made(a, p, b)
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("B[vi, P[vj]]", r"block B stores B\[vi, P\[vj\]\], which is outside B of shape \(8, 6\)"),
+        ("B[vi, P[vj + P[7] + 2]]", r"block B loads P\[vj \+ P\[7\] \+ 2\], which is outside P"),
+    ],
+)
+def test_stores_and_loads_in_indices_are_named(store: str, said: str):
+    a, p = np.zeros((8, 6), "float32"), np.full(8, 6, "int32")
+    with pytest.raises(KernelError, match=said):
+        kernel(store)(a, p, np.zeros((8, 6), "float32"))
+
+
+LOOPS = """
+@T.prim_func
+def f(P: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+    while P[P[0]] > 0:
+        P[0] = P[0] + 1
+    T.evaluate(B[0])
+"""
+
+
+def test_the_condition_of_a_while_is_checked_each_time():
+    p = np.array([1, 1, 1, 1, 1, 1, 1, 1], "int32")
+    with pytest.raises(KernelError, match=r"block root loads P\[P\[0\]\]"):
+        ms.build(parse(LOOPS), check_bounds=True)(p, np.zeros(8, "int32"))
+    assert p[0] == 8
+
+
+VECTORS = """
+@T.prim_func
+def f(A: T.Buffer((4, 8), "float32"), P: T.Buffer((1,), "int32"), B: T.Buffer((16,), "float32")):
+    B[0:16] = A[P[0], T.ramp(0, 1, 16)]
+"""
+
+
+def test_vectors_may_go_on_in_the_next_row_and_not_past_the_last():
+    made = ms.build(parse(VECTORS), check_bounds=True)
+    a, b = np.arange(32, dtype="float32").reshape(4, 8), np.zeros(16, "float32")
+    made(a, np.array([2], "int32"), b)
+    np.testing.assert_array_equal(b, np.arange(16, 32, dtype="float32"))
+    with pytest.raises(KernelError, match="outside A"):
+        made(a, np.array([3], "int32"), b)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("gmm", (1, 17, 19, 23)), ("c2d", (1, 9, 9, 3, 5, 3, 2, 1)), ("sfm", (5, 37))],
+)
+def test_scheduled_programs_stay_inside(name: str, shape: tuple[int, ...]):
+    func = get(name).func(shape)
+    sch = ms.Schedule(func, seed=0)
+    default_trace(func, Target.native()).apply(sch)
+    args = random_args(func, random.Random(0))
+    want = [a.copy() for a in args]
+    run(func, *want)
+    ms.build(sch, check_bounds=True)(*args)
+    assert isinstance(func, PrimFunc)
+    for got, expected in zip(args, want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4)
