@@ -45,6 +45,10 @@ class RegistryError(MetaschedError, LookupError):
     """A name is unknown to, or taken in, a registry."""
 
 
+class PluginError(MetaschedError):
+    """A file of a user's (a plug-in, a program) is missing, does not parse or fails."""
+
+
 class ConfigError(MetaschedError, ValueError):
     """A setting has a value that it cannot take."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from metasched.errors import RegistryError
+from metasched.foreign import ANYTHING, apart, failure
 
 T = TypeVar("T")
 
@@ -59,9 +60,11 @@ class Registry(Generic[T]):
         self._pending = False
         group = f"metasched.{self.kind.replace(' ', '_')}"
         for point in importlib.metadata.entry_points(group=group):
+            what = f"plug-in {point.name} ({group})"
             try:
-                item = point.load()
-            except Exception as error:  # a plug-in is foreign code: anything may happen in it
-                warnings.warn(f"plug-in {point.name} ({group}) is broken: {error}", stacklevel=3)
+                with apart(what):
+                    item = point.load()
+            except ANYTHING as error:
+                warnings.warn(f"{what} is broken: {failure(error)}", stacklevel=3)
                 continue
             self._items.setdefault(point.name, item)

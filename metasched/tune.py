@@ -26,6 +26,7 @@ from metasched.errors import (
     TraceMiss,
     TuneError,
 )
+from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_space, default_trace
@@ -230,7 +231,7 @@ class _Session:
                     total=total, seed=c.seed,
                     deadline=None if time_limit is None else self.start + time_limit,
                 )  # fmt: skip
-                self.model.save(folder / MODEL)
+                self._remember(folder / MODEL)
                 threads = c.threads or self.machine.num_cores
                 return {
                     run.name: _conclude(run, folder, threads, self.start, reason) for run in runs
@@ -247,8 +248,18 @@ class _Session:
             return
         try:
             self.model.load(path)
-        except DatabaseError as error:
-            warnings.warn(f"{error}; the model starts anew from the database", stacklevel=4)
+        except ANYTHING as error:
+            what = str(error) if isinstance(error, DatabaseError) else failure(error)
+            warnings.warn(f"{what}; the model starts anew from the database", stacklevel=4)
+
+    def _remember(self, path: Path) -> None:
+        """Keep what the model has learnt for later runs; the database holds it too."""
+        try:
+            self.model.save(path)
+        except ANYTHING as error:
+            name = type(self.model).__name__
+            text = f"the cost model {name} raised {failure(error)}: {path} is not written"
+            warnings.warn(text, stacklevel=4)
 
     def _task(
         self, name: str, func: PrimFunc, store: Store, tell: Observer, runners: list[Runner]

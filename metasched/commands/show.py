@@ -8,7 +8,7 @@ from typing import Any
 
 import metasched.schedule.primitives  # noqa: F401  the kinds of steps that a trace may hold
 from metasched.commands.names import HELP
-from metasched.commands.source import add_source, add_target, load, target_of
+from metasched.commands.source import add_source, add_target, load, load_all, target_of
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
@@ -52,9 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{stored.workload}\n{steps}")
         return 0
     target = None if arguments.what == "script" else target_of(arguments)
-    program = load(arguments.program, arguments.shape, arguments.constant_weights)
+    named = (arguments.program, arguments.shape, arguments.constant_weights)
+    programs = load_all(*named) if target is None else [load(*named)]
+    program = programs[0]
     if target is None:
-        text = program.func.script(program.name)
+        text = "\n".join(each.func.script(each.name.rpartition(".")[2]) for each in programs)
     elif arguments.what == "passes":
         text = _after_each_pass(program.func, target)
     else:

@@ -1,15 +1,14 @@
-"""What a command works on: a workload by name with a shape, or FILE.py:FUNCTION."""
+"""What a command works on: a workload by name with a shape, or FILE.py:NAME."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from metasched import config, workloads
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, brief, clipped
+from metasched.foreign import run_file
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.target import Target
 
@@ -33,7 +32,9 @@ class Program:
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """The arguments that name a program."""
-    parser.add_argument("program", help="a workload (gmm, c2d, ...) or FILE.py:FUNCTION")
+    parser.add_argument(
+        "program", help="a workload (gmm, c2d, ...), FILE.py:FUNCTION or FILE.py:MODULE.FUNCTION"
+    )
     parser.add_argument("--shape", help="numbers separated by commas, for a workload")
     parser.add_argument("--constant-weights", action="store_true", help=CONSTANT)
 
@@ -54,13 +55,9 @@ def target_of(arguments: argparse.Namespace) -> Target:
 
 def load(text: str, shape: str | None, constant_weights: bool = False) -> Program:
     """The program that the arguments name; MetaschedError says what is wrong with them."""
-    if ":" in text or text.endswith(".py"):
-        if constant_weights:
-            raise MetaschedError(
-                "--constant-weights is for workloads; a function of a file marks its own by "
-                'T.func_attr({"layout_free_buffers": [positions]})'
-            )
-        return _from_file(text, shape)
+    if _is_file(text):
+        _refuse_options(shape, constant_weights)
+        return _chosen(*_found(text))
     dims = shape_of(text, shape)
     try:
         func = workloads.get(text).func(dims, constant_weights)
@@ -84,31 +81,55 @@ def shape_of(workload: str, text: str | None) -> tuple[int, ...]:
     return dims
 
 
-def _from_file(text: str, shape: str | None) -> Program:
+def load_all(text: str, shape: str | None, constant_weights: bool = False) -> list[Program]:
+    """The programs that the arguments name: a module of a file may hold several."""
+    if not _is_file(text):
+        return [load(text, shape, constant_weights)]
+    _refuse_options(shape, constant_weights)
+    place, name, found = _found(text)
+    chosen = found.get(name)
+    if isinstance(chosen, IRModule) and len(chosen) > 1:
+        return [Program(f"{name}.{each}", chosen[each]) for each in chosen]
+    return [_chosen(place, name, found)]
+
+
+def _is_file(text: str) -> bool:
+    return ":" in text or text.endswith(".py")
+
+
+def _refuse_options(shape: str | None, constant_weights: bool) -> None:
+    if constant_weights:
+        raise MetaschedError(
+            "--constant-weights is for workloads; a function of a file marks its own by "
+            'T.func_attr({"layout_free_buffers": [positions]})'
+        )
     if shape is not None:
         raise MetaschedError("--shape is for workloads; a function of a file has its own")
-    place, _, name = text.partition(":")
-    path = Path(place)
-    if not path.is_file():
-        raise MetaschedError(f"there is no file {place}")
-    spec = importlib.util.spec_from_file_location(f"metasched_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise MetaschedError(f"{place} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+
+
+def _found(text: str) -> tuple[str, str, dict[str, PrimFunc | IRModule]]:
+    """The file of `FILE.py:NAME`, the name that is meant, and by name the functions and modules."""
+    place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     try:
-        spec.loader.exec_module(module)
-    except MetaschedError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's file: anything may happen in it
-        raise MetaschedError(f"{place} raised {type(error).__name__}: {error}") from error
-    found = {k: v for k, v in vars(module).items() if isinstance(v, PrimFunc | IRModule)}
-    if not name and len(found) == 1:
-        name = next(iter(found))
+        there = Path(place).is_file()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise MetaschedError(f"there is no file {clipped(place)}")
+    module = run_file(place, f"metasched_user_{Path(place).stem}", "file")
+    top = {k: v for k, v in vars(module).items() if isinstance(v, PrimFunc | IRModule)}
+    if not name and len(top) == 1:
+        name = next(iter(top))
+    inner = {f"{k}.{n}": f for k, m in top.items() if isinstance(m, IRModule) for n, f in m.items()}
+    return place, name, {**top, **inner}
+
+
+def _chosen(place: str, name: str, found: dict[str, PrimFunc | IRModule]) -> Program:
+    """The function of that name, or the only one of a module of that name."""
     chosen = found.get(name)
     if isinstance(chosen, IRModule) and len(chosen) == 1:
         chosen = next(iter(chosen.values()))
     if not isinstance(chosen, PrimFunc):
-        known = ", ".join(found) or "none"
-        raise MetaschedError(f"{place} has no function {name!r}; prim_funcs in it: {known}")
+        known = ", ".join(n for n, f in found.items() if isinstance(f, PrimFunc)) or "none"
+        raise MetaschedError(f"{place} has no function {brief(name)}; prim_funcs in it: {known}")
     return Program(name, chosen)

@@ -11,13 +11,16 @@ from typing import Any
 from metasched import config
 from metasched.codegen.peak import measured_peak
 from metasched.commands.names import HELP
-from metasched.commands.source import Program, add_source, add_target, load, target_of
+from metasched.commands.source import Program, add_source, add_target, load_all, target_of
+from metasched.foreign import printing_to_stderr
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
 from metasched.runtime.parallel import usable
 from metasched.search.observe import EventLog, PeerTimed
-from metasched.tune import EVENTS, tune
+from metasched.search.result import TuneResult
+from metasched.space.module import load_plugin
+from metasched.tune import EVENTS, tune, tune_tasks
 
 
 def add_to(commands: Any) -> None:
@@ -39,32 +42,52 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune, report, and return 0 when a right candidate was found and its trace written."""
+    """Tune, report, and return 0 when right candidates were found and their traces written."""
+    settings = config.load(plugins=arguments.plugin)
+    for plugin in settings.plugins:  # before the target, which a plug-in may have registered
+        load_plugin(plugin)
     target = usable(target_of(arguments))
-    program = load(arguments.program, arguments.shape, arguments.constant_weights)
+    programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
     peak = measured_peak(target, "float32", target.num_cores)
-    with progress(peak, arguments.time_limit) as observer:
-        result = tune(
-            program.func, target=target, trials=arguments.trials, seed=arguments.seed,
-            time_limit=arguments.time_limit, work_dir=arguments.work_dir,
-            strategy=arguments.strategy, model=arguments.model, plugins=arguments.plugin,
-            prior=False if arguments.no_prior else None,
-            observer=observer, name=program.name,
-        )  # fmt: skip
-    peer = Side()
-    if not arguments.no_peer and result.ended != "interrupted":
-        peer = _numpy(program, None if result.best is None else result.best.path)
+    with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
+        results = _tuned(programs, arguments, target=target, observer=observer)
+    data, texts = [], []
+    for program, result in zip(programs, results, strict=True):
+        peer = _peer(program, result, arguments)
+        data.append(tune_data(result, program.shape, peer.seconds, peer.ratio))
+        texts.append(tune_text(result, peer.seconds, peer.ratio))
+    print(json.dumps(data if len(data) > 1 else data[0]) if arguments.json else "\n".join(texts))
+    if any(result.ended == "interrupted" for result in results):
+        return 130
+    return 0 if all(r.best is not None and r.best.path is not None for r in results) else 1
+
+
+def _tuned(
+    programs: list[Program], arguments: argparse.Namespace, **options: Any
+) -> list[TuneResult]:
+    """The results of one program, or of the functions of a module with one budget for each."""
+    options |= {
+        "trials": arguments.trials, "seed": arguments.seed, "time_limit": arguments.time_limit,
+        "work_dir": arguments.work_dir, "strategy": arguments.strategy, "model": arguments.model,
+        "prior": False if arguments.no_prior else None,
+    }  # fmt: skip
+    if len(programs) == 1:
+        (program,) = programs
+        return [tune(program.func, name=program.name, **options)]
+    results = tune_tasks({program.name: program.func for program in programs}, **options)
+    return [results[program.name] for program in programs]
+
+
+def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -> Side:
+    """NumPy beside the winner, which the event log is told of."""
+    if arguments.no_peer or result.ended == "interrupted":
+        return Side()
+    peer = _numpy(program, None if result.best is None else result.best.path)
     if peer.seconds is not None:
         log = EventLog(Path(config.load(work_dir=arguments.work_dir).work_dir) / EVENTS)
         log(PeerTimed(program.name, "numpy", peer.seconds))
         log.close()
-    if arguments.json:
-        print(json.dumps(tune_data(result, program.shape, peer.seconds, peer.ratio)))
-    else:
-        print(tune_text(result, peer.seconds, peer.ratio))
-    if result.ended == "interrupted":
-        return 130
-    return 0 if result.best is not None and result.best.path is not None else 1
+    return peer
 
 
 def _numpy(program: Program, trace: Path | None) -> Side:

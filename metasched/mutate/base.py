@@ -6,9 +6,11 @@ the trace (`require`) on the numbers, so that no impossible candidate is replaye
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from metasched.foreign import ANYTHING, failure
 from metasched.schedule import domain as domains
 from metasched.schedule.instruction import Entry, handles_in
 from metasched.schedule.numbers import number_of
@@ -30,7 +32,15 @@ def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace 
     left = list(mutators)
     while left:
         index = rng.weighted([weight for _, weight in left])
-        mutant = left.pop(index)[0](trace, rng, target)
+        mutator = left.pop(index)[0]
+        try:
+            mutant = mutator(trace, rng, target)
+            if mutant is not None and not isinstance(mutant, Trace):
+                raise TypeError(f"it must return a trace or None, not {type(mutant).__name__}")
+        except ANYTHING as error:
+            name = getattr(mutator, "name", type(mutator).__name__)
+            warnings.warn(f"mutator {name} raised {failure(error)}; others go on", stacklevel=2)
+            mutant = None
         if mutant is not None:
             return mutant
         if not any(weight > 0 for _, weight in left):

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from metasched.foreign import ANYTHING, failure
+
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
@@ -119,10 +121,18 @@ class EventLog:
 
 
 def fan_out(*observers: Observer) -> Observer:
-    """One observer that tells several."""
+    """One observer that tells several; one that raises is named by a warning and told no more."""
+    listening = list(observers)
 
     def tell(event: Event) -> None:
-        for observer in observers:
-            observer(event)
+        for observer in list(listening):
+            try:
+                observer(event)
+            except ANYTHING as error:
+                listening.remove(observer)
+                name = getattr(observer, "__name__", type(observer).__name__)
+                warnings.warn(
+                    f"observer {name} raised {failure(error)}; it is told no more", stacklevel=2
+                )
 
     return tell

@@ -6,10 +6,12 @@ and this process does the work itself from then on.
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from metasched.foreign import failure
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
 from metasched.schedule.plugin import Postproc
@@ -53,6 +55,12 @@ class ReplayPool:
         while not self._broken and any(worker.busy for worker in self._workers):
             self._took(wait(self._workers))
         if self._broken:
+            return None
+        try:
+            pickle.dumps(postprocs)
+        except Exception as error:  # which one it is depends on what stands in its way
+            what = f"the postprocs cannot be sent to other processes ({failure(error)})"
+            warnings.warn(f"{what}; this one replays alone", stacklevel=4)
             return None
         number = next(self._numbers)
         texts = [trace.to_json() for trace in spaces]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.pool import ReplayPool
-from metasched.search.replaying import Replayer, Summary, slug_of, with_decisions
+from metasched.search.replaying import BROKEN, Replayer, Summary, slug_of, with_decisions
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 
@@ -129,6 +130,7 @@ class Workshop:
         self.survival = Survival()
         self._pool = pool
         self._number: int | None = None
+        self._named: set[str] = set()  # broken postprocs that a warning named
         self._doubted: set[int] = set()  # spaces of which an illegal member was chosen
         if pool is not None:
             self._number = pool.prepare(func, self.spaces, tuple(generator.postprocs), target)
@@ -164,7 +166,7 @@ class Workshop:
         except (ScheduleError, TraceError) as error:
             self._doubted.add(one.space)
             self.survival.survived -= 1
-            self.survival.reasons[slug_of(error)] += 1
+            self._refused(slug_of(error))
             return False
         return True
 
@@ -192,19 +194,27 @@ class Workshop:
         """What a worker told, as an individual."""
         self.survival.tried += 1
         if isinstance(result, str):
-            self.survival.reasons[result] += 1
+            self._refused(result)
             return None
         self.survival.survived += 1
         self.survival.repaired += result.repairs
         trace = with_decisions(request.trace, result.decisions, result.domains)
         return Individual(trace, result.key, request.space, self, vector=result.vector)
 
+    def _refused(self, slug: str) -> None:
+        """Count a refusal; a postproc that is broken is named, once."""
+        self.survival.reasons[slug] += 1
+        what = slug.partition(" raised ")[0]
+        if slug.startswith(BROKEN) and what not in self._named:
+            self._named.add(what)
+            warnings.warn(f"{slug}; the candidates on which it does are left out", stacklevel=4)
+
     def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
         self.survival.tried += 1
         try:
             sch = self._replayer.replayed(trace, decisions, seed)
         except (ScheduleError, TraceError) as error:
-            self.survival.reasons[slug_of(error)] += 1
+            self._refused(slug_of(error))
             return None
         self.survival.survived += 1
         self.survival.repaired += sch.state.repairs

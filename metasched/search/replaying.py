@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from metasched.errors import MeasureError, ScheduleError, TraceError
+from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import space_of
@@ -24,6 +25,9 @@ from metasched.search.board import Board
 from metasched.target import Target
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
+
+BROKEN = "postproc "
+"""Begins the slug of a postproc that is broken, rather than one that rejects."""
 
 Request: TypeAlias = tuple[int, list[Any], int, bool]
 """(space, decisions, seed, whether its steps are trusted)"""
@@ -63,7 +67,7 @@ class Replayer:
                 return self._summary(self.member(space, decisions, seed, trusting=trusting))
             except (ScheduleError, TraceError) as error:
                 return slug_of(error)
-            except Exception:  # an illegal program may do that to any step, and a proof says why
+            except ANYTHING:  # an illegal program may do that to any step, and a proof says why
                 if not trusting:
                     raise
                 trusting = False
@@ -102,7 +106,15 @@ class Replayer:
         sch.enter_postproc()
         for postproc in self.postprocs:
             state.trusting = trusting and not getattr(postproc, "tries", True)
-            postproc(sch, self.target)
+            try:
+                postproc(sch, self.target)
+            except (ScheduleError, TraceError):
+                raise
+            except ANYTHING as error:
+                if trusting:  # perhaps the program is illegal: see `told`
+                    raise
+                name = getattr(postproc, "name", type(postproc).__name__)
+                raise ScheduleError(name, f"{BROKEN}{name} raised {failure(error)}", "") from error
         state.trusting = False
         return sch
 

@@ -8,14 +8,13 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from metasched.analysis.flops import flops
-from metasched.cost.model import CostModel, Vectors
+from metasched.cost.model import CostModel
 from metasched.database.record import Record
 from metasched.database.store import Store
 from metasched.errors import MeasureError, ScheduleError, StandInError, TraceError
@@ -39,32 +38,16 @@ from metasched.search.observe import (
     TaskStarted,
     TrialDone,
 )
+from metasched.search.phases import Phases, TimedModel
 from metasched.search.population import Individual, Population, Workshop
 from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
-PHASES = ("search", "build", "run", "check", "model")
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
 # Programs that are timed again after a round, those read least and as many read most often, among
 # how many of the fastest, and how many times slower than the best these are at most.
 _AGAIN, _AMONG, _CLOSE = 3, 12, 1.15
 _GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
 _EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exhausted
-
-
-class Phases:
-    """Where the seconds went; what runs beside something else counts in both."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        """Charge the time of the body to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] += time.perf_counter() - start
 
 
 @contextmanager
@@ -88,53 +71,6 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class TimedModel:
-    """A cost model whose time is charged to the phase "model" rather than "search"."""
-
-    def __init__(self, model: CostModel, phases: Phases) -> None:
-        self.model, self.phases = model, phases
-
-    def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
-        with self.phases.of("model"):
-            self.model.update(task, vectors, seconds)
-
-    def predict(self, vectors: Vectors) -> Any:
-        return self._asked(self.model.predict, vectors)
-
-    def predict_with_spread(self, vectors: Vectors) -> Any:
-        """Scores with the disagreement of the model's members (zero for a single model)."""
-        spread = getattr(self.model, "predict_with_spread", None)
-        if spread is None:
-            scores = self.predict(vectors)
-            return scores, 0.0 * scores
-        return self._asked(spread, vectors)
-
-    def _asked(self, question: Callable[[Vectors], Any], vectors: Vectors) -> Any:
-        """The model's answer; it is asked within a search, whose time this is not."""
-        before = self.phases.seconds["model"]
-        with self.phases.of("model"):
-            found = question(vectors)
-        self.phases.seconds["search"] -= self.phases.seconds["model"] - before
-        return found
-
-    @property
-    def ready(self) -> bool:
-        """Whether scores mean something before anything was measured."""
-        return bool(getattr(self.model, "ready", False))
-
-    def knows(self, task: str) -> bool:
-        return self.model.knows(task)
-
-    def news(self) -> str:
-        return self.model.news()
-
-    def save(self, path: Any) -> None:
-        self.model.save(path)
-
-    def load(self, path: Any) -> None:
-        self.model.load(path)
 
 
 @dataclass

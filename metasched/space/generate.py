@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from metasched.errors import MetaschedError, ScheduleError
+from metasched.foreign import ANYTHING, apart, failure
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BlockRealize, BlockToken
 from metasched.ir.visit import blocks_of
@@ -76,7 +77,8 @@ class SpaceGenerator:
             for realize in blocks_of(func.body):
                 found[0].copy().get_block(realize.block.name, name)
         for module in self.modules:
-            found = _thinned([after for sch in found for after in self._visit(module, sch)])
+            with apart(f"schedule module {module.name}"):
+                found = _thinned([after for sch in found for after in self._visit(module, sch)])
         return _distinct(found)
 
     def _visit(self, module: Module, sch: Schedule) -> list[Schedule]:
@@ -99,15 +101,14 @@ class SpaceGenerator:
         try:
             block = attempt.get_block(realize.block.name, func if several else None)
             return _checked(module(attempt, block))
-        except Exception as error:  # a module may be foreign code: anything may happen in it
+        except ANYTHING as error:
             self._note(module, realize, error)
             return [sch]
 
-    def _note(self, module: Module, realize: BlockRealize, error: Exception) -> None:
+    def _note(self, module: Module, realize: BlockRealize, error: BaseException) -> None:
         refused = isinstance(error, ScheduleError)
-        text = error.message if isinstance(error, ScheduleError) else str(error)
-        kind = "" if refused else f"{type(error).__name__}: "
-        note = ModuleFailure(module.name, realize.block.name, refused, f"{kind}{text}")
+        text = error.message if isinstance(error, ScheduleError) else failure(error)
+        note = ModuleFailure(module.name, realize.block.name, refused, text)
         if note not in self.failures:
             self.failures.append(note)
             warnings.warn(

@@ -8,21 +8,19 @@ A user's module looks like ours:
         return [sch]
 
 It gets a schedule of its own, may change it in place, and returns the alternatives it offers: the
-schedule as it was for "nothing to do here". A plug-in that raises is named in a warning, and its
+schedule as it was for "nothing to do here". A module that raises is named in a warning, and its
 block goes on without it.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from metasched.errors import PluginError, clipped
+from metasched.foreign import cause, run_file
 from metasched.registry import Registry
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.rng import derive_seed
@@ -70,7 +68,7 @@ class ScheduleModule:
 
 SCHEDULE_MODULES: Registry[ScheduleModule] = Registry("schedule_module")
 _loading: list[ScheduleModule] | None = None  # what a plug-in file has registered so far
-_loaded: dict[tuple[str, int], PluginOutcome] = {}
+_loaded: dict[tuple[str, int], tuple[str, ...]] = {}
 
 
 def schedule_module(
@@ -112,55 +110,27 @@ def user_modules(target: Target, *, on_request: bool = False) -> tuple[ScheduleM
     return tuple(m for m in every if m.suits(target) and m.on_request == on_request)
 
 
-@dataclass(frozen=True, slots=True)
-class PluginOutcome:
-    """What came of loading a plug-in file: the modules it registered, or why there are none."""
+def load_plugin(path: str | Path) -> tuple[str, ...]:
+    """Run a user's Python file so that the schedule modules in it are registered; their names.
 
-    path: str
-    modules: tuple[str, ...] = ()
-    error: str = ""
-    detail: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return not self.error
-
-
-def load_plugin(path: str | Path) -> PluginOutcome:
-    """Run a user's Python file so that the schedule modules in it are registered.
-
-    Whatever the file does wrong is contained: a warning names the file, nothing of it is
-    registered, and the outcome says what happened. A file loaded before is not run again.
+    A file loaded before is not run again. Raises PluginError that says what the file does wrong;
+    nothing of it is registered then.
     """
     global _loading
     file = Path(path)
     try:
         key = (str(file.resolve()), file.stat().st_mtime_ns)
-    except OSError as error:
-        return _broken(file, f"cannot be read: {error.strerror or error}")
+    except (OSError, ValueError) as error:
+        raise PluginError(f"plug-in {clipped(str(file))} cannot be read: {cause(error)}") from None
     if key in _loaded:
         return _loaded[key]
-    name = f"metasched_plugin_{file.stem}_{derive_seed(key[0]):x}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        return _broken(file, "is no Python file")
-    code = importlib.util.module_from_spec(spec)
     before, _loading = _loading, []
-    sys.modules[name] = code  # dataclasses and pickling look their module up there
     try:
-        spec.loader.exec_module(code)
+        run_file(file, f"metasched_plugin_{file.stem}_{derive_seed(key[0]):x}", "plug-in")
         found = _loading
-    except (Exception, SystemExit) as error:  # foreign code: anything may happen in it
-        sys.modules.pop(name, None)
-        return _broken(file, f"raised {type(error).__name__}: {error}", traceback.format_exc())
     finally:
         _loading = before
     for module in found:
         SCHEDULE_MODULES.register(module.name, module, override=True)
-    outcome = _loaded[key] = PluginOutcome(str(file), tuple(m.name for m in found))
-    return outcome
-
-
-def _broken(file: Path, why: str, detail: str = "") -> PluginOutcome:
-    warnings.warn(f"plug-in {file} {why}", stacklevel=3)
-    return PluginOutcome(str(file), (), why, detail)
+    _loaded[key] = tuple(m.name for m in found)
+    return _loaded[key]

@@ -239,16 +239,41 @@ def test_an_edited_decision_outside_its_domain_is_an_error(cli, edited):
 # -- plug-ins ------------------------------------------------------------------------------------
 
 
-def test_a_plugin_that_raises_warns_by_name_and_breaks_nothing(cli, tuned, tmp_path, made_up):
-    (tmp_path / "rules.py").write_text("raise RuntimeError('no good')")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('no good')", "raised RuntimeError: no good"),
+        ("def f(:", "raised SyntaxError"), ("import sys; sys.exit(0)", "raised SystemExit: 0"),
+        ("print('[]')\nimport nothing_of_this_name", "raised ModuleNotFoundError"),
+        (None, "cannot be read: No such file"),
+    ],
+)  # fmt: skip
+def test_a_plugin_that_was_asked_for_and_fails_is_wrong_input(cli, tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "rules.py").write_text(text)
+    ran = cli("tune", *RANDOM, "--trials", 4, "--json", "--plugin", "rules.py")
+    assert ran.code == 2 and ran.json()["kind"] == "PluginError"
+    assert f"metasched tune: plug-in rules.py {said}" in ran.err and "Traceback" not in ran.err
+
+
+def test_what_a_plugin_prints_leaves_the_output_one_json_value(cli, tuned, tmp_path, made_up):
+    (tmp_path / "rules.py").write_text(LOUD)
     folder = tuned.copy(tmp_path / "w")
-    ran = cli(
-        "tune", *RANDOM, "--trials", 4, "--work-dir", folder, "--json", "--plugin", "rules.py",
-         "--plugin", "none.py",
-    )  # fmt: skip
-    assert ran.code == 0 and ran.json()["trials"] == 4
-    assert "metasched: warning: plug-in rules.py raised RuntimeError: no good" in ran.err
-    assert "metasched: warning: plug-in none.py cannot be read" in ran.err
+    words = (*RANDOM, "--trials", 5, "--work-dir", folder, "--json", "--plugin", "rules.py")
+    ran = cli("tune", *words)
+    assert ran.code == 0 and ran.json()["trials"] == 5
+    assert "loaded" in ran.err and "called" in ran.err
+
+
+LOUD = """
+import metasched as ms
+print("loaded")
+
+@ms.schedule_module("my.loud", override=True)
+def loud(sch, block):
+    print("called")
+    return [sch]
+"""
 
 
 # -- disks and databases -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from metasched.database.store import Store
 from metasched.errors import (
     MeasureError,
     MetaschedError,
+    PluginError,
     StandInError,
     TargetError,
     TraceError,
@@ -31,8 +32,9 @@ from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.final import final_comparison
 from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.phases import Phases
 from metasched.search.population import Population, Workshop
-from metasched.search.run import Phases, TaskRun
+from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.target import Target
 from metasched.tune import STORE, default_space, replay, tune, tune_tasks
@@ -307,7 +309,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_starts(tmp_path, tasks,
 
 def test_one_plugin_is_a_path_like_several(tmp_path):
     for given in (tmp_path / "none.py", str(tmp_path / "none.py"), [tmp_path / "none.py"]):
-        with pytest.warns(UserWarning, match=r"none\.py"), pytest.raises(MetaschedError):
+        with pytest.raises(PluginError, match=r"none\.py"):
             tune_tasks({"a": matmul(16)}, target=TARGET, plugins=given, strategy="smal")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from space.candidates import TARGET, tiny
 
-from metasched.errors import RegistryError, ScheduleError
+from metasched.errors import PluginError, RegistryError, ScheduleError
 from metasched.ir.stmt import evolve
 from metasched.ir.visit import blocks_of, transform
 from metasched.kinds import default_modules
@@ -78,9 +78,8 @@ def test_only_functions_can_be_modules():
 def test_a_plugin_file_joins_the_space(tmp_path):
     path = tmp_path / "my_rules.py"
     path.write_text(GOOD)
-    outcome = load_plugin(path)
-    assert outcome.ok and outcome.modules == ("my.rule",)
-    assert load_plugin(path) is outcome  # loaded once
+    assert load_plugin(path) == ("my.rule",)
+    assert load_plugin(path) is load_plugin(path)  # loaded once
     spaces = SpaceGenerator(default_modules(TARGET)).generate(tiny("gmm"))
     steps = [e.kind.name for e in spaces[0].entries]
     assert steps.index("sample_perfect_tile") < steps.index("split")
@@ -98,15 +97,45 @@ def test_a_plugin_file_joins_the_space(tmp_path):
 def test_a_broken_plugin_file_is_named_and_leaves_nothing(tmp_path, text, why):
     path = tmp_path / "broken.py"
     path.write_text(text)
-    with pytest.warns(UserWarning, match=r"plug-in .*broken\.py raised"):
-        outcome = load_plugin(path)
-    assert not outcome.ok and why in outcome.error
+    with pytest.raises(PluginError, match=r"plug-in .*broken\.py raised") as caught:
+        load_plugin(path)
+    assert why in str(caught.value)
     assert "my.rule" not in SCHEDULE_MODULES
 
 
-def test_a_missing_plugin_file_is_named(tmp_path):
-    with pytest.warns(UserWarning, match="cannot be read"):
-        assert not load_plugin(tmp_path / "none.py").ok
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("none.py", "No such file"), (".", "Is a directory|no Python file"), ("a\0b", "null byte"),
+        ("text.txt", "is no Python file"), ("x" * 300 + ".py", "name too long"),
+    ],
+)  # fmt: skip
+def test_a_plugin_that_is_no_python_file_is_named(tmp_path, name, why):
+    (tmp_path / "text.txt").write_text(GOOD)
+    with pytest.raises(PluginError, match=f"plug-in .*({why})"):
+        load_plugin(tmp_path / name)
+
+
+def test_what_a_plugin_prints_goes_to_standard_error(tmp_path, capfd):
+    path = tmp_path / "loud.py"
+    path.write_text("import os, sys\nprint('one')\nos.system('echo two')\nos.write(1, b'three')")
+    load_plugin(path)
+    out, err = capfd.readouterr()
+    assert out == "" and all(word in err for word in ("one", "two", "three"))
+
+
+def test_a_plugin_that_takes_long_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("metasched.foreign._PATIENCE", 0.05)
+    path = tmp_path / "slow.py"
+    path.write_text("import time\ntime.sleep(0.4)")
+    with pytest.warns(UserWarning, match=r"plug-in .*slow\.py still runs after 0 s; Ctrl-C ends"):
+        load_plugin(path)
+
+
+def test_a_module_that_ends_the_process_is_named():
+    module = schedule_module("test.exit")(lambda sch, block: exit(3))
+    with pytest.warns(UserWarning, match="module test.exit failed on block .*SystemExit: 3"):
+        assert SpaceGenerator((module,)).generate(tiny("gmm"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Code of users: files that are run and functions that are called. What goes wrong in it is named.
+
+Such code may raise anything, end the process, never end, or print where data are expected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from metasched.errors import MetaschedError, PluginError, clipped
+
+ANYTHING = (Exception, SystemExit)
+"""What user code may raise; Ctrl-C is not its doing."""
+
+_PATIENCE = 10.0  # seconds after which code that still runs is named
+
+
+def failure(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return clipped(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def cause(error: OSError | ValueError) -> str:
+    """Why a file cannot be opened: its name may hold what no name of a file can."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+@contextlib.contextmanager
+def apart(what: str) -> Iterator[None]:
+    """While user code runs: what it prints goes to standard error, and it is named by a warning
+    when it takes long, for it may never end."""
+
+    def name() -> None:
+        warnings.warn(f"{what} still runs after {_PATIENCE:.0f} s; Ctrl-C ends it", stacklevel=2)
+
+    timer = threading.Timer(_PATIENCE, name)
+    timer.daemon = True
+    timer.start()
+    try:
+        with printing_to_stderr():
+            yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """What is printed goes to standard error, what C libraries and child processes print too."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of the two is closed: nothing can be printed there
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def run_file(path: str | Path, name: str, what: str) -> types.ModuleType:
+    """Run a Python file as the module `name`.
+
+    Raises PluginError that names the file as `what` and says what went wrong; the exception of the
+    file itself is its cause.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb"):
+            pass
+    except (OSError, ValueError) as error:
+        raise PluginError(f"{what} {file} cannot be read: {cause(error)}") from None
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"{what} {file} is no Python file: its name does not end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look their module up there
+    try:
+        with apart(f"{what} {file}"):
+            spec.loader.exec_module(module)
+    except ANYTHING as error:
+        sys.modules.pop(name, None)
+        if isinstance(error, MetaschedError) and str(file) in str(error):
+            raise  # it points into the file itself
+        raise PluginError(f"{what} {file} raised {failure(error)}") from error
+    return module

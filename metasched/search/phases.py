@@ -1,0 +1,108 @@
+"""Where the seconds of a search go, and the cost model as a search asks it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from metasched.cost.model import CostModel, RandomModel, Vectors
+from metasched.foreign import ANYTHING, failure
+
+PHASES = ("search", "build", "run", "check", "model")
+
+
+class Phases:
+    """Where the seconds went; what runs beside something else counts in both."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Charge the time of the body to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start
+
+
+class TimedModel:
+    """A cost model whose time is charged to the phase "model" rather than "search".
+
+    A model that raises, or gives no score for each candidate, is named by a warning; scores are
+    drawn at random from then on.
+    """
+
+    def __init__(self, model: CostModel, phases: Phases) -> None:
+        self.model, self.phases = model, phases
+
+    def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
+        with self.phases.of("model"):
+            self._tried(lambda model: model.update(task, vectors, seconds))
+
+    def predict(self, vectors: Vectors) -> Any:
+        return self._asked(lambda model: _scores(model.predict(vectors), len(vectors)))
+
+    def predict_with_spread(self, vectors: Vectors) -> Any:
+        """Scores with the disagreement of the model's members (zero for a single model)."""
+        if getattr(self.model, "predict_with_spread", None) is None:
+            scores = self.predict(vectors)
+            return scores, 0.0 * scores
+
+        def both(model: CostModel) -> Any:
+            spread = getattr(model, "predict_with_spread", None)
+            found = spread(vectors) if spread else (model.predict(vectors), np.zeros(len(vectors)))
+            return tuple(_scores(part, len(vectors)) for part in found)
+
+        return self._asked(both)
+
+    def _asked(self, question: Callable[[CostModel], Any]) -> Any:
+        """The model's answer; it is asked within a search, whose time this is not."""
+        before = self.phases.seconds["model"]
+        with self.phases.of("model"):
+            found = self._tried(question)
+        self.phases.seconds["search"] -= self.phases.seconds["model"] - before
+        return found
+
+    def _tried(self, question: Callable[[CostModel], Any]) -> Any:
+        try:
+            return question(self.model)
+        except ANYTHING as error:
+            if isinstance(self.model, RandomModel):
+                raise
+            name = type(self.model).__name__
+            text = f"the cost model {name} raised {failure(error)}; the search goes on without it"
+            warnings.warn(text, stacklevel=4)
+            self.model = RandomModel()
+            return question(self.model)
+
+    @property
+    def ready(self) -> bool:
+        """Whether scores mean something before anything was measured."""
+        return bool(getattr(self.model, "ready", False))
+
+    def knows(self, task: str) -> bool:
+        return bool(self._tried(lambda model: model.knows(task)))
+
+    def news(self) -> str:
+        return str(self._tried(lambda model: model.news()) or "")
+
+    def save(self, path: Any) -> None:
+        self.model.save(path)
+
+    def load(self, path: Any) -> None:
+        self.model.load(path)
+
+
+def _scores(found: Any, count: int) -> np.ndarray[Any, Any]:
+    """What a model said, one number for each candidate."""
+    scores = np.asarray(found, dtype=float)
+    if scores.shape != (count,):
+        raise ValueError(f"it gives scores of shape {scores.shape} for {count} candidates")
+    return scores
