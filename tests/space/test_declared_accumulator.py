@@ -8,7 +8,8 @@ from schedule.declared import with_accumulators, without_accumulators
 from space.candidates import TARGET, draw, spaces, tiny
 
 from metasched.ir.equal import assert_structural_equal
-from metasched.space.defaults import default_modules, reference_modules
+from metasched.kinds import default_modules
+from metasched.kinds.cpu import reference_modules
 from metasched.space.generate import SpaceGenerator
 
 MODULES = {"default": default_modules, "reference": reference_modules}
