@@ -43,8 +43,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "script",
         4100,
-        "words doc print_expr printer diagnostics builder buffers sections indexing plain captured "
-        "macro evaluate reader statements names stores scalars body parser tir ir",
+        "words doc print_expr printer diagnostics builder buffers sections indexing hints plain "
+        "captured macro evaluate reader statements names stores scalars body parser tir ir",
     ),
     (
         "analysis",

@@ -207,14 +207,19 @@ def _float_floormod(e: Emitter, a: Val, b: Val) -> Val:
     text = f"xor {negative[0].type} {negative[0].text}, {negative[1].text}"
     differ = e.pure(text, BOOL, a.lanes, *negative)
     wrong = e.both(compare(e, NE, rest, zero), differ)
-    return select(e, wrong, binary(e, Add, rest, b), rest)
+    none = _named(e, "llvm.copysign", a.dtype, zero, b)
+    exact = select(e, compare(e, EQ, rest, zero), none, rest)
+    return select(e, wrong, binary(e, Add, rest, b), exact)
 
 
 def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
     """The quotient rounded down, exactly: from the remainder, as NumPy does."""
     rest = _float_floormod(e, a, b)
     quotient = binary(e, Div, binary(e, Sub, a, rest), b)
-    return _named(e, "llvm.roundeven", a.dtype, quotient)
+    whole = _named(e, "llvm.roundeven", a.dtype, quotient)
+    zero = literal(0.0, a.dtype, a.lanes)
+    signed = _named(e, "llvm.copysign", a.dtype, zero, binary(e, Div, a, b))
+    return select(e, compare(e, EQ, whole, zero), signed, whole)
 
 
 _FLOAT_RULES = {

@@ -143,14 +143,21 @@ class ExprCompiler:
             node = node.a
         if len(spine) > _LONG:  # a deep sum: a loop instead of recursion
             return self._chain(self.expr(node), spine)
-        apply = operator(e)
         a, b = self.expr(e.a), self.expr(e.b)
+        if e.dtype.lanes == 1 and isinstance(e, And):
+            return lambda env: a(env) and b(env)
+        if e.dtype.lanes == 1 and isinstance(e, Or):
+            return lambda env: a(env) or b(env)
+        apply = operator(e)
         if e.dtype.lanes == 1 and isinstance(e, (Add, Sub, Mul)) and e.dtype.is_int:
             return _int_arithmetic(e, a, b)
         return lambda env: apply(a(env), b(env))
 
     def _chain(self, first: Eval, spine: Sequence[BinaryOp]) -> Eval:
         steps = [(operator(node), self.expr(node.b)) for node in reversed(spine)]
+
+        if any(isinstance(node, (And, Or)) and node.dtype.lanes == 1 for node in spine):
+            return _settled_early(first, spine, steps)
 
         def run(env: Env) -> Any:
             value = first(env)
@@ -419,6 +426,22 @@ def operator(e: BinaryOp) -> Callable[[Any, Any], Any]:
         return value if low <= value <= high else wrap(dtype, value)
 
     return apply
+
+
+def _settled_early(
+    first: Eval, spine: Sequence[BinaryOp], steps: Sequence[tuple[Callable[[Any, Any], Any], Eval]]
+) -> Eval:
+    """A chain in which `and` and `or` leave out the operands that cannot change them."""
+    settles = [{And: False, Or: True}.get(type(node)) for node in reversed(spine)]
+
+    def run(env: Env) -> Any:
+        value = first(env)
+        for (apply, operand), settled in zip(steps, settles, strict=True):
+            if settled is None or bool(value) is not settled:
+                value = apply(value, operand(env))
+        return value
+
+    return run
 
 
 def _int_arithmetic(e: BinaryOp, a: Eval, b: Eval) -> Eval:

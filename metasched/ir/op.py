@@ -131,12 +131,9 @@ def _declare(effect: Effect, arity: int | None, names: str) -> None:
 
 
 # Floating-point functions of one argument; the result has the argument's type.
-_declare(
-    Effect.PURE,
-    1,
-    """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
-    tanh asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc""",
-)
+FLOATING = """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
+    tanh asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc"""
+_declare(Effect.PURE, 1, FLOATING)
 _declare(Effect.PURE, 1, "abs popcount clz isnan isinf isfinite bitwise_not reinterpret")
 _declare(
     Effect.PURE,
@@ -183,6 +180,8 @@ def call(name: str, *args: ExprLike, dtype: DType | str | None = None) -> Call:
         raise TypeMismatchError(f"{name} takes {op.arity} arguments, not {len(values)}")
     if name == "if_then_else":
         values[1:] = match_types(args[1], args[2])
+        if not values[0].dtype.is_bool:
+            raise TypeMismatchError(f"{name} needs a condition, not {values[0].dtype}")
     elif op.effect is Effect.PURE and op.arity == 2:
         values = list(match_types(args[0], args[1]))
     if dtype is None:

@@ -38,6 +38,7 @@ from metasched.script.builder import (
     dtype_of,
     is_dtype,
 )
+from metasched.script.hints import STATEMENTS as HINTS
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
@@ -71,8 +72,8 @@ class BodyReader(ScalarReader):
     def statement(self, node: ast.stmt) -> list[Item]:
         rule = _STATEMENTS.get(type(node))
         if rule is None:
-            what = type(node).__name__
-            self.fail(node, f"{what} has no meaning in a script", _HINTS.get(type(node), ""))
+            hint = HINTS.get(type(node), "")
+            self.fail(node, f"{type(node).__name__} has no meaning in a script", hint)
         items = rule(self, node)
         for item in items:
             if isinstance(item, Stmt):
@@ -115,7 +116,7 @@ class BodyReader(ScalarReader):
                 if kwargs or not 1 <= len(args) <= 3:
                     self.fail(node, "range takes one to three numbers")
                 stop, step = [*args, None, None][1:3]
-                return self.loop(node, ForKind.SERIAL, args[0], stop, step, None)
+                return self.loop(node, ForKind.SERIAL, args[0], stop, step, None, empty=True)
             found = self.word(node, fn)
             if isinstance(found, Loops):
                 return found
@@ -304,7 +305,7 @@ class BodyReader(ScalarReader):
 
     def _assign(self, node: ast.Assign) -> list[Item]:
         if len(node.targets) != 1:
-            self.fail(node, "assign to one target at a time")
+            self.fail(node, "assign to one target at a time", "write b = value, then a = b")
         target = node.targets[0]
         if isinstance(target, ast.Subscript):
             return [self.store(node, target, node.value, None)]
@@ -451,12 +452,13 @@ class BodyReader(ScalarReader):
 
     def _return(self, node: ast.Return) -> list[Item]:
         if node.value is None:
-            self.left = True
-            return [Return()]
+            return self.leave(Return())
+        if isinstance(node.value, ast.Name) and isinstance(self.value(node.value), Buffer):
+            self.fail(node.value, "a function returns a scalar or nothing; results are stored",
+                      f"leave the return out: {node.value.id} is filled in place if it is a "
+                      "parameter")  # fmt: skip
         want = None if self.ret_type is VOID else self.ret_type
-        found = Return(self.expr(node.value, want))
-        self.left = True
-        return [found]
+        return self.leave(Return(self.expr(node.value, want)))
 
     def leave(self, stmt: Stmt) -> list[Item]:
         """A statement that nothing after it follows."""
@@ -483,10 +485,6 @@ _STATEMENTS: dict[type[ast.AST], Callable[[BodyReader, Any], list[Item]]] = {
     ast.Pass: lambda p, n: [],
     ast.Break: lambda p, n: p.leave(Break()),
     ast.Continue: lambda p, n: p.leave(Continue()),
-}
-_HINTS: dict[type[ast.AST], str] = {
-    ast.Import: "import at the top of the file",
-    ast.ImportFrom: "import at the top of the file",
 }
 
 

@@ -16,10 +16,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+import numpy as np
+
 from metasched.errors import MetaschedError, ParseError
-from metasched.ir.buffer import Buffer, BufferRegion
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
+from metasched.ir.describe import INFIX
 from metasched.ir.expr import (
     And,
+    Arithmetic,
+    BinaryOp,
+    Div,
     Expr,
     FloatImm,
     IntImm,
@@ -30,17 +36,22 @@ from metasched.ir.expr import (
     Sub,
     Var,
     as_expr,
+    as_int,
 )
+from metasched.ir.op import OPS
 from metasched.script import builder
 from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
 from metasched.script.diagnostics import Source
+from metasched.script.hints import EXPRESSIONS, index_hint, name_hint
 from metasched.script.indexing import Indexing, Slice
 from metasched.script.macro import Macro, expanding
 from metasched.script.plain import PYTHON, Raised, Stored, describe
 from metasched.script.sections import Section
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
+_NUMERIC = ("math", "numpy", "cmath")  # modules whose functions take numbers
+_LARGEST_POWER = 16
 _REFUSALS = (
     MetaschedError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
 )  # fmt: skip
@@ -76,7 +87,8 @@ class Evaluator(Indexing):
         rule = _RULES.get(type(node)) or self.outside.rules.get(type(node))
         if rule is None:
             kind = type(node).__name__
-            self.fail(node, f"{kind} has no meaning in a script", _HINTS.get(type(node), ""))
+            hint = EXPRESSIONS.get(type(node), "")
+            self.fail(node, f"{kind} has no meaning in a script", hint)
         return rule(self, node)
 
     def expr(self, node: ast.AST, dtype: Any = None) -> Expr:
@@ -118,7 +130,8 @@ class Evaluator(Indexing):
         if node.id in self.outside.functions:
             return self.outside.functions[node.id]
         known = [*self.scopes, *self.captured]
-        self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}")
+        hint = name_hint(node.id, WORDS.keys() | set(OPS.names()))
+        self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}", hint)
 
     def capture(self, node: ast.AST, value: Any, name: str) -> Any:
         """A value from outside as plain data; the modules of T and I become their words."""
@@ -163,6 +176,8 @@ class Evaluator(Indexing):
         base = self.value(node.value)
         if isinstance(base, Buffer):
             return self.access(node, base)
+        if isinstance(base, BufferLoad):
+            self.fail(node, "an element of a buffer cannot be indexed", index_hint(node))
         items = self.value(node.slice)
         if isinstance(base, BufferWord):
             return self.guard(node, base.__getitem__, items)
@@ -193,22 +208,57 @@ class Evaluator(Indexing):
     def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
         """One operator on two operands: Python's on Python values, a node otherwise."""
         if not isinstance(a, Expr) and not isinstance(b, Expr):
+            for side in (a, b):
+                if _unknown(side) and a != b:
+                    self.fail(node, "sequences are compared while the script is read, and here "
+                              "values are known only when it runs", "compare the elements: "
+                              "a[0] == b[0] and a[1] == b[1]")  # fmt: skip
             return self.guard(node, self.outside.compute, op, a, b)
         if isinstance(op, (ast.Is, ast.IsNot)):
+            if isinstance(a, Expr) and isinstance(b, Expr):
+                self.fail(node, "`is` tells Python objects apart, not values", "write ==")
             return (a is b) is isinstance(op, ast.Is)
         for side in (a, b):
             if not isinstance(side, (Expr, bool, int, float)):
                 self.fail(node, f"an operand is an expression or a number, not {describe(side)}")
         kind = OPERATORS.get(type(op))
         if kind is not None:
-            return self.guard(node, infix, kind, a, b)
+            return self._infix(node, kind, a, b)
         name = OPERATOR_CALLS.get(type(op))
         if name is None:
             self.fail(node, f"operator {type(op).__name__} has no meaning on expressions")
         x, y = self.guard(node, builder.pair, a, b)
+        if name == "pow" and not x.dtype.is_float:
+            return self._power(node, x, y)
+        bits, shift = x.dtype.bits, as_int(y)
+        if name in ("shift_left", "shift_right") and shift is not None and not 0 <= shift < bits:
+            self.fail(node, f"{x.dtype} is shifted by 0 to {bits - 1} bits, not by {shift}")
         if x.dtype.is_bool and name in ("bitwise_and", "bitwise_or"):
             return And(x, y) if name == "bitwise_and" else Or(x, y)
         return self.guard(node, apply_op, name, (x, y))
+
+    def _infix(self, node: ast.AST, kind: type[BinaryOp], a: Any, b: Any) -> Expr:
+        found: Expr = self.guard(node, infix, kind, a, b)
+        operand = found.children[0].dtype
+        if kind is Div and operand.is_int:
+            self.fail(node, f"/ of {operand} is a fraction in Python and no {operand}",
+                      "write a // b to round down, T.truncdiv(a, b) to cut off, or "
+                      "T.float32(a) / b")  # fmt: skip
+        if issubclass(kind, Arithmetic) and operand.is_bool:
+            self.fail(node, f"{INFIX[kind][0]} of two bools", "write T.int32(a) for a number, or "
+                      "&, | and ^ between conditions")  # fmt: skip
+        return found
+
+    def _power(self, node: ast.AST, x: Expr, y: Expr) -> Expr:
+        """An integer to a constant power, as products."""
+        times = as_int(y)
+        if times is None or not 0 <= times <= _LARGEST_POWER or x.dtype.is_bool:
+            self.fail(node, f"the power of an integer is a number from 0 to {_LARGEST_POWER}",
+                      "convert to floating point: T.float32(x) ** y")  # fmt: skip
+        result: Expr = as_expr(1, x.dtype) if times == 0 else x
+        for _ in range(times - 1):
+            result = Mul(result, x)
+        return result
 
     def boolean(self, node: ast.BoolOp) -> Any:
         self._one_truth(node, node.values)
@@ -276,6 +326,9 @@ class Evaluator(Indexing):
         if not isinstance(condition, Expr):
             chosen = self.guard(node.test, self.outside.truth, condition)
             return self.value(node.body if chosen else node.orelse)
+        if not condition.dtype.is_bool:
+            self.fail(node.test, f"a condition is needed, not {condition.dtype}",
+                      "compare with != 0")  # fmt: skip
         sides = builder.pair, self.operand(node.body), self.operand(node.orelse)
         a, b = self.guard(node, *sides)
         return self.guard(node, apply_op, "if_then_else", (condition, a, b))
@@ -340,6 +393,11 @@ class Evaluator(Indexing):
                 return self.value(fn.result())
         python = any(fn is f for f in PYTHON.values())
         if not python and not _is_word(fn):
+            numeric = isinstance(fn, np.ufunc) or getattr(fn, "__module__", "") in _NUMERIC
+            if numeric and any(isinstance(a, (Expr, Section)) for a in args):
+                hint = name_hint(fn.__name__, WORDS.keys() | set(OPS.names()))
+                self.fail(node, f"{ast.unparse(node.func)} computes with Python's numbers, not "
+                          "with expressions", hint)  # fmt: skip
             return self.guard(node, self.outside.call, fn, args, kwargs)
         if not any(isinstance(a, ast.Starred) for a in node.args):
             args = [self.lanes(n, a) for n, a in zip(node.args, args, strict=True)]
@@ -379,6 +437,13 @@ class Evaluator(Indexing):
         return body
 
 
+def _unknown(value: Any) -> bool:
+    """Whether a sequence holds what is known only when the program runs."""
+    if isinstance(value, (tuple, list)):
+        return any(map(_unknown, value))
+    return isinstance(value, Expr) and not isinstance(value, (IntImm, FloatImm))
+
+
 def _is_word(fn: Any) -> bool:
     """Whether `fn` is a word of T or a method of buffers, none of which is the user's code."""
     if isinstance(fn, functools.partial):
@@ -403,10 +468,4 @@ _RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {
     ast.List: lambda e, n: e.sequence(n.elts),
     ast.Dict: Evaluator.dictionary,
     ast.JoinedStr: Evaluator.formatted,
-}
-_HINTS: dict[type[ast.AST], str] = {
-    ast.ListComp: "compute the list outside and capture it",
-    ast.GeneratorExp: "compute the values outside and capture them",
-    ast.Lambda: "write the expression out",
-    ast.NamedExpr: "assign in a statement of its own",
 }

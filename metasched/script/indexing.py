@@ -66,7 +66,7 @@ class Indexing(ABC):
         if len(parts) != len(buffer.shape):
             self.fail(node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given",
                       f"write {buffer.name}[{', '.join('ijklmnopq'[: buffer.ndim])}] with an index "
-                      "or a slice for each dimension")  # fmt: skip
+                      f"or a slice for each dimension, not {buffer.name}[i][j]")  # fmt: skip
         if not any(isinstance(p, Slice) for p in parts):
             found = BufferLoad(buffer, [self.index(node, p) for p in parts])
             self.note(found, node)
@@ -102,7 +102,8 @@ class Indexing(ABC):
         stride = None if step is None else self.guard(node, typed, step, high.dtype)
         width = 1 if stride is None else as_int(stride)
         if width is not None and width < 1:
-            self.fail(node, f"a step is at least 1, not {width}")
+            self.fail(node, f"a step is at least 1, not {width}", "count up and compute the index: "
+                      "for k in range(n): i = start - k * step")  # fmt: skip
         if isinstance(low, IntImm) and isinstance(high, IntImm) and width is not None:
             count = -((low.value - high.value) // width)
             return low, self.guard(node, IntImm, high.dtype, count)

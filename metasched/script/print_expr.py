@@ -12,8 +12,10 @@ from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     Add,
+    Arithmetic,
     BinaryOp,
     Cast,
+    Div,
     Expr,
     FloatImm,
     IntImm,
@@ -76,11 +78,12 @@ class ExprPrinter:
         return f"({self.args(exprs)},)" if len(exprs) == 1 else f"({self.args(exprs)})"
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
-        if type(expr) in INFIX:
+        if type(expr) in INFIX and not _as_function(expr):
             assert isinstance(expr, BinaryOp)
             return self._infix(expr)
         if isinstance(expr, BinaryOp):
-            return f"T.{FUNCTIONS[type(expr)][0]}({self._pair(expr.a, expr.b)})", ATOM_LEVEL
+            word = FUNCTIONS.get(type(expr), (type(expr).__name__,))[0]
+            return f"T.{word}({self._pair(expr.a, expr.b)})", ATOM_LEVEL
         if isinstance(expr, Not):
             known = is_literal(expr.a)  # Python would compute `not False`
             inner = self.typed(expr.a) if known else self.text(expr.a, NOT_LEVEL)
@@ -98,7 +101,7 @@ class ExprPrinter:
         while isinstance(node, BinaryOp) and INFIX.get(type(node), ("", -1))[1] == level:
             if tails and (level == COMPARE_LEVEL or node in self.marked):
                 break
-            if level < NOT_LEVEL and type(node) is not type(expr):
+            if (level < NOT_LEVEL and type(node) is not type(expr)) or _as_function(node):
                 break
             symbol = INFIX[type(node)][0]
             tails.append(f" {symbol} {self.text(node.b, level + 1)}")
@@ -211,6 +214,13 @@ class ExprPrinter:
         if isinstance(value, Buffer):
             return self.names.get(value)
         return f"T.unprintable({quote(repr(value))})"
+
+
+def _as_function(expr: Expr) -> bool:
+    """Whether the operator's sign means something else in Python: / of integers, + of bools."""
+    if not isinstance(expr, Arithmetic):
+        return False
+    return expr.dtype.is_bool or (isinstance(expr, Div) and expr.dtype.is_int)
 
 
 def _number(expr: IntImm) -> str:

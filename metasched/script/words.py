@@ -21,7 +21,7 @@ from metasched.ir.expr import (
     Mod,
     as_expr,
 )
-from metasched.ir.op import OPS, Call, Effect, call
+from metasched.ir.op import FLOATING, OPS, Call, Effect, call
 from metasched.ir.stmt import IterKind
 
 NOT_LEVEL = 3
@@ -102,6 +102,8 @@ ARGUMENTS: dict[str, dict[str, ExprLike | None]] = {
     "simdgroup_store": _MATRIX,
 }
 
+_FLOATING = frozenset(FLOATING.split())
+
 # Python's own functions that scripts may use; also names that no variable gets when printed.
 PYTHON_WORDS = ("range", "len", "min", "max", "abs", "int", "float", "bool", "round", "str",
                 "tuple", "list", "sum")  # fmt: skip
@@ -120,7 +122,11 @@ def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = No
     if not op.arity or op.effect is Effect.OPAQUE:
         dtype = "handle" if op.effect is Effect.READ else "int32"
         return Call(dtype, op, [as_expr(a) for a in args])
-    return call(name, *args)
+    found = call(name, *args)
+    if name in _FLOATING and not found.dtype.is_float:
+        raise TypeMismatchError(f"{name} takes floating-point numbers, not {found.dtype}; write "
+                                f"T.{name}(T.float32(x))")  # fmt: skip
+    return found
 
 
 def named_arguments(

@@ -58,7 +58,7 @@ def value_of(expression: str, params: str = "i: T.int32, j: T.int32, x: T.float3
 
 def test_operators_build_nodes_as_written():
     cases = {
-        "i + j": Add, "i - j": Sub, "i * j": Mul, "i / j": Div, "i // j": FloorDiv,
+        "i + j": Add, "i - j": Sub, "i * j": Mul, "T.Div(i, j)": Div, "i // j": FloorDiv,
         "i % j": FloorMod, "T.truncdiv(i, j)": Div, "T.truncmod(i, j)": Mod,
         "T.floordiv(i, j)": FloorDiv, "T.floormod(i, j)": FloorMod, "T.min(i, j)": Min,
         "T.max(i, j)": Max, "min(i, j)": Min, "max(i, j)": Max, "i == j": EQ,
@@ -118,10 +118,16 @@ def test_conditions():
 
 def test_bit_operators_are_operations():
     for text, name in {"i & j": "bitwise_and", "i | j": "bitwise_or", "i ^ j": "bitwise_xor",
-                       "i << j": "shift_left", "i >> j": "shift_right", "i ** j": "pow",
+                       "i << j": "shift_left", "i >> j": "shift_right", "T.pow(i, j)": "pow",
                        "T.power(i, j)": "pow"}.items():  # fmt: skip
         node, i, j, *_ = value_of(text)
         assert isinstance(node, Call) and node.op.name == name and node.args == (i, j)
+    node, *_, x, _ = value_of("x ** x")
+    assert isinstance(node, Call) and node.op.name == "pow" and node.args == (x, x)
+    node, i, *_ = value_of("i ** 3")
+    assert node is Mul(Mul(i, i), i)
+    node, *_, x, _ = value_of("x / 2")
+    assert node is Div(x, FloatImm("float32", 2.0))
     node, i, *_ = value_of("~i")
     assert node.op.name == "bitwise_not"
     node, i, *_ = value_of("-i")

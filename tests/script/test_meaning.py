@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from as_python import agree
 
 from metasched.errors import ParseError
-from metasched.ir.expr import FloatImm, Mul, Var
-from metasched.script import parse
+from metasched.ir.equal import assert_structural_equal
+from metasched.ir.expr import Add, Div, FloatImm, Mul, Var
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import Evaluate
+from metasched.script import parse, script
+from metasched.script import tir as T
 
 ZEROS = [0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, 1e-45]
 
@@ -50,3 +56,134 @@ def test_negation_outside_of_scripts():
     assert func.body.value is FloatImm("float32", -0.0)
     with pytest.raises(ParseError, match="bool has no sign"):
         parse("@T.prim_func(s_tir=False)\ndef f(c: T.bool):\n    T.evaluate(-c)")
+
+
+HEAD = """
+@T.prim_func
+def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), N: T.Buffer((8,), "int32"), \\
+      M: T.Buffer((8,), "int32"), U: T.Buffer((8,), "uint8"), F: T.Buffer((8,), "bool"), \\
+      p: T.int32):
+"""
+
+
+def arguments():
+    return [
+        np.array([0.5, -1.5, 2.5, -0.0, 3.0, -3.5, 1e-3, 100], "float32"),
+        np.array([1, 2, -3, 4, -5, 6, 7, 0.5], "float32"),
+        np.array([-(2**31), -7, -4, 0, 1, 5, 8, 2**31 - 1], "int32"),
+        np.arange(8, dtype="int32") - 3,
+        np.array([0, 1, 2, 100, 200, 254, 255, 7], "uint8"),
+        np.array([1, 0, 1, 0, 0, 1, 1, 0], bool),
+        7,
+    ]  # fmt: skip
+
+
+STATEMENTS = """
+M[i] = N[i] // 3; M[i] = N[i] % 3; M[i] = N[i] // -3; M[i] = N[i] % -3; M[i] = N[i] // p
+B[i] = A[i] // 2.0; B[i] = A[i] % 2.0; B[i] = A[i] // -2.0; B[i] = A[i] % -2.0
+B[i] = A[i] ** 2.0; M[i] = N[i] ** 2; M[i] = M[i] ** 3; M[i] **= 2; M[i] = N[i] ** 0
+M[i] = abs(N[i]); B[i] = abs(A[i]); M[i] = min(N[i], 3); M[i] = max(N[i], 3, i)
+F[i] = 0 <= N[i] < 4; F[i] = not F[i]; F[i] = ~F[i]; F[i] = F[i] & (N[i] > 2)
+F[i] = F[i] == (N[i] > 2); M[i] = 1 if F[i] else 2; B[i] = A[i] if i > 3 else 2
+M[i] = True + N[i]; M[i] = F[i] + N[i]; M[i] = F[i] * 3; M[i] = F[i]; B[i] = F[i]
+M[i] = ~N[i]; M[i] = N[i] & 6; M[i] = N[i] | 6; M[i] = N[i] ^ 6; M[i] = N[i] << 2
+M[i] = N[i] >> 1; M[i] = N[i] >> i; U[i] = ~U[i]; U[i] = U[i] + U[i]; U[i] = U[i] - 1
+U[i] = U[i] >> 1; M[i] = U[i] + N[i]; U[i] = U[i] // 3; U[i] = (U[i] - 2) % 3
+M[i] -= N[i]; M[i] *= N[i]; M[i] //= 3; M[i] %= 3; M[i] <<= 1; M[i] >>= 1; M[i] &= 5
+M[i] |= 5; M[i] ^= 5; B[i] /= 2.0; B[i] /= 3; B[i] //= 2.0; B[i] **= 2.0
+B[i] = -A[i] ** 2; M[i] = -N[i] // 2; M[i] = -7 // 2 + N[i]; B[i] = 7 / 2 + A[i]
+B[i] = 1 / A[i]; B[i] = 16777217 + A[i]; B[i] = T.float32(0.1) + 0.1 + 0.2
+F[i] = A[i] == 0.1; F[i] = N[i] + 1 > N[i]; U[i] = T.uint8(N[i]); M[i] = T.int32(T.int8(N[i]))
+M[i] = T.int32(F[i]); F[i] = T.bool(N[i]); M[i] = 3 if i == 1 and N[i] == 2 or F[i] else 4
+M[i] = (N[i] * 4 + 3) // 4; M[i] = N[i] - N[i] // 4 * 4 - N[i] % 4; M[i] = [1, 2, 3][1]
+M[i] = 1 if i >= 8 and N[i + 1] > 0 else 2; M[i] = 1 if i < 8 or N[i + 1] > 0 else 2
+"""
+
+
+def test_operators_mean_what_they_mean_in_numpy():
+    for line in STATEMENTS.strip().splitlines():
+        for statement in line.split("; "):
+            agree(
+                f"{HEAD}    for i in range(8):\n        {statement}\n", *arguments(), compiled=False
+            )
+        body = "".join(f"    for i in range(8):\n        {s}\n" for s in line.split("; "))
+        agree(HEAD + body, *arguments())
+
+
+@pytest.mark.parametrize("loop", ["5, 2", "5, 2, 2", "p, 2", "2, p, 3", "N[4], N[5]", "0", "N[3]"])
+def test_ranges(loop):
+    agree(f"{HEAD}    for i in range({loop}):\n        M[i] = 99", *arguments())
+
+
+def test_the_right_side_of_and_is_read_only_where_it_counts():
+    for text in ("p > 100 and N[1 + p] > 1", "p < 100 or N[1 + p] > 1",
+                 "p < 100 or N[1 + p] > 1 or N[2 + p] > 0"):  # fmt: skip
+        agree(f"{HEAD}    if {text}:\n        M[0] = 44", *arguments())
+    chain = " and ".join(["p > 0"] * 50 + ["p < 0", "N[p + 1] > 0"])
+    agree(f"{HEAD}    M[0] = 1 if {chain} else 2", *arguments())
+
+
+@pytest.mark.parametrize("statement, message, hint", [
+    ("M[0] = N[0] / 3", "/ of int32 is a fraction in Python", "a // b to round down"),
+    ("M[0] = 2 ** N[0]", "the power of an integer is a number from 0 to 16", "T.float32(x) ** y"),
+    ("M[0] = N[0] ** -1", "the power of an integer is a number from 0 to 16", ""),
+    ("M[0] = 1 if N[0] else 2", "a condition is needed, not int32", "compare with != 0"),
+    ("M[0] = T.if_then_else(N[0], 1, 2)", "if_then_else needs a condition, not int32", ""),
+    ("M[0] = F[0] + F[1]", "+ of two bools", "T.int32(a)"),
+    ("F[0] = F[0] * F[1]", "* of two bools", "&, | and ^"),
+    ("M[0] = N[0] << 32", "int32 is shifted by 0 to 31 bits, not by 32", ""),
+    ("M[0] = N[0] >> -1", "int32 is shifted by 0 to 31 bits, not by -1", ""),
+    ("F[0] = N[0] is N[1]", "`is` tells Python objects apart", "write =="),
+    ("F[0] = (p, 2) == (1, 2)", "sequences are compared while the script is read", "a[0] == b[0]"),
+    ("F[0] = (p, 2) < (1, 2)", "sequences are compared while the script is read", ""),
+    ("F[0] = p in (1, 2)", "an operand is an expression or a number, not a tuple", ""),
+    ("B[0] = T.exp(N[0])", "exp takes floating-point numbers, not int32", ""),
+    ("for i in range(7, 0, -2):\n        M[i] = 1", "a step is at least 1", "count up and compute"),
+    ("M[0] = M[1] = 3", "assign to one target at a time", "write b = value, then a = b"),
+    ("del A", "Delete has no meaning in a script", "memory ends with its scope"),
+    ("global q", "Global has no meaning", "pass a buffer"),
+    ("raise ValueError", "Raise has no meaning", "assert condition"),
+    ("M[0] = N[0][1]", "an element of a buffer cannot be indexed", "write N[0, 1]"),
+    ("return B", "a function returns a scalar or nothing", "B is filled in place"),
+    ("M[0] = np.exp(N[0])", "'np' is not defined", ""),
+    ("M[0] = te.compute(N)", "'te' is not defined", "metasched.frontend.te"),
+    ("M[0] = sum(N)", "sum takes Python values only", ""),
+    ("M[0] = divmod(p, 2)", "'divmod' is not defined", "x // y and x % y"),
+    ("B[0] = exp(A[0])", "'exp' is not defined", "write T.exp"),
+])  # fmt: skip
+def test_refusals_say_what_to_write(statement, message, hint):
+    with pytest.raises(ParseError) as caught:
+        parse(f"{HEAD}    {statement}\n")
+    assert message in str(caught.value), caught.value
+    assert hint in str(caught.value).split("hint: ")[-1], caught.value
+
+
+def test_functions_of_numpy_and_math_in_decorated_functions():
+    def read(fn):
+        @T.prim_func
+        def f(A: T.Buffer((4,), "float32")):
+            A[0] = fn(A[1])
+
+    for fn, word in ((np.exp, "exp"), (math.exp, "exp"), (np.maximum, "max"), (math.sqrt, "sqrt")):
+        with pytest.raises(ParseError) as caught:
+            read(fn)
+        assert "fn computes with Python's numbers" in str(caught.value)
+        assert f"hint: write T.{word}" in str(caught.value)
+
+    @T.prim_func
+    def g(A: T.Buffer((4,), "float32")):
+        A[0] = math.sqrt(4.0) + np.sqrt(2.0)
+
+
+def test_index_of_an_index():
+    with pytest.raises(ParseError, match=r"A has 2 dimensions, 1 given[^$]*not A\[i\]\[j\]"):
+        parse('@T.prim_func\ndef f(A: T.Buffer((4, 4), "float32")):\n    A[1][2] = 1.0')
+
+
+def test_what_means_something_else_in_python_is_printed_as_a_function():
+    i, c = Var("i"), Var("c", "bool")
+    for node, text in ((Div(i, i), "T.truncdiv(i, i)"), (Add(c, c), "T.Add(c, c)"),
+                       (Add(Div(i, i), i), "T.truncdiv(i, i) + i")):  # fmt: skip
+        assert script(node) == text
+        func = PrimFunc((i, c), Evaluate(node))
+        assert_structural_equal(func, parse(script(func)))
