@@ -16,7 +16,7 @@ Grammar (every node has a `dtype`):
 
 Div and Mod truncate on integers as C does; FloorDiv and FloorMod are Python's // and %. Nodes are
 interned over weak references: the same node built twice is one object, so `==`, `is` and `hash`
-never walk or build IR (`EQ` builds). Python operators fold constants, the classes never do.
+never walk or build IR (`EQ` builds); constants equal their numbers. Operators fold, classes don't.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, ClassVar, TypeAlias
 from metasched.errors import TypeMismatchError
 from metasched.ir.dtype import BOOL, DType, promote
 from metasched.ir.dtype import wrap as wrap
-from metasched.ir.intern import Interned, known, make
+from metasched.ir.intern import Interned, Numeric, known, make
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
 
@@ -112,7 +112,7 @@ class Var(Expr):
         return self.name
 
 
-class IntImm(Expr):
+class IntImm(Numeric, Expr):
     """An integer or bool constant; `int(node)` gives its value."""
 
     __slots__ = ("value",)
@@ -134,7 +134,7 @@ class IntImm(Expr):
     __index__ = __int__
 
 
-class FloatImm(Expr):
+class FloatImm(Numeric, Expr):
     """A floating-point constant, told apart by its bits: 0.0 and -0.0 differ, NaN equals itself."""
 
     __slots__ = ("value",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
+from numbers import Number
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 C = TypeVar("C")
@@ -44,6 +45,23 @@ class Interned:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
+
+
+class Numeric:
+    """What constants are besides: equal to the Python numbers of their value, and to no other node.
+
+    Two nodes are equal only when they are one, so 1, True and 1.0, 0.0 and -0.0, and one value in
+    two types are different keys of a dictionary of nodes.
+    """
+
+    __slots__ = ()
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Number) and bool(self.value == other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
 
 _set = object.__setattr__

@@ -4,10 +4,12 @@ import gc
 import pickle
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import metasched as ms
 from metasched.errors import TypeMismatchError
 from metasched.ir import expr as E
 from metasched.ir.buffer import Buffer, Range
@@ -15,6 +17,7 @@ from metasched.ir.dtype import DType, wrap
 from metasched.ir.op import Call, Effect, Ramp, Shuffle, call, effect_of
 from metasched.ir.stmt import Block, Evaluate, For, ForKind
 from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs
+from metasched.script import tir as T
 
 i, j = E.Var("i"), E.Var("j")
 
@@ -34,6 +37,42 @@ def test_constants_differ_by_type_and_bits():
     assert len({id(v) for v in values}) == len(values)
     nan = float("nan")
     assert E.FloatImm("float32", nan) is E.FloatImm("float32", nan)
+
+
+def test_constants_equal_python_numbers_by_value():
+    whole, half = E.IntImm("int32", 64), E.FloatImm("float32", 0.5)
+    assert whole == 64 and 64 == whole and whole != 65 and whole == 64.0 and whole == np.int64(64)
+    assert half == 0.5 and half != 1 and half == np.float32(0.5) and half != "0.5"
+    assert E.TRUE == True and E.TRUE == 1 and E.TRUE != False  # noqa: E712
+    assert E.FloatImm("float32", -0.0) == 0.0 and E.FloatImm("float32", float("nan")) != 0
+    assert whole in (1, 64) and {64: "x"}[whole] == "x"
+    assert E.Var("n") != 64 and (i + 1 == 1) is False  # only identity
+
+
+def test_equality_of_nodes_is_identity_and_hashes_agree_with_equality():
+    ones = [
+        E.IntImm("int32", 1), E.IntImm("int64", 1), E.IntImm("uint8", 1), E.TRUE,
+        E.FloatImm("float32", 1.0), E.FloatImm("float64", 1.0),
+    ]  # fmt: skip
+    zeros = [E.FloatImm("float32", 0.0), E.FloatImm("float32", -0.0), E.FALSE]
+    for nodes in (ones, zeros):
+        table = {node: k for k, node in enumerate(nodes)}
+        assert [table[node] for node in nodes] == list(range(len(nodes)))
+        assert all((a == b) is (a is b) for a in nodes for b in nodes)
+        assert {hash(node) for node in nodes} == {hash(int(nodes[0].value))}
+    sums = {E.Add(n, n) for n in ones}
+    assert len(sums) == len(ones)
+
+
+def test_the_extent_of_a_loop_can_be_compared():
+    @T.prim_func
+    def f(A: T.Buffer((64,), "float32")):
+        for k in range(64):
+            A[k] = T.float32(0)
+
+    sch = ms.Schedule(f)
+    loop = sch.mod["main"].body.block.body
+    assert loop.extent == 64 and loop.min == 0 and loop.extent != 63
 
 
 def test_nodes_die_with_their_last_use():
