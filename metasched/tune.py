@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from metasched import config
 from metasched.cost import lightgbm_lack
-from metasched.cost.model import COST_MODELS, CostModel, StartsFromPrior
+from metasched.cost.model import COST_MODELS, CostModel, StartsFromPrior, TakesFeatures
 from metasched.cost.prior import Prior, shipped
 from metasched.database.lookup import Miss, explain
 from metasched.database.record import TraceFile
@@ -29,12 +29,11 @@ from metasched.errors import (
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.kinds import default_space, default_trace
+from metasched.kinds import default_space, default_trace, space_of
 from metasched.measure.candidate import Compares, Runner
-from metasched.measure.local import LocalRunner
-from metasched.measure.settings import MeasureOptions
+from metasched.runtime.devices import device_of
 from metasched.runtime.foreign import require_known_calls
-from metasched.runtime.parallel import SERIAL, has_openmp, usable
+from metasched.runtime.parallel import SERIAL, has_openmp
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.search.final import final_comparison
@@ -146,20 +145,24 @@ def tune_tasks(
         strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
     )  # fmt: skip
     given = c.plugins if plugins is None else plugins
-    for plugin in [given] if isinstance(given, str | Path) else given:
-        load_plugin(plugin)
+    files = [str(p) for p in ([given] if isinstance(given, str | Path) else given)]
+    for file in files:
+        load_plugin(file)
     STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
     machine = Target.of(target if target is not None else c.target)
     if runner is None:
         machine.require_here(timed=True)
-        machine = usable(machine)
+        machine = device_of(machine).usable(machine)
     shared = model if model is not None and not isinstance(model, str) else None
     limits = (weights, total_trials, time_limit, observer)
     try:
-        return _Session(c, machine, shared or _model(c, machine), space, runner).run(funcs, *limits)
+        first = _Session(c, machine, shared or _model(c, machine), space, runner, files)
+        return first.run(funcs, *limits)
     except StandInError as error:
         warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
-        slow = _Session(c, machine, shared or _model(c, machine), space, runner, stand_ins=False)
+        slow = _Session(
+            c, machine, shared or _model(c, machine), space, runner, files, stand_ins=False
+        )
         return slow.run(funcs, *limits)
 
 
@@ -177,7 +180,10 @@ def _model(settings: config.Config, machine: Target) -> CostModel:
     model = COST_MODELS.get(settings.model)(settings.seed)
     if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
         warnings.warn(SERIAL, stacklevel=4)  # the model of trees says both in one warning
-    path = shipped(machine.mcpu) if settings.prior else None
+    features = space_of(machine).features
+    if isinstance(model, TakesFeatures):
+        model.take_features(features)
+    path = shipped(machine.mcpu, features) if settings.prior else None
     if path is not None and isinstance(model, StartsFromPrior):
         try:
             model.start_from(Prior.load(path))
@@ -195,13 +201,14 @@ class _Session:
     model: CostModel
     space: SpaceGenerator | None
     make: MakeRunner | None
+    plugins: Sequence[str] = ()
     stand_ins: bool = True
     start: float = field(default_factory=time.perf_counter)
     pool: ReplayPool = field(init=False)
 
     def __post_init__(self) -> None:
         cores = len(os.sched_getaffinity(0))
-        self.pool = ReplayPool(self.settings.search_workers or min(cores, 8))
+        self.pool = ReplayPool(self.settings.search_workers or min(cores, 8), self.plugins)
 
     def run(
         self,
@@ -279,11 +286,10 @@ class _Session:
     def _runner(self, func: PrimFunc, default: Trace) -> Runner:
         if self.make is not None:
             return self.make(func, self.machine)
-        options = MeasureOptions.of(self.settings, cores=self.machine.num_cores)
-        quick = Schedule(func, seed=0, check=False)
-        default.apply(quick)
-        stand_in = _single(quick.mod) if self.stand_ins else None
-        return LocalRunner(func, self.machine, options, stand_in)
+        by_default = Schedule(func, seed=0, check=False)
+        default.apply(by_default)
+        stand_in = _single(by_default.mod) if self.stand_ins else None
+        return space_of(self.machine).runner(func, self.machine, self.settings, stand_in)
 
 
 def _single(source: Source) -> PrimFunc:

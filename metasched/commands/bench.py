@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from metasched import workloads
-from metasched.codegen.peak import measured_peak
 from metasched.commands.names import HELP
 from metasched.commands.source import CONSTANT, add_target, shape_of, target_of
 from metasched.errors import MetaschedError
@@ -19,6 +18,7 @@ from metasched.report.compare import KNOWN, comparison_text, peers_of, row, side
 from metasched.report.peers import OURS, PEAK
 from metasched.report.progress import progress
 from metasched.report.tvm_record import Times, load_record
+from metasched.runtime.devices import device_of
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.target import Target
 from metasched.tune import EVENTS, tune
@@ -54,7 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     peers, notes = usable(peers_of(arguments.against), tvm)
     for note in notes:
         print(note, file=sys.stderr)
-    peak = measured_peak(target, "float32", target.num_cores)
+    peak = device_of(target).peak(target, target.num_cores)
+    if peak is None:
+        raise MetaschedError(f"bench measures rates against a peak, {target.key} has none")
     rows: list[dict[str, Any]] = []
     interrupted = False
     with tempfile.TemporaryDirectory() as scratch:

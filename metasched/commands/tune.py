@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from metasched import config
-from metasched.codegen.peak import measured_peak
 from metasched.commands.names import HELP
 from metasched.commands.source import Program, add_source, add_target, load_all, target_of
 from metasched.foreign import printing_to_stderr
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
-from metasched.runtime.parallel import usable
+from metasched.runtime.devices import device_of
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.search.result import TuneResult
 from metasched.space.module import load_plugin
@@ -46,11 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = config.load(plugins=arguments.plugin)
     for plugin in settings.plugins:  # before the target, which a plug-in may have registered
         load_plugin(plugin)
-    target = usable(target_of(arguments))
+    target = target_of(arguments)
+    target = device_of(target).usable(target)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
-    peak = measured_peak(target, "float32", target.num_cores)
+    peak = device_of(target).peak(target, target.num_cores)
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
-        results = _tuned(programs, arguments, target=target, observer=observer)
+        results = _tuned(
+            programs, arguments, target=target, observer=observer, plugins=settings.plugins
+        )
     data, texts = [], []
     for program, result in zip(programs, results, strict=True):
         peer = _peer(program, result, arguments)

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
+from metasched.cost.features import CPU_FEATURE_SET, FeatureSet
 from metasched.cost.model import Vectors
 from metasched.cost.prior import Prior
 from metasched.cost.quality import agreement
@@ -70,6 +70,11 @@ class LineModel:
         self._fitted = 0
         self._prior: list[tuple[Scorer, float]] = []
         self._news = ""
+        self._features = CPU_FEATURE_SET
+
+    def take_features(self, features: FeatureSet) -> None:
+        """What the vectors are, for the file that is saved."""
+        self._features = features
 
     def start_from(self, prior: Prior) -> None:
         """Let a prior speak until data of this run say that it is wrong."""
@@ -127,10 +132,12 @@ class LineModel:
     def save(self, path: Path) -> None:
         """Write the data and the members; loading executes nothing."""
         with open(path, "wb") as file:
+            none = np.zeros((0, len(self._features.names)), np.float32)
             np.savez_compressed(
                 file,
-                version=FEATURE_VERSION,
-                rows=np.concatenate(self._rows or [np.zeros((0, len(FEATURE_NAMES)), np.float32)]),
+                version=self._features.version,
+                features=np.array(self._features.name, dtype=np.str_),
+                rows=np.concatenate(self._rows or [none]),
                 seconds=np.concatenate(self._seconds or [np.zeros(0)]),
                 lengths=np.array([len(s) for s in self._seconds], np.int64),
                 tasks=np.array(self._tasks, dtype=np.str_),
@@ -146,13 +153,16 @@ class LineModel:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
             version, lengths = int(data["version"]), data["lengths"]
+            name = str(data.get("features", CPU_FEATURE_SET.name))  # files of before have none
             rows, seconds = data["rows"], data["seconds"]
             tasks = [str(t) for t in data["tasks"]]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise DatabaseError(f"cost model {path} cannot be read: {error}") from error
-        if version != FEATURE_VERSION or rows.shape[1:] != (len(FEATURE_NAMES),):
+        known = self._features
+        if (name, version) != (known.name, known.version) or rows.shape[1:] != (len(known.names),):
             raise DatabaseError(
-                f"cost model {path} holds features of version {version}, not {FEATURE_VERSION}"
+                f"cost model {path} holds features {name!r} of version {version}, not "
+                f"{known.name!r} of version {known.version}"
             )
         if len(rows) != len(seconds) or lengths.sum() != len(rows) or len(tasks) != len(lengths):
             raise DatabaseError(f"cost model {path} is inconsistent")

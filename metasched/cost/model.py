@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from metasched.cost.features import FeatureSet
 from metasched.cost.prior import Prior
 from metasched.registry import Registry
 
@@ -44,6 +45,14 @@ class CostModel(Protocol):
 
 # Name -> factory that takes a seed.
 COST_MODELS: Registry[Callable[[int], CostModel]] = Registry("cost model")
+
+
+@runtime_checkable
+class TakesFeatures(Protocol):
+    """A model that stores vectors and must know what their numbers mean."""
+
+    def take_features(self, features: FeatureSet) -> None:
+        """Told once, before anything else, which feature set the vectors are of."""
 
 
 @runtime_checkable

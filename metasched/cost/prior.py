@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
+from metasched.cost.features import CPU_FEATURE_SET, FeatureSet
 from metasched.errors import DatabaseError
 from metasched.files import atomic_write
 
@@ -39,8 +39,9 @@ class Prior:
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
         head = {
-            "format": FORMAT, "version": VERSION, "feature_version": FEATURE_VERSION,
-            "features": len(FEATURE_NAMES), "scales": self.scales, **self.about,
+            "format": FORMAT, "version": VERSION,
+            "feature_set": CPU_FEATURE_SET.name, "feature_version": CPU_FEATURE_SET.version,
+            "features": len(CPU_FEATURE_SET.names), "scales": self.scales, **self.about,
         }  # fmt: skip
         text = json.dumps(head) + "\n" + "".join(f"{_CUT}{m.strip()}\n" for m in self.members)
         atomic_write(path, text)
@@ -62,11 +63,15 @@ class Prior:
         version = about.pop("version", None)
         if version != VERSION:
             raise DatabaseError(f"prior {path} has version {version!r}, this reads {VERSION}")
-        features = about.pop("feature_version", None), about.pop("features", None)
-        if features != (FEATURE_VERSION, len(FEATURE_NAMES)):
+        given = tuple(about.pop(k, None) for k in ("feature_set", "feature_version", "features"))
+        known = CPU_FEATURE_SET
+        if given not in (
+            (known.name, known.version, len(known.names)),
+            (None, known.version, len(known.names)),  # files of before name no set
+        ):
             raise DatabaseError(
-                f"prior {path} was trained on features of version {features[0]}, not "
-                f"{FEATURE_VERSION}: train it anew with `metasched db --write-prior`"
+                f"prior {path} was trained on features of version {given[1]}, not "
+                f"{known.version}: train it anew with `metasched db --write-prior`"
             )
         members: Sequence[str] = body.split(_CUT)[1:]
         scales = about.pop("scales", ())
@@ -75,9 +80,11 @@ class Prior:
         return Prior(tuple(members), tuple(scales), about)
 
 
-def shipped(mcpu: str) -> Path | None:
+def shipped(mcpu: str, features: FeatureSet = CPU_FEATURE_SET) -> Path | None:
     """The file that came with this installation (a wheel, or a checkout), None without one: that
-    of a CPU, by LLVM's name of it, or the one for all others."""
+    of a CPU, by LLVM's name of it, or the one for all others. Other feature sets have none."""
+    if features.name != CPU_FEATURE_SET.name:
+        return None
     folders = (_PACKAGE / "traces", _PACKAGE.parent / "traces")
     files = (at / name for at in folders for name in (f"prior.{mcpu}.txt", "prior.txt"))
     return next((file for file in files if file.is_file()), None)

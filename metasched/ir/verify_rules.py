@@ -16,6 +16,7 @@ from metasched.ir.dtype import VOID
 from metasched.ir.expr import Add, Expr, Let, Mul, Select, Sub, Var, as_expr, as_int
 from metasched.ir.func import LAYOUT_FREE, PrimFunc
 from metasched.ir.op import Call
+from metasched.ir.scopes import is_scope
 from metasched.ir.stmt import (
     Allocate,
     AssertStmt,
@@ -40,11 +41,6 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import walk_exprs, walk_stmts
 
 THREAD_TAGS = ("blockIdx", "threadIdx", "vthread", "clusterCtaIdx", "clusterIdx")
-SCOPES = (
-    "global", "shared", "local", "warp", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
-    "texture", "amx.tmm", "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
-    "metal.simdgroup", "metal.cooperative_tensor", "trn.sbuf", "trn.psum",
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -325,7 +321,7 @@ def _return(scope: Scope, stmt: Return) -> Iterator[str]:
 @rule("storage-scope", "allocations have a known storage scope", Block, Allocate)
 def _scopes(scope: Scope, node: Block | Allocate) -> Iterator[str]:
     for buffer in node.alloc_buffers if isinstance(node, Block) else (node.buffer,):
-        if not any(buffer.scope == s or buffer.scope.startswith(f"{s}.") for s in SCOPES):
+        if not is_scope(buffer.scope):
             yield f"buffer {buffer.name} has the scope {buffer.scope!r}"
 
 

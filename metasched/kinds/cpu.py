@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from metasched.config import Config
 from metasched.cost.features import CPU_FEATURE_SET
+from metasched.ir.func import PrimFunc
 from metasched.kinds.table import SPACES, SpaceOf
+from metasched.measure.candidate import Runner
+from metasched.measure.local import LocalRunner
+from metasched.measure.settings import MeasureOptions
 from metasched.mutate.choice import (
     mutate_categorical,
     mutate_compute_location,
@@ -99,6 +104,17 @@ def cpu_mutators(target: Target) -> Weighted:
     )
 
 
+def cpu_runner(
+    func: PrimFunc, target: Target, settings: Config, by_default: PrimFunc | None
+) -> Runner:
+    """Measures on this machine, in isolated processes."""
+    options = MeasureOptions.of(settings, cores=target.num_cores)
+    return LocalRunner(func, target, options, by_default)
+
+
 SPACES.register(
-    "cpu", SpaceOf(cpu_modules, cpu_postprocs, cpu_mutators, vectors_and_threads, CPU_FEATURE_SET)
+    "cpu",
+    SpaceOf(
+        cpu_modules, cpu_postprocs, cpu_mutators, vectors_and_threads, CPU_FEATURE_SET, cpu_runner
+    ),
 )

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from metasched.config import Config
 from metasched.cost.features import FeatureSet
 from metasched.errors import TargetError
+from metasched.ir.func import PrimFunc
+from metasched.measure.candidate import Runner
 from metasched.registry import Registry
 from metasched.schedule.plugin import Postproc, Weighted
 from metasched.schedule.trace import Trace
@@ -23,8 +26,7 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class SpaceOf:
-    """How programs are scheduled for the targets of one kind; each field but the last is a
-    function of the target.
+    """How programs are scheduled and measured for the targets of one kind.
 
     Attributes:
         modules: the built-in schedule modules, in the order in which they visit a program.
@@ -32,6 +34,8 @@ class SpaceOf:
         mutators: with their weights.
         default: the trace of the default schedule of a program, candidate 0 of every search.
         features: what the cost model sees of a candidate.
+        runner: `(unscheduled function, target, settings, function by the default schedule or None)
+            -> ` what measures the candidates of a task.
     """
 
     modules: Callable[[Target], tuple[Module, ...]]
@@ -39,6 +43,7 @@ class SpaceOf:
     mutators: Callable[[Target], Weighted]
     default: Callable[[Source, Target], Trace]
     features: FeatureSet
+    runner: Callable[[PrimFunc, Target, Config, PrimFunc | None], Runner]
 
 
 SPACES: Registry[SpaceOf] = Registry("space")

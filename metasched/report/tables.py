@@ -47,7 +47,7 @@ def tune_data(
         best = {
             "seconds": result.best.seconds,
             "gflops": result.gflops,
-            "peak_fraction": result.gflops / peak,
+            "peak_fraction": None if peak is None else result.gflops / peak,
             "trace": None if result.best.path is None else str(result.best.path),
         }
     return {
@@ -83,10 +83,10 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
         lines.append(f"  no candidate was {'right' if result.trials else 'measured'}")
     else:
         rate = result.gflops or 0.0
-        lines.append(
-            f"  best      {duration(best.seconds)}   {rate:.1f} GFLOP/s, "
-            f"{100 * rate / peak:.0f} % of the measured FMA peak ({peak:.0f} GFLOP/s)"
-        )
+        share = "" if peak is None else (
+            f", {100 * rate / peak:.0f} % of the measured FMA peak ({peak:.0f} GFLOP/s)"
+        )  # fmt: skip
+        lines.append(f"  best      {duration(best.seconds)}   {rate:.1f} GFLOP/s{share}")
         for label, seconds in (
             ("default schedule", result.default_seconds),
             ("unscheduled, serial", result.unscheduled_seconds),

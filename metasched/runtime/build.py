@@ -10,15 +10,17 @@ from typing import Any, Protocol, runtime_checkable
 from metasched.arith.outside import require_inside
 from metasched.codegen.compile import compile_func
 from metasched.codegen.openmp import REMEDY
+from metasched.codegen.peak import measured_peak
 from metasched.errors import BuildError, LowerError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.lower.pipeline import passes_applied
+from metasched.runtime.devices import DEVICES, DeviceOf, device_of
 from metasched.runtime.kernel import Kernel
 from metasched.runtime.native import Native
-from metasched.runtime.parallel import has_openmp
+from metasched.runtime.parallel import has_openmp, usable
 from metasched.target import Target
 from metasched.tvm_names import KERNEL, hint
 
@@ -90,17 +92,23 @@ def build(
     """
     machine = Target.of(target)
     machine.require_here()
+    device = device_of(machine)
     module = _module(source)
     if not module:
         raise BuildError("the module has no functions")
     require_inside(module)
     if len(module) == 1:
         ((key, func),) = module.items()
-        return _kernel(func, machine, name or key, opt_level, check_bounds, forced=name is not None)
+        return device.build(
+            func, machine, name or key, opt_level, check_bounds, forced=name is not None
+        )
     if name is not None:
         raise BuildError(f"name={name!r} is for a single function, the module has {len(module)}")
     return KernelModule(
-        {key: _kernel(func, machine, key, opt_level, check_bounds) for key, func in module.items()}
+        {
+            key: device.build(func, machine, key, opt_level, check_bounds)
+            for key, func in module.items()
+        }
     )
 
 
@@ -159,6 +167,13 @@ def _kernel(
         compiled=compiled,
         workload_hash=structural_hash(func),
     )
+
+
+def _peak(target: Target, threads: int) -> float:
+    return measured_peak(target, "float32", threads)
+
+
+DEVICES.register("cpu", DeviceOf(_kernel, usable, _peak))
 
 
 def _is_parallel(func: PrimFunc) -> bool:

@@ -22,6 +22,7 @@ from metasched.arith.intset import covers, lower_region
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.op import Call
+from metasched.ir.scopes import SCOPES, is_scope
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
 from metasched.ir.visit import free_vars, substitute, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
@@ -311,18 +312,10 @@ def require_same_scope(state: State, nodes: Sequence[Stmt]) -> Block:
     return first
 
 
-SCOPE_PREFIXES = (
-    "global", "shared", "warp", "local", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
-    "texture", "amx.tmm", "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
-    "metal.simdgroup", "metal.cooperative_tensor", "trn.sbuf", "trn.psum",
-)  # fmt: skip
-
-
 def require_scope_name(state: State, scope: str) -> None:
     """The storage scope is a known prefix with a free tag behind it (`shared.dyn`)."""
-    known = any(scope == s or scope.startswith(f"{s}.") for s in SCOPE_PREFIXES)
-    if not known:
+    if not is_scope(scope):
         raise state.error(
             "unknown-scope", f"{scope!r} is no storage scope",
-            hint=f"use one of {', '.join(SCOPE_PREFIXES)}, with a tag if wanted",
+            hint=f"use one of {', '.join(SCOPES)}, with a tag if wanted",
         )  # fmt: skip

@@ -27,8 +27,9 @@ _LIMIT = 120.0  # seconds for one batch
 class ReplayPool:
     """Workers shared by the tasks of a session; `close` ends them."""
 
-    def __init__(self, workers: int) -> None:
-        """`workers` is how many processes replay, this one among them."""
+    def __init__(self, workers: int, plugins: Sequence[str] = ()) -> None:
+        """`workers` is how many processes replay, this one among them; `plugins` are files that
+        were loaded here, which the others load as well."""
         preload = _JOBS.rstrip(":")
         self._board = Board(workers)
         fds = (self._board.fd,)
@@ -40,6 +41,8 @@ class ReplayPool:
         if not self._broken:
             for worker in self._workers:
                 worker.start()
+                if plugins:
+                    worker.submit(_JOBS + "load_plugins", tuple(plugins), limit=_LIMIT)
 
     def prepare(
         self,

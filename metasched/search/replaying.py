@@ -22,6 +22,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.board import Board
+from metasched.space.module import load_plugin
 from metasched.target import Target
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
@@ -215,6 +216,12 @@ def slug_of(error: ScheduleError | TraceError) -> str:
 
 
 _tasks: dict[int, Replayer] = {}
+
+
+def load_plugins(paths: Sequence[str]) -> None:
+    """In a worker: load the plug-in files of the search, whose objects tasks are made of."""
+    for path in paths:
+        load_plugin(path)
 
 
 def prepare(

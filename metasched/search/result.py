@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metasched.codegen.peak import measured_peak
 from metasched.ir.func import IRModule
+from metasched.runtime.devices import device_of
 from metasched.schedule.trace import Trace
 from metasched.search.population import Survival
 from metasched.target import Target
@@ -79,6 +79,6 @@ class TuneResult:
         """Rate of the best schedule in GFLOP/s."""
         return None if self.best is None else self.flops / self.best.seconds / 1e9
 
-    def peak_gflops(self) -> float:
-        """The measured multiply-add peak of this machine in GFLOP/s (float32, all threads)."""
-        return measured_peak(self.target, "float32", self.threads)
+    def peak_gflops(self) -> float | None:
+        """The measured peak of the target in GFLOP/s (float32, all threads); None without one."""
+        return device_of(self.target).peak(self.target, self.threads)

@@ -115,7 +115,7 @@ class MadeUpRunner(ReplayRunner):
 @pytest.fixture
 def made_up(monkeypatch):
     """Measures on a machine that is not there, for the rest of the test."""
-    module = importlib.import_module("metasched.tune")
+    module = importlib.import_module("metasched.kinds.cpu")
     monkeypatch.setattr(module, "LocalRunner", MadeUpRunner)
 
 

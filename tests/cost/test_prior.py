@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import lightgbm
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from cost.tiled import sample
 
 from metasched.cost import prior as module
-from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION, features
+from metasched.cost.features import CPU_FEATURE_SET, FEATURE_NAMES, features
 from metasched.cost.lightgbm import LightGBMModel, boosted, slim, train_prior
 from metasched.cost.line import JUDGED
 from metasched.cost.prior import Prior, shipped
@@ -114,7 +115,7 @@ def test_what_does_not_fit_is_named(prior, tmp_path, monkeypatch):
         Prior.load(path)
     prior.save(path)
     head = path.read_text().partition("\n")[0] + "\n"
-    monkeypatch.setattr(module, "FEATURE_VERSION", FEATURE_VERSION + 1)
+    monkeypatch.setattr(module, "CPU_FEATURE_SET", replace(CPU_FEATURE_SET, version=99))
     with pytest.raises(DatabaseError, match=r"features of version \d+, not .*--write-prior"):
         Prior.load(path)
     monkeypatch.undo()

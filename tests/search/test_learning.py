@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from metasched.cost.features import FEATURE_NAMES, FEATURE_VERSION
+from metasched.cost.features import CPU_FEATURE_SET, FEATURE_NAMES, FEATURE_VERSION
 from metasched.cost.lightgbm import LightGBMModel, train_prior
 from metasched.database.store import Store
 from metasched.measure.candidate import Candidate, Outcome, Status
@@ -80,7 +81,7 @@ def times(folder):
 def test_a_prior_makes_the_first_round_good(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
     train_prior(samples[0]).save(file)
-    monkeypatch.setattr(TUNE, "shipped", lambda _: file)
+    monkeypatch.setattr(TUNE, "shipped", lambda *_: file)
     heard = []
     led = run(tmp_path / "a", matmul(256), trials=16, prior=True, observer=heard.append)
     alone = run(tmp_path / "b", matmul(256), trials=16)
@@ -95,7 +96,7 @@ def test_a_prior_makes_the_first_round_good(samples, tmp_path, monkeypatch):
 def test_a_prior_of_another_machine_is_dropped_and_said_to_be(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
     train_prior(samples[0]).save(file)
-    monkeypatch.setattr(TUNE, "shipped", lambda _: file)
+    monkeypatch.setattr(TUNE, "shipped", lambda *_: file)
     upside_down = ReplayRunner(cost=lambda c: 1e-6 / made_up_seconds(c))
     result = run(tmp_path / "a", matmul(256), prior=True, runner=lambda f, t: upside_down)
     assert len(result.notes) == 2 and result.notes[1].startswith("dropped its prior, which put")
@@ -103,11 +104,12 @@ def test_a_prior_of_another_machine_is_dropped_and_said_to_be(samples, tmp_path,
 
 def test_a_prior_for_other_features_is_left_out_with_a_warning(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
-    monkeypatch.setattr("metasched.cost.prior.FEATURE_VERSION", FEATURE_VERSION - 1)
+    other = replace(CPU_FEATURE_SET, version=FEATURE_VERSION - 1)
+    monkeypatch.setattr("metasched.cost.prior.CPU_FEATURE_SET", other)
     train_prior(samples[0]).save(file)
     monkeypatch.undo()
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
-    monkeypatch.setattr(TUNE, "shipped", lambda _: file)
+    monkeypatch.setattr(TUNE, "shipped", lambda *_: file)
     with pytest.warns(UserWarning, match=r"features of version .* the model starts without it"):
         assert run(tmp_path / "a", matmul(), trials=4, prior=True).notes == ()
 

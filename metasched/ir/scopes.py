@@ -1,0 +1,19 @@
+"""Storage scopes: the memories that a buffer may lie in, by name."""
+
+from __future__ import annotations
+
+SCOPES: dict[str, None] = dict.fromkeys((
+    "global", "shared", "local", "warp", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
+    "texture", "amx.tmm", "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
+    "metal.simdgroup", "metal.cooperative_tensor", "trn.sbuf", "trn.psum",
+))  # fmt: skip
+
+
+def register_scope(name: str) -> None:
+    """Enter the name of a memory of a machine; entering a name twice is allowed."""
+    SCOPES.setdefault(name)
+
+
+def is_scope(name: str) -> bool:
+    """Whether a name is a scope, or a scope with a tag after a point (`shared.dyn`)."""
+    return any(name == scope or name.startswith(f"{scope}.") for scope in SCOPES)

@@ -1,0 +1,96 @@
+"""A kind of machine that one plug-in file brings is tuned for like any other, end to end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import metasched as ms
+from metasched.errors import TargetError
+from metasched.kinds.table import SPACES
+from metasched.runtime.devices import DEVICES
+from metasched.schedule import intrinsics
+from metasched.space import module
+from metasched.target.description import KINDS
+
+PLUGIN = Path(__file__).parent / "accelerator.py"
+PROGRAM = """
+from metasched.script import tir as T
+
+@T.prim_func
+def product(
+    A: T.Buffer((32, 32), "float32"),
+    B: T.Buffer((32, 32), "float32"),
+    C: T.Buffer((32, 32), "float32"),
+):
+    for i, j, k in T.grid(32, 32, 32):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+"""
+
+
+@pytest.fixture(autouse=True)
+def kinds_of_before(monkeypatch):
+    """What the plug-in enters is gone after each test."""
+    for registry in (KINDS, SPACES, DEVICES, module.SCHEDULE_MODULES, intrinsics._INTRINSICS):
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
+    monkeypatch.setattr(module, "_loaded", {})
+
+
+def product():
+    return ms.parse(PROGRAM.partition("\n\n")[2])
+
+
+def tuned(folder, scratch, trials=24):
+    return ms.tune(
+        product(), target=f"engine -scratch={scratch}", plugins=PLUGIN, trials=trials,
+        work_dir=folder, seed=0,
+    )  # fmt: skip
+
+
+def test_the_search_finds_the_instruction_and_fills_the_scratchpad(tmp_path, monkeypatch):
+    monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
+    found = {scratch: tuned(tmp_path / str(scratch), scratch) for scratch in (1024, 4096)}
+    for result in found.values():
+        assert result.failed == 0 and result.peak_gflops() is None
+        assert "engine.cycles" in result.best.mod.script()
+        assert result.best.seconds < result.default_seconds / 8
+    assert found[4096].best.seconds < found[1024].best.seconds
+    assert found[1024].survival.reasons["scratch-too-small"] > 0
+    replayed = ms.replay(found[1024].best.path, product(), target="engine -scratch=1024")
+    assert ms.structural_equal(replayed.mod, found[1024].best.mod)
+    kernel = ms.build(replayed, "engine")
+    a, b = np.random.default_rng(0).standard_normal((2, 32, 32)).astype(np.float32)
+    c = np.zeros((32, 32), np.float32)
+    kernel(a, b, c)
+    assert np.allclose(c, a @ b, atol=1e-4)
+
+
+def test_replaying_processes_load_the_plug_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "2")
+    assert tuned(tmp_path / "work", 4096, trials=12).best is not None  # a warning would be an error
+
+
+def test_the_command_tunes_for_it(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [
+        sys.executable, "-m", "metasched", "tune", "program.py:product", "--plugin", str(PLUGIN),
+        "--target", "engine -scratch=2048", "--trials", "12", "--json",
+    ]  # fmt: skip
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    data = json.loads(ran.stdout)
+    assert data["best"]["peak_fraction"] is None and data["speedup_over_default"] > 8
+
+
+def test_a_kind_that_no_plug_in_brought_is_refused():
+    with pytest.raises(TargetError, match="no target is called 'engine'"):
+        ms.tune(product(), target="engine", trials=1)

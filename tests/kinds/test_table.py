@@ -1,0 +1,43 @@
+"""The tables of target kinds: a kind without a row is refused in one sentence, wherever asked."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import metasched as ms
+from metasched.errors import TargetError
+from metasched.kinds import default_modules, default_mutators, default_postprocs, default_trace
+from metasched.runtime.devices import device_of
+
+GPU = ms.Target.of("nvidia/nvidia-h100")
+FUNC = ms.workloads.get("nrm").func((1, 8, 8))
+PACKAGE = Path(ms.__file__).parent
+
+
+@pytest.mark.parametrize("ask", [default_modules, default_mutators, default_postprocs])
+def test_a_kind_without_a_space(ask):
+    with pytest.raises(TargetError, match="no default space for targets of kind 'cuda'; kinds"):
+        ask(GPU)
+
+
+def test_a_kind_without_a_default_schedule_or_a_device():
+    with pytest.raises(TargetError, match="no default space for targets of kind 'cuda'"):
+        default_trace(FUNC, GPU)
+    with pytest.raises(TargetError, match="no code is made for targets of kind 'cuda'; kinds"):
+        device_of(GPU)
+
+
+def test_no_file_but_the_rows_names_the_kind_of_cpus():
+    """Everything else asks the tables."""
+    rows = {"target/cpu.py", "kinds/cpu.py", "target/description.py"}
+    single = {"lower/pipeline.py", "runtime/build.py", "space/module.py", "cost/features.py"}
+    single |= {"space/combinators.py", "tvm_names.py"}  # the second explains a name of TVM
+    naming = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and node.value == "cpu":
+                naming.add(str(path.relative_to(PACKAGE)))
+    assert naming <= rows | single
