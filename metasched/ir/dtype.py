@@ -134,7 +134,8 @@ def _parse(cls: type[DType], text: Any) -> DType:
         return _TABLE.setdefault(text if isinstance(text, type) else name, DType(name))
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise TypeMismatchError(f"{text!r} is not a data type")
+        why = ": a vector has a fixed number of lanes" if "xvscale" in text else ""
+        raise TypeMismatchError(f"{text!r} is not a data type{why}")
     kind, width, lanes = match[1], match[2], int(match[3] or 1)
     default = {"bool": 1, "handle": 64, "void": 0, **dict.fromkeys(_EIGHT, 8)}.get(kind, 32)
     bits = int(width) if width else default

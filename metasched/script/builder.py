@@ -226,16 +226,22 @@ def let(expr: ExprLike, where: dict[Var, ExprLike]) -> Expr:
     return body
 
 
+def _count(lanes: int | Expr) -> int:
+    if isinstance(lanes, Expr) and not isinstance(lanes, IntImm):
+        raise TypeMismatchError(f"a vector has a fixed number of lanes, not {type(lanes).__name__}")
+    return int(lanes)
+
+
 @word("Ramp")
 def ramp(base: ExprLike, stride: ExprLike, lanes: int) -> Expr:
     """The vector base, base + stride, ..., `lanes` long."""
-    return Ramp(*pair(base, stride), int(lanes))
+    return Ramp(*pair(base, stride), _count(lanes))
 
 
 @word("Broadcast")
 def broadcast(value: ExprLike, lanes: int) -> Expr:
     """`value` repeated over `lanes`."""
-    return Broadcast(typed(value), int(lanes))
+    return Broadcast(typed(value), _count(lanes))
 
 
 @word("Shuffle")

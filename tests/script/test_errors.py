@@ -55,6 +55,10 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("A[0, 0] = T.Let(1)", 1, "T.Let(1)", "write T.Let(body, where={name: value})"),
     ("A[0, 0] = T.Let(1, where={1: 2})", 1, "1", "T.Let binds names"),
     ('A[0, 0] = T.cast(i, "float33")', 1, 'T.cast(i, "float33")', "is not a data type"),
+    ('A[0, 0] = T.cast(i, "int8xvscalex4")', 1, 'T.cast(i, "int8xvscalex4")',
+     "is not a data type: a vector has a fixed number of lanes"),
+    ("T.evaluate(T.broadcast(i, T.vscale() * 4))", 1, "T.broadcast(i, T.vscale() * 4)",
+     "a vector has a fixed number of lanes, not Mul"),
     ('T.evaluate(T.unprintable("x"))', 1, 'T.unprintable("x")', "cannot be written in a script"),
     # stores and assignments
     ('A[0, 0] = T.cast(i, "float64")', 1, 'T.cast(i, "float64")', "where float32 is kept"),
