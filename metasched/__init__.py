@@ -29,6 +29,7 @@ _PUBLIC = {
     "BlockRV": "metasched.schedule.handles",
     "LoopRV": "metasched.schedule.handles",
     "ExprRV": "metasched.schedule.handles",
+    "schedule_using_anchor_trace": "metasched.schedule.anchor",
     "TensorIntrin": "metasched.schedule.intrinsics",
     "build": "metasched.runtime.build",
     "Kernel": "metasched.runtime.kernel",

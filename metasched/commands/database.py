@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from metasched import config
 from metasched.commands.names import HELP
 from metasched.cost import boosting
 from metasched.cost.quality import Quality, held_out
-from metasched.database.record import Record
+from metasched.database.record import Record, TraceFile
 from metasched.database.store import Store
+from metasched.database.tvm_import import fastest, read_tvm_database
 from metasched.errors import MetaschedError
 from metasched.report.tables import quality_text, records_text
 from metasched.search.learning import samples_of
@@ -23,7 +25,11 @@ from metasched.tune import STORE
 def add_to(commands: Any) -> None:
     """Declare the command."""
     parser = commands.add_parser("db", help=HELP["db"])
-    parser.add_argument("work_dir", nargs="?", help="folder of the database")
+    parser.add_argument(
+        "words", nargs="*", metavar="FOLDER | import WORKLOADS.json RECORDS.json",
+        help="folder of the database, or the two files of a JSONDatabase of TVM's to take in",
+    )  # fmt: skip
+    parser.add_argument("--work-dir", metavar="FOLDER", help="where `import` puts the records")
     parser.add_argument("--workload", help="start of a workload's name or hash")
     parser.add_argument("--limit", type=int, default=20, help="trials of each workload at most")
     parser.add_argument(
@@ -36,7 +42,12 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the fastest trials of each workload, or learn from them all."""
-    folder = Path(arguments.work_dir or config.load().work_dir)
+    words = arguments.words
+    if words[:1] == ["import"]:
+        return _import(words[1:], arguments)
+    if len(words) > 1:
+        raise MetaschedError(f"one folder is listed at a time, not {len(words)}")
+    folder = Path((words or [arguments.work_dir or config.load().work_dir])[0])
     path = folder / STORE
     if not path.exists():
         raise MetaschedError(f"{folder} has no database; `metasched tune` makes one")
@@ -59,6 +70,33 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(records_text(chosen))
     return 0
+
+
+def _import(files: list[str], arguments: argparse.Namespace) -> int:
+    """Take in what TVM's tuner found, and ship the fastest trace of each workload."""
+    if len(files) != 2:
+        raise MetaschedError("write metasched db import WORKLOADS.json RECORDS.json")
+    folder = Path(arguments.work_dir or config.load().work_dir)
+    found = read_tvm_database(*files)
+    records = [item.record for item in found if item.record is not None]
+    folder.mkdir(parents=True, exist_ok=True)
+    with Store(folder / STORE) as store:
+        store.put(records)
+    traces = []
+    for record in fastest(found):
+        place = folder / f"{record.workload_name}.trace.json"
+        traces.append(str(TraceFile.from_record(record).save(place)))
+    problems = [{"line": item.line, "problem": item.problem} for item in found if item.problem]
+    if arguments.json:
+        told = {"records": len(found), "imported": len(records), "traces": traces}
+        print(json.dumps({**told, "problems": problems}))
+    else:
+        print(f"{len(records)} of {len(found)} records replayed and stored in {folder / STORE}")
+        for trace in traces:
+            print(f"fastest of its workload, by TVM's times: {trace}")
+        for item in problems:
+            print(f"{files[1]}:{item['line']}: {item['problem']}", file=sys.stderr)
+    return 0 if records or not found else 1
 
 
 def _learn(path: Path, arguments: argparse.Namespace) -> int:

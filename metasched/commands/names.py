@@ -6,7 +6,7 @@ HELP = {
     "build": "compile a trace to .o, .so, .h and a manifest",
     "bench": "compare tuned kernels with other libraries",
     "show": "print a program, a trace file, or machine code",
-    "db": "list the trials of a work folder",
+    "db": "list the trials of a work folder, or import a database of TVM's",
     "report": "write a work folder as one offline HTML page",
     "targets": "list what --target takes",
     "doctor": "check this machine and installation",

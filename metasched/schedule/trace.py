@@ -10,6 +10,7 @@ from metasched.ir.intern import quick
 from metasched.schedule import codec
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import Entry, map_handles
+from metasched.schedule.tvm_trace import entries_of_tvm
 
 if TYPE_CHECKING:
     from metasched.schedule.state import State
@@ -140,6 +141,17 @@ class Trace:
     def from_json(text: str) -> Trace:
         """Read what `to_json` wrote; TraceError names the field that is wrong."""
         return Trace(codec.from_json(text))
+
+    @staticmethod
+    def from_tvm_json(data: Any) -> Trace:
+        """Read a trace that Apache TVM wrote (`trace.as_json()`, or one of a tuning record).
+
+        Args:
+            data: the JSON text, or what it holds.
+
+        Raises TraceError that names the instruction which cannot be read. Nothing is executed.
+        """
+        return Trace(entries_of_tvm(data))
 
     def as_python(self) -> str:
         """A function `apply_trace(sch)` with one call a line that rebuilds the schedule."""

@@ -264,15 +264,10 @@ class BodyReader(ScalarReader):
         return [Evaluate(found)]
 
     def _expand(self, node: ast.Call, macro: Macro) -> Stmt:
-        """The statements of a macro; from its second time on, the names of its blocks differ."""
-        times = self.expanded[macro.body[0]]
-        self.expanded[macro.body[0]] += 1
+        """The statements of a macro."""
         args, kwargs = self.arguments(node)
-        saved, self.suffix = self.suffix, f"_{times}" if times else ""
         with expanding(self, node, macro, args, kwargs), self.function_of(macro.body, {}):
-            found = self.body(macro.body)
-        self.suffix = saved
-        return found
+            return self.body(macro.body)
 
     def _define(self, node: ast.FunctionDef) -> list[Item]:
         """A macro inside a decorated function; it sees the names around it."""

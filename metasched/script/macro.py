@@ -2,7 +2,7 @@
 
 A macro is hygienic unless it says otherwise: its names mean what they mean where it is defined.
 With `hygienic=False` they mean what they mean where it is called. Arguments stand for what is
-passed, without a let. Blocks are named anew from the second expansion in a function on.
+passed, without a let. A block whose name is taken in the function gets another one.
 """
 
 from __future__ import annotations

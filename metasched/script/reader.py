@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,8 +95,7 @@ class Reader(Evaluator):
         self.handles: dict[Var, Buffer | None] = {}
         self.views: dict[Buffer, Buffer] = {}  # what matched and declared buffers are views of
         self.hints: list[str] = []
-        self.suffix = ""  # of the names of blocks, in a macro that is expanded again
-        self.expanded: Counter[Any] = Counter()  # how often each macro was
+        self.named: set[str] = set()  # blocks so far
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
@@ -146,6 +144,15 @@ class Reader(Evaluator):
         if not isinstance(message, str):
             self.fail(node, f"the message of an assertion is a text, not {describe(message)}")
         return AssertStmt(self.condition(node, condition), message)
+
+    def block_name(self, name: str) -> str:
+        """The name of a block; in a macro, whose text is read again, one that is not taken."""
+        found, number = name, 0
+        while name and self.depth and found in self.named:
+            number += 1
+            found = f"{name}_{number}"
+        self.named.add(found)
+        return found
 
     def draft(self, node: ast.AST) -> BlockDraft:
         """The block being read; the implicit root is none."""

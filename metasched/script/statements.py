@@ -123,7 +123,7 @@ def block(p: Reader, node: ast.Call, name: str = "", no_realize: bool = False) -
     """A block; without a name it is anonymous."""
     if not isinstance(name, str):
         p.fail(node, f"a block's name is a text, not {describe(name)}")
-    return Region("block", BlockDraft(name + p.suffix if name else name))
+    return Region("block", BlockDraft(p.block_name(name)))
 
 
 @word("init")

@@ -7,7 +7,7 @@ import collections
 from collections.abc import Callable
 
 import pytest
-from oracle import check_refused, check_transform, picture
+from oracle import check_refused, check_trace, check_transform, picture
 from schedule.programs import elementwise, fan_out, matmul, matmul_relu, softmax, symbolic
 from schedule.test_blocks import start
 
@@ -77,7 +77,36 @@ def test_refused(case: tuple[PrimFunc, str, Callable[[Schedule, list], object], 
     check_refused(sch, lambda: step(sch, loops), reason, message)
 
 
-@pytest.mark.parametrize("second", ["parallel", "vectorize", "unroll", "bind"])
+@pytest.mark.parametrize("step", ["parallel", "vectorize", "unroll"])
+def test_a_kind_that_a_loop_has_is_given_again(step: str) -> None:
+    sch, _, ((i, j, k),) = start(matmul, "C")
+    getattr(sch, step)(j)
+    once = sch.mod
+    getattr(sch, step)(j)
+    assert sch.mod is once and sch.trace.entries[-1].kind.name == step
+    check_trace(matmul, sch)
+
+
+def test_an_annotation_that_is_there_is_given_again() -> None:
+    sch, (c,), ((i, j, k),) = start(matmul, "C")
+    for rv in (c, i):
+        sch.annotate(rv, "note", [1, "a"])
+        once = sch.mod
+        sch.annotate(rv, "note", [1, "a"])
+        assert sch.mod is once
+        sch.annotate(rv, "note", 7, replace=None)
+        assert sch.mod is once
+        for other in (1, [1, "b"], "text"):
+            check_refused(
+                sch, lambda rv=rv, other=other: sch.annotate(rv, "note", other),
+                "annotation-exists", r"is \[1, 'a'\] already",
+            )  # fmt: skip
+    sch.annotate(i, "one", 1)
+    check_refused(sch, lambda: sch.annotate(i, "one", True), "annotation-exists", "is 1 already")
+    check_trace(matmul, sch)
+
+
+@pytest.mark.parametrize("second", ["vectorize", "unroll", "bind"])
 def test_a_loop_has_one_kind(second: str) -> None:
     sch, _, ((i, j, k),) = start(matmul, "C")
     sch.parallel(i)

@@ -25,6 +25,15 @@ def shifted(A: T.Buffer((9,), "int32"), C: T.Buffer((9,), "int32")):
 
 
 @T.prim_func
+def shifted_rows(A: T.Buffer((9, 4), "int32"), C: T.Buffer((9, 4), "int32")):
+    for i in range(1, 9):
+        for j in range(4):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = A[vi, vj]
+
+
+@T.prim_func
 def in_place(A: T.Buffer((8, 8), "int32")):
     for i, j in T.grid(7, 7):
         with T.block("A"):
@@ -179,7 +188,7 @@ REFUSED: dict[str, Case] = {
     "fuse: dependent extent": (
         triangle, "C", lambda s, i, j: s.fuse(i, j), "dependent-extent", "extent of j depends"),
     "fuse: not from zero": (
-        shifted, "C", lambda s, i: s.fuse(i), "not-from-zero", "does not count"),
+        shifted_rows, "C", lambda s, i, j: s.fuse(i, j), "not-from-zero", "does not count"),
     "reorder: twice": (
         matmul, "C", lambda s, i, j, k: s.reorder(i, i), "repeated-loop", "named twice"),
     "reorder: dependent bound": (
@@ -216,6 +225,19 @@ def test_only_plain_loops_change_shape(
     prepare(sch, i)
     step = (lambda: sch.split(i, [2, None])) if primitive == "split" else (lambda: sch.fuse(i, j))
     check_refused(sch, step, reason, message)
+
+
+@pytest.mark.parametrize("prepare", ["parallel", "bind", "annotate"])
+def test_one_loop_fuses_to_itself(prepare: str) -> None:
+    sch, (i, j, k) = start(matmul, "C")
+    getattr(sch, prepare)(
+        i, *{"parallel": (), "bind": ("blockIdx.x",), "annotate": ("n", 1)}[prepare]
+    )
+    before = sch.mod
+    again = sch.fuse(i)
+    assert sch.mod is before and sch.get(again) is sch.get(i)
+    sch.split(sch.fuse(k, preserve_unit_iters=False), [None, 4])
+    check_transform(matmul, sch, compiled=prepare != "bind")
 
 
 def test_fuse_and_reorder_refuse_statements_beside() -> None:

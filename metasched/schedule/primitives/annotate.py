@@ -18,21 +18,26 @@ def annotate(
     block_or_loop: BlockRV | LoopRV | str,
     ann_key: str,
     ann_val: str | int | float | bool | Expr | list[Any] | dict[str, Any] | None,
-    replace: bool = False,
+    replace: bool | None = False,
 ) -> None:
     """Note `ann_val` under `ann_key`; sampled values in it are noted as their numbers.
 
-    requires  the key is not there yet, unless `replace`
+    A value that is there gives way where `replace` is True, and stays, as in TVM, where it is None.
+
+    requires  the key is not there yet, or has this very value, unless `replace` is True or None
     """
     node, notes = _labelled(state, block_or_loop)
+    value = _plain(state, ann_val)
+    if ann_key in notes and (replace is None or _same(notes[ann_key], value)):
+        return
     if ann_key in notes and not replace:
         raise state.error(
             "annotation-exists",
             f"the annotation {ann_key!r} is {notes[ann_key]!r} already",
             node,
-            hint="pass replace=True to overwrite it",
+            hint="pass replace=True to overwrite it, replace=None to leave it as it is",
         )
-    notes = FrozenMap({**notes, ann_key: _plain(state, ann_val)})
+    notes = FrozenMap({**notes, ann_key: value})
     state.relabel(node, partial(_noted, notes))
 
 
@@ -53,6 +58,11 @@ def _labelled(state: State, rv: BlockRV | LoopRV | str) -> tuple[Block | For, Fr
     assert isinstance(rv, (BlockRV, LoopRV))
     node = state.labelled(rv)
     return node, node.annotations
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values of an annotation are one: 1, 1.0 and True are three."""
+    return type(a) is type(b) and bool(a == b)
 
 
 def _noted(notes: FrozenMap, node: Stmt) -> Block | For:

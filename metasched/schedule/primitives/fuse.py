@@ -17,6 +17,8 @@ from metasched.schedule.state import State
 def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
     """Merge directly nested loops, outermost first, into one over the product of their extents.
 
+    One loop alone stays as it is.
+
     requires  each loop is the only statement of the one before, starts at zero, is serial, has no
               annotation or thread binding; no extent uses another fused loop's variable
     rewrite   for i, j in T.grid(4, 8): S(i, j)
@@ -25,6 +27,8 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     """
     if not loops:
         raise state.error("no-loops", "fuse needs at least one loop")
+    if len(loops) == 1:
+        return state.new_loop(state.loop(loops[0]).var)
     nodes = [require_plain_loop(state, rv) for rv in loops]
     for node in nodes:
         require_serial(state, node)

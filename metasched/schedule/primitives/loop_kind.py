@@ -38,13 +38,15 @@ def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
 def parallel(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` on several threads.
 
-    requires  the loop is serial; no iteration depends on another
+    requires  the loop is serial (or parallel already); no iteration depends on another
     rewrite   for i in range(128): S(i)
               ->
               for i in T.parallel(128): S(i)
     """
     node = state.labelled(loop)
     assert isinstance(node, For)
+    if node.kind is ForKind.PARALLEL:
+        return
     require_serial(state, node)
     _set_kind(state, node, ForKind.PARALLEL, "parallel")
 
@@ -53,13 +55,16 @@ def parallel(state: State, loop: LoopRV) -> None:
 def vectorize(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` as lanes of vector operations.
 
-    requires  the loop is serial and of constant extent; no iteration depends on another
+    requires  the loop is serial (or vectorized already) and of constant extent; no iteration
+              depends on another
     rewrite   for i in range(16): S(i)
               ->
               for i in T.vectorized(16): S(i)
     """
     node = state.labelled(loop)
     assert isinstance(node, For)
+    if node.kind is ForKind.VECTORIZED:
+        return
     require_serial(state, node)
     if as_int(node.extent) is None:
         raise state.error(
