@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import relax, union_regions
+from metasched.arith.intset import covers, intersect, relax, union_regions
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import LT, TRUE, Expr, IntImm, Var, as_int, compare, logical_and
@@ -24,7 +25,14 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import map_exprs, replace_loads, substitute, substitute_buffers, walk_stmts
+from metasched.ir.visit import (
+    map_exprs,
+    reads_memory,
+    replace_loads,
+    substitute,
+    substitute_buffers,
+    walk_stmts,
+)
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     confirm_cover,
@@ -35,7 +43,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import init_around, require_free_of_init
+from metasched.schedule.primitives.staging import init_around, known_ranges, require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -81,7 +89,7 @@ def cache_read(
         bounds = scope_bounds(scope, buffer, "writes")
     else:
         region = bounds = scope_bounds(scope, buffer, "reads")
-    plan = CachePlan.of(state, buffer, storage_scope, region, outer, bounds)
+    plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     if writers:
         _require_held(state, plan, readers)
     cache = plan.cache
@@ -137,7 +145,7 @@ def cache_write(
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
     bounds = scope_bounds(scope, buffer, "writes")
-    plan = CachePlan.of(state, buffer, storage_scope, region, outer, bounds)
+    plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     _require_held(state, plan, direct)
     cache = plan.cache
     copy = plan.copy(state, into_cache=False)
@@ -169,8 +177,9 @@ class CachePlan:
         region: what is copied at a time.
         outer: the loops above the copy.
         bounds: where the scope may touch the buffer; the region may reach beyond.
-        compact: the cache holds the region only, its first element at index zero; otherwise it
-            has the shape of the buffer.
+        held: what the cache holds, its first element at index zero; None where it has the shape of
+            the buffer.
+        known: the ranges of the iterators that the regions mention.
     """
 
     buffer: Buffer
@@ -178,31 +187,39 @@ class CachePlan:
     region: tuple[Range, ...]
     outer: tuple[For, ...]
     bounds: tuple[Range, ...]
-    compact: bool
+    held: tuple[Range, ...] | None
+    known: Mapping[Var, Range]
 
     @staticmethod
     def of(
         state: State,
+        realize: BlockRealize,
         buffer: Buffer,
         scope: str,
         region: Sequence[Range],
         outer: Sequence[For],
         bounds: Sequence[Range],
     ) -> CachePlan:
-        """A compact cache where the copy is under no loop and its region has constant bounds."""
-        region = [clipped(r, b) for r, b in zip(region, bounds, strict=True)]
-        compact = not outer and all(
-            as_int(r.min) is not None and as_int(r.extent) is not None for r in region
-        )
-        shape = tuple(r.extent for r in region) if compact else buffer.shape
+        """A cache of the region where the copy is under no loop, else of all that the scope of
+        `realize` touches; of the whole buffer where these have no constant size."""
+        an = Analyzer()
+        bounds = [Range(b.min, an.simplify(b.extent)) for b in bounds]
+        sized = [Range(r.min, an.simplify(r.extent)) for r in region]
+        region = [clipped(r, b) for r, b in zip(sized, bounds, strict=True)]
+        boxes = [tuple(bounds)] if outer else [tuple(region), tuple(bounds)]
+        held = next(filter(_sized, boxes), None)
+        if held is not None and all(map(_same, held, buffer.whole().region)):
+            held = None
+        shape = buffer.shape if held is None else tuple(r.extent for r in held)
         cache = cache_buffer(state, buffer, scope, shape)
-        return CachePlan(buffer, cache, tuple(region), tuple(outer), tuple(bounds), compact)
+        known = known_ranges(state, realize)
+        return CachePlan(buffer, cache, tuple(region), tuple(outer), tuple(bounds), held, known)
 
     def inside(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where the cache holds the element of the buffer at `indices`."""
-        if not self.compact:
+        if self.held is None:
             return tuple(indices)
-        pairs = zip(indices, self.region, strict=True)
+        pairs = zip(indices, self.held, strict=True)
         return tuple(i if as_int(r.min) == 0 else Analyzer().simplify(i - r.min) for i, r in pairs)
 
     def copy(self, state: State, *, into_cache: bool) -> Stmt:
@@ -214,24 +231,23 @@ class CachePlan:
             (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(self.region)
         ]
         iters, there = [], []
-        values: list[Expr] = []
         predicate: Expr = TRUE
-        analyzer = Analyzer(ranges_of(self.outer))
+        analyzer = Analyzer({**self.known, **ranges_of(self.outer)})
+        values = self.inside([r.min for r in self.region])
+        values = tuple(
+            var if as_int(low) == 0 else low + var
+            for low, (var, _) in zip(values, loops, strict=True)
+        )
         for d, (r, (var, _)) in enumerate(zip(self.region, loops, strict=True)):
             own = state.fresh_var(f"v{d}", var.dtype)
             zero = IntImm(var.dtype, 0)
-            extent = self.cache.shape[d].astype(var.dtype)
-            iters.append(IterVar(own, Range(zero, extent)))
-            if self.compact:
-                values.append(var)
-                there.append(own if as_int(r.min) == 0 else own + r.min)
-                continue
+            iters.append(IterVar(own, Range(zero, self.cache.shape[d].astype(var.dtype))))
+            first = zero if self.held is None else self.held[d].min
+            there.append(own if as_int(first) == 0 else own + first)
             analyzer.bind(var, Range(zero, r.extent))
-            values.append(r.min + var)
-            there.append(own)
-            within = [*_lies_in(values[-1], Range(zero, extent))]
-            within += _lies_in(values[-1], self.bounds[d])
-            for condition in dict.fromkeys(within):
+            element = r.min + var
+            within = _lies_in(element, Range(zero, self.buffer.shape[d].astype(var.dtype)))
+            for condition in dict.fromkeys((*within, *_lies_in(element, self.bounds[d]))):
                 if not analyzer.prove(condition):
                     predicate = logical_and(predicate, analyzer.simplify(condition))
         here = [v.var for v in iters]
@@ -247,7 +263,7 @@ class CachePlan:
     def redirect(self, stmt: Stmt, *, stores: bool) -> Stmt:
         """`stmt` reading (and, with `stores`, writing) the cache where it used the buffer."""
         old, new = self.buffer, self.cache
-        if stores and new.shape == old.shape:
+        if stores and self.held is None:
             return substitute_buffers(stmt, {old: new})
 
         def moved(r: BufferRegion) -> BufferRegion:
@@ -330,21 +346,33 @@ def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -
 
 
 def _require_held(state: State, plan: CachePlan, readers: Sequence[Child]) -> None:
-    """A compact cache lacks what is written outside of the scope; readers must not need that."""
-    whole = plan.buffer.whole().region
-    for child in readers if plan.compact else ():
+    """A cache of a part lacks what is written outside of the scope; readers must not need that."""
+    if plan.held is None:
+        return
+    for child in readers:
         need = _bound_region(child, child.block.reads, plan.buffer, child.loops)
-        if not all(map(_holds, plan.region, need, whole)):
+        analyzer = Analyzer(plan.known)
+        inside = intersect(need, plan.buffer.whole().region, analyzer)
+        inside = intersect(inside, _of_iterators(child, plan.buffer), analyzer)
+        if not covers(plan.held, inside, analyzer):
             text = f"{child.block.name} reads more of {plan.buffer.name} than this scope writes"
             raise state.error("not-held", text, child.realize, hint="give other consumer_blocks")
 
 
-def _holds(held: Range, need: Range, whole: Range) -> bool:
-    """Whether `held` has all that `need` has of the `whole`; no, where that is not constant."""
-    return any(
-        None not in (as_int(r.min), as_int(r.extent)) and clipped(r, held) is r
-        for r in (whole, clipped(need, whole))
-    )
+def _of_iterators(child: Child, buffer: Buffer) -> list[Range]:
+    """What a block reads of a buffer, whatever its iterators are."""
+    domains = {v.var: v.dom for v in child.block.iter_vars}
+    boxes = [list(relax(r, domains).region) for r in child.block.reads if r.buffer is buffer]
+    return reduce(union_regions, boxes)
+
+
+def _sized(box: Sequence[Range]) -> bool:
+    """Whether a box has a constant size, and a place that no data decide."""
+    return all(as_int(r.extent) is not None and not reads_memory(r.min) for r in box)
+
+
+def _same(a: Range, b: Range) -> bool:
+    return as_int(a.min) == as_int(b.min) == 0 and a.extent is b.extent
 
 
 def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:

@@ -1,0 +1,108 @@
+"""Caches in a block over a symbolic number of tiles hold one tile."""
+
+from __future__ import annotations
+
+from oracle import check_refused, check_transform
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+
+
+@T.prim_func
+def tiles(a: T.handle, b: T.handle, c: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n * 8, 4), "float32")
+    B = T.match_buffer(b, (n,), "float32")
+    C = T.match_buffer(c, (n * 8, 4), "float32")
+    for t in range(n):
+        with T.block("O"):
+            v = T.axis.spatial(n, t)
+            T.reads(A[v * 8 : v * 8 + 8, 0:4], B[v])
+            T.writes(C[v * 8 : v * 8 + 8, 0:4])
+            for i, j in T.grid(8, 4):
+                with T.block("I"):
+                    w, x = T.axis.remap("SS", [i, j])
+                    C[v * 8 + w, x] = A[v * 8 + w, x] + B[v]
+
+
+@T.prim_func
+def windows(a: T.handle, b: T.handle, c: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n * 8,), "float32")
+    B = T.match_buffer(b, (n,), "float32")
+    C = T.match_buffer(c, (n * 8,), "float32")
+    for t in range(n):
+        with T.block("O"):
+            v = T.axis.spatial(n, t)
+            T.reads(A[v * 8 - 1 : v * 8 + 9], B[v])
+            T.writes(C[v * 8 : v * 8 + 8])
+            for i, r in T.grid(8, 3):
+                with T.block("I"):
+                    w, k = T.axis.remap("SR", [i, r])
+                    with T.init():
+                        C[v * 8 + w] = B[v]
+                    C[v * 8 + w] = C[v * 8 + w] + T.if_then_else(
+                        1 <= v * 8 + w + k and v * 8 + w + k < n * 8 + 1,
+                        A[v * 8 + w + k - 1],
+                        T.float32(0),
+                    )
+
+
+def test_a_read_cache_holds_a_tile() -> None:
+    sch = Schedule(tiles, check=True)
+    sch.cache_read("I", 0, "local")
+    assert 'A_local = T.alloc_buffer((8, 4), "float32", scope="local")' in sch.script()
+    check_transform(tiles, sch)
+
+
+def test_a_write_cache_holds_a_tile() -> None:
+    sch = Schedule(tiles, check=True)
+    sch.cache_write("I", 0, "local")
+    assert 'C_local = T.alloc_buffer((8, 4), "float32", scope="local")' in sch.script()
+    assert "T.where" not in sch.script()
+    check_transform(tiles, sch)
+
+
+def test_a_cache_below_a_loop_holds_all_that_the_block_touches() -> None:
+    sch = Schedule(tiles, check=True)
+    outer, _ = sch.split(sch.get_loops("I")[0], [None, 4])
+    back = sch.cache_write("I", 0, "local")
+    sch.reverse_compute_at(back, outer)
+    sch.cache_write("I", 0, "shared")
+    assert 'C_local_shared = T.alloc_buffer((8, 4), "float32", scope="shared")' in sch.script()
+    check_transform(tiles, sch, compiled=False)
+
+
+def test_a_window_beyond_the_border_is_copied_as_far_as_there_is_something() -> None:
+    sch = Schedule(windows, check=True)
+    sch.cache_read("I", "A", "local")
+    assert 'A_local = T.alloc_buffer((10,), "float32", scope="local")' in sch.script()
+    assert "T.where(1 <= v * 8 + ax0 and v * 8 + ax0 < n * 8 + 1)" in sch.script()
+    check_transform(windows, sch)
+
+
+def test_a_reader_of_other_tiles_does_not_read_the_cache() -> None:
+    @T.prim_func
+    def func(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):
+        B = T.alloc_buffer((16,), "float32")
+        for i in range(16):
+            with T.block("B"):
+                vi = T.axis.spatial(16, i)
+                B[vi] = A[vi]
+        for t in range(2):
+            with T.block("O"):
+                v = T.axis.opaque(2, t)
+                T.reads(A[0:16], B[0:16])
+                T.writes(B[v * 8 : v * 8 + 8], C[v * 8 : v * 8 + 8])
+                for i in range(8):
+                    with T.block("I"):
+                        w = T.axis.spatial(8, i)
+                        B[v * 8 + w] = A[v * 8 + w]
+                for i in range(8):
+                    with T.block("R"):
+                        w = T.axis.spatial(8, i)
+                        C[v * 8 + w] = B[15 - v * 8 - w]
+
+    sch = Schedule(func)
+    message = "R reads more of B than this scope writes"
+    check_refused(sch, lambda: sch.cache_write("I", 0, "local", ["R"]), "not-held", message)
