@@ -71,7 +71,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "runtime",
         1450,
-        "devices arrays dlpack extents arguments parallel foreign native packing timing export "
+        "devices arrays dlpack extents quick arguments parallel foreign native packing timing export "
         "kernel build exported",
     ),
     (

@@ -18,7 +18,7 @@ from pathlib import Path
 SYMBOLS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
 """What machine code calls."""
 
-REMEDY = "install it, for example by `apt-get install libgomp1`"
+REMEDY = "install libgomp, for example by `apt-get install libgomp1`"
 
 _SYSTEM = "libgomp.so.1"
 _FAMILIES = ("libgomp", "libiomp5", "libomp")

@@ -1,19 +1,16 @@
 """Checking the arguments of a kernel before native code sees them.
 
 A `Checker` is made once for a signature. `quick` is a handful of attribute reads an array, for
-plain arrays of constant shape; whatever else a call may hold goes through `complete`, which turns
+plain arrays and numbers; whatever else a call may hold goes through `complete`, which turns
 tensors into arrays and makes the outputs that were left out, and the call of the checker itself,
 which finds the words for what does not fit.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
 import numbers
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -24,8 +21,7 @@ from metasched.ir.dtype import DType
 from metasched.runtime.arrays import aligned_zeros
 from metasched.runtime.dlpack import Unreadable, array_of, is_tensor
 from metasched.runtime.extents import because, extent_text, solve
-
-_Row: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], bool, int]"
+from metasched.runtime.quick import address_of, may_clash, quick_check
 
 
 class Checker:
@@ -49,32 +45,9 @@ class Checker:
                 )
         scalars = {p.name for p in signature.params if isinstance(p, ScalarArg)}
         self._named = bool(signature.symbols or scalars)
-        self._pairs = _may_clash(signature)
+        self._pairs = may_clash(signature)
         self._positions = {p.name: n for n, p in enumerate(signature.params)}
-        self._rows = self._quick_rows()
-        self._clashes = [
-            (n, m, self._bytes(n), self._bytes(m)) for n, m in self._pairs if self._rows
-        ]
-
-    def quick(self, arguments: Sequence[Any]) -> list[int] | None:
-        """What a call of the checker gives for plain arrays that fit; None for all else."""
-        if len(arguments) != len(self._rows):
-            return None
-        out = []
-        for value, (dtype, shape, written, low_bits) in zip(arguments, self._rows, strict=True):
-            if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
-                return None
-            flags = value.flags
-            if not flags.c_contiguous or (written and not flags.writeable):
-                return None
-            address = _address(value)
-            if address & low_bits:
-                return None
-            out.append(address)
-        for n, m, size, other in self._clashes:
-            if out[n] < out[m] + other and out[m] < out[n] + size:
-                return None
-        return out
+        self.quick = quick_check(signature)
 
     def complete(
         self, arguments: Sequence[Any], named: Mapping[str, Any] | None = None
@@ -179,22 +152,6 @@ class Checker:
             made.append(given[n])
         return made
 
-    def _quick_rows(self) -> tuple[_Row, ...]:
-        """What `quick` compares of each array; empty for a signature that is not for it."""
-        rows = []
-        for spec in self._specs:
-            if not isinstance(spec, _Buffer) or not spec.compact:
-                return ()
-            shape = tuple([e for e in spec.param.shape if isinstance(e, int) and e > 0])
-            if len(shape) < len(spec.param.shape) or spec.align & (spec.align - 1):
-                return ()
-            rows.append((spec.dtype, shape, spec.param.written, spec.align - 1))
-        return tuple(rows)
-
-    def _bytes(self, position: int) -> int:
-        dtype, shape, _, _ = self._rows[position]
-        return math.prod(shape) * dtype.itemsize
-
     def _bind(self, arguments: Sequence[Any], values: dict[str, int]) -> None:
         """Give each symbol the extent it has in the arrays, then hold all shapes to that."""
         origin: dict[str, str] = {}
@@ -224,33 +181,6 @@ class Checker:
 
 
 _LEFT_OUT = object()
-_ndarray = np.ndarray
-_HEAD = object.__basicsize__  # an array begins with Python's head; then comes its address
-_word_at = ctypes.c_size_t.from_address
-
-
-def _stated_address(value: Any) -> int:
-    """Address of the first element as NumPy states it, in a microsecond or two."""
-    address: int = value.__array_interface__["data"][0]
-    return address
-
-
-def _read_address(value: Any) -> int:
-    """Address of the first element, read where the C structure of an array has it."""
-    return _word_at(id(value) + _HEAD).value
-
-
-def _way_to_address() -> Callable[[Any], int]:
-    """The fast way where arrays are laid out as NumPy's headers say, else the slow one."""
-    if sys.implementation.name != "cpython":
-        return _stated_address
-    probe = np.arange(7, dtype=np.int16)
-    parts = (probe, probe[3:], probe[::-2], probe.reshape(7, 1))
-    same = all(_read_address(part) == _stated_address(part) for part in parts)
-    return _read_address if same else _stated_address
-
-
-_address = _way_to_address()
 
 
 class _Buffer:
@@ -279,7 +209,7 @@ class _Buffer:
             and (value.shape == self.shape or (not self.fixed and self._rank(value)))
         ):
             flags = value.flags
-            address = _address(value)
+            address = address_of(value)
             if (
                 (flags.c_contiguous if self.compact else self._strides(value, values))
                 and (flags.writeable or not self.param.written)
@@ -398,17 +328,6 @@ class _Scalar:
     def _refuse(self, value: Any, checker: Checker) -> KernelError:
         text = f"expected a number of type {self.param.dtype}, got {type(value).__name__}"
         return checker.refuse(self.position, text)
-
-
-def _may_clash(signature: Signature) -> list[tuple[int, int]]:
-    """Pairs of buffers of which at least one is written, each pair once."""
-    at = [(n, p) for n, p in enumerate(signature.params) if isinstance(p, BufferArg)]
-    pairs = []
-    for n, a in at:
-        for m, b in at:
-            if a.written and m != n and not (b.written and m < n):
-                pairs.append((n, m))
-    return pairs
 
 
 def _learn(

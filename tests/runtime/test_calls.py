@@ -12,7 +12,7 @@ import pytest
 from measure.programs import failing, matmul, scale
 
 from metasched.errors import KernelError
-from metasched.runtime import arguments
+from metasched.runtime import quick
 from metasched.runtime.build import build
 from metasched.runtime.dlpack import _Tensor, _Versioned
 from metasched.script.parser import parse
@@ -316,13 +316,32 @@ def test_the_quick_check_sees_what_the_thorough_one_sees(kernel):
     assert check.quick((a, b, locked)) is None
 
 
-@pytest.mark.parametrize("way", ["_read_address", "_stated_address"])
+def test_the_quick_check_knows_numbers_and_symbols():
+    a = np.ones((3, 4), np.float32)
+    b, c = np.ones(6, np.float32), np.ones(5, np.int32)
+    plain = TWO.replace("(n * 2,)", "(n,)").replace("vi * 2", "vi").replace("(n + k,)", "(k,)")
+    kernel = build(parse(plain.replace("range(n + k)", "range(k)").replace("(n + k, i)", "(k, i)")))
+    check, b = kernel._check, b[:3]
+    assert check.quick((a, 5, b, c)) == check((a, 5, b, c))
+    kernel(a, 5, b, c)
+    assert np.array_equal(c, np.arange(5)) and np.array_equal(b, [2, 2, 2])
+    for bad in (
+        (a, 5, b[:2], c), (a, 4, b, c), (a, 5.0, b, c), (a, True, b, c), (a, 1 << 31, b, c),
+        (a[:2], 5, b, c), (a[0], 5, b, c), (a, 5, b, c.astype("f4")), (a, 5, a.reshape(-1)[:3], c),
+    ):  # fmt: skip
+        assert check.quick(bad) is None
+        with pytest.raises(KernelError):
+            check(bad)
+    assert build(parse(TWO))._check.quick((a, 2, np.ones(6, np.float32), c)) is None  # n * 2
+
+
+@pytest.mark.parametrize("way", ["read_address", "stated_address"])
 def test_both_ways_to_an_address_agree(way):
     x = np.arange(60, dtype=np.float64).reshape(3, 4, 5).astype(ml_dtypes.bfloat16)
     for part in (x, x[1:], x[:, ::-1], x.T, x[0, 0, 1:2]):
-        assert getattr(arguments, way)(part) == part.__array_interface__["data"][0]
+        assert getattr(quick, way)(part) == part.__array_interface__["data"][0]
 
 
 def test_without_cpython_addresses_are_those_that_numpy_states(monkeypatch):
-    monkeypatch.setattr(arguments.sys.implementation, "name", "other")
-    assert arguments._way_to_address() is arguments._stated_address
+    monkeypatch.setattr(quick.sys.implementation, "name", "other")
+    assert quick.way_to_address() is quick.stated_address
