@@ -1,7 +1,8 @@
 """The quick check of a call: attribute reads alone, for plain arrays and numbers that fit.
 
-The loops do without `strict=`, which would cost a tenth of the check. It never says why something does not fit: it gives None, and the thorough check of `arguments`
-looks again. What it accepts, the thorough check accepts with the same values.
+It never says why something does not fit: it gives None, and the thorough check of `arguments`
+looks again. What it accepts, the thorough check accepts with the same values. Its loops do without
+`strict=`, which would cost a tenth of the check.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _of_plain_symbols(signature: Signature) -> Quick:
                 continue
             if type(value) is not _ndarray or value.dtype is not kind or value.ndim != len(shape):
                 return None
-            for extent, number in zip(shape, value.shape, strict=False):
+            for extent, number in zip(shape, value.shape):  # noqa: B905
                 if extent != number and (
                     type(extent) is int or values.setdefault(extent, number) != number
                 ):
