@@ -4,9 +4,11 @@ Two executions, a and b, touch the same element when the boxes they access overl
 dimension: `-(wa - 1) <= min_a - min_b <= wb - 1`. Both minima are linear over atoms. An atom that
 both sides use with one coefficient contributes its difference d(x) = x_a - x_b, which is 0 for
 variables that are fixed (they stand outside both executions). Every `q = e // c` and `r = e % c`
-adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c. Tightening the interval of every unknown
-against every equation, with a divisibility test, proves what affine schedules produce: splits,
-fuses, tiles, strides and shifted stencils. What it cannot prove counts as touching.
+adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c; remainders whose e differ by multiples of
+c are one unknown. Tightening the interval of every unknown against every equation, with a
+divisibility test, proves what affine schedules produce: splits, fuses, tiles, strides and shifted
+stencils. Where it leaves something open, quotients and remainders are eliminated from the equations
+and it starts again. What is not proved then counts as touching.
 
 What only a predicate keeps in an interval (the binding of a guarded iterator) is told beside the
 boxes: a form f that one side has, or both, in [l, h] whenever they run, is one more atom.
@@ -16,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, inf
 from typing import TypeAlias
 
 from metasched.analysis.affine import Form, Interval, Ranges, interval, linear
-from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.visit import free_vars, reads_memory
 
 Side: TypeAlias = tuple[Form, float]
@@ -30,6 +33,7 @@ Kept: TypeAlias = tuple[Form, Interval]
 """A form and the interval that it is known to lie in whenever an access happens."""
 
 _ROUNDS = 16
+_KEPT = 3
 
 
 class Outside:
@@ -58,8 +62,8 @@ class _System:
         self.fixed, self.ranges = fixed, ranges
         self.bounds: dict[Hashable, Interval] = {}
         self.equations: list[_Equation] = []
-        self.implied: list[tuple[Sequence[Expr], Sequence[tuple[Expr, int]]]] = []
-        self._divided: set[tuple[Expr, Expr]] = set()
+        self.implied: list[tuple[Sequence[Hashable], Sequence[tuple[Hashable, int]]]] = []
+        self._divided: set[tuple[Expr, Expr, int | None]] = set()
         self._fixed: dict[Expr, bool] = {}
 
     def is_fixed(self, atom: Expr) -> bool:
@@ -75,50 +79,75 @@ class _System:
 
     def single(self, atom: Expr, side: int) -> Hashable:
         """The unknown for the value of `atom` in one execution."""
-        key = (atom, side)
+        key = (_residue(atom) if isinstance(atom, FloorMod) else atom, side)
         if key not in self.bounds:
             self.bounds[key] = interval(atom, self.ranges)
+        if isinstance(atom, (FloorDiv, FloorMod)):
+            self._define_single(atom, side)
         return key
+
+    def _define_single(self, atom: FloorDiv | FloorMod, side: int) -> None:
+        """e = (e // c) c + e % c, in one execution."""
+        by, whole = as_int(atom.b), linear(atom.a)
+        if by is not None and by > 0 and (atom.a, atom.b, side) not in self._divided:
+            self._divided.add((atom.a, atom.b, side))
+            inner = [
+                (self.single(x, 0 if self.is_fixed(x) else side), c) for x, c in whole.terms.items()
+            ]
+            q, r = (self.single(part(atom.a, atom.b), side) for part in (FloorDiv, FloorMod))
+            self._equate([*inner, (q, -by), (r, -1)], -whole.const, -whole.const)
 
     def difference(self, atom: Expr) -> Hashable:
         """The unknown for the value of `atom` in a minus its value in b."""
-        if atom in self.bounds:
-            return atom
-        lo, hi = interval(atom, self.ranges)
-        width = hi - lo if lo > -inf and hi < inf else inf
-        self.bounds[atom] = (-width, width)
-        if isinstance(atom, (FloorDiv, FloorMod)):
+        key: Hashable = _residue(atom) if isinstance(atom, FloorMod) else atom
+        known = key in self.bounds
+        if not known:
+            lo, hi = interval(atom, self.ranges)
+            width = hi - lo if lo > -inf and hi < inf else inf
+            self.bounds[key] = (-width, width)
+        if isinstance(atom, FloorMod) or (isinstance(atom, FloorDiv) and not known):
             self._define_division(atom)
+        elif known:
+            return key
         elif not isinstance(atom, Var) and not reads_memory(atom):
             parts = [v for v in free_vars(atom) if v not in self.fixed]
             for part in parts:
                 self.difference(part)
             self.implied.append((parts, [(atom, 1)]))
-        return atom
+        return key
 
     def _define_division(self, atom: FloorDiv | FloorMod) -> None:
         """e = (e // c) c + e % c, for both of a pair at once."""
         quotient, rest = FloorDiv(atom.a, atom.b), FloorMod(atom.a, atom.b)
-        if (atom.a, atom.b) in self._divided:
+        if (atom.a, atom.b, None) in self._divided:
             return
-        self._divided.add((atom.a, atom.b))
-        self.difference(quotient)
-        self.difference(rest)
-        inner = self._changing(linear(atom.a).terms)
-        for part, _ in inner:
-            self.difference(part)
+        self._divided.add((atom.a, atom.b, None))
+        q, r = self.difference(quotient), self.difference(rest)
+        changing = self._changing(linear(atom.a).terms)
+        inner = [(self.difference(part), coef) for part, coef in changing]
         if isinstance(atom.b, IntImm) and atom.b.value > 0:
-            both = [*inner, (quotient, -atom.b.value), (rest, -1)]
-            self.equations.append(_Equation(both, 0, 0))
+            self._equate([*inner, (q, -atom.b.value), (r, -1)], 0, 0)
         elif all(v in self.fixed for v in free_vars(atom.b)) and not reads_memory(atom.b):
-            self.implied.append(([quotient, rest], inner))
+            self.implied.append(([q, r], inner))
             parts = [v for v in free_vars(atom.a) if v not in self.fixed]
             if not reads_memory(atom.a):
-                self.implied.append((parts, [(quotient, 1)]))
-                self.implied.append((parts, [(rest, 1)]))
+                self.implied.append((parts, [(q, 1)]))
+                self.implied.append((parts, [(r, 1)]))
+
+    @property
+    def divides(self) -> bool:
+        """Whether there are quotients and remainders."""
+        return bool(self._divided)
 
     def _changing(self, terms: dict[Expr, int]) -> list[tuple[Expr, int]]:
         return [(a, c) for a, c in terms.items() if not self.is_fixed(a)]
+
+    def _equate(self, terms: Iterable[tuple[Hashable, int]], low: float, high: float) -> None:
+        """low <= the sum of unknowns times coefficients <= high."""
+        total: dict[Hashable, int] = {}
+        for key, coef in terms:
+            total[key] = total.get(key, 0) + coef
+        self.equations.append(_Equation([(k, c) for k, c in total.items() if c], low, high))
 
     def require(self, a: Side, b: Side) -> None:
         """The two boxes overlap in one dimension."""
@@ -139,7 +168,7 @@ class _System:
             if atom not in form_a:
                 terms.append((self.single(atom, 0 if self.is_fixed(atom) else 1), -coef))
         shift = b[0].const - a[0].const
-        self.equations.append(_Equation(terms, shift - (a[1] - 1), shift + b[1] - 1))
+        self._equate(terms, shift - (a[1] - 1), shift + b[1] - 1)
 
     def keep(self, a: Kept | None, b: Kept | None) -> None:
         """A form stays in its interval in one execution, or two forms that differ in their
@@ -152,6 +181,7 @@ class _System:
             terms = [(self.difference(x), c) for x, c in self._changing(a[0].terms)]
             shift = b[0].const - a[0].const
             span = a[1][0] - b[1][1] + shift, a[1][1] - b[1][0] + shift
+            self._keep_quotients(*a, b[1], shift)
         else:
             known = a or b
             assert known is not None
@@ -169,8 +199,59 @@ class _System:
             if times and all(found.get(key) == times * coef for key, coef in terms):
                 inside = {key for key, _ in terms}
                 both = [*(t for t in equation.terms if t[0] not in inside), (whole, times)]
-                self.equations.append(_Equation(both, equation.low, equation.high))
-        self.equations.append(_Equation([*terms, (whole, -1)], 0, 0))
+                self._equate(both, equation.low, equation.high)
+        self._equate([*terms, (whole, -1)], 0, 0)
+
+    def _keep_quotients(self, form: Form, mine: Interval, theirs: Interval, shift: int) -> None:
+        """A kept form keeps its quotients too."""
+        low, high = min(mine[0], theirs[0] - shift), max(mine[1], theirs[1] - shift)
+        for whole, by, side in self._divided:
+            divided, c = linear(whole), as_int(by)
+            if (
+                side is None
+                and c is not None
+                and c > 0
+                and divided.terms == form.terms
+                and high - low < inf
+            ):
+                rest = divided.const - form.const
+                width = (high + rest) // c - (low + rest) // c
+                key = FloorDiv(whole, by)
+                least, most = self.bounds[key]
+                self.bounds[key] = max(least, -width), min(most, width)
+
+    def _join_sides(self) -> None:
+        """The value of a variable in a minus that in b is their difference."""
+        for key in list(self.bounds):
+            if isinstance(key, tuple) and isinstance(key[0], Var) and key[1] == 0:
+                var, other = key[0], (key[0], 1)
+                if other in self.bounds:
+                    self._equate([(key, 1), (other, -1), (self.difference(var), -1)], 0, 0)
+
+    def eliminate(self) -> None:
+        """Add the equations that are left without the quotients and remainders that others give,
+        then without the values of variables, then without their differences."""
+        self._join_sides()
+        rows = [(dict(e.terms), e.low, e.high) for e in self.equations]
+        for rank in range(3):
+            changed: set[int] = set()
+            for n, (given, value, top) in enumerate(rows):
+                ranks = {key: _rank(key) for key in given} if value == top else {}
+                units = [key for key, r in ranks.items() if r == rank and given[key] in (1, -1)]
+                usable = units and rank == min(ranks.values()) and max(ranks.values()) < _KEPT
+                part = units[0] if usable else None
+                for m, (terms, low, high) in enumerate(rows):
+                    times = 0 if part is None or m == n else terms.get(part, 0) * given[part]
+                    if times:
+                        left = dict(terms)
+                        for key, coef in given.items():
+                            left[key] = left.get(key, 0) - times * coef
+                        left = {key: coef for key, coef in left.items() if coef}
+                        rows[m] = left, low - times * value, high - times * value
+                        changed.add(m)
+            for m in sorted(changed):
+                terms, low, high = rows[m]
+                self._equate(terms.items(), low, high)
 
     def tighten(self) -> bool:
         """Shrink the intervals until nothing changes; False when there is no solution."""
@@ -233,12 +314,39 @@ class _System:
         left, fired = [], False
         for conditions, terms in self.implied:
             if all(self.bounds[c] == (0, 0) for c in conditions):
-                self.equations.append(_Equation(list(terms), 0, 0))
+                self._equate(list(terms), 0, 0)
                 fired = True
             else:
                 left.append((conditions, terms))
         self.implied = left
         return fired
+
+
+@lru_cache(maxsize=1 << 12)
+def _residue(atom: FloorMod) -> Hashable:
+    """Equal for remainders of equal value: by one constant, of sums that differ by multiples."""
+    by = as_int(atom.b)
+    if by is None or by <= 0:
+        return atom
+    form, terms = linear(atom.a), dict[Expr, int]()
+    const = form.const
+    for part, coef in form.terms.items():
+        whole = Form({part: 1}, 0)
+        inner = as_int(part.b) if isinstance(part, FloorMod) else None
+        if isinstance(part, FloorMod) and inner and inner > 0 and coef * inner % by == 0:
+            whole = linear(part.a)  # e % 12 is e, modulo 4
+        const += whole.scaled_into(terms, coef)
+    left = frozenset((part, coef % by) for part, coef in terms.items() if coef % by)
+    return ("residue", left, const % by, by)
+
+
+def _rank(key: Hashable) -> int:
+    """When an unknown is eliminated: quotients and remainders, values of variables, differences of
+    variables; what is known of a sum never."""
+    if isinstance(key, Var):
+        return 2
+    atom = key[0] if isinstance(key, tuple) else None
+    return _KEPT if atom == "kept" else int(isinstance(atom, Var))
 
 
 def _rest(spans: list[Interval], end: int) -> float:
@@ -283,4 +391,8 @@ def collide(
         system.keep(fact_a, fact_b)
     if not system.tighten():
         return None
+    if system.divides and any(span != (0, 0) for span in system.bounds.values()):
+        system.eliminate()
+        if not system.tighten():
+            return None
     return {key: span for key, span in system.bounds.items() if isinstance(key, Var)}

@@ -34,6 +34,7 @@ from metasched.ir.expr import (
     LT,
     NE,
     TRUE,
+    Add,
     And,
     Compare,
     Expr,
@@ -43,6 +44,7 @@ from metasched.ir.expr import (
     Max,
     Min,
     Var,
+    as_int,
 )
 from metasched.ir.op import Call
 from metasched.ir.visit import free_vars, walk_exprs
@@ -53,10 +55,14 @@ Level: TypeAlias = Literal["none", "surjective", "bijective"]
 
 @dataclass(frozen=True, slots=True)
 class IterMap:
-    """The result of a detection: one sum for each expression, or `error`, a sentence."""
+    """The result of a detection: one sum for each expression, or `error`, a sentence.
+
+    `literal`: simplified, the expressions would be no such sums any more.
+    """
 
     sums: tuple[IterSum, ...]
     error: str | None = None
+    literal: bool = False
 
     def __bool__(self) -> bool:
         return self.error is None
@@ -113,7 +119,7 @@ def _attempt(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -> I
         reason = str(first)
     if any(isinstance(e, (FloorDiv, FloorMod)) for x in exprs for e in walk_exprs(x)):
         try:
-            return IterMap(_detect(exprs, ranges, how, True))
+            return IterMap(_detect(exprs, ranges, how, True), literal=True)
         except NotAffine:
             pass
     return IterMap((), reason)
@@ -377,8 +383,79 @@ def _simplified(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -
         found = detect_iter_map(exprs, ranges, TRUE, level, simplify_trivial)
     if found.error is not None:
         return [an.simplify(e) for e in exprs]
-    totals = zip(exprs, found.sums, strict=True)
+    totals = list(zip(exprs, found.sums, strict=True))
+    if found.literal:
+        digits = [digits_expr(total, ranges, e.dtype) for e, total in totals]
+        if None not in digits:
+            return [d for d in digits if d is not None]
     return [an.simplify(sum_expr(total, ranges, e.dtype)) for e, total in totals]
+
+
+def digits_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:
+    """`sum_expr` in the form that a detection reads again; None for sizes that are no constants.
+
+    The simplifier takes what it can out of a quotient: of (i * 8 + j) // 6 and (i * 8 + j) % 6 it
+    makes i + (i * 2 + j) // 6 and (i * 2 + j) % 6, which are no digits of one number any more.
+    """
+    result: Expr | None = None
+    for s in total.splits:
+        part = _digit_expr(s, ranges, dtype)
+        if part is None:
+            return None
+        addends = [part]
+        while isinstance(addends[0], Add):
+            addends[:1] = [addends[0].a, addends[0].b]
+        for addend in addends:
+            result = addend if result is None else result + addend
+    if result is None:
+        return total.base.astype(dtype)
+    return result if as_int(total.base) == 0 else result + total.base.astype(dtype)
+
+
+def _digit_expr(s: IterSplit, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:
+    """A digit, without the digits of its mark that have no part in it."""
+    source, lower, extent, whole = s.mark.source, s.lower, s.extent, s.mark.extent
+    if not (isinstance(lower, int) and isinstance(extent, int) and isinstance(whole, int)):
+        return None
+    top, below = lower * extent, 1
+    if isinstance(source, IterSum):
+        found = _with_part_in(source, lower, top, whole)
+        inner = None if found is None else digits_expr(found[0], ranges, dtype)
+        if found is None or inner is None:
+            return None
+        value, below, whole = inner, found[1], found[2]
+    else:
+        low = ranges[source].min if source in ranges else IntImm(source.dtype, 0)
+        value = (source if as_int(low) == 0 else source - low).astype(dtype)
+    if top < whole:
+        value = FloorMod(value, IntImm(dtype, top // below))
+    if lower != below:
+        value = FloorDiv(value, IntImm(dtype, lower // below))
+    return value if s.scale == 1 else value * size_expr(s.scale, dtype)
+
+
+def _with_part_in(
+    total: IterSum, lower: int, top: int, whole: int
+) -> tuple[IterSum, int, int] | None:
+    """The digits of a dense sum of `whole` values that total % top // lower depends on.
+
+    Returns their sum, divided by how many values there are below them; that number; and how many
+    values they have with what is below them. All digits of a sum that a predicate limits count.
+    """
+    digits = [(s, s.scale, s.extent) for s in total.splits]
+    sizes = [(a, b) for _, a, b in digits if isinstance(a, int) and isinstance(b, int)]
+    if len(sizes) < len(digits) or as_int(total.base) != 0:
+        return None
+    if whole < max(a * b for a, b in sizes):
+        return total, 1, whole
+    below = 1
+    for scale, extent in reversed(sizes):
+        if scale == below and lower % (below * extent) == 0:
+            below *= extent
+    kept = [n for n, (scale, _) in enumerate(sizes) if scale >= below and scale % top]
+    parts = tuple(digits[n][0]._replace(scale=sizes[n][0] // below) for n in kept)
+    most = max((sizes[n][0] * sizes[n][1] for n in kept), default=below)
+    return IterSum(parts, total.base), below, most
 
 
 def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[Var, Expr]:

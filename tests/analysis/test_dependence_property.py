@@ -60,14 +60,17 @@ def sums(draw: st.DrawFn, names: list[Var]) -> Expr:
 
 @st.composite
 def indices(draw: st.DrawFn, names: list[Var]) -> Expr:
-    """An index: a sum, a quotient, a remainder, or a sum of those."""
+    """An index: a sum, a quotient, a remainder, a sum of those, or a part of a remainder."""
     base = draw(sums(names))
-    shape = draw(st.sampled_from(["sum", "sum", "div", "mod", "mix"]))
+    shape = draw(st.sampled_from(["sum", "sum", "div", "mod", "mix", "part"]))
     by = draw(st.sampled_from([2, 3, 4]))
     if shape == "div":
         return floordiv(base, by)
     if shape == "mod":
         return floormod(base, by)
+    if shape == "part":
+        rest = floormod(base * draw(st.sampled_from([1, 2, 5])), by * draw(st.sampled_from([1, 3])))
+        return draw(st.sampled_from([floordiv, floormod]))(rest, by)
     if shape == "mix":
         return floordiv(base, by) * draw(st.sampled_from([1, 2, 4])) + floormod(base, by)
     return base
@@ -207,6 +210,9 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
     kept, times = data.draw(sums(names)), data.draw(st.sampled_from([0, 1, 1, 2]))
     shift, most = data.draw(st.integers(-1, 1)), data.draw(st.integers(0, 9))
     x, y = x + kept * times, y + kept * times  # a guarded iterator, bound to `kept`
+    if data.draw(st.booleans()):  # or to a part of it
+        part, by = data.draw(st.sampled_from([floordiv, floormod])), data.draw(st.integers(2, 4))
+        x, y = x + part(kept + times, by), y + part(kept + times, by)
     widths = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     sides = [(index_side(e)[0], w) for e, w in zip((x, y), widths, strict=True)]
     known = data.draw(st.sampled_from([(True, True), (True, False), (False, True)]))
