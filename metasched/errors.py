@@ -97,10 +97,11 @@ class TuneError(MetaschedError):
     """Tuning cannot start or go on."""
 
 
-class ScheduleError(MetaschedError):
+class ScheduleError(MetaschedError, RuntimeError):
     """A schedule step was refused; schedule, trace and random state are as before.
 
-    Search throws this by the thousand, so the text is rendered only when read.
+    Search throws this by the thousand, so the text (`str` of it, `args`) is rendered only when
+    read.
 
     Attributes:
         primitive: name of the primitive that refused.
@@ -125,6 +126,16 @@ class ScheduleError(MetaschedError):
         self.hint = hint
         self._message = message
         self._excerpt = excerpt
+
+    @property
+    def args(self) -> tuple[str]:  # type: ignore[override]
+        """The whole report, as other exceptions hold their text."""
+        return (self.render(),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        excerpt = None if self._excerpt is None else self._excerpt()
+        given = (self.primitive, self.reason, self.message, self.block_or_loop, self.hint, excerpt)
+        return _schedule_error, given
 
     @property
     def message(self) -> str:
@@ -162,3 +173,11 @@ def brief(value: object) -> str:
 _SHORT = reprlib.Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = QUOTED
+
+
+def _schedule_error(
+    primitive: str, reason: str, message: str, node: Any, hint: str, excerpt: str | None
+) -> ScheduleError:
+    """The error that was pickled, its texts rendered."""
+    shown = None if excerpt is None else lambda: excerpt
+    return ScheduleError(primitive, reason, message, block_or_loop=node, hint=hint, excerpt=shown)

@@ -105,7 +105,7 @@ def check_trace(before: PrimFunc | IRModule, sch: Schedule, *, python: bool = Tr
     """The trace of `sch` replays to the same module, from JSON, as Python and simplified."""
     text = sch.trace.to_json()
     read = Trace.from_json(text)
-    assert read.to_json() == text
+    assert read.to_json() == text and read.as_python() == sch.trace.as_python()
     for trace in (sch.trace, read, sch.trace.simplified()):
         again = Schedule(before, seed=1)
         trace.apply(again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
@@ -24,6 +25,7 @@ def test_one_base_class():
         (errors.KernelError, ValueError),
         (errors.RegistryError, LookupError),
         (errors.TypeMismatchError, TypeError),
+        (errors.ScheduleError, RuntimeError),
     ],
 )
 def test_errors_are_also_the_builtin_kind(kind, builtin):
@@ -63,3 +65,41 @@ def test_schedule_error_renders_when_read():
 
 def test_schedule_error_with_plain_text():
     assert str(ScheduleError("split", "factors", "no factors")) == "split: no factors [factors]"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ParseError("bad", line=3, column=7),
+        errors.VerifyError("bad", rule="sequence"),
+        *[
+            kind("bad")
+            for _, kind in inspect.getmembers(errors, inspect.isclass)
+            if issubclass(kind, MetaschedError) and kind is not ScheduleError
+        ],
+        ScheduleError("split", "factors", lambda: "bad", hint="better", excerpt=lambda: "for k:"),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_errors_hold_their_text_and_are_pickled(error):
+    assert error.args == (str(error),)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and again.args == error.args
+    attributes = ("line", "column", "rule", "primitive", "reason", "message", "hint")
+    for name in attributes:
+        assert getattr(again, name, None) == getattr(error, name, None)
+
+
+def test_a_refusal_is_pickled_with_its_place():
+    from schedule.programs import matmul
+
+    from metasched.ir.stmt import For
+    from metasched.schedule.schedule import Schedule
+
+    sch = Schedule(matmul)
+    i, j, k = sch.get_loops("C")
+    with pytest.raises(RuntimeError) as caught:
+        sch.parallel(k)
+    assert isinstance(caught.value, ScheduleError) and caught.value.args == (str(caught.value),)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value) and isinstance(again.block_or_loop, For)

@@ -227,7 +227,11 @@ def _parameters(source: Callable[..., Any], ndim: int | None) -> tuple[list[str]
     positional: list[inspect.Parameter] = []
     by_name: list[str] = []
     rest: str | None = None
-    for p in inspect.signature(source).parameters.values():
+    try:
+        parameters = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):  # no function, or one that does not say what it takes
+        raise MetaschedError(f"an index map is a function of indices, not {source!r:.60}") from None
+    for p in parameters:
         if p.kind is p.VAR_KEYWORD:
             raise MetaschedError(f"**{p.name} stands for no indices: name them, or use *{p.name}")
         if p.kind is p.VAR_POSITIONAL:

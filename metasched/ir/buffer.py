@@ -60,6 +60,8 @@ class Buffer:
     def __post_init__(self) -> None:
         if self.data is None:
             object.__setattr__(self, "data", Var(self.name, HANDLE))
+        if as_int(self.elem_offset) == 0:
+            object.__setattr__(self, "elem_offset", None)
         if self.align < 1 or self.offset_factor < 1:  # scripts write the default for these
             given = f"align={self.align}, offset_factor={self.offset_factor}"
             raise ValueError(f"buffer {self.name}: {given}, they count from 1")

@@ -215,14 +215,20 @@ def require_root_free(state: State, rv: BlockRV) -> BlockRealize:
 
 def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
     """The buffer is used by plain loads and stores below `around`: no view of it, no pointer."""
+    for node in walk_stmts(around):
+        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
+            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
+    refuse_pointers(state, around, buffer)
+
+
+def refuse_pointers(state: State, around: Stmt, buffer: Buffer) -> None:
+    """No pointer to the buffer is taken below `around`."""
 
     def pointed_at(e: Expr) -> bool:
         of = e.args[0] if isinstance(e, Call) and e.op.name == "address_of" else None
         return e is buffer.data or (isinstance(of, BufferLoad) and of.buffer is buffer)
 
     for node in walk_stmts(around):
-        if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
-            raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
         if any(uses_pointer(e) and any(map(pointed_at, walk_exprs(e))) for e in node.exprs):
             raise state.error("opaque-use", f"a pointer to {buffer.name} is taken", node)
 

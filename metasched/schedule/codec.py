@@ -328,11 +328,8 @@ def _python(value: Any, names: Names) -> str:
         return json.dumps(str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return f"[{', '.join(_python(v, names) for v in value)}]"
-    if isinstance(value, tuple):
-        inside = ", ".join(_python(v, names) for v in value)
-        return f"({inside}{',' if len(value) == 1 else ''})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{json.dumps(k)}: {_python(v, names)}' for k, v in value.items())}}}"
     return repr(value)

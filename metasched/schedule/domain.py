@@ -300,7 +300,7 @@ DOMAINS: dict[str, DomainKind] = {
     "fixed": DomainKind(
         "value*",
         lambda d, rng: list(d["value"]),
-        lambda d, t: list(t) == list(d["value"]),
+        lambda d, t: isinstance(t, (list, tuple)) and list(t) == list(d["value"]),
         lambda d, t: list(d["value"]),
         lambda d: iter([list(d["value"])]),
         lambda d, t: list(t),

@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import MetaschedError, ScheduleError, brief
+from metasched.errors import MetaschedError, ScheduleError, TypeMismatchError, brief
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, Var
 from metasched.ir.intern import quick
 from metasched.ir.visit import substitute
@@ -68,7 +72,6 @@ class InstructionKind:
         variadic: whether one of them takes all positional arguments that are left.
         takes_names: whether blocks may be given by name.
         respell: keywords of older versions of TVM in those of this signature, where they differ.
-        exact: positions of the parameters that are an integer or a flag, and which of the two.
     """
 
     name: str
@@ -80,7 +83,6 @@ class InstructionKind:
     params: tuple[Param, ...]
     variadic: bool
     takes_names: bool
-    exact: tuple[tuple[int, type], ...]
     respell: Respelling | None = None
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
@@ -117,23 +119,45 @@ class InstructionKind:
         return tuple(out), decision
 
     def plain(self, state: State, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as a trace stores them: an integer of NumPy's, say, as one of Python's.
+        """The arguments as a trace stores them: numbers of NumPy's as Python's, lists for tuples.
 
-        Raises ScheduleError for a flag that is none, and one where a number belongs.
+        Raises ScheduleError, which names the argument, for a flag that is none, for what no trace
+        holds, and for handles that mean nothing here.
         """
-        for position, kind in self.exact:
-            value = values[position]
-            if type(value) is kind:
-                continue
-            if not self.params[position].misfit(value):
-                value = int(value)
-            elif getattr(value, "dtype", None) == "bool" and kind is bool:
-                value = bool(value)
-            elif kind is bool or isinstance(value, bool):  # else the primitive says what it needs
-                state.primitive = self.name
-                raise state.error("wrong-argument", self.params[position].misfit(value))
-            values = (*values[:position], value, *values[position + 1 :])
-        return values
+        state.primitive = self.name
+        out: list[Any] = []
+        for param, given in zip(self.params, values, strict=True):
+            value = tuple(map(_stored, given)) if param.variadic else _stored(given)
+            flag = param.hint is bool or (param.hint is int and isinstance(value, bool))
+            wrong = param.misfit(value) if flag else ""
+            if wrong := wrong or ("" if param.free else _strange(param.name, value)):
+                raise state.error("wrong-argument", wrong)
+            for rv in handles_in(value):
+                state.value(rv)
+            out.append(value)
+        return tuple(out)
+
+    def require_types(self, state: State, values: tuple[Any, ...]) -> None:
+        """Each argument is of its parameter's type: asked after the primitive, which says better
+        what it needs, has accepted them.
+
+        Raises ScheduleError.
+        """
+        for param, value in zip(self.params, values, strict=True):
+            if wrong := param.misfit(value):
+                raise state.error("wrong-argument", wrong)
+
+    def plain_decision(self, state: State, decision: Any) -> Any:
+        """The decision as a trace stores it; None stays None: the step draws one.
+
+        Raises ScheduleError for one of another type.
+        """
+        if decision is None or self.drawn is None:
+            return decision
+        value = _stored(decision)
+        if wrong := self.drawn.misfit(value) or _strange("decision", value):
+            raise state.error("wrong-argument", wrong)
+        return value
 
     def call(
         self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot | None
@@ -161,6 +185,8 @@ class InstructionKind:
                 state.restore(saved)
             if type(error) is MetaschedError:  # of an analysis: regions behind a pointer, say
                 raise state.error("not-analysable", str(error)) from error
+            if isinstance(error, TypeMismatchError):
+                raise state.error("wrong-argument", f"an argument does not fit: {error}") from error
             if isinstance(error, _SLIPS):  # looked at only now: right calls pay nothing for it
                 for param, value in zip(self.params, values, strict=True):
                     if wrong := param.misfit(value):
@@ -222,6 +248,37 @@ def handles_in(value: Any) -> Iterator[RV]:
             yield from handles_in(item)
 
 
+_PLAIN = (int, float, str, bool, type(None))
+_STORED = (*_PLAIN, Expr, BlockRV, LoopRV, IndexMap, DType, Buffer)
+
+
+def _stored(value: Any) -> Any:
+    """A value as it stands in a trace: numbers of NumPy's become Python's, tuples lists."""
+    if type(value) in _PLAIN or isinstance(value, Expr):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_stored(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _stored(v) for k, v in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _strange(name: str, value: Any) -> str:
+    """What of an argument no trace holds; empty when all of it can be stored."""
+    if isinstance(value, _STORED) or callable(value):
+        return ""
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, (_strange(name, v) for v in value)), "")
+    if isinstance(value, dict):
+        odd = next((k for k in value if not isinstance(k, str)), None)
+        if odd is not None:
+            return f"{name} has the key {brief(odd)[:60]}, which is no text"
+        return next(filter(None, (_strange(name, v) for v in value.values())), "")
+    return f"{name} holds {type(value).__name__} {brief(value)[:60]}, which no trace holds"
+
+
 def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
     """The argument with each handle replaced; expressions are rebuilt over the new handles."""
     if isinstance(value, (BlockRV, LoopRV, ExprRV)):
@@ -273,7 +330,7 @@ def primitive(
         kind = InstructionKind(
             name, fn, pure or drawn is not None, drawn is not None, drawn, many, tuple(params),
             any(p.variadic for p in params), any(p.block for p in params),
-            tuple((n, p.hint) for n, p in enumerate(params) if p.hint in (int, bool)), respell,
+            respell,
         )  # fmt: skip
         PRIMITIVES.register(name, kind)
         return fn

@@ -229,10 +229,13 @@ class Schedule:
         before = (self.trace, len(self._history), self.state.snapshot())
         try:
             values = kind.plain(self.state, self._blocks_by_name(kind, values))
+            decision = kind.plain_decision(self.state, decision)
             self.state.mode = "live"
             if kind.name == "require":
                 return self._require(kind, values)
-            return self._step(kind, values, decision, None)
+            result = self._step(kind, values, decision, None)
+            kind.require_types(self.state, values)
+            return result
         except BaseException:
             self.trace = before[0]
             del self._history[before[1] :]

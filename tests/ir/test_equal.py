@@ -106,10 +106,11 @@ def test_shape_type_and_layout_count():
     n = Var("n")
     for other in (
         with_buffer(scope="shared"), with_buffer(align=128), with_buffer(offset_factor=8),
-        with_buffer(strides=[1]), with_buffer(elem_offset=0), with_buffer(strides=[n]),
+        with_buffer(strides=[1]), with_buffer(elem_offset=4), with_buffer(strides=[n]),
     ):  # fmt: skip
         assert not same(plain, other)
     assert same(with_buffer(strides=[n]), with_buffer(strides=[Var("m")]))
+    assert same(plain, with_buffer(elem_offset=0))
 
 
 def test_annotation_values_count_with_their_types():

@@ -91,7 +91,8 @@ def _solved(view: Buffer, source: Buffer, region: Sequence[Range], skipped: int)
         if isinstance(mine, Var):
             values[mine] = theirs.astype(mine.dtype)
     if isinstance(view.elem_offset, Var):
-        offset: Expr = source.elem_offset or as_expr(0, view.elem_offset.dtype)
+        given = source.elem_offset
+        offset: Expr = as_expr(0, view.elem_offset.dtype) if given is None else given
         for r, stride in zip(region, strides, strict=True):
             offset = offset + r.min * stride
         values[view.elem_offset] = offset.astype(view.elem_offset.dtype)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metasched.ir.buffer import Buffer
-from metasched.ir.stmt import Block, BlockRealize, evolve
-from metasched.ir.visit import substitute_buffers
+from metasched.ir.stmt import Block, BlockRealize, DeclBuffer, Stmt, evolve
+from metasched.ir.visit import substitute_buffers, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -18,6 +20,8 @@ def set_scope(
 ) -> None:
     """Put a buffer that `block` writes (by position, name or itself) into another storage scope.
 
+    Views of it go there too.
+
     requires  the buffer is allocated by a block; the scope is known
     rewrite   B = T.alloc_buffer((4,)) -> B = T.alloc_buffer((4,), scope="local")
     """
@@ -27,7 +31,9 @@ def set_scope(
     buffer = written_buffer(state, realize, buffer_index)
     site = allocating_block(state, realize, buffer)
     if buffer.scope != storage_scope:
-        replace_allocated(state, site, buffer, _in_scope(state, buffer, storage_scope))
+        every = (buffer, *views_of(site, buffer))
+        moved = {b: _in_scope(state, b, storage_scope) for b in every}
+        _replace_buffers(state, site, moved)
 
 
 def _in_scope(state: State, buffer: Buffer, scope: str) -> Buffer:
@@ -76,12 +82,30 @@ def allocating_block(state: State, realize: BlockRealize, buffer: Buffer) -> Blo
     )
 
 
+def views_of(site: Stmt, buffer: Buffer) -> list[Buffer]:
+    """The buffers that name regions or all of `buffer` below `site`, views of views included."""
+    sources: list[tuple[Buffer, Buffer]] = []
+    for node in walk_stmts(site):
+        if isinstance(node, Block):
+            sources += [(m.buffer, m.source.buffer) for m in node.match_buffers]
+        elif isinstance(node, DeclBuffer):
+            sources.append((node.buffer, node.source))
+    found = {buffer: None}
+    for view, source in sources:  # a view stands inside its source
+        if source in found:
+            found[view] = None
+    return list(found)[1:]
+
+
 def replace_allocated(state: State, site: Block, old: Buffer, new: Buffer) -> None:
     """`new` in the place of an allocated buffer, everywhere."""
+    _replace_buffers(state, site, {old: new})
 
+
+def _replace_buffers(state: State, site: Block, buffers: Mapping[Buffer, Buffer]) -> None:
     def change(node: object) -> Block:
         assert isinstance(node, Block)
-        result = substitute_buffers(node, {old: new})
+        result = substitute_buffers(node, buffers)
         assert isinstance(result, Block)
         return evolve(result)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
@@ -29,6 +29,8 @@ from metasched.schedule.primitives.storage_align import KEY as ALIGNED
 from metasched.schedule.state import State
 
 MapArg = IndexMap | Callable[..., Any]
+
+PadValue: TypeAlias = "Callable[[Sequence[Expr]], Expr]"
 
 
 @primitive(respell=buffer_by_index)
@@ -66,9 +68,10 @@ def transform_layout(
     site = _site(state, realize, func, old)
     _require_plain(state, realize, site, old)
     new = _new_buffer(state, realize, old, mapping)
+    value = _pad_map(state, realize, new, pad_value)
     padding = None
     if not assume_injective_transform:
-        padding = _padding(state, realize, old, new, mapping, pad_value)
+        padding = _padding(state, realize, old, new, mapping, value)
     known = _known(site)
     edits = [] if padding is None else padding_edits(state, site, old, new, padding, func)
     edits.append(edit.wrap(site, lambda s: _rewritten(s, old, new, mapping, known)))
@@ -133,10 +136,14 @@ def _new_buffer(state: State, realize: BlockRealize, old: Buffer, mapping: Index
 
 
 def _padding(
-    state: State, realize: BlockRealize, old: Buffer, new: Buffer, mapping: IndexMap, pad_value: Any
+    state: State,
+    realize: BlockRealize,
+    old: Buffer,
+    new: Buffer,
+    mapping: IndexMap,
+    value: PadValue | None,
 ) -> Padding | None:
     """What is padding in the new layout; None when every element stands for an old one."""
-    value = _pad_map(state, realize, new, pad_value)
     found = padding_of(mapping, old.shape, new.shape)
     if isinstance(found, str):
         raise state.error(
@@ -158,9 +165,7 @@ def _padding(
     return Padding(found.inputs, found.outside, found.back, value)
 
 
-def _pad_map(
-    state: State, realize: BlockRealize, new: Buffer, given: Any
-) -> Callable[[Sequence[Expr]], Expr] | None:
+def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> PadValue | None:
     """The pad value as a function of the new indices, recorded plainly."""
     if given is None:
         return None
@@ -185,6 +190,8 @@ def _pad_map(
         )
     if loads_of(value):
         raise state.error("bad-pad-value", "pad_value loads from memory", realize)
+    for var in sorted(free_vars(value) - {*inputs}, key=lambda v: v.name):
+        raise state.error("bad-pad-value", f"pad_value mentions {var.name}", realize)
     if isinstance(given, IndexMap) or callable(given):
         plain = isinstance(value, (IntImm, FloatImm))
         recorded = value.value if plain else IndexMap(inputs, (value,))  # type: ignore[attr-defined]

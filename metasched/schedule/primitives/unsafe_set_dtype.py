@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, cast
 from metasched.ir.stmt import Block, BufferStore, Stmt, evolve
-from metasched.ir.visit import map_exprs, replace_loads, substitute_buffers
+from metasched.ir.visit import substitute_buffers, transform
 from metasched.schedule import edit
-from metasched.schedule.checks import refuse_opaque
+from metasched.schedule.checks import refuse_pointers
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.storage import allocating_block, pick_buffer
+from metasched.schedule.primitives.storage import allocating_block, pick_buffer, views_of
 from metasched.schedule.state import State
 
 
@@ -24,8 +26,10 @@ def unsafe_set_dtype(
 
     Results change where the type cannot hold the values: that is what the name warns of.
 
-    requires  the buffer is allocated by a block and used by loads and stores only; a scalar type
-              other than its own
+    Views of the buffer change their type with it.
+
+    requires  the buffer is allocated by a block and used by loads, stores and views only; a scalar
+              type other than its own
     rewrite   B[i] = A[i]; C[i] = B[i]
               -> B[i] = T.Cast("float16", A[i]); C[i] = T.Cast("float32", B[i])
     """
@@ -44,26 +48,31 @@ def unsafe_set_dtype(
     if wanted is old.dtype:
         raise state.error("same-dtype", f"{old.name} is {wanted} already", realize)
     site = allocating_block(state, realize, old)
-    refuse_opaque(state, site, old)
-    new = state.fresh_buffer(
-        old.name, old.shape, wanted, old.scope, old.strides, old.elem_offset, old.align,
-        old.offset_factor,
-    )  # fmt: skip
-    state.commit(edit.wrap(site, lambda s: _recast(s, old, new)))
+    buffers: dict[Buffer, Buffer] = {}
+    for buffer in (old, *views_of(site, old)):
+        refuse_pointers(state, site, buffer)
+        buffers[buffer] = state.fresh_buffer(
+            buffer.name, buffer.shape, wanted, buffer.scope, buffer.strides, buffer.elem_offset,
+            buffer.align, buffer.offset_factor,
+        )  # fmt: skip
+    state.commit(edit.wrap(site, lambda s: _recast(s, buffers)))
 
 
-def _recast(site: Stmt, old: Buffer, new: Buffer) -> Stmt:
-    def recast(node: BufferLoad) -> Expr:
-        load = BufferLoad(new, node.indices, node.predicate)
+def _recast(site: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
+    def on_expr(node: Expr) -> Expr | None:
+        if not isinstance(node, BufferLoad) or node.buffer not in buffers:
+            return None
+        old = node.buffer
+        load = BufferLoad(buffers[old], node.indices, node.predicate)
         return cast(old.dtype.with_lanes(load.dtype.lanes), load)
 
     def on_stmt(node: Stmt) -> Stmt | None:
-        if isinstance(node, BufferStore) and node.buffer is old:
+        if isinstance(node, BufferStore) and node.buffer in buffers:
+            new = buffers[node.buffer]
             value = cast(new.dtype.with_lanes(node.value.dtype.lanes), node.value)
             return evolve(node, buffer=new, value=value)
         return None
 
-    made = map_exprs(site, lambda e: replace_loads(e, old, recast), on_stmt)
-    changed = substitute_buffers(made, {old: new})
+    changed = substitute_buffers(transform(site, on_stmt, on_expr), buffers)
     assert isinstance(changed, Block)
     return changed
