@@ -36,7 +36,7 @@ from metasched.runtime.foreign import require_known_calls
 from metasched.runtime.parallel import SERIAL, has_openmp
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.search.final import final_comparison
+from metasched.search.final import final_comparison, rescued
 from metasched.search.observe import EventLog, Observer, fan_out, silent
 from metasched.search.pool import ReplayPool
 from metasched.search.population import Individual, Workshop
@@ -233,16 +233,22 @@ class _Session:
                 runs = [
                     self._task(name, func, store, tell, runners) for name, func in tasks.items()
                 ]
-                reason = tune_all(
-                    runs, [weights.get(run.name, 1.0) for run in runs], round_size=c.round_size,
-                    total=total, seed=c.seed,
-                    deadline=None if time_limit is None else self.start + time_limit,
-                )  # fmt: skip
-                self._remember(folder / MODEL)
-                threads = c.threads or self.machine.num_cores
-                return {
-                    run.name: _conclude(run, folder, threads, self.start, reason) for run in runs
-                }
+                try:
+                    reason = tune_all(
+                        runs, [weights.get(run.name, 1.0) for run in runs],
+                        round_size=c.round_size, total=total, seed=c.seed,
+                        deadline=None if time_limit is None else self.start + time_limit,
+                    )  # fmt: skip
+                    self._remember(folder / MODEL)
+                    threads = c.threads or self.machine.num_cores
+                    return {
+                        run.name: _conclude(run, folder, threads, self.start, reason)
+                        for run in runs
+                    }
+                except DatabaseError:  # a full disk: what was found must not be lost with it
+                    for sentence in filter(None, [rescued(run, folder) for run in runs]):
+                        warnings.warn(sentence, stacklevel=4)
+                    raise
         finally:
             for each in runners:
                 each.close()

@@ -20,7 +20,8 @@ from metasched.measure.process import dump
 from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
 
-_RUNNERS: dict[bytes, LocalRunner] = {}
+KEPT = 4  # tasks whose runners a remote process keeps: one round each, in turns, needs all of them
+_RUNNERS: dict[bytes, LocalRunner] = {}  # the one used last is the last
 
 
 class ExecutorRunner:
@@ -75,12 +76,15 @@ class ExecutorRunner:
 
 
 def measure_chunk(task: bytes, candidates: bytes) -> list[Outcome]:
-    """In the remote process: measure with the runner kept for this task."""
-    runner = _RUNNERS.get(task)
+    """In the remote process: measure with the runner kept for this task; those of the tasks that
+    were measured last are kept too."""
+    runner = _RUNNERS.pop(task, None)
     if runner is None:
-        end_runners()
         func, target, options = pickle.loads(task)
-        runner = _RUNNERS[task] = LocalRunner(func, target, options)
+        runner = LocalRunner(func, target, options)
+    _RUNNERS[task] = runner
+    while len(_RUNNERS) > KEPT:
+        _RUNNERS.pop(next(iter(_RUNNERS))).close()
     return runner.measure(pickle.loads(candidates))
 
 

@@ -23,7 +23,10 @@ def duration(seconds: float) -> str:
 
 def ending(reason: str) -> str:
     """Why a search ended, in words."""
-    words = {"budget": "all are used", "time": "time is up", "exhausted": "no others are left"}
+    words = {
+        "budget": "all are used", "time": "time is up", "exhausted": "no others are left",
+        "storage": "the database cannot be written",
+    }  # fmt: skip
     return words.get(reason, reason)
 
 

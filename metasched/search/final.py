@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
-from metasched.errors import MeasureError
+from metasched.database.record import TraceFile
+from metasched.errors import DatabaseError, MeasureError
 from metasched.measure.candidate import Compares
 from metasched.runtime.timing import beside_each_other
 from metasched.search.population import Individual
@@ -77,3 +80,22 @@ def _times_in_turns(
         warnings.warn(text, stacklevel=5)
         return {}
     return dict(zip((one.key for one in programs), beside_each_other(turns), strict=False))
+
+
+def rescued(run: TaskRun, folder: Path) -> str:
+    """The best program of a run whose database cannot be written any more, in a sentence; its trace
+    is saved beside the database, or where temporary files go. Empty where there is none."""
+    run.finish("storage")
+    if run.best is None:
+        return ""
+    one, seconds = run.best
+    kept = TraceFile.from_record(run.record(one, run.outcomes[one.key], 0))
+    said = f"{run.name}: the best program until then takes {seconds:.3g} s"
+    for temporary in (False, True):
+        try:
+            place = Path(tempfile.mkdtemp(prefix="metasched-")) if temporary else folder
+            path = kept.save(place / f"{run.name}.{run.workload[:12]}.trace.json")
+        except (DatabaseError, OSError):  # full as well: the next place, or the sentence alone
+            continue
+        return f"{said}; its trace is {path}"
+    return f"{said}; its trace could not be saved, its decisions are {one.trace.decisions()}"

@@ -343,7 +343,27 @@ def test_a_full_disk_while_storing_ends_with_what_was_stored(
     monkeypatch.setattr(Store, "put", full)
     ran = cli("tune", *RANDOM, "--trials", 5, "--work-dir", folder)
     assert ran.code == 1 and "database or disk is full" in ran.err
+    (said,) = re.findall(r"the best program until then takes .*; its trace is (.*)", ran.err)
+    assert cli("replay", said, *GMM).code == 0
     assert len(cli("db", folder, "--json").json()) == 4
+
+
+def test_a_full_disk_from_the_first_byte_on_names_the_best_program(
+    cli, tuned, tmp_path, monkeypatch, made_up
+):
+    """Neither the database nor a trace file takes anything, here and in the temporary folder."""
+    folder = tuned.copy(tmp_path / "w")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    def cannot(self, records):
+        raise DatabaseError("database or disk is full")
+
+    monkeypatch.setattr(Store, "put", cannot)
+    monkeypatch.setattr("metasched.database.record.atomic_write", full)
+    ran = cli("tune", *RANDOM, "--trials", 5, "--work-dir", folder)
+    assert ran.code == 1 and "its trace could not be saved, its decisions are (" in ran.err
 
 
 def test_a_full_disk_while_logging_and_writing_the_trace_loses_no_result(

@@ -149,6 +149,41 @@ def test_constant_weights_from_tuning_to_the_exported_files(cli, made_up, tmp_pa
     )
 
 
+MODULE = """
+from metasched.script import ir as I, tir as T
+
+@I.ir_module
+class Pair:
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        for i in range(8):
+            with T.block("B"):
+                vi = T.axis.spatial(8, i)
+                B[vi] = A[vi] * T.float32(2)
+
+    @T.prim_func
+    def other(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
+        for i in range(16):
+            with T.block("B"):
+                vi = T.axis.spatial(16, i)
+                B[vi] = A[vi] + T.float32(2)
+"""
+
+
+def test_the_functions_of_a_module_of_a_file(cli, made_up, tmp_path):
+    (tmp_path / "mine.py").write_text(MODULE)
+    one = cli("tune", "mine.py:Pair.main", "--trials", 2, "--json", "--no-peer").json()
+    assert one["workload"] == "Pair.main" and Path(one["best"]["trace"]).exists()
+    both = cli("tune", "mine.py:Pair", "--trials", 2, "--json", "--no-peer").json()
+    assert [each["workload"] for each in both] == ["Pair.main", "Pair.other"]
+    assert cli("replay", one["best"]["trace"], "mine.py:Pair.main").code == 0
+    text = cli("show", "mine.py:Pair").out
+    assert "def main" in text and "def other" in text
+    assert "def other" in cli("show", "mine.py:Pair.other").out
+    wrong = cli("replay", one["best"]["trace"], "mine.py:Pair")
+    assert wrong.code == 2 and "prim_funcs in it: Pair.main, Pair.other" in wrong.err
+
+
 # -- using what was tuned --------------------------------------------------------------------------
 
 

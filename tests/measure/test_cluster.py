@@ -8,8 +8,10 @@ import pytest
 from measure.programs import candidate, failing, scale
 
 from metasched.errors import MeasureError
-from metasched.measure.candidate import Status
+from metasched.measure import cluster
+from metasched.measure.candidate import Outcome, Status
 from metasched.measure.cluster import ExecutorRunner
+from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
 
 OPTIONS = MeasureOptions(build_workers=1, sample_ms=0.1, samples=3)
@@ -40,3 +42,32 @@ def test_a_failing_executor_is_an_error():
     runner = ExecutorRunner(Broken(), scale(), options=OPTIONS)
     with pytest.raises(MeasureError, match="the executor failed: connection lost"):
         runner.measure([candidate(scale())])
+
+
+def test_tasks_in_turns_keep_their_runners(monkeypatch):
+    """Five tasks on one executor: a runner each is made once, for the last four it is kept."""
+    made, closed = [], []
+
+    class Counted(LocalRunner):
+        def __init__(self, func, target, options):
+            made.append(func)
+
+        def measure(self, candidates, on_outcome=None):
+            return [Outcome(Status.OK, (1e-6,)) for _ in candidates]
+
+        def close(self):
+            closed.append(self)
+
+    monkeypatch.setattr(cluster, "LocalRunner", Counted)
+    with ThreadPoolExecutor(1) as pool:
+        tasks = [ExecutorRunner(pool, scale(n + 1), options=OPTIONS) for n in range(cluster.KEPT)]
+        for _ in range(3):
+            for task in tasks:
+                task.measure([candidate(scale())])
+        assert (len(made), len(closed)) == (cluster.KEPT, 0)
+        ExecutorRunner(pool, scale(99), options=OPTIONS).measure([candidate(scale())])
+        assert (len(made), len(closed)) == (cluster.KEPT + 1, 1)
+        tasks[-1].measure([candidate(scale())])
+        assert len(made) == cluster.KEPT + 1
+        tasks[0].close()
+    assert len(closed) == cluster.KEPT + 1
