@@ -8,7 +8,46 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from typing import Any
+
+TYPE_CHECKING = False  # which type checkers take for true; `typing` itself takes long to load
+if TYPE_CHECKING:
+    from typing import Any
+
+    import metasched.workloads as _workloads
+
+    # The public names once more, as a type checker reads them: the table below, name by name.
+    from metasched.arith.indexmap import IndexMap as IndexMap
+    from metasched.database.record import TraceFile as TraceFile
+    from metasched.errors import MetaschedError as MetaschedError
+    from metasched.errors import ScheduleError as ScheduleError
+    from metasched.ir.equal import assert_structural_equal as assert_structural_equal
+    from metasched.ir.equal import structural_equal as structural_equal
+    from metasched.ir.equal import structural_hash as structural_hash
+    from metasched.ir.func import IRModule as IRModule
+    from metasched.ir.func import PrimFunc as PrimFunc
+    from metasched.kinds import default_space as default_space
+    from metasched.measure.cluster import ExecutorRunner as ExecutorRunner
+    from metasched.measure.local import LocalRunner as LocalRunner
+    from metasched.measure.replay import ReplayRunner as ReplayRunner
+    from metasched.runtime.build import build as build
+    from metasched.runtime.build import lower as lower
+    from metasched.runtime.kernel import Kernel as Kernel
+    from metasched.schedule.handles import BlockRV as BlockRV
+    from metasched.schedule.handles import ExprRV as ExprRV
+    from metasched.schedule.handles import LoopRV as LoopRV
+    from metasched.schedule.intrinsics import TensorIntrin as TensorIntrin
+    from metasched.schedule.schedule import Schedule as Schedule
+    from metasched.schedule.trace import Trace as Trace
+    from metasched.script import parse as parse
+    from metasched.search.result import TuneResult as TuneResult
+    from metasched.space.generate import SpaceGenerator as SpaceGenerator
+    from metasched.space.module import schedule_module as schedule_module
+    from metasched.target import Target as Target
+    from metasched.tune import replay as replay
+    from metasched.tune import tune as tune
+    from metasched.tune import tune_tasks as tune_tasks
+
+    workloads = _workloads
 
 __version__ = "0.1.0"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -63,12 +64,22 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; wrong usage ends in SystemExit(2)."""
+    return run(parsed(argv))
+
+
+def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of one command, whose modules are loaded then."""
+    _open_outputs()
     argv = sys.argv[1:] if argv is None else argv
-    arguments = parser(argv).parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
+    return parser(argv).parse_args(argv)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command that was named; its exit code."""
+    command: Callable[[argparse.Namespace], int] = arguments.run
     try:
         with _plain_warnings():
-            code = run(arguments)
+            code = command(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -82,6 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(arguments, error, EXIT_FAILED if isinstance(error, FAILURES) else EXIT_USAGE)
     except OSError as error:
         return _failed(arguments, error, EXIT_FAILED)
+
+
+def _open_outputs() -> None:
+    """Standard output and error as they may always be written: one that is closed takes nothing,
+    and a character that its encoding lacks is written by its number."""
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _failed(arguments: argparse.Namespace, error: Exception, code: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import io
 import re
 import subprocess
@@ -109,7 +110,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "history svg html",
     ),
     ("commands", 750, "*"),
-    ("", 90, "cli __main__"),
+    ("", 120, "cli __main__"),
 ]
 # The two folders of script functions: an intrinsic is known to the schedule floor by name, a
 # workload to the command line.
@@ -229,7 +230,9 @@ def test_imports_point_down():
         for used in imports_of(name):
             if not used.startswith("metasched") or used == name or {name, used} - rank.keys():
                 continue
-            if used not in imports_of(name, "run") and floor_of(used) == floor_of(name):
+            typed = used not in imports_of(name, "run")
+            # The package's own file tells type checkers the public names, and loads none of them.
+            if typed and (floor_of(used) == floor_of(name) or name == "metasched.__init__"):
                 continue
             level = rank[used] - rank[name]
             if level > 0 or (level == 0 and not same_folder(name, used)):
@@ -425,6 +428,36 @@ def test_public_names_exist():
     assert set(dir(metasched)) >= set(metasched.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = metasched.nothing
+
+
+def test_public_names_are_those_that_type_checkers_read():
+    import metasched
+
+    (block,) = [n for n in tree_of(ROOT / "metasched" / "__init__.py").body if is_for_types(n)]
+    told = {}
+    for node in ast.walk(block):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("metasched."):
+            told |= {alias.asname: (node.module, alias.name) for alias in node.names}
+    assert told.keys() == {*metasched.__all__} - {"__version__", "workloads"}
+    assert metasched.workloads is importlib.import_module("metasched.workloads")
+    for name, (module, attribute) in told.items():
+        assert getattr(metasched, name) is getattr(importlib.import_module(module), attribute)
+
+
+def test_a_users_file_is_type_checked(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import metasched as ms\n"
+        "reveal_type(ms.tune(ms.parse('')))\n"
+        "text: str = ms.Schedule\n"
+        "ms.tune(3)\n"
+    )
+    mypy = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(file)]
+    said = subprocess.run(mypy, capture_output=True, text=True, check=False, cwd=ROOT).stdout
+    lines = [line.partition("mine.py:")[2] for line in said.splitlines() if "mine.py:" in line]
+    assert 'note: Revealed type is "metasched.search.result.TuneResult"' in lines[0]
+    assert "Incompatible types in assignment" in lines[1] and 'type "str"' in lines[1]
+    assert 'Argument 1 to "tune" has incompatible type "int"' in lines[2]
 
 
 def test_tune_names_the_function_whatever_was_imported_first():

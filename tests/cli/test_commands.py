@@ -337,3 +337,18 @@ def test_main_takes_its_arguments_from_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["metasched", "show", "sfm", "--shape", "2,2"])
     assert main() == 0
     assert "def sfm" in capsys.readouterr().out
+
+
+def test_outputs_that_are_closed_or_narrow_are_no_disaster(tmp_path):
+    """Standard output closed, standard error closed, an encoding without the character."""
+    (tmp_path / "é.py").write_text("x = 1")
+    show = f"{sys.executable} -m metasched show gmm --shape {SHAPE}"
+    wrong = f"{sys.executable} -m metasched show é.py:f"
+    for command, code in (
+        (f"{show} >&-", 0), (f"{show} 2>&-", 0), (f"{wrong} >&- 2>&-", 2), (f"{wrong} <&-", 2),
+        (f"PYTHONIOENCODING=ascii {wrong}", 2), (f"env -i {wrong}", 2),
+    ):  # fmt: skip
+        ran = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert ran.returncode == code and "Traceback" not in ran.stderr, (command, ran.stderr)

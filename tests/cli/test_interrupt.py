@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 SHAPE = "1,16,16,16"
 
 
@@ -68,3 +70,29 @@ def test_ctrl_c_before_the_first_trial(tmp_path):
     assert run.returncode in (130, -signal.SIGINT), err  # -2: the interpreter itself was starting
     if run.returncode == 130:
         assert "Exception ignored" in err or "Traceback" not in err
+
+
+LOADING = """
+import importlib, sys
+import metasched.__main__ as command
+load = importlib.import_module
+def told(name):
+    print("loading", flush=True)
+    return load(name)
+importlib.import_module = told
+sys.exit(command.main())
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_ctrl_c_while_modules_load(tmp_path, delay):
+    command = [sys.executable, "-c", LOADING, "tune", "gmm", "--shape", SHAPE, "--no-peer"]
+    run = subprocess.Popen(
+        [*command, "--trials", "1000", "--work-dir", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout.readline() == "loading\n"
+    time.sleep(delay)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=30)
+    assert run.returncode == 130 and "Traceback" not in err and "ignored" not in err
