@@ -25,6 +25,7 @@ from metasched.errors import (
     TraceError,
     TraceMiss,
     TuneError,
+    brief,
 )
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
@@ -44,7 +45,7 @@ from metasched.search.result import Best, TuneResult
 from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
-from metasched.space.generate import SpaceGenerator
+from metasched.space.generate import ScheduleFn, Space, SpaceGenerator, Union
 from metasched.space.module import load_plugin
 from metasched.target import Target
 
@@ -64,7 +65,7 @@ def tune(
     strategy: str | None = None,
     model: str | CostModel | None = None,
     prior: bool | None = None,
-    space: SpaceGenerator | None = None,
+    space: Space | None = None,
     plugins: str | Path | Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
     observer: Observer = silent,
@@ -86,7 +87,8 @@ def tune(
         strategy, model: names in their registries; a model may be given itself.
         prior: start from what earlier records on other tasks taught (default yes); it is dropped
             when the first measurements do not bear it out. A model that is given starts as it is.
-        space: modules, postprocs and mutators; None takes the target's defaults.
+        space: modules with postprocs and mutators, a function of a schedule, or a union of such
+            spaces; None takes the target's defaults.
         plugins: Python files (or one) that register schedule modules.
         runner: makes what measures; None measures on this machine.
         observer: is told what happens.
@@ -119,7 +121,7 @@ def tune_tasks(
     strategy: str | None = None,
     model: str | CostModel | None = None,
     prior: bool | None = None,
-    space: SpaceGenerator | None = None,
+    space: Space | None = None,
     plugins: str | Path | Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
     observer: Observer = silent,
@@ -136,8 +138,10 @@ def tune_tasks(
         raise TuneError(f"time_limit is {time_limit!r}; it must be 0 seconds or more")
     if not isinstance(weights, Mapping):
         raise TuneError(f"weights are numbers by the name of the task, not {weights!r}")
-    if not isinstance(space, SpaceGenerator | None):
-        raise TuneError(f"space is {space!r}; it must be a SpaceGenerator")
+    if not isinstance(space, SpaceGenerator | ScheduleFn | Union | None):
+        raise TuneError(
+            f"space is {brief(space)}; it must be a SpaceGenerator, ScheduleFn or Union"
+        )
     for name in weights.keys() - funcs.keys():
         raise TuneError(f"{name!r} has a weight, but the tasks are {', '.join(funcs)}")
     c = config.load(
@@ -199,7 +203,7 @@ class _Session:
     settings: config.Config
     machine: Target
     model: CostModel
-    space: SpaceGenerator | None
+    space: Space | None
     make: MakeRunner | None
     plugins: Sequence[str] = ()
     stand_ins: bool = True

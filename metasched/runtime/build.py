@@ -78,7 +78,7 @@ def build(
         source: a function, a module, or something with a `.mod` (a Schedule).
         target: see `Target.of`; None means this machine.
         name: C name of the kernel; by default the function's `global_symbol`, else its name.
-        opt_level: LLVM's optimisation level; None chooses by size.
+        opt_level: LLVM's optimisation level, 0 to 3; None chooses 1.
         check_bounds: check every load and store at run time, for debugging: a kernel that leaves
             a buffer stops with a KernelError that names block, buffer, indices and shape. (Foreign
             functions and masked lanes are not looked into.)

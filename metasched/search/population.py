@@ -21,7 +21,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.pool import ReplayPool
 from metasched.search.replaying import BROKEN, Replayer, Summary, slug_of, with_decisions
-from metasched.space.generate import SpaceGenerator
+from metasched.space.generate import Space
 from metasched.target import Target
 
 
@@ -117,7 +117,7 @@ class Workshop:
         self,
         func: PrimFunc,
         target: Target,
-        generator: SpaceGenerator,
+        generator: Space,
         seed: int = 0,
         pool: ReplayPool | None = None,
     ) -> None:

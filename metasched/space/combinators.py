@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metasched.errors import ScheduleError
+from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.stmt import BlockRealize
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
@@ -77,7 +77,13 @@ def each_block(module: Module, where: Callable[[BlockRealize], bool] | None = No
 
 
 def _made(kind: str, modules: tuple[Module, ...], run: ModuleFn) -> Module:
-    return ScheduleModule(f"{kind}({', '.join(m.name for m in modules)})", ("cpu",), run)
+    """The combined module, for the target kinds that every part is for."""
+    name = f"{kind}({', '.join(m.name for m in modules)})"
+    limits = [m.targets for m in modules if isinstance(m, ScheduleModule) and m.targets]
+    targets = tuple(k for k in limits[0] if all(k in each for each in limits)) if limits else ()
+    if limits and not targets:
+        raise MetaschedError(f"the parts of {name} are for no target kind in common")
+    return ScheduleModule(name, targets, run)
 
 
 def _if_there(module: Module, sch: Schedule, block: BlockRV) -> list[Schedule]:

@@ -48,7 +48,7 @@ class ScheduleModule:
 
     Attributes:
         name: what warnings and the annotation `schedule_rule` call it.
-        targets: the target kinds it is for.
+        targets: the target kinds it is for; all where none is named.
         fn: `(schedule, block) -> alternatives`.
         on_request: only for blocks whose annotation `schedule_rule` names it.
     """
@@ -63,7 +63,7 @@ class ScheduleModule:
 
     def suits(self, target: Target) -> bool:
         """Whether it is meant for this target."""
-        return target.kind in self.targets
+        return not self.targets or target.kind in self.targets
 
 
 SCHEDULE_MODULES: Registry[ScheduleModule] = Registry("schedule_module")

@@ -36,6 +36,7 @@ from metasched.search.phases import Phases
 from metasched.search.population import Population, Workshop
 from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
+from metasched.space.generate import ScheduleFn, Union
 from metasched.target import Target
 from metasched.tune import STORE, default_space, replay, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
@@ -261,6 +262,23 @@ def test_a_target_that_this_machine_is_not_is_refused_before_anything_starts(tmp
     with pytest.raises(TargetError, match=why):
         tune(FUNC, target=target, trials=1, work_dir=tmp_path / "w")
     assert not (tmp_path / "w").exists()
+
+
+def parallel_rows(sch):
+    rows = sch.get_loops("Z")[1]
+    outer, _ = sch.split(rows, sch.sample_perfect_tile(rows, n=2))
+    sch.parallel(outer)
+
+
+@pytest.mark.parametrize("kind", ["function", "union"])
+def test_a_function_or_a_union_is_a_space(tmp_path, kind):
+    space = ScheduleFn(parallel_rows, mutators=default_space(TARGET).mutators)
+    if kind == "union":
+        space = Union((space, ScheduleFn(lambda sch: sch)))
+    result = run(tmp_path, space=space, trials=6, strategy="random")
+    assert result.best is not None and result.trials >= 3
+    with pytest.raises(TuneError, match="space is 3; it must be a SpaceGenerator, ScheduleFn or"):
+        run(tmp_path, space=3)
 
 
 def test_a_truncated_trace_file_is_named(tmp_path):

@@ -11,6 +11,8 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.combinators import attempt, chain, choose, each_block
 from metasched.space.generate import MAX_SPACES, ScheduleFn, SpaceGenerator, Union, visit_order
 from metasched.space.module import ScheduleModule
+from metasched.space.modules.auto_inline import AutoInline
+from metasched.target import Target
 
 
 def note(key):
@@ -102,3 +104,20 @@ def test_a_union_concatenates():
     parts = (SpaceGenerator((note("a"),)), SpaceGenerator((note("b"),)))
     assert len(Union(parts).generate(tiny("gmm"))) == 2
     assert Union(parts).postprocs == () and Union(parts).mutators == ()
+
+
+def leave(sch, block):
+    return [sch]
+
+
+def test_a_combined_module_is_for_the_targets_that_its_parts_are_for():
+    gpu = ScheduleModule("gpu", ("cuda",), leave)
+    both = ScheduleModule("both", ("cuda", "cpu"), leave)
+    for made in (chain(gpu, both), choose(both, gpu), attempt(gpu), each_block(attempt(gpu))):
+        assert made.targets == ("cuda",)
+    assert set(chain(both, both).targets) == {"cpu", "cuda"}
+    every = chain(AutoInline())  # a module with fields is for all
+    assert every.suits(Target.native()) and every.suits(Target.of("cuda"))
+    cpu = ScheduleModule("cpu", ("cpu",), leave)
+    with pytest.raises(MetaschedError, match=r"chain\(cpu, gpu\) are for no target kind"):
+        chain(cpu, gpu)
