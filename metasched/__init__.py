@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from metasched.runtime.build import build as build
     from metasched.runtime.build import lower as lower
     from metasched.runtime.kernel import Kernel as Kernel
+    from metasched.schedule.anchor import (
+        schedule_using_anchor_trace as schedule_using_anchor_trace,
+    )
     from metasched.schedule.handles import BlockRV as BlockRV
     from metasched.schedule.handles import ExprRV as ExprRV
     from metasched.schedule.handles import LoopRV as LoopRV

@@ -102,7 +102,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "board replaying pool population phases strategy draft proposals.source proposals.* picks "
         "evolution annealing baselines learning observe run final result tasks",
     ),
-    ("", 300, "tune"),
+    ("", 320, "tune"),
     (
         "report",
         1400,
