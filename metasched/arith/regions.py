@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
@@ -18,6 +18,7 @@ from metasched.ir.stmt import (
     BufferStore,
     For,
     IfThenElse,
+    LetStmt,
     MatchBufferRegion,
     Stmt,
     fact,
@@ -94,6 +95,10 @@ class _Access:
             return
         if isinstance(stmt, Allocate):
             self.own.add(stmt.buffer)
+        if isinstance(stmt, LetStmt):
+            self.expr(stmt.value, loops, conditions)
+            self.stmt(substitute(stmt.body, {stmt.var: stmt.value}), loops, conditions)
+            return
         if isinstance(stmt, BufferStore):
             point = BufferRegion(stmt.buffer, _points(stmt.indices))
             self._add(self.written, point, loops, conditions)
@@ -192,6 +197,7 @@ class _Access:
         for region in found.values():
             if region.buffer in self.own:
                 continue
+            region = self._steady(region)
             if region.buffer in matches:
                 region = matched_region(matches[region.buffer], region)
             ranges = tuple(Range(an.simplify(r.min), an.simplify(r.extent)) for r in region.region)
@@ -200,6 +206,25 @@ class _Access:
                 ranges = tuple(union_regions(old.region, ranges, an))
             result[region.buffer] = BufferRegion(region.buffer, ranges)
         return tuple(result.values())
+
+    def _steady(self, region: BufferRegion) -> BufferRegion:
+        """The whole dimension where bounds read what the block itself writes or allocates."""
+        changing = self.own | self.written.keys()
+        ranges = tuple(
+            Range(IntImm(r.min.dtype, 0), size) if _reads(r, changing) else r
+            for r, size in zip(region.region, region.buffer.shape, strict=True)
+        )
+        return BufferRegion(region.buffer, ranges)
+
+
+def _reads(r: Range, buffers: Set[Buffer]) -> bool:
+    """Whether the bounds of a range read one of the buffers."""
+    return any(
+        isinstance(node, BufferLoad) and node.buffer in buffers
+        for bound in (r.min, r.extent)
+        if reads_memory(bound)
+        for node in walk_exprs(bound)
+    )
 
 
 def _without_loads(region: BufferRegion) -> BufferRegion:

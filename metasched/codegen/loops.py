@@ -28,7 +28,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )  # fmt: skip
-from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, jumps, walk_exprs, walk_stmts
 
 _MAX_UNROLLED = 8192
 _MAX_CHUNKS = 32
@@ -53,6 +53,10 @@ def _dispatch(e: Emitter, node: For) -> None:
             f"loop {node.var.name} is bound to {node.thread}: no code on {e.module.kind} targets"
         )
     extent = e.value(node.extent)
+    ordered = node.kind in (ForKind.SERIAL, ForKind.UNROLLED)
+    if ordered and extent.const != 0 and jumps(node.body):
+        serial_loop(e, node, literal(0), extent)
+        return
     if extent.const is not None and int(extent.const) <= 1:
         if extent.const == 1:
             with e.bound(node.var, literal(0, node.var.dtype)):

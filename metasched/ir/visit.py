@@ -19,14 +19,18 @@ from metasched.ir.stmt import (
     Block,
     BlockRealize,
     BlockToken,
+    Break,
     BufferStore,
+    Continue,
     DeclBuffer,
     For,
     IterVar,
     LetStmt,
     MatchBufferRegion,
     Stmt,
+    While,
     evolve,
+    fact,
 )
 
 _NO_VARS: frozenset[Var] = frozenset()
@@ -65,6 +69,14 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
         node = stack.pop()
         yield node
         stack.extend(reversed(node.stmts))
+
+
+@fact
+def jumps(body: Stmt) -> bool:
+    """Whether a break or continue in a loop's body is of that loop: the loop then stays a loop."""
+    if isinstance(body, (Break, Continue)):
+        return True
+    return not isinstance(body, (For, While)) and any(map(jumps, body.stmts))
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt | Expr]:

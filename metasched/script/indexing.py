@@ -128,7 +128,8 @@ class Indexing(ABC):
         low, size = self.extent(node, start, stop, step)
         count = as_int(size)
         if count is not None and count < 0:
-            self.fail(node, f"{count} iterations: an extent is 0 or more")
+            self.fail(node, f"{count} iterations: an extent is 0 or more",
+                      "leave the loop out, or swap its bounds")  # fmt: skip
         return low, size
 
     def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:

@@ -19,6 +19,7 @@ class _Frame:
     bound: set[str]
     loops: bool = False  # the body of a loop
     closed: set[str] = field(default_factory=set)  # assigned in inner scopes that have ended
+    sure: set[str] = field(default_factory=set)  # those of `closed` that every way here assigns
     used: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)  # overwritten by a loop or `with` that has ended
 
@@ -49,23 +50,27 @@ class Names:
 
     def _body(
         self, nodes: Sequence[ast.stmt], bound: Iterable[str] = (), loops: bool = False
-    ) -> None:
+    ) -> set[str]:
+        """Walk a scope; the names that it assigns for certain."""
         targets = set(bound)
         with self._frame(id(nodes), targets, loops) as frame:
             for node in nodes:
                 self._statement(node)
         if self._frames:
             self._frames[-1].closed |= (frame.bound - targets) | frame.closed
+        return (frame.bound - targets) | frame.sure
 
     def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.For):
             self._read(node.iter)
             self._around(self._targets(node.target), node.body, loops=True)
-        elif isinstance(node, (ast.While, ast.If)):
+        elif isinstance(node, ast.While):
             self._read(node.test)
-            self._body(node.body, loops=isinstance(node, ast.While))
-            if isinstance(node, ast.If) and node.orelse:
-                self._body(node.orelse)
+            self._body(node.body, loops=True)
+        elif isinstance(node, ast.If):
+            self._read(node.test)
+            sure = self._body(node.body)
+            self._frames[-1].sure |= sure & self._body(node.orelse)
         elif isinstance(node, ast.With):
             targets: list[ast.Name] = []
             for item in node.items:
@@ -96,7 +101,8 @@ class Names:
 
     def _around(self, targets: Sequence[ast.Name], body: Sequence[ast.stmt], loops: bool) -> None:
         """A loop or a `with`, whose names last as long as its body: in Python they go on."""
-        self._body(body, [t.id for t in targets], loops)
+        sure = self._body(body, [t.id for t in targets], loops)
+        self._frames[-1].sure |= set() if loops else sure
         for target in targets:
             name = target.id
             self.local.add(name)
@@ -136,11 +142,11 @@ class Names:
             if name in known[-1].lost:
                 self.hidden[node] = name
             return
-        for frame in reversed(self._frames):
-            if name in frame.closed:
-                self.carried.add((frame.key, name))
-                frame.bound.add(name)
-                return
+        found = [frame for frame in self._frames if name in frame.closed]
+        if found:  # the innermost scope that has a value for certain, else the outermost
+            frame = next((f for f in reversed(found) if name in f.sure), found[0])
+            self.carried.add((frame.key, name))
+            frame.bound.add(name)
 
     def _read(self, node: ast.AST) -> None:
         own: set[str] = set()  # bound by the expression itself

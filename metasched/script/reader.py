@@ -9,7 +9,7 @@ from typing import Any
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.dtype import BOOL, VOID, DType
-from metasched.ir.expr import TRUE, Expr, IntImm, Var
+from metasched.ir.expr import TRUE, Expr, Var
 from metasched.ir.stmt import (
     EMPTY,
     AssertStmt,
@@ -99,18 +99,11 @@ class Reader(Evaluator):
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
-             annotations: Mapping[str, Any] | None, empty: bool = False) -> Loops:  # fmt: skip
-        """One loop over start:stop:step, or over 0:start when there is no stop.
-
-        With `empty` a loop that stops before it starts has no iterations, as Python's range.
-        """
+             annotations: Mapping[str, Any] | None) -> Loops:  # fmt: skip
+        """One loop over start:stop:step, or over 0:start when there is no stop."""
         if stop is None:
             start, stop = 0, start
-        low, size = (
-            self.extent(node, start, stop, step) if empty else self.domain(node, start, stop, step)
-        )
-        if empty and isinstance(size, IntImm) and size.value < 0:
-            size = IntImm(size.dtype, 0)
+        low, size = self.domain(node, start, stop, step)
         if low.dtype is not size.dtype:
             self.fail(node, f"the bounds have different types, {low.dtype} and {size.dtype}")
         stride = None if step is None else self.guard(node, typed, step, size.dtype)

@@ -110,7 +110,7 @@ def test_operators_mean_what_they_mean_in_numpy():
         agree(HEAD + body, *arguments())
 
 
-@pytest.mark.parametrize("loop", ["5, 2", "5, 2, 2", "p, 2", "2, p, 3", "N[4], N[5]", "0", "N[3]"])
+@pytest.mark.parametrize("loop", ["2, 2", "5, 5, 2", "p, 2", "2, p, 3", "N[4], N[5]", "0", "N[3]"])
 def test_ranges(loop):
     agree(f"{HEAD}    for i in range({loop}):\n        M[i] = 99", *arguments())
 
@@ -139,6 +139,7 @@ def test_the_right_side_of_and_is_read_only_where_it_counts():
     ("F[0] = p in (1, 2)", "an operand is an expression or a number, not a tuple", ""),
     ("B[0] = T.exp(N[0])", "exp takes floating-point numbers, not int32", ""),
     ("for i in range(7, 0, -2):\n        M[i] = 1", "a step is at least 1", "count up and compute"),
+    ("for i in range(5, 2):\n        M[i] = 1", "-3 iterations", "swap its bounds"),
     ("M[0] = M[1] = 3", "assign to one target at a time", "write b = value, then a = b"),
     ("del A", "Delete has no meaning in a script", "memory ends with its scope"),
     ("global q", "Global has no meaning", "pass a buffer"),

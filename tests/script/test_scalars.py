@@ -8,6 +8,7 @@ import pytest
 from as_python import agree, program
 
 from metasched.errors import ParseError
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import Allocate, BufferStore, LetStmt
 from metasched.ir.visit import blocks_of, walk_stmts
 from metasched.schedule.schedule import Schedule
@@ -207,3 +208,31 @@ def test_macros_have_variables_of_their_own():
     assert b[0] == 6 + 5 + 2 and c[0] == 1
     stores = [s for s in walk_stmts(f.body) if isinstance(s, BufferStore) and s.buffer.name == "s"]
     assert len({s.buffer for s in stores}) == 3
+
+
+@pytest.mark.parametrize("loop", ["range(1)", "range(2, 3)", "range(0)", "range(3)"])
+@pytest.mark.parametrize("word", ["break", "continue"])
+def test_jumps_belong_to_their_own_loop(loop, word):
+    agree(indented(
+        f"for i in range(8):\n    for j in {loop}:\n        if N[i] % 2 == 0:\n            {word}\n"
+        "        N[i] = 100 + j\n    B[i] = 1.0"
+    ), *arrays())  # fmt: skip
+
+
+def test_a_variable_of_both_branches_is_assigned_again_below():
+    agree(indented(
+        "if p > 2:\n    y = 1\nelse:\n    y = 2\nif p > 3:\n    y = 5\nelse:\n    if p > 1:\n"
+        "        if N[0] > 4:\n            y = 7\n        N[1] = y\nN[2] = y"
+    ), *arrays())  # fmt: skip
+
+
+def test_regions_of_a_block_leave_out_what_the_block_changes():
+    body = (
+        "k = 0\nfor i in range(4):\n    with T.block('b'):\n        vi = T.axis.spatial(4, i)\n"
+        "        c = 1\n        while c < 3:\n            B[k + c] = A[vi, c]\n            c += 1\n"
+        "        n = vi + 1\n        for j in range(c):\n            N[n + j] = 1\n        k = k + 1"
+    )
+    func = agree(indented(body), *arrays())
+    block = list(blocks_of(func.body))[1].block
+    whole = {r.buffer.name: r.region[-1].extent for r in (*block.reads, *block.writes)}
+    assert as_int(whole["B"]) == 8 and as_int(whole["A"]) == 6 and as_int(whole["N"]) == 8

@@ -12,7 +12,7 @@ from metasched.ir.expr import Expr, IntImm, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, Stmt, evolve
-from metasched.ir.visit import map_body, substitute, transform
+from metasched.ir.visit import jumps, map_body, substitute, transform
 
 
 def canonicalize_loops(func: PrimFunc) -> PrimFunc:
@@ -29,7 +29,8 @@ def _hint(expr: Expr) -> Expr | None:
 def _loop(stmt: Stmt) -> Stmt | None:
     if not isinstance(stmt, For):
         return None
-    if as_int(stmt.extent) == 1 and stmt.kind is not ForKind.THREAD_BINDING:
+    bound = stmt.kind is ForKind.THREAD_BINDING
+    if as_int(stmt.extent) == 1 and not bound and not jumps(stmt.body):
         if stmt.annotations:
             return evolve(stmt, body=substitute(stmt.body, {stmt.var: stmt.min}))
         return substitute(stmt.body, {stmt.var: stmt.min})
