@@ -3,8 +3,8 @@
 A file imports only files that stand before it in FLOORS. `*` names a folder whose files are one
 rank: they may import each other as long as no cycle arises. Imports for type checking alone count
 between floors, and not within one (a dispatch table and what it dispatches to name each other's
-types). A file that is not in the table fails: enter it where it belongs, and README's table of
-floors with it when the floor is new.
+types). A file that is not in the table fails: enter it where it belongs, and the
+table of floors in metasched/README.md with it when the floor is new.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ FORBIDDEN = {
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_file_holds(what):
     files = [*product_files().values(), *sorted((ROOT / "tests").rglob("*.py"))]
-    files += [ROOT / "README.md", ROOT / "pyproject.toml"]
+    files += [ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / "metasched").glob("*.md")]
     pattern = re.compile(FORBIDDEN[what])
     found = []
     for path in files:
@@ -398,8 +398,8 @@ def test_no_file_holds(what):
 
 
 def test_readme_lists_the_floors_in_order():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.partition("## Architecture")[2].partition("\n## ")[0]
+    text = (ROOT / "metasched" / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## Floors")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w/ ]+)` \|", section, re.MULTILINE)
     expected = [f"{floor}/" if floor else listed for floor, _, listed in FLOORS]
     assert rows == expected

@@ -1,4 +1,4 @@
-"""README's Python blocks run, in order and in one namespace, in an empty directory."""
+"""The Python blocks of README and guide run, in order and in one namespace, in an empty folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 from metasched.space.module import SCHEDULE_MODULES
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README, GUIDE = ROOT / "README.md", ROOT / "metasched" / "GUIDE.md"
 
 
-def python_blocks() -> list[tuple[int, str]]:
+def python_blocks(page: Path) -> list[tuple[int, str]]:
     """(line of the first statement, source) of each block marked python."""
-    text = README.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [(text.count("\n", 0, m.start(1)) + 1, m[1]) for m in found]
 
@@ -23,12 +24,12 @@ def test_blocks_run(tmp_path, monkeypatch):
     # What README registers is gone afterwards.
     monkeypatch.setattr(SCHEDULE_MODULES, "_items", dict(SCHEDULE_MODULES._items))
     namespace = {"__name__": "readme"}
-    blocks = python_blocks()
-    assert blocks
-    for line, source in blocks:
-        # Lines keep README's numbers, so that an error points there; the dialect's parser reads
+    blocks = [(page, *block) for page in (README, GUIDE) for block in python_blocks(page)]
+    assert {page for page, *_ in blocks} == {README, GUIDE}
+    for page, line, source in blocks:
+        # Lines keep the page's numbers, so that an error points there; the dialect's parser reads
         # the file.
-        path = tmp_path / f"README_line_{line}.py"
+        path = tmp_path / f"{page.stem}_line_{line}.py"
         path.write_text("\n" * (line - 1) + source, encoding="utf-8")
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
 
@@ -37,3 +38,18 @@ def test_commands_name_what_exists():
     text = README.read_text(encoding="utf-8")
     assert "pip install -e '.[test]' && metasched tune gmm --shape 1,1024,1024,1024" in text
     assert "pip install -e '.[test]' && pytest" in text
+
+
+def test_links_of_the_pages_lead_somewhere():
+    pages = [README, *(ROOT / "metasched").glob("*.md"), ROOT / "tests" / "README.md"]
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_setting_and_command_that_a_page_names_exists():
+    from metasched.commands.names import HELP
+
+    text = README.read_text(encoding="utf-8")
+    listed = re.search(r"The commands are ([^;]+);", text)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(HELP)
