@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -81,7 +81,8 @@ def tune(
         func: a PrimFunc, or a module of one function.
         target: what to compile for; None is this machine.
         trials: candidates to measure, those already in the store included.
-        time_limit: seconds after which no new round begins.
+        time_limit: seconds after which no new round begins, and the program as written, should it
+            still run, is ended.
         work_dir: folder of the store, the event log and the trace file.
         seed: of every random choice.
         strategy, model: names in their registries; a model may be given itself.
@@ -159,15 +160,13 @@ def tune_tasks(
         machine = device_of(machine).usable(machine)
     shared = model if model is not None and not isinstance(model, str) else None
     limits = (weights, total_trials, time_limit, observer)
+    common = c, machine, shared or _model(c, machine), space, runner, files, time_limit
     try:
-        first = _Session(c, machine, shared or _model(c, machine), space, runner, files)
-        return first.run(funcs, *limits)
+        return _Session(*common).run(funcs, *limits)
     except StandInError as error:
         warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
-        slow = _Session(
-            c, machine, shared or _model(c, machine), space, runner, files, stand_ins=False
-        )
-        return slow.run(funcs, *limits)
+        common = c, machine, shared or _model(c, machine), space, runner, files, time_limit
+        return _Session(*common, stand_ins=False).run(funcs, *limits)
 
 
 def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
@@ -206,6 +205,7 @@ class _Session:
     space: Space | None
     make: MakeRunner | None
     plugins: Sequence[str] = ()
+    time_limit: float | None = None
     stand_ins: bool = True
     start: float = field(default_factory=time.perf_counter)
     pool: ReplayPool = field(init=False)
@@ -296,10 +296,8 @@ class _Session:
     def _runner(self, func: PrimFunc, default: Trace) -> Runner:
         if self.make is not None:
             return self.make(func, self.machine)
-        by_default = Schedule(func, seed=0, check=False)
-        default.apply(by_default)
-        stand_in = _single(by_default.mod) if self.stand_ins else None
-        return space_of(self.machine).runner(func, self.machine, self.settings, stand_in)
+    plugins: Sequence[str] = ()
+    time_limit: float | None = None
 
 
 def _single(source: Source) -> PrimFunc:

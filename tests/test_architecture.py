@@ -85,8 +85,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "measure",
         2300,
-        "settings candidate priority worker process crew data arena padding samples yardstick jobs "
-        "local replay cluster",
+        "settings candidate priority worker process crew data arena padding sampling samples "
+        "yardstick jobs reference local replay cluster",
     ),
     (
         "cost",

@@ -45,6 +45,7 @@ class ModuleEmitter:
         if not isinstance(target, Cpu):
             raise BuildError(f"no code generation for {target.kind} targets yet")
         self.kind = target.kind
+        self.cores = target.num_cores
         self.features = frozenset(target.features)
         self.has_fma = "fma" in self.features or target.arch == "aarch64"
         self.vector_bits = target.vector_bits or 128

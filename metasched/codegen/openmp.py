@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SYMBOLS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
+SYMBOLS = (
+    "GOMP_parallel", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
+)  # fmt: skip
 """What machine code calls."""
 
 REMEDY = "install libgomp, for example by `apt-get install libgomp1`"
@@ -72,8 +74,7 @@ def _opened(name: str) -> ctypes.CDLL | None:
         library = ctypes.CDLL(name)
     except OSError:
         return None
-    needed = (*SYMBOLS, "omp_get_max_threads")
-    return library if all(hasattr(library, symbol) for symbol in needed) else None
+    return library if all(hasattr(library, symbol) for symbol in SYMBOLS) else None
 
 
 def _loaded() -> Iterator[str]:

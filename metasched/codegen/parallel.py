@@ -1,9 +1,9 @@
 """Parallel loops: the body becomes a function of its own that a team of OpenMP threads runs.
 
-Each thread takes one contiguous share of the iterations, divided by the size of the team that
-really came. Pointers travel through a closure and arrive as `noalias` arguments of an inner
-function, since what is loaded from memory loses `noalias`. A parallel loop inside another one
-runs serially.
+The team has as many threads as the target has cores, or fewer. Each takes one contiguous share of
+the iterations, divided by the size of the team that really came. Pointers travel through a closure
+and arrive as `noalias` arguments of an inner function, since what is loaded from memory loses
+`noalias`. A parallel loop inside another one runs serially.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def emit_parallel(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> No
         e.line(f"store {value.typed}, ptr {slot}")
     e.module.declare("GOMP_parallel", "void @GOMP_parallel(ptr, ptr, i32, i32)", "nounwind")
     e.module.externs.add("GOMP_parallel")
-    e.line(f"call void @GOMP_parallel(ptr @{name}.entry, ptr {closure}, i32 0, i32 0)")
+    team = _team(e)
+    e.line(f"call void @GOMP_parallel(ptr @{name}.entry, ptr {closure}, i32 {team}, i32 0)")
     code = e.fresh()
     e.line(f"{code} = load i32, ptr {closure}")
     failed, bad, good = e.fresh(), e.fresh_label("failed"), e.fresh_label("joined")
@@ -48,6 +49,19 @@ def emit_parallel(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> No
     e.line(f"store i32 {code}, ptr %rc")
     e.branch("exit")
     e.label(good)
+
+
+def _team(e: Emitter) -> str:
+    """Threads to ask for: those that the user lets a program have, but no more than the target has
+    cores."""
+    e.module.declare("omp_get_max_threads", "i32 @omp_get_max_threads()", "nounwind")
+    e.module.externs.add("omp_get_max_threads")
+    most, more, team = e.fresh("most"), e.fresh("more"), e.fresh("team")
+    cores = e.module.cores
+    e.line(f"{most} = call i32 @omp_get_max_threads()")
+    e.line(f"{more} = icmp sgt i32 {most}, {cores}")
+    e.line(f"{team} = select i1 {more}, i32 {cores}, i32 {most}")
+    return team
 
 
 def _captured(e: Emitter, node: For) -> tuple[dict[Expr, Val], dict[Var, Val]]:

@@ -28,7 +28,9 @@ from metasched.measure.arena import APART, AT_END, AT_START, Arena
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task, nudged
 from metasched.measure.padding import padded
+from metasched.measure.priority import ordinary
 from metasched.measure.samples import SHORT, TimingPlan, in_turns, samples_of, undisturbed
+from metasched.measure.sampling import Sample
 from metasched.runtime.native import Native
 from metasched.runtime.parallel import has_openmp
 from metasched.runtime.timing import Repeat
@@ -216,7 +218,8 @@ def _bench(task: Task, fd: int) -> _Bench:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the unscheduled program gave: the task, the program and its time."""
+    """What the unscheduled program gave: the task, the program and its time (by the operations of
+    the part that was run, where it was a sample)."""
 
     task: Task
     program: Compiled
@@ -229,18 +232,22 @@ def baseline(
     fd: int,
     settings: Mapping[str, Any],
     stand_in: PrimFunc | None = None,
+    sample: Sample | None = None,
 ) -> Baseline:
     """Build the unscheduled program serially, its rows padded (or the one that stands in for it, in
-    parallel), decide the test data, compute the expected results.
+    parallel, or the part of it that is a sample), decide the test data, compute the expected
+    results.
 
     One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
     the moment the program is built.
     """
-    compiled = build(stand_in or padded(func), target, parallel=stand_in is not None)
+    written = padded(func if sample is None else sample.func)
+    compiled = build(stand_in or written, target, parallel=stand_in is not None)
     task = make_task(func, compiled.signature, **settings)
     _resize(fd, shared_size(task))
-    task, seconds = expect(task, fd, compiled)
-    return Baseline(task, compiled, seconds)
+    with ordinary():
+        task, seconds = expect(task, fd, compiled, sample)
+    return Baseline(task, compiled, seconds if sample is None else seconds / sample.share)
 
 
 def _resize(fd: int, size: int) -> None:
@@ -253,7 +260,9 @@ def _resize(fd: int, size: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
+def expect(
+    task: Task, fd: int, compiled: Compiled, sample: Sample | None = None
+) -> tuple[Task, float]:
     """Compute the expected results with the unscheduled program, in memory as it lays it out.
 
     Returns the task (an output that the program turned out not to overwrite wholly counts as
@@ -266,7 +275,7 @@ def expect(task: Task, fd: int, compiled: Compiled) -> tuple[Task, float]:
     native = Native.of(compiled)
     seconds = _reference_run(bench, native, compiled)
     partial = [n for n, a in enumerate(task.arrays) if a.written and not a.initial
-               and _has_poison(a, bench.expected[n])]  # fmt: skip
+               and _has_poison(a, _taken(sample, n, bench.expected[n]))]  # fmt: skip
     if partial:
         arrays = (replace(a, initial=a.initial or n in partial) for n, a in enumerate(task.arrays))
         task = bench.task = replace(task, arrays=tuple(arrays))
@@ -315,13 +324,21 @@ def _reference_run(bench: _Bench, native: Native, compiled: Compiled) -> float:
     return seconds
 
 
-def agree(task: Task, one: int, other: int) -> str:
-    """How the expected results in two pieces of shared memory differ; empty where they do not."""
+def _taken(sample: Sample | None, number: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """What a sample computes of an array."""
+    if sample is None or number != sample.output:
+        return values
+    return np.take(values, sample.rows, axis=sample.axis)
+
+
+def agree(task: Task, one: int, other: int, sample: Sample | None = None) -> str:
+    """How the expected results in two pieces of shared memory differ, a sample of the first in its
+    rows; empty where they do not."""
     layout = _Layout(task.arrays)
     maps = [mmap.mmap(fd, layout.size, access=mmap.ACCESS_READ) for fd in (one, other)]
-    for array, place in zip(task.arrays, layout.expected, strict=True):
+    for number, (array, place) in enumerate(zip(task.arrays, layout.expected, strict=True)):
         if array.written:
-            a, b = (_mapped(memory, array, place) for memory in maps)
+            a, b = (_taken(sample, number, _mapped(m, array, place)) for m in maps)
             text, _ = compare(array, b, a, task.exact)
             if text:
                 return text

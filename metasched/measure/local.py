@@ -6,26 +6,24 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-from metasched.analysis.flops import flops
 from metasched.codegen.compile import Compiled
-from metasched.errors import MeasureError, StandInError
-from metasched.ir.equal import structural_hash
+from metasched.errors import MeasureError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure import priority
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.crew import Crew
-from metasched.measure.data import Task, inexact_reason
-from metasched.measure.jobs import Baseline, outcome_of, shared_size
+from metasched.measure.data import Task
+from metasched.measure.jobs import outcome_of
 from metasched.measure.process import Reply, Worker
+from metasched.measure.reference import References
 from metasched.measure.samples import TimingPlan
 from metasched.measure.settings import MeasureOptions
 from metasched.measure.yardstick import Yardstick, rounds_of_panel, rounds_of_two, spread
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs"
-_LONG = 5e8  # operations of a program that is not waited for: see `LocalRunner`
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
 _BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
 _PROCESS = 64  # candidates that one process times: in some, programs run alike that differ in all
@@ -35,12 +33,9 @@ _KEPT = 64  # programs that need not be built again when the best are compared a
 class LocalRunner:
     """Measures candidates of one workload on this machine, each in other processes.
 
-    Expected results are computed once, by the unscheduled program compiled serially, while the
-    first candidates are being built already. Where that takes seconds and results must be equal
-    bit for bit, the default schedule stands in for it: candidates are compared with its results,
-    until those of the unscheduled program, run beside the search, are there and must equal them.
-    Then the stand-in gives the results on normal data as well. Closing ends all workers, and so
-    does forgetting the runner or killing its process.
+    Expected results are computed once, while the first candidates are being built already: see
+    `measure.reference` for who computes them and what is guaranteed. Closing ends all workers, and
+    so does forgetting the runner or killing its process.
     """
 
     def __init__(
@@ -66,21 +61,16 @@ class LocalRunner:
         if reason is not None:
             raise MeasureError(f"candidates for {self.target.key} cannot run here: {reason}")
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
+        if not self.options.threads and self.target.num_cores < len(os.sched_getaffinity(0)):
+            self.options = replace(self.options, threads=self.target.num_cores)
         self.best = 0.0
         self.yardstick = Yardstick()
         self._recalled: Sequence[tuple[Candidate, float]] = ()
-        self._baseline: Outcome | None = None
-        self._written: Baseline | None = None  # what the unscheduled program gave,
-        self._quick: Baseline | None = None  # and what stands in for it
-        self._tasks: dict[bool, Task] = {}  # by whether the data are normally distributed
         self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
         threads = priority.team_environment(self.options.threads)
         # For each kind of data, so that a restarted runner gets them again, and for the stand-in.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
-        slow = flops(func) > _LONG and not inexact_reason(func)  # equal means equal bit for bit
-        self._stand_in = stand_in if slow else None
-        self._memory = {False: fds[0], True: fds[1]}
-        self._aside = fds[0] if self._stand_in is None else fds[2]
+        self._expected = References(func, self.target, self.options, fds, stand_in)
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS}
         behind = min(priority.LAST, priority.beside_timing() + _BEHIND)
         builders = [
@@ -97,11 +87,9 @@ class LocalRunner:
         self._timed = 0  # candidates since the runner's process was started
         self._process: int | None = None  # the process that the yardstick is set for
         self._closed = False
-        self._failure = ""  # why there is no baseline, once that is known
-        self._no_verification = ""  # why there are no expected results on normal data
         for worker in (*builders, self._crew.runner):
             worker.start()
-        self._start_baseline()
+        self._expected.start(self._crew)
 
     # -- the public face ---------------------------------------------------------------------------
 
@@ -110,23 +98,23 @@ class LocalRunner:
 
         Raises MeasureError when that program cannot be built or run.
         """
-        while self._baseline is None:
+        while self._expected.baseline is None:
             self._open()
             self._crew.pump()
-        return self._baseline
+        return self._expected.baseline
 
     @property
     def proved(self) -> bool:
         """Candidates are compared with the unscheduled program, no more with its stand-in."""
-        return self._baseline is not None
+        return self._expected.baseline is not None
 
     @property
     def task(self) -> Task:
         """The test data and how results are compared; waits for the expected results."""
-        while False not in self._tasks:
+        while False not in self._expected.tasks:
             self._open()
             self._crew.pump()
-        return self._tasks[False]
+        return self._expected.tasks[False]
 
     def measure(
         self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None
@@ -147,7 +135,8 @@ class LocalRunner:
         except BaseException:
             self._abandon()
             raise
-        if self._baseline is not None and self._baseline.seconds[0] > _SLOW_BASELINE:
+        baseline = self._expected.baseline
+        if baseline is not None and baseline.seconds[0] > _SLOW_BASELINE:
             self.prepare_verification()  # runs beside the search, long before `verify` asks
         return batch.results()
 
@@ -166,29 +155,21 @@ class LocalRunner:
         """
         self._open()
         self.prepare_verification()
-        while True not in self._tasks:
-            if self._no_verification:
-                raise MeasureError(self._no_verification)
+        expected = self._expected
+        while True not in expected.tasks:
+            if expected.no_verification:
+                raise MeasureError(expected.no_verification)
             self._crew.pump()
         built = self._build_now(candidate)
         if isinstance(built, Outcome):
             return built
-        job = self._run_limit(), "trial", self._tasks[True], self._memory[True], built
+        job = self._run_limit(), "trial", expected.tasks[True], expected.memory[True], built
         return outcome_of(self._crew.run(self._crew.runner, *job), 0.0)
 
     def prepare_verification(self) -> None:
         """Start computing the expected results for `verify` at low priority, unless done."""
         assert self.unscheduled() is not None
-        if True in self._tasks or self._crew.reference.busy or self._no_verification:
-            return
-        source = self._quick or self._written
-        assert source is not None
-        task = self._tasks[False].with_normal_data()
-        os.ftruncate(self._memory[True], shared_size(task))
-        self._crew.submit(
-            self._crew.reference, self._verification_ready, self.options.baseline_timeout,
-            "expect", task, self._memory[True], source.program,
-        )  # fmt: skip
+        self._expected.prepare_verification()
 
     def interleave(
         self, candidates: Sequence[Candidate | IRModule], rounds: int = 10, fresh: bool = False
@@ -231,6 +212,7 @@ class LocalRunner:
         if self._closed:
             return
         self._closed = True
+        self._expected.stop()
         self._crew.close()
         for fd in self._fds:
             os.close(fd)
@@ -241,90 +223,16 @@ class LocalRunner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- the baseline ------------------------------------------------------------------------------
-
-    def _start_baseline(self) -> None:
-        """Set the runner to work on the unscheduled program; it needs no attention until it ends,
-        so the search goes on meanwhile. Where that takes long and something stands in for it, it
-        runs at the side instead."""
-        o = self.options
-        settings = {
-            "key": structural_hash(self.func), "seed": o.seed, "extents": dict(o.extents),
-            "scalars": dict(o.scalars),
-        }  # fmt: skip
-        given, limit = (self.func, self.target), o.baseline_timeout
-        worker = self._crew.runner
-        if self._stand_in is not None:
-            self._crew.submit(
-                worker, self._stand_in_ready, limit,
-                "baseline", *given, self._memory[False], settings, self._stand_in,
-            )  # fmt: skip
-            worker = self._crew.reference
-        self._crew.submit(
-            worker, self._baseline_ready, limit, "baseline", *given, self._aside, settings
-        )
-
-    def _stand_in_ready(self, reply: Reply) -> None:
-        """Candidates can be tried; a stand-in that failed (as candidate 0 will) is done without."""
-        if reply.kind == "value":
-            self._quick = reply.value
-            self._tasks[False] = reply.value.task
-        self._stand_in = None
-        self._compare_references()
-
-    def _baseline_ready(self, reply: Reply) -> None:
-        if reply.kind != "value":
-            built = os.fstat(self._aside).st_size > 0
-            what = "run" if built else "built"
-            self._fail(f"the unscheduled program cannot be {what}: {reply.reason}")
-        self._written = reply.value
-        self._compare_references()
-
-    def _compare_references(self) -> None:
-        """Accept the unscheduled program's results, if they equal those of what stood in for it."""
-        if self._written is None or self._stand_in is not None:
-            return
-        if self._quick is None:
-            self._memory[False] = self._aside
-            self._tasks[False] = self._written.task
-            self._accept(Reply("value", ""))
-            return
-        fds = (self._aside, self._memory[False])
-        self._crew.submit(self._crew.reference, self._accept, 60.0, "agree", self._quick.task, *fds)
-
-    def _accept(self, reply: Reply) -> None:
-        if reply.kind != "value":
-            self._fail(f"two kinds of expected results cannot be compared: {reply.reason}")
-        if reply.value:
-            self._failure = (
-                "the default schedule gives other results than the program as written: "
-                f"{reply.value}"
-            )
-            raise StandInError(self._failure)
-        assert self._written is not None
-        self._baseline = Outcome(Status.OK, (self._written.seconds,))
-
-    def _fail(self, reason: str) -> NoReturn:
-        self._failure = reason
-        raise MeasureError(reason)
-
-    def _verification_ready(self, reply: Reply) -> None:
-        self._crew.reference.close()
-        if reply.kind != "value":
-            self._no_verification = f"no expected results on normal data: {reply.reason}"
-            return
-        self._tasks[True] = reply.value[0]
-
     # -- workers -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        if self._closed or self._failure:
-            raise MeasureError(self._failure or "the runner is closed")
+        if self._closed or self._expected.failure:
+            raise MeasureError(self._expected.failure or "the runner is closed")
 
     def _abandon(self) -> None:
         """After an interrupt: end what candidates are running, keep the baseline's work."""
         self._crew.pause(False)
-        if False in self._tasks:
+        if False in self._expected.tasks:
             self._crew.drop(*self._crew.builders, self._crew.runner)
 
     def _build_now(self, source: Candidate | IRModule) -> Compiled | Outcome:
@@ -392,14 +300,22 @@ class LocalRunner:
 
     def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""
-        given = self._tasks[False], self._memory[False], programs, rounds, self.options.sample_ms
+        expected = self._expected
+        given = (
+            expected.tasks[False],
+            expected.memory[False],
+            programs,
+            rounds,
+            self.options.sample_ms,
+        )
         return self._run_limit() * (rounds + len(programs)), "interleave", *given
 
     def _run_limit(self) -> float:
         """The limit of a run: what is hopeless beside the best need not be waited for."""
         limit = self.options.run_timeout
-        if self._baseline is not None:
-            limit = max(limit, 4 * self._baseline.seconds[0])
+        baseline = self._expected.baseline
+        if baseline is not None:
+            limit = max(limit, 4 * baseline.seconds[0])
         return min(limit, 1.0 + 40 * self.best) if self.best else limit
 
 
@@ -429,7 +345,7 @@ class _Batch:
         for builder in owner._crew.builders:
             while self._to_build and not builder.busy:
                 self._build(builder, self._to_build.popleft())
-        if self._built and not owner._crew.runner.busy and False in owner._tasks:
+        if self._built and not owner._crew.runner.busy and False in owner._expected.tasks:
             self._run(*self._built.popleft())
 
     def _build(self, builder: Worker, number: int) -> None:
@@ -452,7 +368,7 @@ class _Batch:
     def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
         """Check a program, then time it while nothing else runs."""
         owner, o = self._owner, self._owner.options
-        given = owner._tasks[False], owner._memory[False], compiled
+        given = owner._expected.tasks[False], owner._expected.memory[False], compiled
 
         def checked(reply: Reply) -> None:
             if reply.kind != "value" or reply.value.status is not Status.OK:
@@ -471,6 +387,8 @@ class _Batch:
                 self._built.appendleft((number, compiled, built, tries + 1))
                 return
             outcome, kept = outcome_of(reply, built), owner._kept
+            if outcome.status is Status.WRONG_RESULT:
+                owner._expected.doubt()
             if not outcome.ok:
                 self._end(number, outcome, feed=True)
                 return

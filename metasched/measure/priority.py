@@ -12,6 +12,7 @@ import contextlib
 import os
 import resource
 import time
+from collections.abc import Iterator
 
 FIRST, LAST = -20, 19
 GROUP_LAST = 10
@@ -48,6 +49,19 @@ def prioritise(nice: int) -> int:
             except OSError:  # no such file: this kernel does not group
                 break
     return nice
+
+
+@contextlib.contextmanager
+def ordinary() -> Iterator[None]:
+    """Do work that nobody times at the ordinary level: it may take for ever."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if before < 0:
+        prioritise(0)
+    try:
+        yield
+    finally:
+        if before < 0:
+            prioritise(before)
 
 
 def beside_timing() -> int:

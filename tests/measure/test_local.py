@@ -26,6 +26,8 @@ from measure.programs import (
 
 import metasched.measure.crew as crew
 import metasched.measure.local as local
+import metasched.measure.reference as reference
+import metasched.measure.sampling as sampling
 import metasched.measure.yardstick as yardstick
 from metasched.errors import MeasureError, StandInError
 from metasched.ir.buffer import Buffer
@@ -486,17 +488,17 @@ def test_verification_is_prepared_in_the_background(monkeypatch):
 
 
 def test_a_stand_in_gives_the_expected_results_while_the_slow_program_runs(monkeypatch):
-    monkeypatch.setattr(local, "_LONG", 0.0)
+    monkeypatch.setattr(reference, "_LONG", 0.0)
     with LocalRunner(scale(), options=OPTIONS, stand_in=accepted_vectors()) as made:
         good, wrong = made.measure([candidate(scale()), candidate(scale(factor=3), 1)])
         assert (good.status, wrong.status) == (Status.OK, Status.WRONG_RESULT)
-        assert made.unscheduled().ok and made._quick is not None
+        assert made.unscheduled().ok and made._expected.quick is not None
         assert made.verify(candidate(scale())).ok
         assert made.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
 
 
 def test_a_wrong_stand_in_is_found_out(monkeypatch):
-    monkeypatch.setattr(local, "_LONG", 0.0)
+    monkeypatch.setattr(reference, "_LONG", 0.0)
     with LocalRunner(scale(), options=OPTIONS, stand_in=scale(factor=3)) as made:
         with pytest.raises(StandInError, match=r"default schedule gives other .*B\[0\] is "):
             made.unscheduled()
@@ -505,11 +507,59 @@ def test_a_wrong_stand_in_is_found_out(monkeypatch):
 
 
 def test_a_stand_in_that_fails_is_done_without(monkeypatch):
-    monkeypatch.setattr(local, "_LONG", 0.0)
+    monkeypatch.setattr(reference, "_LONG", 0.0)
     with LocalRunner(scale(), options=OPTIONS, stand_in=scale(extra=failing())) as made:
-        assert one(made, scale()).ok and made._quick is None
+        assert one(made, scale()).ok and made._expected.quick is None
         assert one(made, scale(factor=3)).status is Status.WRONG_RESULT
         assert made.verify(candidate(scale())).ok
+
+
+def rows_of(monkeypatch):
+    """`matmul` with a sampled reference: every third row."""
+    monkeypatch.setattr(reference, "_LONG", 0.0)
+    monkeypatch.setattr(sampling, "_ENOUGH", 2.0 * 64**3 / 3)
+    func = get("gmm").func((1, 64, 64, 64))
+    part = sampling.sampled(func)
+    assert part is not None and part.axis == 1 and part.rows[:3] == (0, 5, 10)
+    return func
+
+
+def spoiled(func, row):
+    """A program that is wrong in one row."""
+    return parse(script(func).replace("T.float32(0)", f"T.Cast('float32', vn == {row})"))
+
+
+def test_a_sample_of_the_program_as_written_confirms_the_stand_in(monkeypatch):
+    func = rows_of(monkeypatch)
+    with LocalRunner(func, options=OPTIONS, stand_in=func) as made:
+        assert one(made, func).ok and made.unscheduled().ok
+        assert made._expected._sample is not None
+        assert made.verify(candidate(func)).ok
+        assert one(made, spoiled(func, 7)).status is Status.WRONG_RESULT
+        assert made.unscheduled().ok and made._expected._sample is None  # all of it has decided
+
+
+def test_a_stand_in_that_is_wrong_in_a_sampled_row_is_found_out(monkeypatch):
+    func = rows_of(monkeypatch)
+    said = pytest.raises(StandInError, match=r"default schedule gives other results .*Z\[")
+    with LocalRunner(func, options=OPTIONS, stand_in=spoiled(func, 10)) as made, said:
+        made.unscheduled()
+
+
+def test_a_stand_in_that_is_wrong_elsewhere_is_found_out_by_a_candidate(monkeypatch):
+    """The candidate differs from it; the whole program as written decides."""
+    func = rows_of(monkeypatch)
+    with LocalRunner(func, options=OPTIONS, stand_in=spoiled(func, 7)) as made:
+        assert one(made, func).status is Status.WRONG_RESULT and not made.proved
+        with pytest.raises(StandInError, match="default schedule gives other results"):
+            made.unscheduled()
+
+
+def test_a_sample_alone_is_not_enough_where_the_stand_in_fails(monkeypatch):
+    func = rows_of(monkeypatch)
+    with LocalRunner(func, options=OPTIONS, stand_in=scale(extra=failing())) as made:
+        assert one(made, func).ok and made._expected._sample is None
+        assert one(made, spoiled(func, 7)).status is Status.WRONG_RESULT
 
 
 def test_unscheduled_program_that_fails_on_normal_data():

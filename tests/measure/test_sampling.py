@@ -1,0 +1,87 @@
+"""Samples of programs: rows exactly as the whole gives them, and nothing where that is not sure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
+from metasched.measure import sampling
+from metasched.measure.sampling import sampled
+from metasched.script import parse
+
+PRODUCT = """
+@T.prim_func
+def f(A: T.Buffer((40, 6), "int32"), C: T.Buffer((40, 9), "int32")):
+    {before}
+    for i, j, k in T.grid(40, 9, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            {where}
+            with T.init():
+                {init}
+            C[vi, vj] = C[{again}, vj] * 3 + A[{read}] * (vj + 1)
+    {after}
+"""
+GOOD = {
+    "before": "T.evaluate(0)", "where": "T.where(True)", "init": "C[vi, vj] = 1", "again": "vi",
+    "read": "vi, vk", "after": "T.evaluate(0)",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(sampling, "_ENOUGH", 2000.0)
+
+
+def program(**parts: str) -> PrimFunc:
+    found = parse(PRODUCT.format(**{**GOOD, **parts}))
+    assert isinstance(found, PrimFunc)
+    return found
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"init": "T.evaluate(0)"},  # adds to what is there
+        {"where": "T.where(k < 5)"},
+        {"read": "(vi * 7 + vk) % 40, vk"},
+        {"before": "for i, k in T.grid(40, 6):\n        A[i, k] = A[39 - i, k] + k"},
+    ],
+)
+def test_rows_are_those_of_the_whole_program(parts: dict[str, str]):
+    func = program(**parts)
+    part = sampled(func)
+    assert part is not None and (part.output, part.axis) == (1, 0)
+    assert part.rows[0] == 0 and part.rows[-1] == 39 and part.share < 0.5
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-4, 5, (40, n), "int32") for n in (6, 9)]
+    want, got = ([a.copy() for a in given] for _ in range(2))
+    run(func, *want)
+    run(part.func, *got)
+    rows = list(part.rows)
+    np.testing.assert_array_equal(got[1][rows], want[1][rows])
+    left = [r for r in range(40) if r not in rows]
+    np.testing.assert_array_equal(got[1][left], given[1][left])
+    np.testing.assert_array_equal(got[0], want[0])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"again": "T.max(vi - 1, 0)"},  # a row needs the one before
+        {"where": "T.where(i < 30)"},
+        {"before": "C[0, 0] = 5"},
+        {"after": "for j in range(9):\n        A[0, 0] = A[0, 0] + C[3, j]"},
+        {"after": "T.evaluate(T.call_extern('f', C.data, dtype='int32'))"},
+    ],
+)
+def test_what_is_not_surely_right_is_run_whole(parts: dict[str, str]):
+    assert sampled(program(**parts)) is None
+
+
+def test_a_short_program_is_run_whole(monkeypatch):
+    monkeypatch.setattr(sampling, "_ENOUGH", 1e9)
+    assert sampled(program()) is None
