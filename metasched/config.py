@@ -51,6 +51,7 @@ class Config:
     )
     build_timeout: float = _setting(15.0, "seconds one candidate may take to build", low=0.01)
     run_timeout: float = _setting(10.0, "seconds one candidate may take to run", low=0.01)
+    baseline_timeout: float = _setting(600.0, "seconds for the program as written", low=0.01)
     repeat_ms: float = _setting(2.5, "milliseconds one timing sample lasts at least", low=0.0)
     samples: int = _setting(9, "timing samples of one candidate", low=1)
     stop_gain: float = _setting(

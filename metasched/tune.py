@@ -296,8 +296,14 @@ class _Session:
     def _runner(self, func: PrimFunc, default: Trace) -> Runner:
         if self.make is not None:
             return self.make(func, self.machine)
-    plugins: Sequence[str] = ()
-    time_limit: float | None = None
+        settings = self.settings
+        if self.time_limit is not None:  # the program as written may never end
+            limit = min(settings.baseline_timeout, max(self.time_limit, 1.0))
+            settings = replace(settings, baseline_timeout=limit)
+        by_default = Schedule(func, seed=0, check=False)
+        default.apply(by_default)
+        stand_in = _single(by_default.mod) if self.stand_ins else None
+        return space_of(self.machine).runner(func, self.machine, settings, stand_in)
 
 
 def _single(source: Source) -> PrimFunc:

@@ -46,6 +46,7 @@ class MeasureOptions:
         c = settings if settings is not None else config.load()
         values: dict[str, Any] = {
             "build_timeout": c.build_timeout, "run_timeout": c.run_timeout,
+            "baseline_timeout": c.baseline_timeout,
             "build_workers": c.build_workers or max(1, min(cores, 4)), "threads": c.threads,
             "sample_ms": c.repeat_ms, "samples": c.samples, "seed": c.seed,
         }  # fmt: skip
