@@ -315,3 +315,23 @@ def test_a_partial_block_may_still_reindex_what_it_reads():
     sch = Schedule(part)
     sch.reindex("B", ("read", 0))
     check_numbers(part, sch.mod, compiled=True)
+
+
+def test_iterators_that_cancel_give_no_dimension():
+    @T.prim_func
+    def f(
+        A: T.Buffer((4, 64), "float32"),
+        W: T.Buffer((4, 4), "float32"),
+        C: T.Buffer((4, 64), "float32"),
+    ):
+        for i, j, k in T.grid(4, 64, 4):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0.0
+                C[vi, vj] = C[vi, vj] + A[vi, vj // 64 * 4 + vk] * W[vk, vi]
+
+    sch = Schedule(f, check=True)
+    made = sch.reindex("C", ("read", 0))
+    assert sch.get(made).writes[0].buffer.constant_shape() == (4, 4)
+    check_transform(f, sch)

@@ -47,9 +47,10 @@ from metasched.schedule.state import State
 def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
     """Let `block` access `buffer` directly by its iterators; returns the block that copies.
 
-    The copy has one dimension for each iterator that occurs in the buffer's indices. What is
-    read is copied before the block, what is written is copied back after it. Of several places at
-    which the block reads a buffer ("read", i, n) means the n-th from 0; the others stay.
+    The copy has one dimension for each iterator that the buffer's indices depend on (one of a
+    single value is kept: it costs nothing). What is read is copied before the block, what is
+    written is copied back after it. Of several places at which the block reads a buffer
+    ("read", i, n) means the n-th from 0; the others stay.
 
     requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer at one
               place, or that which is named, without pointers; a read buffer is not written by the
@@ -69,7 +70,9 @@ def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
     scope = require_stage_pipeline(state, realize)
     chain_above(state, realize)
     old = one_pattern(state, realize, target, *which)
-    covered = covered_iters(realize.block, old)
+    known = Analyzer({v.var: v.dom for v in realize.block.iter_vars}, keep_units=True)
+    plain = tuple([known.simplify(i) for i in old])  # some iterators may cancel
+    covered = covered_iters(realize.block, plain)
     shape = tuple(v.dom.min + v.dom.extent for v in covered)
     cache = state.fresh_buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
     new = tuple(v.var for v in covered)
@@ -79,7 +82,7 @@ def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
         read = side == "read"
         return [beside(anchor, [copy] if read else [], [] if read else [copy])]
 
-    return put_stage(state, realize, side, target, cache, old, new, scope, place)
+    return put_stage(state, realize, side, target, cache, old, new, scope, place, plain)
 
 
 def covered_iters(block: Block, indices: Sequence[Expr]) -> list[IterVar]:
@@ -98,6 +101,7 @@ def put_stage(
     new: Indices,
     scope: Scope,
     place: Callable[[Stmt], list[edit.Edits]],
+    plain: Indices | None = None,
 ) -> BlockRV:
     """Copy between `target[old]` and `cache[new]`, and let the block use the latter.
 
@@ -105,20 +109,22 @@ def put_stage(
         side: "read" or "write".
         old, new: the indices over the block's iterators.
         place: the edits that put the copy into the tree.
+        plain: the old indices in plainer form, if they have one.
     """
     require_free_of_init(state, realize)
     block = realize.block
-    covered = covered_iters(block, old)
+    where = plain or old
+    covered = covered_iters(block, where)
     refuse_own(state, realize, side, target)
     if side == "write":
         require_whole_reduction(state, realize)
         refuse_partial(state, realize, target)
-        require_told(state, realize, old, covered, target.name)
+        require_told(state, realize, where, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
     analyzer = Analyzer(known_ranges(state, realize))
-    missing = in_bounds(old, target.whole().region, analyzer)
+    missing = in_bounds(where, target.whole().region, analyzer)
     declared = scope_bounds(scope, target, f"{side}s")
-    missing = logical_and(missing, in_bounds(old, declared, analyzer.assume(missing)))
+    missing = logical_and(missing, in_bounds(where, declared, analyzer.assume(missing)))
     names = [v.var for v in block.iter_vars]
     taken = dict(zip(names, run_ranges(state, realize), strict=True))
 
@@ -127,7 +133,7 @@ def put_stage(
         return tuple(substitute(i, values) for i in indices)
 
     def body(point: tuple[Var, ...]) -> Stmt:
-        there, here = BufferLoad(target, at(point, old)), BufferLoad(cache, at(point, new))
+        there, here = BufferLoad(target, at(point, where)), BufferLoad(cache, at(point, new))
         source, sink = (there, here) if side == "read" else (here, there)
         return BufferStore(sink.buffer, source, sink.indices)
 
