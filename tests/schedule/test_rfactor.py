@@ -126,3 +126,13 @@ def test_partial_results_out_of_order_would_change_ties(compare):
     sch = Schedule(arg(compare))
     inner = sch.get_loops("argmax")[2]
     check_refused(sch, lambda: sch.rfactor(inner, 1), "tie-order", "not in their order")
+
+
+def test_nothing_is_initialised_where_no_reduction_is_left():
+    sch = Schedule(beside, check=True)
+    part = sch.get(sch.rfactor(sch.get_loops("C")[1], 0))
+    assert part.init is None and all(v.is_spatial for v in part.iter_vars)
+    check_transform(beside, sch)
+    halves = Schedule(beside, check=True)
+    outer, _ = halves.split(halves.get_loops("C")[1], [2, 4])
+    assert halves.get(halves.rfactor(outer, 0)).init is not None

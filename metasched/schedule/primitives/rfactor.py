@@ -23,7 +23,15 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import blocks_of, free_vars, fresh_copy, substitute, transform
+from metasched.ir.visit import (
+    blocks_of,
+    free_vars,
+    fresh_copy,
+    loads_of,
+    substitute,
+    transform,
+    transform_expr,
+)
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     require_from_zero,
@@ -228,6 +236,8 @@ class _Plan:
         block = self._redirected(old, slot, inside)
         name = state.fresh_block_name(f"{old.name}_rf")
         block = evolve(block, name=name, iter_vars=tuple(iters), token=BlockToken())
+        if not any(v.is_reduce for v in iters):
+            block = without_reduction(block)
         self._check_starts()
         body: Stmt = BlockRealize(tuple(values), self.realize.predicate, block)
         for loop in reversed(self.loops[self.shared :]):
@@ -317,3 +327,17 @@ class _Plan:
             if all(self.kinds.get(v) is not IterKind.REDUCE for v in free_vars(condition)):
                 predicate = logical_and(predicate, condition)
         return BlockRealize(tuple(values), predicate, block)
+
+
+def without_reduction(block: Block) -> Block:
+    """A block that has an init and nothing left to reduce: each result is made at once."""
+    first, then = block.init, block.body
+    if not (isinstance(first, BufferStore) and isinstance(then, BufferStore)):
+        return block
+    if first.buffer is not then.buffer or first.indices != then.indices:
+        return block
+    result, start = BufferLoad(first.buffer, first.indices), first.value
+    value = transform_expr(then.value, lambda e: start if e is result else None)
+    if any(load.buffer is then.buffer for load in loads_of(value)):
+        return block
+    return evolve(block, init=None, body=evolve(then, value=value))
