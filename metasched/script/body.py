@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,18 +36,18 @@ from metasched.script.builder import (
     dtype_of,
     is_dtype,
 )
+from metasched.script.calls import CallReader
 from metasched.script.hints import STATEMENTS as HINTS
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
-from metasched.script.scalars import ScalarReader, leaves
+from metasched.script.scalars import leaves
 from metasched.script.sections import Section
-from metasched.script.statements import STATEMENTS
 
 Item = Stmt | Scoped
 
 
-class BodyReader(ScalarReader):
+class BodyReader(CallReader):
     """Statements of a function, in order."""
 
     def body(
@@ -74,7 +72,10 @@ class BodyReader(ScalarReader):
         if rule is None:
             hint = HINTS.get(type(node), "")
             self.fail(node, f"{type(node).__name__} has no meaning in a script", hint)
+        before, self.said = self.said, []
         items = rule(self, node)
+        items = [*self.said, *(i for i in items if not any(i is said for said in self.said))]
+        self.said = before
         for item in items:
             if isinstance(item, Stmt):
                 self.note(item, node)
@@ -83,9 +84,8 @@ class BodyReader(ScalarReader):
     def _for(self, node: ast.For) -> list[Item]:
         if node.orelse:
             self.fail(node.orelse[0], "a loop has no else")
-        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
-        names = [self._target_name(t) for t in targets]
         loops, lets = self.settled(self._loops(node.iter))
+        names = self.spread(node.target, len(loops.ranges))
         if len(names) != len(loops.ranges):
             self.fail(node.target, f"{len(loops.ranges)} loops need as many variables, "
                       f"{len(names)} given")  # fmt: skip
@@ -93,10 +93,11 @@ class BodyReader(ScalarReader):
             variables = []
             for name, (low, size) in zip(names, loops.ranges, strict=True):
                 var = Var(name, size.dtype)
-                self.scopes[name] = var
                 if loops.step is None:
                     self.loops[var] = Range(low, size)
                 variables.append(var)
+            whole = len(variables) > 1 or isinstance(node.target, ast.Tuple)
+            self._bind(node.target, tuple(variables) if whole else variables[0])
             ordered = loops.kind in (ForKind.SERIAL, ForKind.UNROLLED)
             runs = all((as_int(size) or 0) > 0 for _, size in loops.ranges)
             with self.branch(runs and not leaves(node.body)):
@@ -280,22 +281,6 @@ class BodyReader(ScalarReader):
         self.scopes[node.name] = made
         return []
 
-    def word(self, node: ast.Call, fn: Any) -> Any:
-        """Call a statement word."""
-        if not isinstance(fn, StatementWord):
-            self.fail(node, f"{describe(fn)} does not belong here; a statement word of T does")
-        handler = STATEMENTS[fn.name]
-        args, kwargs = self.arguments(node)
-        name = self.reads_scalar([*args, *kwargs.values()])
-        if name is not None and fn.name not in _EVALUATED:
-            self.fail(node, f"{name} is assigned again, and T.{fn.name} keeps what it is given",
-                      f"name its value of now: n = T.let({name})")  # fmt: skip
-        try:
-            _signature(handler).bind(self, node, *args, **kwargs)
-        except TypeError as error:
-            self.fail(node, f"T.{fn.name}: {error}")
-        return self.guard(node, handler, self, node, *args, **kwargs)
-
     # ---- assignments -----------------------------------------------------------------------
 
     def _assign(self, node: ast.Assign) -> list[Item]:
@@ -367,6 +352,8 @@ class BodyReader(ScalarReader):
         if isinstance(target, ast.Tuple):
             if isinstance(found, MetaVar) and isinstance(found.value, (tuple, list)):
                 found = [MetaVar(value) for value in found.value]
+            if isinstance(found, (tuple, list)):
+                target, found = self.collected(target, tuple(found))
             if not isinstance(found, (tuple, list)) or len(found) != len(target.elts):
                 self.fail(node, f"{len(target.elts)} names need as many values, not "
                           f"{describe(found)}")  # fmt: skip
@@ -481,13 +468,3 @@ _STATEMENTS: dict[type[ast.AST], Callable[[BodyReader, Any], list[Item]]] = {
     ast.Break: lambda p, n: p.leave(Break()),
     ast.Continue: lambda p, n: p.leave(Continue()),
 }
-
-
-# Words that evaluate what they are given when they run, like the expressions of statements.
-_EVALUATED = frozenset({*(k.value for k in ForKind), "grid", "LetStmt", "evaluate", "Assert", "If",
-                        "While"})  # fmt: skip
-
-
-@functools.lru_cache(maxsize=256)
-def _signature(handler: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(handler)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy as np
@@ -392,13 +393,21 @@ def _op_word(name: str) -> Callable[..., Call]:
     return build
 
 
+Say = Callable[["StatementWord", tuple[Any, ...], dict[str, Any]], Any]
+# What a statement word does in Python code, while a script that calls the code is being read.
+SPEAKER: ContextVar[Say | None] = ContextVar("SPEAKER", default=None)
+
+
 class StatementWord:
     """A word that describes a statement: the parser gives it its meaning."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        say = SPEAKER.get()
+        if say is not None:
+            return say(self, args, kwargs)
         raise ParseError(
             f"T.{self.name} describes a statement: it has a meaning only inside a function "
             "decorated with @T.prim_func or @T.macro, which is read and never executed"

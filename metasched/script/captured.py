@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from metasched.errors import ParseError
 from metasched.ir.buffer import BufferRegion
 from metasched.ir.expr import Expr
 from metasched.script.plain import ARITHMETIC, CODE, UNARY, Raised, Stored, describe
@@ -38,7 +39,12 @@ def _run(what: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return fn(*args, **kwargs)
     except Exception as error:
-        raise Raised(f"{what} raised {type(error).__name__}: {error}") from error
+        said = str(error)
+        if isinstance(error, ParseError):  # its line is shown already
+            first, *rest = said.splitlines()
+            hints = [line.removeprefix("hint: ") for line in rest if line.startswith("hint: ")]
+            said = "; ".join([first, *hints])
+        raise Raised(f"{what} raised {type(error).__name__}: {said}") from error
 
 
 def _comprehension(e: Evaluator, generators: Sequence[ast.comprehension]) -> Iterator[None]:

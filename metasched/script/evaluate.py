@@ -13,7 +13,7 @@ import functools
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
@@ -398,7 +398,8 @@ class Evaluator(Indexing):
                 hint = name_hint(fn.__name__, WORDS.keys() | set(OPS.names()))
                 self.fail(node, f"{ast.unparse(node.func)} computes with Python's numbers, not "
                           "with expressions", hint)  # fmt: skip
-            return self.guard(node, self.outside.call, fn, args, kwargs)
+            with self.speaking(node):
+                return self.guard(node, self.outside.call, fn, args, kwargs)
         if not any(isinstance(a, ast.Starred) for a in node.args):
             args = [self.lanes(n, a) for n, a in zip(node.args, args, strict=True)]
         if python:
@@ -417,6 +418,10 @@ class Evaluator(Indexing):
                 self.fail(node, f"{name} takes Python values only",
                           "convert an expression with T.cast(value, dtype)")  # fmt: skip
         return self.guard(node, self.outside.own, fn, args, kwargs)
+
+    def speaking(self, node: ast.Call) -> AbstractContextManager[None]:
+        """Around the user's code: what the statement words mean there."""
+        return nullcontext()
 
     def let_expr(self, node: ast.Call) -> Expr:
         """T.Let(body, where={x: value}): the names are bound here."""

@@ -62,7 +62,7 @@ class Indexing(ABC):
     def access(self, node: ast.Subscript, buffer: Buffer) -> BufferLoad | Section:
         """buffer[...]: a load, or a section when a slice is among the indices."""
         items = self.value(node.slice)
-        parts = items if isinstance(items, tuple) else (items,)
+        parts = tuple(items) if isinstance(items, (tuple, list)) else (items,)
         if len(parts) != len(buffer.shape):
             self.fail(node, f"{buffer.name} has {len(buffer.shape)} dimensions, {len(parts)} given",
                       f"write {buffer.name}[{', '.join('ijklmnopq'[: buffer.ndim])}] with an index "

@@ -119,6 +119,8 @@ class Names:
         elif isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
                 self._assign(part)
+        elif isinstance(target, ast.Starred):
+            self._assign(target.value)
         else:
             self._read(target)
 

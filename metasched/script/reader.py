@@ -22,7 +22,7 @@ from metasched.ir.stmt import (
     Stmt,
     frozen,
 )
-from metasched.script.builder import Namespace, typed
+from metasched.script.builder import MetaVar, Namespace, typed
 from metasched.script.diagnostics import Source
 from metasched.script.evaluate import Evaluator
 from metasched.script.plain import Stored, describe
@@ -96,6 +96,7 @@ class Reader(Evaluator):
         self.views: dict[Buffer, Buffer] = {}  # what matched and declared buffers are views of
         self.hints: list[str] = []
         self.named: set[str] = set()  # blocks so far
+        self.said: list[Stmt | Scoped] = []  # by Python functions, before the statement being read
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
@@ -184,7 +185,35 @@ class Reader(Evaluator):
         if target is None:
             return []
         parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-        return [self._target_name(t) for t in parts]
+        starred = any(isinstance(t, ast.Starred) for t in parts)
+        return [] if starred else [self._target_name(t) for t in parts]
+
+    def spread(self, target: ast.expr, count: int) -> list[str]:
+        """The names of `count` loops; a starred name, or one alone, stands for several."""
+        several = isinstance(target, (ast.Tuple, ast.List))
+        parts = target.elts if several else [target if count == 1 else ast.Starred(target)]  # type: ignore[attr-defined]
+        names: list[str] = []
+        for part in parts:
+            if isinstance(part, ast.Starred):
+                name = self._target_name(part.value)
+                names += [f"{name}_{i}" for i in range(count - len(parts) + 1)]
+            else:
+                names.append(self._target_name(part))
+        return names
+
+    def collected(self, target: ast.Tuple, values: tuple[Any, ...]) -> tuple[ast.Tuple, Any]:
+        """The target without its star, and the values with those of the starred name as one."""
+        stars = [i for i, t in enumerate(target.elts) if isinstance(t, ast.Starred)]
+        if not stars or len(values) < len(target.elts) - 1:
+            return target, values
+        first, after = stars[0], len(target.elts) - stars[0] - 1
+        last = len(values) - after
+        plain = [t.value if isinstance(t, ast.Starred) else t for t in target.elts]
+        whole = ast.copy_location(ast.Tuple(plain, ast.Store()), target)
+        rest: Any = values[first:last]
+        if any(isinstance(v, MetaVar) for v in rest):
+            rest = MetaVar(tuple(v.value for v in rest))
+        return whole, (*values[:first], rest, *values[last:])
 
     def _target_name(self, target: ast.expr) -> str:
         if not isinstance(target, ast.Name):
@@ -194,6 +223,8 @@ class Reader(Evaluator):
     def _bind(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             values = value if isinstance(value, tuple) else (value,)
+            if isinstance(target, ast.Tuple):
+                target, values = self.collected(target, values)
             if len(values) != len(target.elts):
                 self.fail(target, f"{len(values)} values for {len(target.elts)} names")
             for part, item in zip(target.elts, values, strict=True):

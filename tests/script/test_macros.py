@@ -16,7 +16,7 @@ from metasched.ir.expr import Add, Cast, FloatImm, IntImm, Mul, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.ir.op import Shuffle
-from metasched.ir.stmt import BufferStore, IfThenElse, LetStmt
+from metasched.ir.stmt import BufferStore, Evaluate, For, IfThenElse, LetStmt
 from metasched.ir.visit import blocks_of, walk
 from metasched.script import parse, script
 from metasched.script import tir as T
@@ -199,15 +199,112 @@ def test_what_is_no_ir_is_named(value, shown):
             A[0] = give(A[1])
 
 
-def test_statement_words_in_functions_point_to_macros():
-    def emit():
+def test_functions_say_statements_before_the_one_that_calls_them():
+    def count(A, by):
+        T.buffer_store(A, A[0] + by, [0])
+        return A[0] * 10
+
+    def told(A):
+        return T.evaluate(A[0])
+
+    @T.prim_func
+    def func(A: T.Buffer((8,), "int32")):
+        for i in range(count(A, 1) - 15):
+            count(A, 2)
+            A[i + 1] = count(A, 3)
+            told(A)
+
+    def by_hand(a):
+        a[0] += 1
+        for i in range(a[0] * 10 - 15):
+            a[0] += 2
+            a[0] += 3
+            a[i + 1] = a[0] * 10
+
+    want = np.array([1, 0, 0, 0, 0, 0, 0, 0], "int32")
+    (got,) = results(func, want)
+    by_hand(want)
+    assert got.tolist() == want.tolist() and want[0] == 27
+    assert sum(isinstance(s, Evaluate) for s in walk(func.body)) == 2  # count(A, 2), told(A)
+
+
+def test_functions_allocate_what_they_return():
+    class Copy:
+        def __init__(self, source):
+            self.local = T.alloc_buffer(source.shape, source.dtype)
+
+        @T.macro
+        def load(self, source):
+            N, M = T.meta_var(source.shape)
+            for i, j in T.grid(N, M):
+                with T.block("load"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    self.local[vi, vj] = source[vi, vj] + 1
+
+    @T.prim_func
+    def func(A: T.Buffer((4, 4), "int32"), B: T.Buffer((4, 4), "int32")):
+        first = T.meta_var(Copy(A))
+        first.load(A)
+        second = T.meta_var(Copy(A))
+        second.load(first.local)
+        for i, j in T.grid(4, 4):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = second.local[vi, vj]
+
+    assert [b.name for b in func.root.alloc_buffers] == ["first", "second"]
+    a = np.arange(16, dtype="int32").reshape(4, 4)
+    np.testing.assert_array_equal(results(func, a, np.zeros_like(a))[1], a + 2)
+    sch = ms.Schedule(func)
+    sch.compute_inline("load")
+    sch.compute_inline("load_1")
+
+
+def test_words_that_open_scopes_belong_into_macros():
+    for word, given in ((T.block, ()), (T.grid, (4,)), (T.serial, (4,)), (T.init, ())):
+
+        def open_scope(word=word, given=given):
+            word(*given)
+
+        with pytest.raises(ParseError, match="opens a scope, which a Python function") as caught:
+
+            @T.prim_func
+            def func():
+                with T.block("b"):
+                    open_scope()
+
+        assert "put these statements under @T.macro" in str(caught.value)
+    with pytest.raises(ParseError, match="it has a meaning only inside a function decorated with"):
         T.evaluate(0)
 
-    with pytest.raises(ParseError, match=r"T\.evaluate describes a statement.*@T\.macro"):
 
-        @T.prim_func
-        def func():
-            emit()
+def test_starred_names_and_lists_of_indices():
+    dims = (3, 4)
+
+    @T.macro
+    def each(*outer, right, **more):
+        *vs, vr = T.axis.remap("SSR", [*outer, right])
+        with T.init():
+            more["into"][vs] = 0
+        more["into"][vs] = more["into"][vs] + more["of"][(*vs, vr)]
+
+    @T.prim_func
+    def func(A: T.Buffer((*dims, 5), "int32"), B: T.Buffer(dims, "int32"), C: T.Buffer(dims)):
+        for *spatial, reduction in T.grid(*A.shape):
+            with T.block("B"):
+                each(*spatial, right=reduction, of=A, into=B)
+        for point in T.grid(*B.shape):
+            with T.block("C"):
+                vs = T.axis.remap("SS", point)
+                first, *rest = T.meta_var((1.0, B[vs], 2.0))
+                C[vs] = T.cast(rest[0], "float32") + first + rest[1]
+
+    a = np.arange(60, dtype="int32").reshape(3, 4, 5)
+    _, b, c = results(func, a, np.zeros((3, 4), "int32"), np.zeros((3, 4), "float32"))
+    np.testing.assert_array_equal(b, a.sum(2))
+    np.testing.assert_array_equal(c, a.sum(2) + 3)
+    names = [s.var.name for s in walk(func.body) if isinstance(s, For)]
+    assert names == ["spatial_0", "spatial_1", "reduction", "point_0", "point_1"]
 
 
 # ---- texts
