@@ -68,7 +68,7 @@ def read_tvm_database(workloads: str | Path, records: str | Path) -> list[Import
             continue
         try:
             found.append(Imported(number, _record(func, line[1])))
-        except MetaschedError as error:
+        except (MetaschedError, RecursionError) as error:
             found.append(Imported(number, problem=_first_line(error)))
     return found
 
@@ -101,7 +101,7 @@ def _workload(place: str, line: Any) -> PrimFunc | str:
         if len(functions) != 1:
             return f"{place}: a workload of {len(functions)} functions; one is scheduled at a time"
         verify(functions[0])
-    except MetaschedError as error:
+    except (MetaschedError, RecursionError) as error:
         return f"{place}: {_first_line(error)}"
     func: PrimFunc = functions[0]
     return func

@@ -143,6 +143,14 @@ def _pad_value(text: Any) -> Any:
     return found.outputs[0] if constant else found
 
 
+def _flag(attributes: list[Any], place: int, absent: bool) -> bool:
+    """A switch; older versions leave out those that they do not have."""
+    found = attributes[place] if place < len(attributes) else absent
+    if found not in (0, 1):
+        raise ValueError(f"{found!r} is no switch")
+    return bool(found)
+
+
 def _intrinsic(name: str) -> str:
     return _INTRINSICS.get(name, name)
 
@@ -178,13 +186,13 @@ def _reindexed(side: str) -> Row:
 
 
 def _moved(i: list[Any], a: list[Any]) -> Arguments:
-    return {"block": i[0], "loop": i[1], "preserve_unit_loops": bool(a[0]), "index": a[1]}
+    return {"block": i[0], "loop": i[1], "preserve_unit_loops": _flag(a, 0, True), "index": a[1]}
 
 
 def _transformed(i: list[Any], a: list[Any]) -> Arguments:
     return {
         "block": i[0], "buffer": (_SIDES[a[1]], a[0]), "index_map": i[1],
-        "pad_value": _pad_value(a[2]), "assume_injective_transform": bool(a[3]),
+        "pad_value": _pad_value(a[2]), "assume_injective_transform": _flag(a, 3, False),
     }  # fmt: skip
 
 
@@ -204,13 +212,13 @@ _STEPS: dict[str, tuple[str, Row]] = {
     "GetConsumers": _of_block("get_consumers"),
     "GetOutputBlocks": ("get_output_blocks", lambda i, a: {"scope_block": i[0]}),
     "Merge": ("merge", lambda i, a: {"loops": tuple(i)}),
-    "Fuse": ("fuse", lambda i, a: {"loops": tuple(i), "preserve_unit_iters": bool(a[0])}),
+    "Fuse": ("fuse", lambda i, a: {"loops": tuple(i), "preserve_unit_iters": _flag(a, 0, True)}),
     "Split": ("split", lambda i, a: {
-        "loop": i[0], "factors": i[1:], "preserve_unit_iters": bool(a[0]),
-        "disable_predication": bool(a[1]),
+        "loop": i[0], "factors": i[1:], "preserve_unit_iters": _flag(a, 0, True),
+        "disable_predication": _flag(a, 1, False),
     }),
     "LoopPartition": ("loop_partition", lambda i, a: {
-        "loop": i[0], "factors": i[1:], "preserve_unit_iters": bool(a[0])
+        "loop": i[0], "factors": i[1:], "preserve_unit_iters": _flag(a, 0, True)
     }),
     "Reorder": ("reorder", lambda i, a: {"ordered_loops": tuple(i)}),
     "ReorderBlockIterVar": (
@@ -245,9 +253,12 @@ _STEPS: dict[str, tuple[str, Row]] = {
     "StorageAlign": _of_block("storage_align", "buffer_index", "axis", "factor", "offset"),
     "SetScope": _of_block("set_scope", "buffer_index", "storage_scope"),
     "UnsafeSetDType": _of_block("unsafe_set_dtype", "buffer_index", "dtype"),
-    "Blockize": ("blockize", lambda i, a: {"target": i[0], "preserve_unit_iters": bool(a[0])}),
+    "Blockize": ("blockize", lambda i, a: {
+        "target": i[0], "preserve_unit_iters": _flag(a, 0, True)
+    }),
     "Tensorize": ("tensorize", lambda i, a: {
-        "block_or_loop": i[0], "tensor_intrin": _intrinsic(a[0]), "preserve_unit_iters": bool(a[1])
+        "block_or_loop": i[0], "tensor_intrin": _intrinsic(a[0]),
+        "preserve_unit_iters": _flag(a, 1, True),
     }),
     "Annotate": ("annotate", lambda i, a: {
         "block_or_loop": i[0], "ann_key": a[0], "ann_val": i[1], "replace": None
@@ -268,5 +279,5 @@ _STEPS: dict[str, tuple[str, Row]] = {
     }),
     "EnterPostproc": ("enter_postproc", lambda i, a: {}),
 }  # fmt: skip
-# The names that versions before 0.20 gave.
+# The name that versions before 0.20 gave.
 _STEPS["GetBlock"] = _STEPS["GetSBlock"]
