@@ -14,7 +14,7 @@ For a change of order, updates of one element by a commutative reduction do no h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
@@ -139,14 +139,19 @@ def _guards(child: Child) -> tuple[Form, ...]:
 def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
     """What the predicates of two accesses say beyond what their loops do: of the same terms in
     pairs, else each alone."""
-    mine, theirs = _tight(a, ranges), _tight(b, ranges)
+    mine, theirs = _tight(a.guards, ranges), _tight(b.guards, ranges)
     for terms in {**mine, **theirs}:
         yield mine.get(terms), theirs.get(terms)
 
 
-def _tight(touch: Touch, ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
+def kept_twice(child: Child) -> list[tuple[Kept, Kept]]:
+    """What the predicate of a block says of two of its instances."""
+    return [(k, k) for k in _tight(_guards(child), loop_ranges(child.loops)).values()]
+
+
+def _tight(guards: Iterable[Form], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
     """The guards that cut what their loops give, by their terms."""
-    spans = ((form, form_interval(form, ranges)) for form in touch.guards)
+    spans = ((form, form_interval(form, ranges)) for form in guards)
     tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
     return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
 
@@ -379,10 +384,10 @@ def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fro
         return False
     seen |= {id(block)}
     inputs = [buffer for buffer, foot in mine.items() if foot.reads]
-    return all(_single_valued(buffer, scope, loop, seen) for buffer in inputs)
+    return all(single_valued(buffer, scope, loop, seen) for buffer in inputs)
 
 
-def _single_valued(
+def single_valued(
     buffer: Buffer, scope: Scope, loop: For, seen: frozenset[int] = frozenset()
 ) -> bool:
     """Whether each element of `buffer` is given one value only, however often, below `loop`."""
@@ -401,7 +406,7 @@ def harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, privat
     allocated = any(buffer is b for b in scope.block.alloc_buffers)
     if thread is not None:
         allocated = allocated and scope_rank(buffer.scope) > thread_rank(thread)
-    if not (allocated and private) and not _single_valued(buffer, scope, loop):
+    if not (allocated and private) and not single_valued(buffer, scope, loop):
         return False
     return self_contained(buffer, scope, loop)
 
@@ -409,11 +414,12 @@ def harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, privat
 def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     """Whether each iteration of `loop` reads of `buffer` only what it has itself written before.
 
-    False as well when the buffer is touched outside of the loop or outside of blocks.
+    False as well when the buffer is touched outside of the loop or outside of blocks, and when a
+    reduction goes on in it from one iteration to the next.
     """
     under = scope.under(loop)
     users = [c for c in scope.realizes if buffer in footprints(c.block)]
-    if any(c not in under for c in users):
+    if any(c not in under or _goes_on(c, loop) for c in users):
         return False
     for stmt, _ in scope.loose:
         accesses = [load.buffer for e in stmt.exprs for load in loads_of(e)]
@@ -428,3 +434,15 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
         if not any(covered(child, group, buffer, n) is None for n, group in groups.items()):
             return False
     return True
+
+
+def _goes_on(child: Child, loop: For) -> bool:
+    """Whether a block that starts from an init updates in one iteration of `loop` what it started
+    in an earlier one."""
+    if child.block.init is None:
+        return False
+    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
+    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if v.is_reduce))
+    inner = {n.var for n in loops_below(child.loops, loop)[1:]}
+    single = {n.var for n in child.loops if as_int(n.extent) == 1}
+    return not reduced <= inner | single

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
-from metasched.analysis.affine import Interval
-from metasched.analysis.binding import affine_binding
+from metasched.analysis.affine import Interval, linear
+from metasched.analysis.collide import Outside, collide
+from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import (
     Touch,
     commutes,
     conflicts,
     harmless,
     idempotent,
+    kept_twice,
     loops_below,
+    single_valued,
     unknown_effects,
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope, writes
-from metasched.ir.buffer import Buffer
-from metasched.ir.expr import Var, as_int
-from metasched.ir.stmt import For
+from metasched.arith.itermap import conjuncts, detect_iter_map
+from metasched.arith.regions import inputs
+from metasched.ir.buffer import Buffer, Range
+from metasched.ir.expr import TRUE, Expr, Var, as_int
+from metasched.ir.stmt import Block, For
 from metasched.ir.visit import free_vars
 
 
@@ -29,10 +34,11 @@ def reorder_violation(
 ) -> Failure | None:
     """Whether executing a chain of loops in another order could change a result.
 
-    All blocks below must have only spatial and reduction iterators and affine bindings. Then for
-    every pair of accesses that may touch one element, the order of the two must stay: the distance
-    vectors that are positive in the old order must be positive in the new one. Updates by
-    commutative reductions are free.
+    All blocks below must have only spatial and reduction iterators. Then for every pair of
+    accesses that may touch one element, the order of the two must stay: the distance vectors that
+    are positive in the old order must be positive in the new one. Free are updates by commutative
+    reductions, as long as each still starts from its init, and the writes of a block that gives
+    each element one value, however often it runs.
 
     Args:
         loops: all loops of the chain from the first to the last that moves, outermost first.
@@ -47,67 +53,104 @@ def reorder_violation(
     new_vars = [loop.var for loop in new_order]
     if old_vars == new_vars:
         return None
+    runs: dict[Child, bool] = {}
     for child in scope.under(bottom):
-        failure = _reorderable(child, top) or _init_late(child, old_vars, new_vars)
+        failure = _other_kinds(child.block)
         if failure is not None:
             return failure
+        if child.block.init is not None:
+            runs[child] = _runs_kept(child, top, old_vars, new_vars, scope)
     excused: dict[Buffer, bool] = {}
-    for a, b, distance in conflicts(scope, top, lambda a, b: _free_order(a, b, scope, top)):
+    for a, b, distance in conflicts(scope, top, lambda a, b: _free_order(a, b, scope, top, runs)):
         if _order_kept(old_vars, new_vars, distance):
             continue
         if a.buffer not in excused:
             excused[a.buffer] = harmless(a.buffer, scope, bottom, None, True)
         if not excused[a.buffer]:
-            return _reversed_pair(loops, a, b)
+            mixed = a.child is b.child and a.child in runs and _mixed(a.child, old_vars)
+            return _init_late(loops, a) if mixed else _reversed_pair(loops, a, b)
     return None
 
 
-def _reorderable(child: Child, top: For) -> Failure | None:
-    block = child.block
+def _other_kinds(block: Block) -> Failure | None:
     for v in block.iter_vars:
         if not (v.is_spatial or v.is_reduce):
             text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}"
             return Failure("iterator-kind", f"{text}, not spatial or reduce", block)
-    failure = affine_binding(child)
-    below = loops_below(child.loops, top)
-    if failure is not None and affine_binding(child.realize, below) is not None:
-        return failure
     return None
 
 
-def _init_late(child: Child, old: Sequence[Var], new: Sequence[Var]) -> Failure | None:
-    """Whether an update could come before its init, which runs where the reduction starts.
-
-    Loops of reduce iterators alone start there in any order; one that drives both kinds does not.
-    """
-    block = child.block
-    if block.init is None:
-        return None
-    pairs = list(zip(block.iter_vars, child.realize.iter_values, strict=True))
-    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_spatial))
-    mixed = reduced & frozenset().union(*(free_vars(e) for v, e in pairs if v.is_spatial))
-    if mixed.isdisjoint(old):
-        return None
-    if [v for v in old if v in reduced] == [v for v in new if v in reduced]:
-        return None
-    name = next(v.name for v in old if v in mixed)
-    text = f"the loop {name} drives spatial and reduce iterators of {block.name}: reordered, an "
-    return Failure("init-late", f"{text}update could come before the init", child.realize)
-
-
-def _free_order(a: Touch, b: Touch, scope: Scope, top: For) -> bool:
+def _free_order(a: Touch, b: Touch, scope: Scope, top: For, runs: Mapping[Child, bool]) -> bool:
     """Whether two accesses of one block may change order whatever they touch."""
     if a.child is None or a.child is not b.child:
         return False
     if writes(a.child.block, a.buffer) and commutes(a.child.block, a.buffer):
-        return a.child.block.init is None or not _repeated(a.child, top)
+        return runs.get(a.child, True)
     return a is b and idempotent(a.child, scope, top)
 
 
-def _repeated(child: Child, top: For) -> bool:
-    """Whether a loop from `top` down runs the same instances again, each time from the init."""
-    used = frozenset().union(*map(free_vars, child.realize.iter_values))
-    return any(n.var not in used and as_int(n.extent) != 1 for n in loops_below(child.loops, top))
+def _runs_kept(
+    child: Child, top: For, old: Sequence[Var], new: Sequence[Var], scope: Scope
+) -> bool:
+    """Whether every element of a reduction with an init is still made from its init on, of the
+    same updates.
+
+    The loops of reduce iterators run once for each point of the others. Where several points have
+    one element (a halo), each computes it anew: no loop over such points may come to stand inside
+    a loop of reduce iterators, and they change places only if they all give the same value.
+    """
+    inside = loops_below(child.loops, top)
+    below = [n.var for n in inside if as_int(n.extent) != 1]
+    spatial, updates = _values(child, reduce=False), _values(child, reduce=True)
+    reduced = frozenset().union(*map(free_vars, updates))
+    again = _untold(child, spatial, below) - reduced
+    steps = [v for v in below if v in reduced]
+    if _untold(child, updates, steps):
+        return False
+    kept = [v for v in old if v in reduced] == [v for v in new if v in reduced]
+    if _mixed(child, below):
+        return kept and not again
+    if not (kept or _starts_first(child)):
+        return False
+    if not again:
+        return True
+    for order in (old, new):
+        places = {v: n for n, v in enumerate([*order, *(n.var for n in inside[len(old) :])])}
+        if max(places[v] for v in again) > min((places[v] for v in steps), default=len(places)):
+            return False
+    if [v for v in old if v in again] == [v for v in new if v in again]:
+        return True
+    parts = conjuncts(child.realize.predicate)
+    mixed = any(free_vars(p) & again and free_vars(p) & reduced for p in parts)
+    return not mixed and all(single_valued(r.buffer, scope, top) for r in inputs(child.block))
+
+
+def _values(child: Child, *, reduce: bool) -> list[Expr]:
+    """The bindings of the reduce iterators of a block, or of the others."""
+    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
+    return [e for v, e in pairs if v.is_reduce == reduce]
+
+
+def _mixed(child: Child, among: Sequence[Var]) -> bool:
+    """Whether one of these loops drives spatial and reduce iterators at once."""
+    both = (frozenset().union(*map(free_vars, _values(child, reduce=r))) for r in (False, True))
+    return not frozenset.intersection(*both).isdisjoint(among)
+
+
+def _untold(child: Child, values: Sequence[Expr], moving: Sequence[Var]) -> frozenset[Var]:
+    """The variables that may differ between two instances of a block with the same `values`, the
+    others being equal."""
+    box = [(linear(e), 1.0) for e in values]
+    met = collide(box, box, Outside(moving), loop_ranges(child.loops), kept_twice(child))
+    return frozenset(v for v in moving if met is not None and met.get(v) != (0, 0))
+
+
+def _starts_first(child: Child) -> bool:
+    """Whether all reduce iterators begin where all loops do that they depend on: only there."""
+    values = _values(child, reduce=True)
+    ranges = {n.var: Range(n.min, n.extent) for n in child.loops}
+    predicates = dict.fromkeys((TRUE, child.realize.predicate))
+    return any(detect_iter_map(values, ranges, p, "surjective") for p in predicates)
 
 
 def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:
@@ -122,6 +165,18 @@ def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -
             return True
     left = [spans[v] for v in moving_old]
     return all(s[0] >= 0 for s in left) or all(s[1] <= 0 for s in left)
+
+
+def _init_late(loops: Sequence[For], a: Touch) -> Failure:
+    def sentence() -> str:
+        names = ", ".join(loop.var.name for loop in loops)
+        assert a.child is not None
+        return (
+            f"a loop among {names} drives spatial and reduce iterators of {a.child.block.name}: "
+            "reordered, an update could come before the init"
+        )
+
+    return Failure("init-late", sentence, loops[0])
 
 
 def _reversed_pair(loops: Sequence[For], a: Touch, b: Touch) -> Failure:

@@ -253,7 +253,7 @@ def test_reorder_refuses_loops_of_two_nests() -> None:
     check_refused(sch, lambda: sch.reorder(a[0], b[0]), "not-a-chain", "more than a chain")
 
 
-def test_reorder_refuses_what_is_not_affine() -> None:
+def test_reorder_takes_instances_that_run_again() -> None:
     @T.prim_func
     def twice(A: T.Buffer((9,), "int32"), C: T.Buffer((9,), "int32")):
         for i, j in T.grid(5, 5):
@@ -262,7 +262,21 @@ def test_reorder_refuses_what_is_not_affine() -> None:
                 C[vi] = A[vi]
 
     sch, (i, j) = start(twice, "C")
-    check_refused(sch, lambda: sch.reorder(j, i), "not-affine", "not affine")
+    sch.reorder(j, i)
+    check_transform(twice, sch)
+
+
+def test_reorder_refuses_updates_that_run_again_in_another_order() -> None:
+    @T.prim_func
+    def doubled(A: T.Buffer((5,), "int32"), C: T.Buffer((9,), "int32")):
+        for i, j in T.grid(5, 5):
+            with T.block("C"):
+                vi = T.axis.spatial(9, i + j)
+                vj = T.axis.spatial(5, j)
+                C[vi] = C[vi] * 2 + A[vj]
+
+    sch, (i, j) = start(doubled, "C")
+    check_refused(sch, lambda: sch.reorder(j, i), "reversed-dependence", "one element of C")
 
 
 def test_a_carried_loop_does_not_leave_its_shelter() -> None:
