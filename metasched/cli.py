@@ -27,6 +27,7 @@ from metasched.errors import (
     LowerError,
     MeasureError,
     MetaschedError,
+    readable,
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -38,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with the arguments."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: {readable(message)}; see {self.prog} --help\n")
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -106,9 +107,10 @@ def _open_outputs() -> None:
 
 
 def _failed(arguments: argparse.Namespace, error: Exception, code: int) -> int:
+    text = readable(str(error))
     if getattr(arguments, "json", False):
-        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
-    print(f"metasched {arguments.command}: {error}", file=sys.stderr)
+        print(json.dumps({"error": text, "kind": type(error).__name__}))
+    print(f"metasched {arguments.command}: {text}", file=sys.stderr)
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -158,6 +159,11 @@ class ScheduleError(MetaschedError, RuntimeError):
 def clipped(text: str) -> str:
     """Text of a file or a user as a message quotes it: at most QUOTED characters."""
     return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}..."
+
+
+def readable(message: str) -> str:
+    """A message in which no word is longer than QUOTED: it may name what a user gave."""
+    return re.sub(rf"\S{{{QUOTED + 1},}}", lambda word: clipped(word[0]), message)
 
 
 def brief(value: object) -> str:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, brief
 
 DEEPEST = 100
 """Levels of lists and objects in a file: whoever walks the data may do so by recursion."""
@@ -19,6 +19,8 @@ DEEPEST = 100
 def path_of(given: object, what: str, error: type[MetaschedError]) -> Path:
     """What was given as a path; `error` where it is none."""
     if isinstance(given, str | os.PathLike):
+        if "\0" in str(given):
+            raise error(f"{what} has a path with a null byte: {brief(str(given))}")
         return Path(given)
     raise error(f"{what} is a path, not {type(given).__name__}")
 

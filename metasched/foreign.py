@@ -25,7 +25,10 @@ _PATIENCE = 10.0  # seconds after which code that still runs is named
 
 def failure(error: BaseException) -> str:
     """An exception in one line."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own words are code of the user's too
+        text = ""
     return clipped(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
@@ -92,7 +95,9 @@ def run_file(path: str | Path, name: str, what: str) -> types.ModuleType:
     try:
         with apart(f"{what} {file}"):
             spec.loader.exec_module(module)
-    except ANYTHING as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         sys.modules.pop(name, None)
         if isinstance(error, MetaschedError) and str(file) in str(error):
             raise  # it points into the file itself

@@ -15,7 +15,7 @@ from typing import Any
 
 from metasched.cost.features import CPU_FEATURE_SET, FeatureSet
 from metasched.errors import DatabaseError
-from metasched.files import atomic_write
+from metasched.files import atomic_write, read_json
 
 FORMAT, VERSION = "metasched-prior", 1
 _CUT = "=== member\n"
@@ -55,7 +55,7 @@ class Prior:
         """
         try:
             head, _, body = path.read_text(encoding="utf-8").partition("\n")
-            about = json.loads(head)
+            about = read_json(head)
         except (OSError, ValueError) as error:
             raise DatabaseError(f"prior {path} cannot be read: {error}") from None
         if not isinstance(about, dict) or about.pop("format", None) != FORMAT:

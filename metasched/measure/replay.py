@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.errors import MeasureError
-from metasched.files import atomic_write
+from metasched.files import atomic_write, read_json
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
 
 TABLE_VERSION = 1
@@ -36,7 +36,7 @@ class ReplayRunner:
     def load(path: str | Path, cost: Cost | None = None) -> ReplayRunner:
         """Read a table; MeasureError names the file and the entry that cannot be read."""
         try:
-            data = json.loads(Path(path).read_bytes())
+            data = read_json(Path(path).read_bytes())
         except (OSError, ValueError) as error:
             raise MeasureError(f"{path}: the recorded table cannot be read: {error}") from None
         if not isinstance(data, dict) or data.get("schema_version") != TABLE_VERSION:

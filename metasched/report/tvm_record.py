@@ -5,11 +5,11 @@ The file is a JSON list of {"op": "gmm", "shape": [1, 1024, 1024, 1024], "second
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 from metasched.errors import MetaschedError
+from metasched.files import read_json
 
 Times = dict[tuple[str, tuple[int, ...]], float]
 
@@ -20,7 +20,7 @@ def load_record(path: str | Path) -> Times:
     Raises MetaschedError that names the file and the entry which cannot be read.
     """
     try:
-        data = json.loads(Path(path).read_bytes())
+        data = read_json(Path(path).read_bytes())
     except OSError as error:
         raise MetaschedError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import Signature
 from metasched.errors import BuildError, ExportError, TargetError
+from metasched.files import read_json
 from metasched.runtime.export import MANIFEST_VERSION, signature_of
 from metasched.runtime.kernel import Kernel
 from metasched.runtime.native import Native
@@ -59,7 +59,7 @@ def _manifest(place: Path, name: str | None) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        data = read_json(path.read_bytes())
     except OSError as error:
         raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -133,6 +133,32 @@ def test_the_target_may_come_from_the_environment(cli, tuned, monkeypatch):
         refused(cli(*command), "no code generation for GPUs")
 
 
+def test_a_message_quotes_no_long_word(cli):
+    for words in (("show", "x" * 5000), ("db", "x", "--limit", "9" * 5000), ("report", "x" * 5000)):
+        ran = cli(*words)
+        assert ran.code in (1, 2) and len(ran.err) < 700 and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("class E(BaseException): pass\nraise E('hm')", "E: hm"),
+        ("class E(Exception):\n  def __str__(self): return 1 / 0\nraise E", "raised E"),
+        ("x = '\\0' + chr(0)\ndef f(): f()\nf()", "RecursionError"),
+    ],
+)  # fmt: skip
+def test_a_file_that_raises_what_it_should_not(cli, tmp_path, text, said):
+    (tmp_path / "bad.py").write_text(text)
+    refused(cli("show", "bad.py:f"), "bad.py raised", said)
+
+
+def test_a_record_of_many_levels(cli, tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    ran = cli("bench", *GMM, "--tvm-record", "deep.json")
+    refused(ran, "deep.json: not valid JSON (it has more than 100 levels)")
+
+
 def test_bad_options_of_bench(cli, tmp_path):
     refused(cli("bench"), "name a workload, or --suite operators")
     refused(cli("bench", "gmm", "sfm", "--shape", SHAPE), "--shape is for a single workload")
