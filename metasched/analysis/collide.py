@@ -10,8 +10,8 @@ divisibility test, proves what affine schedules produce: splits, fuses, tiles, s
 stencils. Where it leaves something open, quotients and remainders are eliminated from the equations
 and it starts again. What is not proved then counts as touching.
 
-What only a predicate keeps in an interval (the binding of a guarded iterator) is told beside the
-boxes: a form f that one side has, or both, in [l, h] whenever they run, is one more atom.
+A bound that holds only because of a predicate (the binding of a guarded iterator) is passed as an
+extra constraint: a linear form of one side or both, and its interval.
 """
 
 from __future__ import annotations

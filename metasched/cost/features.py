@@ -1,11 +1,11 @@
 """Features: what the cost model sees of a candidate, 28 numbers a store, one vector a program.
 
 The numbers are some of the per-store features of Ansor and MetaSchedule (operation counts, loop
-annotations, loops), read from the scheduled program without lowering it, with what is degenerate
-there put right: a multiply-add counts as one, and every store has its row, also the second to one
-buffer and those of constants. Their 18 numbers of each buffer, arithmetic intensity, allocation and
-the positions of annotated loops, which put some 0.004 more of the pairs of held-out tasks in the
-right order than `machine` does without them, are left out.
+annotations, loops), read from the scheduled program without lowering it, with two corrections: a
+multiply-add counts as one operation, and every store has its row, also a second store to a buffer
+and a store of a constant. Left out are their 18 numbers of each buffer, arithmetic intensity,
+allocation and the positions of annotated loops: with them 0.004 more of the pairs of held-out tasks
+are in the right order.
 
 A program's vector holds, for each feature, the sum and the maximum over its stores of
 log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `machine`.

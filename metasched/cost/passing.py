@@ -22,8 +22,8 @@ class Condition(NamedTuple):
     """Where the values that `digits` (loop, distance, number) add up to are at most `limit`.
 
     Attributes:
-        skips: it does not guard the store: where it fails there is nothing to add, and the loops
-            around which a test is worth its while are skipped.
+        skips: True when the lowering uses the condition to skip whole loops (products with zero),
+            False when the condition guards the store itself.
     """
 
     limit: int

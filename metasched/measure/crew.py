@@ -1,4 +1,4 @@
-"""The workers of a runner: builders, the one that runs programs, and the one beside.
+"""Worker processes of a LocalRunner: builders, one that runs candidates, one for references.
 
 One thread for each crew: every worker has at most one job and a function to call with its reply;
 `Crew.pump` waits for whichever ends first. Crews share a lock for whose kernels are timed alone.

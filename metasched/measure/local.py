@@ -105,7 +105,7 @@ class LocalRunner:
 
     @property
     def proved(self) -> bool:
-        """Candidates are compared with the unscheduled program, no more with its stand-in."""
+        """True once the expected results come from the unscheduled program itself."""
         return self._expected.baseline is not None
 
     @property

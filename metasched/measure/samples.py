@@ -34,8 +34,8 @@ class TimingPlan:
             than three times that, and only the run that warms up counts from ten times on. What
             would be the best by few samples takes as many again: luck has a part in being first.
         best: seconds of the best candidate so far, 0 for none yet.
-        slower: one whose fastest sample is more than that many times slower than the best gets two
-            fifths of the samples, at the square of it one; one that is slower at all, three.
+        slower: sets the share of the samples that a candidate gets, by r, its fastest sample over
+            the best: 1/5 for r > slower², 2/5 for r > slower, 3/5 for r > 1, else all.
         hopeless: times slower than the best from which the run that warms up is enough.
         anchor: a program that was right, about as fast as the best, and the seconds that it took:
             candidates that are not hopeless are timed in turns with it, and each sample is divided

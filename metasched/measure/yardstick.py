@@ -62,8 +62,8 @@ class Yardstick:
         """Make a program the anchor by its turns with the present one; returns its time. Nothing
         where one of the two was given up.
 
-        It was chosen for its reading, in which luck has a part that would be handed on to all times
-        read after it, so that reading does not count.
+        Its first time is biased: it was chosen because that time was low. So it is timed again
+        beside the old anchor, and the second time counts.
         """
         if self.anchor is None or min(map(len, turns)) < 2:
             return None
@@ -105,7 +105,8 @@ class Yardstick:
 
     def calibrate(self, turns: Sequence[Sequence[float]]) -> None:
         """Set what the anchor takes in this process by its turns with the panel (see `beside`), and
-        make the fastest of them the anchor: the states of a machine slow it as what is to come."""
+        pick the fastest panel program as anchor: it reacts to the states of the machine like the
+        fast candidates that are timed next."""
         most = max(map(len, turns))
         first, *others = beside_each_other(turns)
         full = [

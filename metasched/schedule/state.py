@@ -32,8 +32,8 @@ from metasched.script.printer import script_with_marks
 H = TypeVar("H", LoopRV, BlockRV, ExprRV)
 
 Pending: TypeAlias = "Mapping[Any, tuple[For | Block, edit.Change]]"
-"""By variable or token: a loop or block with other labels, over parts that may be older, and what
-gives it these labels."""
+"""Deferred relabelling, by variable or token: the loop (or block) with its new kind and
+annotations, and the edit that will put it into the tree. Its children may be out of date."""
 
 
 @cache

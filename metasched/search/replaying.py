@@ -161,9 +161,9 @@ class Run:
 
 
 def runs_of(trace: Trace) -> list[Run]:
-    """The steps of a trace in runs. Shared are those up to the last use of a decision (what comes
-    after is a candidate's own), between samplings and requirements; where a decision comes in that
-    was not used before, another run begins."""
+    """The steps of a trace in runs, split at every sampling step, every `require` and every first
+    use of a decision. Candidates share the runs between; they do not share the steps after the last
+    use of a decision."""
     waiting = {rv for _, entry in trace.sampling() for rv in entry.outputs}
     runs: list[Run] = []
     run: list[Entry] = []

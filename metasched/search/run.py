@@ -212,10 +212,12 @@ class TaskRun:
         )  # fmt: skip
 
     def _read_again(self) -> None:
-        """Time some of the fastest programs once more, and let the median of all that was read of
-        them count. A machine has states that last for seconds (who else uses its caches), and the
-        memory of a process a layout: by them the best of many readings is a lucky one, and what is
-        made of that program is no better than it. Those read often are what others are read by."""
+        """Time a few of the fastest programs once more; the median of all readings counts.
+
+        The minimum of many noisy times is biased low: a machine has states that last for seconds,
+        and the memory of a process has a layout. Programs that were timed several times serve as
+        the reference for the others.
+        """
         if not isinstance(self.runner, ReadsAgain):
             return
         fastest, limit = self.population.measured[:_AMONG], _CLOSE * self.best_seconds

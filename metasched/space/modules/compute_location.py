@@ -46,8 +46,8 @@ class RandomComputeLocation:
 class StageAtTile:
     """Offer to compute an untiled producer (a padding stage) for each tile of its consumer.
 
-    Offers that and the stage as it is, on its own; only the latter where the outer tiles pack an
-    operand or ask for it ahead of time, as these are many tiles of columns that share their rows.
+    Offers two variants, the stage computed for each tile and the stage on its own; only the second
+    if the outer tiles pack or prefetch an operand: such tiles would recompute the same rows.
     The tiles are the outer ones. Where the consumer has its lanes in common with the stage (a
     depthwise convolution, a pooling) they are its blocks of registers, which then hold the window
     of the stage, too. Unlike a sampled location the choice is between design spaces, so that the
