@@ -354,7 +354,7 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
         run.progress.trials, run.progress.failed, run.progress.failures,
         time.perf_counter() - start, run.phases.seconds, run.flops, threads,
         run.workshop.survival, run.finished or reason, tuple(run.progress.history),
-        tuple(run.notes),
+        tuple(run.notes), run.refusals,
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("database", 700, "record store lookup tvm_import"),
     (
         "search",
-        1800,
+        1850,
         "board replaying pool population phases strategy draft proposals.source proposals.* picks "
         "evolution annealing baselines learning observe run final result tasks",
     ),

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metasched.analysis.block import is_leaf
 from metasched.analysis.scope import Scope
+from metasched.ir.stmt import Block
+from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
 from metasched.space.finish import child_of, spread_nest, unroll_reduction, vectorize_leaf
 from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL, VECTORIZE
+from metasched.space.strides import has_vectors
 from metasched.target import Target
+
+NAME = "rewrite_parallel_vectorize_unroll"
+KEYS = (VECTORIZE, PARALLEL, UNROLL)
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteParallelVectorizeUnroll:
     """Vectorise leaves, spread the outer loops of each nest over the cores, unroll reductions.
 
-    Takes the notes off the blocks, so that candidates with the same loops are the same program.
+    A note on a block is for that block, one on the root for every block without its own. Takes
+    the notes off the blocks, so that candidates with the same loops are the same program.
     What a dependence forbids is left as it is.
     """
 
     @property
     def name(self) -> str:
-        return "rewrite_parallel_vectorize_unroll"
+        return NAME
 
     def __call__(self, sch: Schedule, target: Target) -> None:
         several = len(sch.mod.functions) > 1
@@ -30,23 +38,31 @@ class RewriteParallelVectorizeUnroll:
                 self._function(sch, name, name if several else None)
 
     def _function(self, sch: Schedule, name: str, func: str | None) -> None:
-        notes = sch.mod[name].root.annotations
-        for child in list(Scope.of(sch.mod[name].root).realizes):
-            width = child.block.annotations.get(VECTORIZE)
-            if width is not None:
-                block = sch.get_block(child.block.name, func)
-                sch.unannotate(block, VECTORIZE)
-                vectorize_leaf(sch, block, child_of(sch, child.token), width)
-        if PARALLEL in notes:
-            self._parallel(sch, name, func, notes[PARALLEL])
-        if notes.get(UNROLL, 0) > 1:
-            for child in list(Scope.of(sch.mod[name].root).realizes):
-                unroll_reduction(sch, child, notes[UNROLL], func)
-        left = [key for key in (PARALLEL, UNROLL) if key in notes]
-        if left:
-            root = sch.get_block(sch.mod[name].root.name, func)
-            for key in left:
-                sch.unannotate(root, key)
+        root = _noted(sch.mod[name].root)
+        tokens = [child.token for child in Scope.of(sch.mod[name].root).realizes]
+        own = {token: _noted(child_of(sch, token).block) for token in tokens}
+        for token in tokens:
+            child, notes = child_of(sch, token), own[token]
+            block = sch.get_block(child.block.name, func)
+            for key in notes:
+                sch.unannotate(block, key)
+            plain = is_leaf(child.block) is None and has_vectors(child.block)
+            width = notes.get(VECTORIZE, root.get(VECTORIZE, 0) if plain else 0)
+            if width:
+                vectorize_leaf(sch, block, child_of(sch, token), width)
+        for token in tokens:
+            if PARALLEL in own[token]:
+                spread_nest(sch, child_of(sch, token), own[token][PARALLEL], func)
+        if PARALLEL in root:
+            self._parallel(sch, name, func, root[PARALLEL])
+        for token in tokens:
+            copies = own[token].get(UNROLL, root.get(UNROLL, 0))
+            if copies > 1:
+                unroll_reduction(sch, child_of(sch, token), copies, func)
+        if root:
+            block = sch.get_block(sch.mod[name].root.name, func)
+            for key in root:
+                sch.unannotate(block, key)
 
     def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int) -> None:
         """Each nest of the function once, by its first block."""
@@ -55,3 +71,15 @@ class RewriteParallelVectorizeUnroll:
             if child.loops and child.loops[0].var not in seen:
                 seen.add(child.loops[0].var)
                 spread_nest(sch, child_of(sch, child.token), jobs, func)
+
+
+def _noted(block: Block) -> dict[str, int]:
+    """The notes on a block that are carried out here; ScheduleError for one that is no number."""
+    found = {key: block.annotations[key] for key in KEYS if key in block.annotations}
+    for key, value in found.items():
+        if type(value) is not int or value < 0:
+            raise rejection(
+                NAME, "bad-note", f"{key} on block {block.name} is {value!r}, not a number of "
+                "lanes, iterations or copies", block,
+            )  # fmt: skip
+    return found

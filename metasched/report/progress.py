@@ -18,6 +18,7 @@ from metasched.search.observe import (
     ModelNews,
     PeerTimed,
     RoundDone,
+    SpaceNews,
     TaskFinished,
     TaskStarted,
     TrialDone,
@@ -62,7 +63,7 @@ class LiveProgress:
     def __call__(self, event: Event) -> None:
         if isinstance(event, TaskStarted):
             self.rows[event.task] = _Row(event)
-        if isinstance(event, (PeerTimed, ModelNews)):
+        if isinstance(event, (PeerTimed, ModelNews, SpaceNews)):
             return
         row = self.rows[event.task]
         if isinstance(event, TrialDone):
@@ -111,6 +112,8 @@ class PlainProgress:
             )
         elif isinstance(event, ModelNews):
             self._say(f"{event.task}: the cost model {event.text}")
+        elif isinstance(event, SpaceNews):
+            self._say(f"{event.task}: {event.text}")
         elif isinstance(event, TaskFinished):
             self._say(f"{event.task}: ended ({ending(event.reason)}) after {event.elapsed:.1f} s")
 

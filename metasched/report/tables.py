@@ -103,6 +103,7 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
     lines.append(f"  took      {result.wall_seconds:.1f} s: {where} (builds run beside the rest)")
     lines.append(f"  trials    {result.trials}, {result.failed} failed; {ending(result.ended)}")
     lines += [f"  model     {note}" for note in result.notes]
+    lines += [f"  space     {refusal}" for refusal in result.refusals]
     for status, (count, message) in result.failures.items():
         first = message.strip().splitlines()[0] if message.strip() else ""
         lines.append(f"    {count} {status}: {first[:160]}")

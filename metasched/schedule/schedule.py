@@ -77,6 +77,7 @@ class Schedule:
     Attributes:
         trace: the steps so far, a value that can be kept, edited and replayed.
         state: module, index and handle table, for those who write primitives.
+        refused: the refusals for which a schedule module gave up an alternative, shared by copies.
 
     Raises VerifyError when `mod` is no well-formed module, or an access in it is certainly outside
     its buffer.
@@ -105,6 +106,7 @@ class Schedule:
             check = debug_mask not in ("none", 0) or bool(config.load().check)
         self.state = State(module, self.seed, check=check)
         self.trace = Trace()
+        self.refused: list[ScheduleError] = []
         self._history: list[Snapshot] = []
 
     # -- the program ---------------------------------------------------------------------------
@@ -205,6 +207,7 @@ class Schedule:
         other.state = self.state.copy()
         other.seed = other.state.rng.state
         other.trace = self.trace
+        other.refused = self.refused
         other._history = list(self._history)
         return other
 

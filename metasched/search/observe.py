@@ -86,7 +86,17 @@ class ModelNews:
     text: str
 
 
-Event: TypeAlias = "TaskStarted | TrialDone | RoundDone | TaskFinished | PeerTimed | ModelNews"
+@dataclass(frozen=True, slots=True)
+class SpaceNews:
+    """A schedule module left a block alone: a step of each of its alternatives was refused."""
+
+    task: str
+    text: str
+
+
+Event: TypeAlias = (
+    "TaskStarted | TrialDone | RoundDone | TaskFinished | PeerTimed | ModelNews | SpaceNews"
+)
 Observer: TypeAlias = "Callable[[Event], None]"
 
 

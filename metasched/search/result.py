@@ -48,6 +48,8 @@ class TuneResult:
         ended: budget, time, exhausted or interrupted.
         history: the best seconds after each trial of this run.
         notes: what the cost model said of itself: that it started from a prior, or dropped it.
+        refusals: the schedule modules that left a block alone because every alternative was refused
+            a step: module, block and the first refusal.
     """
 
     workload: str
@@ -67,6 +69,7 @@ class TuneResult:
     ended: str
     history: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
 
     @property
     def speedup_over_default(self) -> float | None:

@@ -47,7 +47,8 @@ def attempt(module: Module) -> Module:
     def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
         try:
             return module(sch.copy(), block) or [sch]
-        except ScheduleError:
+        except ScheduleError as error:
+            sch.refused.append(error)
             return [sch]
 
     return _made("attempt", (module,), run)

@@ -58,12 +58,15 @@ class SpaceGenerator:
         postprocs: run on every candidate after its decisions, in this order.
         mutators: with their weights.
         failures: filled by `generate`: the modules that failed, and where.
+        refusals: likewise: the modules that left a block alone because a step of each of their
+            alternatives was refused, with the first refusal.
     """
 
     modules: tuple[Module, ...]
     postprocs: tuple[Postproc, ...] = ()
     mutators: Weighted = ()
     failures: list[ModuleFailure] = field(default_factory=list, compare=False, repr=False)
+    refusals: list[ModuleFailure] = field(default_factory=list, compare=False, repr=False)
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """The design spaces of a program as simplified traces; never empty.
@@ -72,6 +75,7 @@ class SpaceGenerator:
         two blocks have one name, by which no step could find them.
         """
         self.failures.clear()
+        self.refusals.clear()
         found = [Schedule(source, seed=seed)]
         for name, func in found[0].mod.functions.items():
             for realize in blocks_of(func.body):
@@ -98,12 +102,24 @@ class SpaceGenerator:
             return [sch]
         several = len(sch.mod.functions) > 1
         attempt = sch.copy()
+        attempt.refused = []
         try:
             block = attempt.get_block(realize.block.name, func if several else None)
-            return _checked(module(attempt, block))
+            found = _checked(module(attempt, block))
+            if attempt.refused and all(one.mod is sch.mod for one in found):
+                self._refusal(module, realize, attempt.refused[0])
+            return found
         except ANYTHING as error:
             self._note(module, realize, error)
             return [sch]
+
+    def _refusal(self, module: Module, realize: BlockRealize, error: ScheduleError) -> None:
+        """A module that would have done something, but every way was refused."""
+        name, block = module.name, realize.block.name
+        known = any((note.module, note.block) == (name, block) for note in self.refusals)
+        if not known:
+            said = f"{error.primitive}: {error.message} [{error.reason}]"
+            self.refusals.append(ModuleFailure(name, block, True, said))
 
     def _note(self, module: Module, realize: BlockRealize, error: BaseException) -> None:
         refused = isinstance(error, ScheduleError)

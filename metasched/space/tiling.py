@@ -64,13 +64,14 @@ def tileable(sch: Schedule, block: BlockRV, reuse: bool = True) -> bool:
 
 
 def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
-    """A changed copy for each of the ways whose steps are allowed."""
+    """A changed copy for each of the ways whose steps are allowed; what is refused is noted."""
     found = []
     for way in ways:
         variant = sch.copy()
         try:
             way(variant)
-        except ScheduleError:
+        except ScheduleError as error:
+            sch.refused.append(error)
             continue
         found.append(variant)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from space.candidates import TARGET, assert_same, tiny
 
-from metasched.errors import TargetError
+from metasched.errors import ScheduleError, TargetError
 from metasched.ir.equal import structural_hash
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import blocks_of, walk_stmts
@@ -46,6 +46,33 @@ def test_notes_become_loop_kinds_and_are_taken_off():
     assert (ForKind.VECTORIZED, 16) in found
     assert (ForKind.UNROLLED, 64) in found
     assert all(not r.block.annotations for r in blocks_of(sch.func.body))
+
+
+@pytest.mark.parametrize("where", ["root", "Z"])
+@pytest.mark.parametrize(
+    ("key", "number", "kind"),
+    [
+        (VECTORIZE, 8, (ForKind.VECTORIZED, 8)),
+        (PARALLEL, 8, (ForKind.PARALLEL, 64)),
+        (UNROLL, 64, (ForKind.UNROLLED, 64)),
+    ],
+)
+def test_a_note_counts_on_the_root_and_on_the_block(where, key, number, kind):
+    sch = Schedule(get("gmm").func((1, 64, 64, 64)), seed=0, check=True)
+    sch.annotate(sch.get_block(where), key, number)
+    sch.enter_postproc()
+    RewriteParallelVectorizeUnroll()(sch, TARGET)
+    assert kind in kinds(sch)
+    assert all(not r.block.annotations for r in blocks_of(sch.func.body))
+
+
+@pytest.mark.parametrize("value", ["x", -1, 1.5, True])
+def test_a_note_that_is_no_number_is_refused(value):
+    sch = Schedule(get("gmm").func((1, 64, 64, 64)), seed=0)
+    sch.annotate(sch.get_block("root"), VECTORIZE, value)
+    sch.enter_postproc()
+    with pytest.raises(ScheduleError, match="vectorize on block root is .* not a number of lanes"):
+        RewriteParallelVectorizeUnroll()(sch, TARGET)
 
 
 def test_what_a_limit_forbids_is_not_done():

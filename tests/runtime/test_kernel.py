@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import ml_dtypes
@@ -335,6 +338,34 @@ def test_parallel_kernels_without_openmp_run_serially_and_say_so(monkeypatch):
     a, b, c = args(8)
     run(a, b, c)
     assert np.array_equal(c, a @ b)
+
+
+TEAM = """
+import dataclasses
+import os
+import numpy as np
+import metasched as ms
+from metasched.script import parse
+from metasched.target import Target
+kernel = ms.build(parse('''
+@T.prim_func
+def f(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")):
+    for i in T.parallel(4096):
+        B[i] = A[i] + T.float32(1)
+'''), target=dataclasses.replace(Target.native(), num_cores=1))
+before = len(os.listdir("/proc/self/task"))
+a, b = np.arange(4096, dtype="float32"), np.zeros(4096, "float32")
+kernel(a, b)
+assert (b == a + 1).all()
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_a_kernel_uses_no_more_threads_than_its_target_has_cores():
+    shell = [sys.executable, "-c", TEAM]
+    env = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(shell, capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.strip() == "0", done.stderr
 
 
 def test_parallel_kernel():

@@ -37,6 +37,16 @@ def notes(sch, name="Z"):
     return set(sch.get(sch.get_block(name)).annotations)
 
 
+def test_a_module_whose_every_way_is_refused_says_so_once():
+    space = SpaceGenerator((attempt(REFUSE), attempt(note("a"))))
+    space.generate(tiny("gmm"), Target.native())
+    found = [r for r in space.refusals if r.block == "Z"]
+    assert [(r.module, r.refused) for r in found] == [("attempt(refuse)", True)]
+    assert found[0].message == "refuse: always refused [no]" and not space.failures
+    space.generate(tiny("gmm"), Target.native())
+    assert len([r for r in space.refusals if r.block == "Z"]) == 1
+
+
 def test_chain_runs_one_after_the_other():
     sch = Schedule(tiny("gmm"))
     (after,) = chain(note("a"), note("b"))(sch, sch.get_block("Z"))

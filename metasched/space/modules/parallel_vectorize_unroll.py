@@ -18,11 +18,11 @@ from metasched.space.finish import steps
 from metasched.space.strides import has_vectors
 
 PARALLEL = "meta_schedule.parallel"
-"""Note on the root: the iterations that parallel loops should have at least, where they can."""
+"""Note on the root or a block: the iterations of parallel loops at least, where they can."""
 UNROLL = "meta_schedule.unroll_explicit"
-"""Note on the root: the most copies of a reduction's body that unrolling may make."""
+"""Note on the root or a block: the most copies of a reduction's body that unrolling may make."""
 VECTORIZE = "meta_schedule.vectorize"
-"""Note on a block: the lanes of its vectors at most."""
+"""Note on a block, or on the root for every leaf: the lanes of its vectors at most."""
 
 
 @dataclass(frozen=True, slots=True)
