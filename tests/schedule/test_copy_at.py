@@ -211,3 +211,20 @@ def test_refusals():
     check_refused(sch, step, "other-scope", "different blocks")
     sch.read_at(loops[2], outer, 0, "local")
     check_transform(matmul, sch)
+
+
+def test_an_update_whose_read_is_hidden_is_an_update():
+    @T.prim_func
+    def f(A: T.Buffer((3,), "float32")):
+        for i in range(3):
+            with T.block("A"):
+                vi = T.axis.spatial(3, i)
+                A[vi] = A[vi] + 1.0
+
+    sch = Schedule(f)
+    sch.unsafe_hide_buffer_access("A", "read", [0])
+    (i,) = sch.get_loops("A")
+    step = lambda: sch.write_at(i, "A", 0, "global")  # noqa: E731
+    check_refused(sch, step, "not-started", "A updates A, which holds values from outside of i")
+    step = lambda: sch.cache_write("A", 0, "local")  # noqa: E731
+    check_refused(sch, step, "reads-own-output", "A reads A, which it writes")

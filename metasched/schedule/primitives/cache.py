@@ -43,7 +43,12 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import init_around, known_ranges, require_free_of_init
+from metasched.schedule.primitives.staging import (
+    init_around,
+    known_ranges,
+    require_free_of_init,
+    updates,
+)
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -132,7 +137,8 @@ def cache_write(
         who = ", ".join(w.block.name for w in writers)
         raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
     writer = writers[0]
-    if any(r.buffer is buffer for r in inputs(realize.block)):
+    declared = any(r.buffer is buffer for r in inputs(realize.block))
+    if declared or updates(realize.block, buffer):
         raise state.error(
             "reads-own-output", f"{realize.block.name} reads {buffer.name}, which it writes",
             realize, hint="the copy would have to be filled first: use cache_inplace",

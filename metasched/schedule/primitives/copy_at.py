@@ -39,7 +39,7 @@ from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.cache import cache_buffer, scope_bounds
 from metasched.schedule.primitives.division import fixed_domain
-from metasched.schedule.primitives.staging import require_free_of_init
+from metasched.schedule.primitives.staging import require_free_of_init, updates
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -110,7 +110,7 @@ def write_at(
                 "read-below", f"{reader.block.name} reads {name} below {site.loop.var.name}",
                 reader.realize,
             )  # fmt: skip
-    if writers[0] in readers:
+    if writers[0] in readers or updates(writers[0].block, site.buffer):
         raise state.error(
             "not-started", f"{writers[0].block.name} updates {name}, which holds values from "
             f"outside of {site.loop.var.name}", writers[0].realize,

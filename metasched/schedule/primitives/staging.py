@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from metasched.analysis import block as block_facts
+from metasched.analysis.access import accesses
 from metasched.analysis.affine import linear, range_interval
 from metasched.analysis.collide import Outside, collide
 from metasched.arith.analyzer import Analyzer
@@ -367,6 +368,12 @@ def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], S
         return evolve(node, body=body, alloc_buffers=(*node.alloc_buffers, *new))
 
     return change
+
+
+def updates(block: Block, buffer: Buffer) -> bool:
+    """Whether a body without an init reads of a buffer, also where that is not declared."""
+    body = accesses(block) if block.init is None else ()
+    return any(a.buffer is buffer and not a.is_write for a in body)
 
 
 def beside(anchor: Stmt, before: Sequence[Stmt] = (), after: Sequence[Stmt] = ()) -> edit.Edits:
