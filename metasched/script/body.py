@@ -26,7 +26,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import reads_memory, walk
+from metasched.ir.visit import walk
 from metasched.script.buffers import renamed
 from metasched.script.builder import (
     WORDS,
@@ -308,18 +308,11 @@ class BodyReader(CallReader):
         if len(targets) != len(values):
             self.fail(node, f"{len(targets)} names need as many values, not {len(values)}")
         pairs = list(zip(targets, values, strict=True))
-        read = [self._kept(value, self._named(target, value)) for target, value in pairs]
-        items: list[Item] = [let for let, _ in read if let is not None]
+        read = [self.kept(value, self._named(target, value)) for target, value in pairs]
+        items: list[Item] = [let for lets, _ in read for let in lets]
         for (target, value), (_, found) in zip(pairs, read, strict=True):
             items += self._bind_values(value, target, found)
         return items
-
-    def _kept(self, node: ast.expr, found: Any) -> tuple[Scoped | None, Any]:
-        """A let of what reads memory, so that stores of the same statement come after."""
-        if not isinstance(found, Expr) or not reads_memory(found):
-            return None, found
-        let = self.let(node, "kept", found, None, None)
-        return let, let.value
 
     def _named(self, target: ast.expr, node: ast.expr) -> Any:
         """The value for a target; new variables and buffers take the target's name."""
@@ -357,9 +350,15 @@ class BodyReader(CallReader):
             if not isinstance(found, (tuple, list)) or len(found) != len(target.elts):
                 self.fail(node, f"{len(target.elts)} names need as many values, not "
                           f"{describe(found)}")  # fmt: skip
+            lets, found = self.kept(node, found)
             pairs = zip(target.elts, found, strict=True)
-            return [item for part, value in pairs for item in self._bind_values(node, part, value)]
-        if isinstance(found, (Expr, bool, int, float, Section)):
+            inner = [item for part, v in pairs for item in self._bind_values(node, part, v)]
+            return [*lets, *inner]
+        if isinstance(found, Section):
+            self.fail(node, "a slice is a view in NumPy, which later stores change",
+                      f"copy it: {self._target_name(target)}: T.float32x4 = A[0:4], or "
+                      "read the buffer where the value is needed")  # fmt: skip
+        if isinstance(found, (Expr, bool, int, float)):
             value = self.lanes(node, found)
             store = self.scalar_store(node, self._target_name(target), value)
             if store is not None:
@@ -368,8 +367,9 @@ class BodyReader(CallReader):
             self._bind(target, scoped.value)
             return [scoped]
         self.bound_once(node, self._target_name(target))
+        lets, found = self.kept(node, found)
         self._bind(target, found.value if isinstance(found, MetaVar) else found)
-        return []
+        return [*lets]
 
     def _annotated(self, node: ast.AnnAssign) -> list[Item]:
         name = self._target_name(node.target)

@@ -12,7 +12,8 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, IntImm, Var
 from metasched.ir.stmt import Allocate, Block, BufferStore, Stmt, evolve
-from metasched.ir.visit import walk, walk_exprs
+from metasched.ir.visit import reads_memory, walk, walk_exprs
+from metasched.script.builder import MetaVar
 from metasched.script.names import Names
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Loops, Scoped
@@ -183,6 +184,25 @@ class ScalarReader(StoreReader):
         if not certain or self.left:
             self.assigned = before
         self.left = False
+
+    def kept(self, node: ast.AST, found: Any) -> tuple[list[Scoped], Any]:
+        """What is bound, with lets of the values that read memory: Python reads them now."""
+        if isinstance(found, MetaVar):
+            name = self.reads_scalar(found.value)
+            if name is not None:
+                self.fail(node, f"{name} is assigned again, and T.meta_var would read it later",
+                          f"name its value of now: n = {name}")  # fmt: skip
+            return [], found
+        if type(found) in (tuple, list):
+            parts = [self.kept(node, part) for part in found]
+            lets = [let for inner, _ in parts for let in inner]
+            return lets, type(found)(part for _, part in parts) if lets else found
+        if isinstance(found, (Expr, Section)):
+            found = self.lanes(node, found)
+            if reads_memory(found):
+                let = self.let(node, "kept", found, None, None)
+                return [let], let.value
+        return [], found
 
     def settled(self, loops: Loops) -> tuple[Loops, list[Scoped]]:
         """Bounds that read variables are named before the loop: Python reads them once."""

@@ -236,3 +236,30 @@ def test_regions_of_a_block_leave_out_what_the_block_changes():
     block = list(blocks_of(func.body))[1].block
     whole = {r.buffer.name: r.region[-1].extent for r in (*block.reads, *block.writes)}
     assert as_int(whole["B"]) == 8 and as_int(whole["A"]) == 6 and as_int(whole["N"]) == 8
+
+
+@pytest.mark.parametrize("body", [
+    "t = (N[0], 1)\nN[0] = 5\nN[1] = t[0] + t[1]",
+    "t = [N[0], (N[1], 2)]\nN[0] = 5\nN[1] = 6\nN[2] = t[0] + t[1][0]",
+    "s = 1\nfor i in range(3):\n    t = (s, s + 1)\n    s = 9\n    N[i] = t[0] * t[1]",
+    "N[0], x = N[1], N[0]\nN[1] = x",
+])  # fmt: skip
+def test_values_in_tuples_are_read_when_they_are_named(body):
+    agree(indented(body), *arrays())
+
+
+@pytest.mark.parametrize("body, message", [
+    ("v = A[0, 0:4]\nB[0:4] = v", "a slice is a view in NumPy, which later stores change"),
+    ("s = 1\nfor i in range(3):\n    s = s + 1\n    m = T.meta_var(s * 2)\n    N[i] = m",
+     "s is assigned again, and T.meta_var would read it later"),
+])  # fmt: skip
+def test_values_that_would_be_read_later_are_refused(body, message):
+    with pytest.raises(ParseError, match=message):
+        parse(indented(body))
+
+
+def test_an_annotated_slice_is_a_copy():
+    func = program(indented("v: T.float32x4 = A[0, 0:4]\nA[0, 1] = 9.0\nB[0:4] = v"))
+    assert any(
+        isinstance(s, LetStmt) and s.value.dtype == "float32x4" for s in walk_stmts(func.body)
+    )
