@@ -53,6 +53,7 @@ class ScalarReader(StoreReader):
         self.names = Names(())
         self.frames: list[Frame] = []
         self.parameters: dict[str, Var] = {}
+        self.around_it = 0  # scopes of names around the function or macro being read
         self.scalars: dict[Buffer, Scalar] = {}
         self.assigned: set[Scalar] = set()  # those with a value, whatever way led here
         self.left = False  # whether a break, continue or return stands right before
@@ -60,11 +61,11 @@ class ScalarReader(StoreReader):
     @contextmanager
     def function_of(self, body: Sequence[ast.stmt], parameters: dict[str, Var]) -> Iterator[None]:
         """While the statements of one function or macro are read."""
-        saved = self.names, self.frames, self.parameters
+        saved = self.names, self.frames, self.parameters, self.around_it
         self.names, self.frames = Names(body, self.scopes.maps[0]), []
-        self.parameters = parameters
+        self.parameters, self.around_it = parameters, len(self.scopes.maps) - 1
         yield
-        self.names, self.frames, self.parameters = saved
+        self.names, self.frames, self.parameters, self.around_it = saved
 
     @contextmanager
     def frame(
@@ -107,12 +108,20 @@ class ScalarReader(StoreReader):
             return BufferStore(known.buffer, found, (_ZERO,))
         frame = next((f for f in self.frames if (f.key, name) in self.names.carried), None)
         if frame is None:
+            if known is not None and not self._is_own(name):
+                self.fail(node, f"{name!r} is a variable around the macro, which the macro cannot "
+                          "assign", "pass a buffer and store into it")  # fmt: skip
             return None
         if known is not None:
             what = "a variable bound once" if isinstance(known, Var) else describe(known)
             self.fail(node, f"{name!r} is {what} (a loop, an iterator, a let or a buffer) and is "
                       "assigned again in an inner scope", "assign to another name")  # fmt: skip
         return self._new(frame, name, self.typed(node, value, dtype), node)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the function or macro being read binds the name, not its surroundings."""
+        maps = self.scopes.maps
+        return any(name in names for names in maps[: len(maps) - self.around_it])
 
     def bound_once(self, node: ast.AST, name: str) -> None:
         """Refuse to give another meaning to a name of an outer scope."""

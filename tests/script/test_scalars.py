@@ -263,3 +263,20 @@ def test_an_annotated_slice_is_a_copy():
     assert any(
         isinstance(s, LetStmt) and s.value.dtype == "float32x4" for s in walk_stmts(func.body)
     )
+
+
+def test_a_macro_does_not_assign_the_variables_of_its_caller():
+    @T.macro(hygienic=False)
+    def bump(out):
+        count = count + 1
+        out[0] = count
+
+    def read():
+        @T.prim_func
+        def f(A: T.Buffer((4,), "int32")):
+            count = 1
+            bump(A)
+            A[1] = count
+
+    with pytest.raises(ParseError, match="a variable around the macro"):
+        read()
