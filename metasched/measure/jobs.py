@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from metasched.measure.process import Reply
 
 
+CYCLE = 1.6e-10
+"""Seconds of a clock cycle at 6 GHz: no call takes less."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What a runner found out about one program."""
@@ -385,6 +389,9 @@ def timed(task: Task, fd: int, compiled: Compiled, plan: TimingPlan, passed: Tri
         bench.clean = False
         status, message = Status.OUT_OF_BOUNDS, f"{breach} when called again"
         return replace(passed, status=status, message=message, run_seconds=spent)
+    if min(samples) < CYCLE:
+        message = f"a call took {min(samples):.2g} s, less than a clock cycle: nothing was timed"
+        return replace(passed, status=Status.RUN_ERROR, message=message, run_seconds=spent)
     if not plan.best or min(samples) <= plan.hopeless * plan.best:
         begin = time.perf_counter()
         for place in (AT_END, AT_START):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from metasched.measure import samples
+from metasched.measure import jobs, samples
+from metasched.measure.candidate import Status
 from metasched.measure.samples import TimingPlan, in_turns, samples_of
 
 REPEAT = None  # the calls of a program that is not run: `take` is made up
@@ -125,3 +127,13 @@ def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
     clock = iter((1.0,) * 6)
     ahead = samples_of(REPEAT, 0.001, replace(plan, best=1.0, sample_ms=1), lambda: 1 / 0)
     assert ahead  # what is far ahead is not timed beside an anchor that takes long
+
+
+def test_a_time_under_a_clock_cycle_is_no_success(monkeypatch):
+    bench = SimpleNamespace(restore=lambda *_: None, breach=lambda: "")
+    for name, value in (("_bench", bench), ("_repeat", None), ("samples_of", (1e-11, 1e-9))):
+        monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
+    passed = jobs.Trial(Status.OK, run_seconds=1e-3)
+    found = jobs.timed(None, 0, None, TimingPlan(), passed)
+    assert found.status is Status.RUN_ERROR and "less than a clock cycle" in found.message
+    assert found.seconds == ()
