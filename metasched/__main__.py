@@ -4,6 +4,7 @@ Modules load for some tenths of a second. Ctrl-C meanwhile ends the process at o
 traceback: nothing has begun. Hence this file imports nothing of ours at its top.
 """
 
+import faulthandler
 import importlib
 import os
 import signal
@@ -16,6 +17,8 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line; its exit code."""
     signal.signal(signal.SIGINT, _leave)
+    if sys.stderr is not None:
+        faulthandler.enable()  # a crash of native code names the file that was running: a plug-in
     cli = importlib.import_module("metasched.cli")
     arguments = cli.parsed()
     try:

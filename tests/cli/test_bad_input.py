@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -280,6 +283,20 @@ def test_a_plugin_that_was_asked_for_and_fails_is_wrong_input(cli, tmp_path, tex
     ran = cli("tune", *RANDOM, "--trials", 4, "--json", "--plugin", "rules.py")
     assert ran.code == 2 and ran.json()["kind"] == "PluginError"
     assert f"metasched tune: plug-in rules.py {said}" in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV, 'rules.py", line 1 in <module>'),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", 130, "interrupted"),
+    ],
+)  # fmt: skip
+def test_a_plugin_that_crashes_or_is_interrupted(tmp_path, text, code, said):
+    (tmp_path / "rules.py").write_text(text)
+    command = [sys.executable, "-m", "metasched", "tune", *RANDOM, "--plugin", "rules.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_what_a_plugin_prints_leaves_the_output_one_json_value(cli, tuned, tmp_path, made_up):
