@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from oracle import check_numbers, check_trace, picture
+from schedule.declared import with_accumulators
 from schedule.machine_layout import LAYOUT_OPS
 from schedule.machine_plans import PLANS, relayout
 from schedule.more import MORE
@@ -278,7 +279,13 @@ ALL = {**OPS, **MORE, **LAYOUT_OPS, **PLANS}
 
 
 def program(number: int) -> PrimFunc:
-    """Program number n: one of the fixed ones, of a family, or a random one."""
+    """Program number n: one of the fixed ones, of a family, or a random one; in every fifth the
+    reductions declare their accumulators."""
+    func = _program(number)
+    return with_accumulators(func, last=number % 2 == 0) if number % 5 == 0 else func
+
+
+def _program(number: int) -> PrimFunc:
     if family(number) is not None:
         return special(number)
     rng = random.Random(number)

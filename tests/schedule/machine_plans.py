@@ -268,10 +268,45 @@ def _numeric(fn: IndexMap) -> Any:
     return eval(_python(fn, {}), {})  # a map as a user would write it, on arrays of indices
 
 
+def misfit(p: Any) -> None:
+    """Fuse neighbouring loops, split by a factor that fits neither, and run a half at once."""
+    loops = p.loops(p.block())
+    first = p.number(len(loops))
+    halves = p.sch.split(
+        p.sch.fuse(*loops[first : first + 2 + p.number(2)]), [None, 2 + p.number(7)]
+    )
+    loop = p.pick(halves)
+    kind = p.pick(["parallel", "vectorize", "reorder", "threads"])
+    if kind == "threads":
+        p.sch.bind(loop, "threadIdx.x")
+    elif kind == "reorder":
+        p.sch.reorder(*reversed(halves))
+    else:
+        getattr(p.sch, kind)(loop)
+
+
+def overlap(p: Any) -> None:
+    """Compute a producer in tiles of its consumer, and reorder loops above either."""
+    scope_of = p.sch.state.scope
+    pairs = [(r, c.realize) for r in p.realizes() for c in scope_of(r).consumers(r.block.token)]
+    if not pairs:
+        p.nothing()
+    producer, consumer = p.pick(pairs)
+    block, other = p.handle(producer), p.handle(consumer)
+    outer, _ = p.sch.split(p.pick(p.loops(other)), [None, 1 + p.number(4)])
+    p.sch.compute_at(block, outer)
+    loops = p.loops(p.pick([block, block, other]))
+    first = p.number(len(loops))
+    chosen = loops[first : first + 2 + p.number(2)]
+    p.sch.reorder(*(chosen[::-1] if p.number(3) else [*chosen[1:], *chosen[:1]]))
+
+
 PLANS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "rolling_buffer": (3, roll),
     "fuse_reduction_epilogue": (4, fuse_epilogue),
     "unsafe_hide_buffer_access": (1, hide),
     "tensorize": (5, tensorize),
     "transform_layout_of_parameter": (4, parameter_layout),
+    "fuse split of misfits": (6, misfit),
+    "compute_at reorder of overlaps": (6, overlap),
 }
