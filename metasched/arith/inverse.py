@@ -24,7 +24,7 @@ def left_inverse(
     found = detect_iter_map(indices, used, level="bijective")
     if found.error is None:
         return _from_minimum(used, inverse_iter_map(found.sums, outputs))
-    pairs = _joined(list(zip(indices, outputs, strict=True)))
+    pairs = _joined([_upward(i, x, used) for i, x in zip(indices, outputs, strict=True)])
     joined, values = [index for index, _ in pairs], [value for _, value in pairs]
     again = detect_iter_map(joined, used, level="bijective")
     if again.error is not None:
@@ -39,6 +39,16 @@ def _from_minimum(iters: Mapping[Var, Range], from_zero: Mapping[Var, Expr]) -> 
     return {
         v: an.simplify(r.min + from_zero[v]) if v in from_zero else r.min for v, r in iters.items()
     }
+
+
+def _upward(index: Expr, value: Expr, iters: Mapping[Var, Range]) -> tuple[Expr, Expr]:
+    """An index and its value, both negated where the index falls with all its iterators."""
+    terms = Analyzer().linear(index).terms
+    moving = [c for atom, c in terms.items() if not free_vars(atom).isdisjoint(iters)]
+    if not moving or max(moving) > 0:
+        return index, value
+    zero = IntImm(index.dtype, 0)
+    return Analyzer().simplify(zero - index), IntImm(value.dtype, 0) - value
 
 
 def _joined(pairs: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import TYPE_CHECKING, TypeAlias
 
 from metasched.arith.bounds import EVERYTHING, INF, is_index
@@ -30,6 +31,9 @@ def learn(an: Analyzer, fact: Linear) -> None:
         if type(atom) is not Var:
             an.has_facts = True
     else:
+        step = gcd(*fact.terms.values())
+        if step > 1:  # of integers: 2*x + 2*y - 3 >= 0 is x + y - 2 >= 0
+            fact = Linear({a: c // step for a, c in fact.terms.items()}, fact.const // step)
         an.facts.append(fact)
         an.has_facts = True
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from schedule.special_blocks import BLOCKS
+from schedule.special_borders import BORDERS
 
 from metasched.ir.func import PrimFunc
 from metasched.script.parser import parse
@@ -253,6 +254,7 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
         "rfactor",
     ),
     **BLOCKS,
+    **BORDERS,
 }
 SHARE = 0.45  # of all programs
 

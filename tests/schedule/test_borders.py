@@ -291,3 +291,27 @@ def test_elements_that_two_iterations_make_are_not_added_twice() -> None:
     loop = sch.get_loops("P")[0]
     message = "iterations of h may each make the same element of B"
     check_refused(sch, lambda: sch.reverse_compute_at("C", loop), "repeated-reduction", message)
+
+
+def test_the_init_of_a_reduction_comes_before_its_updates() -> None:
+    @T.prim_func
+    def backwards(A: T.Buffer((8,), "int32"), C: T.Buffer((4,), "int32")):
+        B = T.alloc_buffer((8,), "int32")
+        for i in range(8):
+            with T.block("P"):
+                v = T.axis.spatial(8, i)
+                B[7 - v] = A[v] * 2
+        for i, r in T.grid(4, 2):
+            with T.block("C"):
+                vi, vr = T.axis.remap("SR", [i, r])
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + B[vi * 2 + vr]
+
+    sch = Schedule(backwards)
+    (loop,) = sch.get_loops("P")
+    message = "iterations of i do not make B in the order in which C reads it"
+    check_refused(sch, lambda: sch.reverse_compute_at("C", loop), "init-not-first", message)
+    outer, _ = sch.split(loop, [None, 2])
+    sch.reverse_compute_at("C", outer)
+    check_transform(backwards, sch)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from metasched.analysis.binding import affine_binding
+from metasched.analysis.cover import bound_regions
 from metasched.analysis.scope import Child, Scope, untold
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.inverse import left_inverse
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Range
 from metasched.ir.expr import (
     LT,
@@ -219,11 +223,13 @@ def _require_once(
     that tells an instance is then made by one iteration only.
     """
     domains = found.domains
+    iters = {v.var for v in realize.block.iter_vars}
+    split = frozenset().union(*map(free_vars, found.conditions)) - iters
     reduced = [v.var for v in realize.block.iter_vars if v.is_reduce and v.var in domains]
-    spread = frozenset().union(*(free_vars(domains[v].min) for v in reduced))
+    spread = frozenset().union(*(free_vars(domains[v].min) for v in reduced), split)
     if not spread:
         return
-    used = frozenset().union(*(free_vars(d.min) for d in domains.values()))
+    used = frozenset().union(*(free_vars(d.min) for d in domains.values()), split)
     for above in (*state.loops_above(loop), loop):
         if above.var not in used and as_int(above.extent) != 1:
             raise state.error(
@@ -233,13 +239,46 @@ def _require_once(
                 above,
             )
     for producer in producers:
-        if any(r.buffer is found.buffer for r in producer.block.writes) and _repeats(producer):
+        if all(r.buffer is not found.buffer for r in producer.block.writes):
+            continue
+        if _repeats(producer):
             raise state.error(
                 "repeated-reduction",
                 f"{realize.block.name} would add the same elements again: iterations of "
                 f"{loop.var.name} may each make the same element of {found.buffer.name}",
                 loop,
             )
+        _require_start_first(state, realize, producer, loop, found)
+
+
+def _require_start_first(
+    state: State, realize: BlockRealize, producer: Child, loop: For, found: Instances
+) -> None:
+    """The instance of a reduction that runs its init comes before its others: the iterations that
+    make their elements do."""
+    block = realize.block
+    analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
+    first: dict[Var, Expr] = {v.var: v.dom.min for v in block.iter_vars if v.is_reduce}
+    ranges = ranges_of(producer.loops)
+    made = [r for b, r in bound_regions(producer, writes=True) if b is found.buffer]
+    read = [r.region for r in inputs(block) if r.buffer is found.buffer]
+    for places, elements in product(made, read):
+        indices = [low for low, _ in places]
+        values = [r.min.astype(low.dtype) for r, low in zip(elements, indices, strict=True)]
+        solved = left_inverse(indices, ranges, values)
+        told = {} if isinstance(solved, str) else solved
+        for outer in (*state.loops_above(loop), loop):
+            when = told.get(outer.var)
+            ordered = when is not None and analyzer.prove(substitute(when, first) <= when)
+            if not ordered and as_int(outer.extent) != 1:
+                raise state.error(
+                    "init-not-first",
+                    f"{realize.block.name} may go on before its init: iterations of "
+                    f"{outer.var.name} do not make {found.buffer.name} in the order in which "
+                    f"{realize.block.name} reads it",
+                    loop,
+                    hint="choose a loop outside of the reduction, or decompose_reduction first",
+                )
 
 
 def _repeats(producer: Child) -> bool:

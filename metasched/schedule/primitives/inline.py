@@ -118,7 +118,8 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     require_not_output(state, producer)
     inner, guard = _guarded_store(state, producer)
     refuse_opaque(state, scope.block, inner.buffer)
-    if len(scope.consumers(producer.block.token)) != 1:
+    users = (producer.block.token, realize.block.token)
+    if any(c.token not in users and _reads(c.block, inner.buffer) for c in scope.realizes):
         raise state.error(
             "other-consumers", f"{inner.buffer.name} is read by other blocks too", producer
         )
