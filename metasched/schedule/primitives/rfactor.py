@@ -340,4 +340,5 @@ def without_reduction(block: Block) -> Block:
     value = transform_expr(then.value, lambda e: start if e is result else None)
     if any(load.buffer is then.buffer for load in loads_of(value)):
         return block
-    return evolve(block, init=None, body=evolve(then, value=value))
+    reads = tuple(r for r in block.reads if r.buffer is not then.buffer)
+    return evolve(block, init=None, body=evolve(then, value=value), reads=reads)
