@@ -9,10 +9,12 @@ from typing import Any
 
 from metasched import config
 from metasched.commands.names import HELP
+from metasched.database.store import Store
 from metasched.errors import ExportError, MetaschedError
 from metasched.files import atomic_write
 from metasched.report.html import Machine, chapters_of, page, timed_points
 from metasched.target import Target
+from metasched.tune import STORE
 
 
 def add_to(commands: Any) -> None:
@@ -29,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(config.load(work_dir=arguments.work_dir).work_dir)
     if not folder.is_dir():
         raise MetaschedError(f"there is no folder {folder}")
+    _name_damaged_records(folder / STORE)
     chapters = chapters_of(folder)
     text = page(chapters, Machine.measured(Target.native()), f"Tuning in {folder.name}")
     output = Path(arguments.output or folder / "report.html")
@@ -42,3 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(output)
     return 0
+
+
+def _name_damaged_records(path: Path) -> None:
+    """Read every record: the store names each that is damaged, and the page leaves it out."""
+    if path.exists():
+        with Store(path, read_only=True) as store:
+            store.all()

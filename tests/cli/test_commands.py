@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from metasched.cli import main
 from metasched.commands.names import MODULES
 from metasched.cost.prior import Prior
 from metasched.report import compare
+from metasched.tune import STORE
 
 SHAPE = "1,16,16,16"
 NAMES = ("tune", "replay", "build", "bench", "show", "db", "report", "targets", "doctor")
@@ -267,6 +269,16 @@ def test_doctor(cli):
     }
     assert all(f["ok"] or f["cost"] for f in findings)
     assert "compile and run" in cli("doctor").out
+
+
+def test_report_names_a_damaged_record_and_goes_on(cli, tuned, tmp_path):
+    folder = tuned.copy(tmp_path / "work")
+    with sqlite3.connect(folder / STORE) as connection:
+        connection.execute("UPDATE records SET body = '{' WHERE id = 1")
+    connection.close()
+    with pytest.warns(UserWarning, match="record 1 is damaged and left out"):
+        ran = cli("report", folder)
+    assert ran.code == 0 and (folder / "report.html").exists()
 
 
 def test_report_writes_one_page(cli, tuned, tmp_path):
