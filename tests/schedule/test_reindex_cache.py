@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from oracle import check_refused, check_transform
 from schedule.expected import becomes
 from schedule.programs import elementwise, matmul
@@ -93,6 +94,151 @@ def together(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = B[vi]
 
 
+@T.prim_func
+def branches(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in range(8):
+        if i < 4:
+            with T.block("B"):
+                vi = T.axis.spatial(8, i)
+                B[vi] = A[vi]
+        else:
+            with T.block("C"):
+                vi = T.axis.spatial(8, i)
+                C[vi] = B[vi - 4]
+
+
+@T.prim_func
+def sometimes(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+    for i in range(8):
+        if i < 4:
+            with T.block("B"):
+                vi = T.axis.spatial(8, i)
+                B[vi] = A[vi]
+
+
+@T.prim_func
+def running(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi]
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[T.max(vi - 1, 0)]
+
+
+@T.prim_func
+def ahead(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi]
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[7 - vi]
+
+
+@T.prim_func
+def tiles(A: T.Buffer((15,), "float32"), C: T.Buffer((15,), "float32")):
+    B = T.alloc_buffer((15,), "float32")
+    for i in T.parallel(4):
+        for j in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(15, i * 4 + j)
+                T.where(i * 4 + j < 15)
+                B[vi] = A[vi] * T.float32(2)
+        for j in range(4):
+            with T.block("C"):
+                vi = T.axis.spatial(15, i * 4 + j)
+                T.where(i * 4 + j < 15)
+                C[vi] = B[vi]
+
+
+@T.prim_func
+def tiles_read(A: T.Buffer((15,), "float32"), C: T.Buffer((15,), "float32")):
+    B = T.alloc_buffer((15,), "float32")
+    B_local = T.alloc_buffer((4, 4), "float32", scope="local")
+    for i in T.parallel(4):
+        for j in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(15, i * 4 + j)
+                T.where(i * 4 + j < 15)
+                B[vi] = A[vi] * T.float32(2)
+        for ax0 in range(T.min(15 - i * 4, 4)):
+            with T.block("B_local"):
+                v0 = T.axis.spatial(15, i * 4 + ax0)
+                B_local[v0 // 4, v0 % 4] = B[v0]
+        for j in range(4):
+            with T.block("C"):
+                vi = T.axis.spatial(15, i * 4 + j)
+                T.where(i * 4 + j < 15)
+                C[vi] = B_local[vi // 4, vi % 4]
+
+
+@T.prim_func
+def row_sums(A: T.Buffer((6, 8, 4), "int32"), C: T.Buffer((6,), "int32")):
+    B = T.alloc_buffer((6, 8), "int32")
+    for i, j in T.grid(6, 8):
+        for k in range(4):
+            with T.block("B"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    B[vi, vj] = 0
+                B[vi, vj] = B[vi, vj] + A[vi, vj, vk]
+        with T.block("C"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + B[vi, vj]
+
+
+def test_below_loops_that_producer_and_consumer_share():
+    swap = lambda i, j, *_: (j, i)  # noqa: E731
+    sch = Schedule(row_sums)
+    sch.reindex_cache_write("B", 0, "local", swap)
+    sch.reindex_cache_read("C", 0, "global", swap)
+    check_transform(row_sums, sch)
+    assert [len(sch.get_loops(b)) for b in ("B_local", "B_global")] == [4, 4]
+    halves = lambda i: (i // 4, i % 4)  # noqa: E731
+    for func in (together, tiles):
+        for made in (True, False):
+            sch = Schedule(func)
+            if made:
+                sch.reindex_cache_write("B", 0, "local", halves)
+            else:
+                sch.reindex_cache_read("C", 0, "local", halves)
+            check_transform(func, sch)
+    becomes(tiles, sch, tiles_read)
+
+
+def test_a_copy_that_threads_would_share_is_refused():
+    @T.prim_func
+    def threads(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8, 8), "float32")):
+        B = T.alloc_buffer((8, 8), "float32", scope="local")
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            for j in range(8):
+                with T.block("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[0, vj] = A[vi, vj]
+            for j in range(8):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = B[0, vj] + A[vi, 0]
+
+    halves = lambda i, j: (j // 4, j % 4)  # noqa: E731
+    sch = Schedule(threads)
+    check_refused(
+        sch, lambda: sch.reindex_cache_read("C", 0, "shared", halves), "carried-dependence",
+        "different iterations of loop i may touch the same element of B_shared",
+    )  # fmt: skip
+    sch = Schedule(threads)
+    sch.reindex_cache_read("C", 0, "local", halves)
+    check_transform(threads, sch, compiled=False)
+
+
 def test_read():
     sch = Schedule(elementwise)
     made = sch.reindex_cache_read("C", 0, "local", lambda i, j: (j, i // 2, i % 2))
@@ -156,9 +302,24 @@ def test_refusals():
         sch, lambda: sch.reindex_cache_write("B", 0, "local", one), "other-writer",
         "written by B, again",
     )  # fmt: skip
-    sch = Schedule(together)
-    check_refused(sch, read(one), "shared-loop", "B, which writes B, shares a loop with C")
+    sch = Schedule(branches)
+    check_refused(sch, read(one), "other-branch", "B, which writes the buffer, and C do not follow")
+    sch = Schedule(sometimes)
     check_refused(
-        sch, lambda: sch.reindex_cache_write("B", 0, "local", one), "not-single-branch",
-        "holds more than the block B",
+        sch, lambda: sch.reindex_cache_write("B", 0, "local", one), "conditional-block",
+        "B stands below another statement than loops",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("func", [running, ahead], ids=lambda f: f.name)
+def test_reads_of_what_other_iterations_make_are_refused(func):
+    sch = Schedule(func)
+    one = lambda i: i  # noqa: E731
+    check_refused(
+        sch, lambda: sch.reindex_cache_read("C", 0, "local", one), "region-cover",
+        "block B_local reads B",
+    )  # fmt: skip
+    check_refused(
+        sch, lambda: sch.reindex_cache_write("B", 0, "local", one), "region-cover",
+        "block C reads B",
     )  # fmt: skip

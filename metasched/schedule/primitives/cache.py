@@ -88,7 +88,7 @@ def cache_read(
     anchor: Stmt | None = None
     outer: tuple[For, ...] = ()
     if writers:
-        anchor = _split_point(state, writers[0], readers)
+        anchor = split_point(state, writers[0], readers)
         outer = state.loops_above(anchor)
         region = _written_region(state, writers[0], buffer, anchor)
         bounds = scope_bounds(scope, buffer, "writes")
@@ -147,7 +147,7 @@ def cache_write(
     if consumer_blocks:
         direct = _consumers(state, scope, buffer, consumer_blocks, [writer])
     readers = [c for c in scope.readers(buffer) if c.realize is not realize]
-    anchor = _split_point(state, writer, readers)
+    anchor = split_point(state, writer, readers)
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
     bounds = scope_bounds(scope, buffer, "writes")
@@ -332,7 +332,7 @@ def _consumers(
     return readers
 
 
-def _split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
+def split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
     """The statement with the writer after which the copy goes: inside all loops that the writer
     shares with some reader, so that it comes before the first of them; the outermost loop when
     there are no readers."""

@@ -10,7 +10,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, logical_and
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute
 from metasched.schedule import edit
 from metasched.schedule.checks import (
@@ -102,6 +102,7 @@ def put_stage(
     scope: Scope,
     place: Callable[[Stmt], list[edit.Edits]],
     plain: Indices | None = None,
+    outer: Sequence[For] = (),
 ) -> BlockRV:
     """Copy between `target[old]` and `cache[new]`, and let the block use the latter.
 
@@ -110,6 +111,7 @@ def put_stage(
         old, new: the indices over the block's iterators.
         place: the edits that put the copy into the tree.
         plain: the old indices in plainer form, if they have one.
+        outer: the loops above the block under which the copy stands as well.
     """
     require_free_of_init(state, realize)
     block = realize.block
@@ -118,7 +120,7 @@ def put_stage(
     refuse_own(state, realize, side, target)
     if side == "write":
         require_whole_reduction(state, realize)
-        refuse_partial(state, realize, target)
+        refuse_partial(state, realize, target, outer)
         require_told(state, realize, where, covered, target.name)
     require_told(state, realize, new, covered, cache.name)
     analyzer = Analyzer(known_ranges(state, realize))
@@ -126,7 +128,7 @@ def put_stage(
     declared = scope_bounds(scope, target, f"{side}s")
     missing = logical_and(missing, in_bounds(where, declared, analyzer.assume(missing)))
     names = [v.var for v in block.iter_vars]
-    taken = dict(zip(names, run_ranges(state, realize), strict=True))
+    taken = dict(zip(names, run_ranges(state, realize, outer), strict=True))
 
     def at(point: tuple[Var, ...], indices: Sequence[Expr]) -> Indices:
         values = dict(zip([v.var for v in covered], point, strict=True))

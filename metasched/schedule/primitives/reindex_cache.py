@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from metasched.arith.analyzer import Analyzer
@@ -11,18 +11,21 @@ from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, as_int
-from metasched.ir.stmt import Block, BlockRealize, Stmt
+from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt
 from metasched.schedule import edit
-from metasched.schedule.checks import require_root_free, require_scope_name
+from metasched.schedule.checks import (
+    confirm_cover,
+    confirm_kinds,
+    require_root_free,
+    require_scope_name,
+)
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.cache import split_point
 from metasched.schedule.primitives.reindex import covered_iters, put_stage
 from metasched.schedule.primitives.staging import (
     as_index_map,
-    beside,
-    chain_above,
     one_pattern,
-    top_of,
     with_buffers,
 )
 from metasched.schedule.primitives.storage import pick_buffer
@@ -42,12 +45,14 @@ def reindex_cache_read(
     """Let `block` read a copy of a buffer laid out by `index_map`; returns the block that copies.
 
     `index_map` takes the block's iterators and gives the indices into the copy. The copy is made
-    where the scope begins, or after the block of the scope that writes the buffer.
+    where the scope begins, or after the block of the scope that writes the buffer, inside the
+    loops that both share.
 
     requires  a known storage scope; a leaf block that reads the buffer at one place and does not
-              write it; at most one writer of the buffer in the scope, before the block; the map
-              uses the iterators that the buffer's indices use, and tells them (one of a single
-              value may be left out)
+              write it; at most one writer of the buffer in the scope, before the block, which
+              writes in one iteration of the shared loops what is copied there; the map uses the
+              iterators that the buffer's indices use, and tells them (one of a single value may be
+              left out)
     rewrite   B[i, j] = A[i, j] -> A_local[j, i] = A[i, j]; B[i, j] = A_local[j, i]
     """
     realize, buffer = _subject(state, block, "read", read_buffer_index, storage_scope)
@@ -63,23 +68,19 @@ def reindex_cache_read(
             realize,
             hint="only a buffer with at most one writer before its reader can be cached",
         )
-    top = top_of(state, writers[0].realize) if writers else None
-    if top is not None and top is top_of(state, realize):
-        raise state.error(
-            "shared-loop",
-            f"{writers[0].block.name}, which writes {buffer.name}, shares a loop with "
-            f"{realize.block.name}",
-            realize,
-            hint="cache before moving the producer below the consumer's loops",
-        )
+    anchor = _before(state, writers[0].realize, realize) if writers else None
+    outer = () if anchor is None else state.loops_above(anchor)
     cache, old, new = _laid_out(state, realize, buffer, storage_scope, index_map)
 
     def place(copy: Stmt) -> list[edit.Edits]:
-        if top is not None:
-            return [beside(top, after=[copy])]
+        if anchor is not None:
+            return [edit.insert(anchor, copy, after=True)]
         return [edit.wrap(scope.block, with_buffers(before=copy))]
 
-    return put_stage(state, realize, "read", buffer, cache, old, new, scope, place)
+    made = put_stage(state, realize, "read", buffer, cache, old, new, scope, place, outer=outer)
+    if outer:
+        _confirm(state, outer, state.block(made), realize)
+    return made
 
 
 @primitive()
@@ -93,11 +94,12 @@ def reindex_cache_write(
     """Let `block` write a copy of its result laid out by `index_map`; returns the copying block.
 
     `index_map` takes the block's iterators and gives the indices into the copy, which is copied
-    back after the block.
+    back after the block, inside the loops that it shares with a reader.
 
-    requires  a known storage scope; a leaf block, alone below its loops, that writes the buffer at
-              one place, as its only writer, and does not read it; it writes every element; the map
-              uses the iterators that the buffer's indices use, and tells them
+    requires  a known storage scope; a leaf block that writes the buffer at one place, as its only
+              writer, and does not read it; below the shared loops stand only loops above it, and
+              it writes every element; the map uses the iterators that the buffer's indices use,
+              and tells them
     rewrite   B[i, j] = A[i, j] -> B_local[j, i] = A[i, j]; B[i, j] = B_local[j, i]
     """
     realize, buffer = _subject(state, block, "write", write_buffer_index, storage_scope)
@@ -106,11 +108,56 @@ def reindex_cache_write(
     if len(writers) != 1:
         who = ", ".join(w.block.name for w in writers)
         raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
-    chain_above(state, realize)
+    readers = [c for c in scope.readers(buffer) if c.realize is not realize]
+    anchor = split_point(state, writers[0], readers)
+    outer = state.loops_above(anchor)
+    _require_loops_only(state, realize, anchor)
     cache, old, new = _laid_out(state, realize, buffer, storage_scope, index_map)
-    anchor = top_of(state, realize)
-    place = lambda copy: [beside(anchor, after=[copy])]  # noqa: E731
-    return put_stage(state, realize, "write", buffer, cache, old, new, scope, place)
+    place = lambda copy: [edit.insert(anchor, copy, after=True)]  # noqa: E731
+    made = put_stage(state, realize, "write", buffer, cache, old, new, scope, place, outer=outer)
+    if outer:
+        _confirm(state, outer, state.block(made), *[c.realize for c in readers])
+    return made
+
+
+def _before(state: State, writer: BlockRealize, reader: BlockRealize) -> Stmt:
+    """The statement with the writer that a sequence holds before the one with the reader: inside
+    all loops that both share."""
+    above = set(state.ancestors(reader))
+    node: Stmt = writer
+    parent = state.parent(node)
+    while parent is not None and parent not in above:
+        node, parent = parent, state.parent(parent)
+    if not isinstance(parent, SeqStmt):
+        raise state.error(
+            "other-branch",
+            f"{writer.block.name}, which writes the buffer, and {reader.block.name} do not follow "
+            "each other in one sequence",
+            reader,
+            hint="a copy between the two needs a place that both blocks pass",
+        )
+    return node
+
+
+def _require_loops_only(state: State, realize: BlockRealize, anchor: Stmt) -> None:
+    """Between the block and `anchor` stand only loops and sequences: the block always runs."""
+    node: Stmt | None = realize
+    while node is not None and node is not anchor:
+        node = state.parent(node)
+        if not isinstance(node, (For, SeqStmt)):
+            raise state.error(
+                "conditional-block",
+                f"{realize.block.name} stands below another statement than loops, so a copy of "
+                "its whole result could hold elements that were never written",
+                realize,
+                hint="the block must stand in loops only, up to the first block that reads it",
+            )
+
+
+def _confirm(state: State, outer: Sequence[For], *users: BlockRealize) -> None:
+    """Below loops that the copy shares with others, all still read what was written before."""
+    confirm_cover(state, *[r.block.token for r in users])
+    confirm_kinds(state, outer)
 
 
 def _subject(

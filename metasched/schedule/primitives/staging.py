@@ -29,7 +29,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, substitute, walk, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, reads_memory, substitute, walk, walk_exprs, walk_stmts
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     by_name,
@@ -172,8 +172,11 @@ def _bound_in(block: Block, var: Var) -> bool:
     return any(getattr(n, "var", None) is var for n in walk_stmts(block))
 
 
-def refuse_partial(state: State, realize: BlockRealize, buffer: Buffer) -> None:
-    """The block stores for every value of its iterators: all that it may write is written."""
+def refuse_partial(
+    state: State, realize: BlockRealize, buffer: Buffer, outer: Sequence[For] = ()
+) -> None:
+    """The block stores for every value of its iterators: all that it may write is written. With
+    `outer`, loops above it that stand still: for every value while the others run."""
     block = realize.block
     if not _stores_always(block.body, buffer):
         raise state.error(
@@ -182,11 +185,15 @@ def refuse_partial(state: State, realize: BlockRealize, buffer: Buffer) -> None:
             "result would hold elements that were never written",
             realize,
         )
-    ranges = ranges_of(state.loops_above(realize))
+    loops = state.loops_above(realize)
+    ranges = ranges_of([n for n in loops if n not in outer])
     points = [Range(v, IntImm(v.dtype, 1)) for v in realize.iter_values]
-    filled = lower_region(points, ranges, realize.predicate)
-    if filled is not None and covers(filled, run_ranges(state, realize), Analyzer(ranges)):
-        return
+    still = Analyzer(ranges_of(outer))
+    filled = lower_region(points, ranges, realize.predicate, still if outer else None)
+    if filled is not None:
+        taken = run_ranges(state, realize, outer)
+        if covers(filled, taken, still if outer else Analyzer(ranges)):
+            return
     raise state.error(
         "partial-domain",
         f"{block.name} is not proved to run for all values of its iterators, so a copy of its "
@@ -204,20 +211,29 @@ def known_ranges(state: State, realize: BlockRealize) -> dict[Var, Range]:
     return out
 
 
-def run_ranges(state: State, realize: BlockRealize) -> list[Range]:
-    """The values that each iterator takes while the scope around the block runs once."""
-    loops = state.loops_above(realize)
+def run_ranges(state: State, realize: BlockRealize, outer: Sequence[For] = ()) -> list[Range]:
+    """The values that each iterator takes while the scope around the block runs once, or only the
+    loops above the block that are not among `outer`."""
+    loops = [n for n in state.loops_above(realize) if n not in outer]
+    still = Analyzer(ranges_of(outer))
+    inner = {n.var for n in state.ancestors(realize) if isinstance(n, LetStmt)}
     out = []
     for v, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         found: list[Range] | None = [Range(value, IntImm(value.dtype, 1))]
         for loop in reversed(loops):  # an inner loop's bounds may mention outer loops
             found = None if found is None else relax_ranges(found, ranges_of([loop]))
-        if found is None or covers(found, [v.dom]):
+        if found is not None and any(
+            reads_memory(e) or not free_vars(e).isdisjoint(inner)
+            for r in found
+            for e in (r.min, r.extent)
+        ):
+            found = None  # known at the block only
+        if found is None or covers(found, [v.dom], still):
             out.append(v.dom)
-        elif covers([v.dom], found):
+        elif covers([v.dom], found, still):
             out.append(found[0])
         else:
-            out.append(intersect(found, [v.dom])[0])
+            out.append(intersect(found, [v.dom], still)[0])
     return out
 
 
