@@ -76,9 +76,9 @@ LOADING = """
 import importlib, sys
 import metasched.__main__ as command
 load = importlib.import_module
-def told(name):
+def told(*module, **package):
     print("loading", flush=True)
-    return load(name)
+    return load(*module, **package)
 importlib.import_module = told
 sys.exit(command.main())
 """
