@@ -311,7 +311,7 @@ def test_refusals():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("func", [running, ahead], ids=lambda f: f.name)
+@pytest.mark.parametrize("func", [running, ahead], ids=["running", "ahead"])
 def test_reads_of_what_other_iterations_make_are_refused(func):
     sch = Schedule(func)
     one = lambda i: i  # noqa: E731
