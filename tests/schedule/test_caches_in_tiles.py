@@ -1,6 +1,8 @@
-"""Caches in a block over a symbolic number of tiles hold one tile."""
+"""Caches in a block over a symbolic number of tiles hold one tile; caches under conditions."""
 
 from __future__ import annotations
+
+import functools
 
 from oracle import check_refused, check_transform
 
@@ -106,3 +108,44 @@ def test_a_reader_of_other_tiles_does_not_read_the_cache() -> None:
     sch = Schedule(func)
     message = "R reads more of B than this scope writes"
     check_refused(sch, lambda: sch.cache_write("I", 0, "local", ["R"]), "not-held", message)
+
+
+@T.prim_func
+def sometimes(
+    N: T.Buffer((1,), "int32"),
+    A: T.Buffer((8,), "int32"),
+    B: T.Buffer((8,), "int32"),
+    D: T.Buffer((8,), "int32"),
+    C: T.Buffer((8,), "int32"),
+):
+    if N[0] < 0:
+        for i in range(8):
+            with T.block("B"):
+                vi = T.axis.spatial(8, i)
+                B[vi] = A[vi]
+        for i in range(8):
+            with T.block("D"):
+                vi = T.axis.spatial(8, i)
+                D[vi] = B[vi] + 1
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi]
+
+
+def test_a_reader_outside_of_the_condition_of_the_writer() -> None:
+    """The copy that it reads is made whether or not the condition holds, or refused."""
+    sch = Schedule(sometimes)
+    sch.cache_read("C", 0, "local", ["C"])
+    sch.cache_read("D", 0, "local", ["D"])
+    sch.cache_write("B", 0, "local")
+    check_transform(sometimes, sch)
+    for step in (
+        lambda sch: sch.cache_read("C", 0, "local"),
+        lambda sch: sch.cache_write("B", 0, "local", ["C"]),
+    ):
+        sch = Schedule(sometimes)
+        check_refused(
+            sch, functools.partial(step, sch), "conditional-copy",
+            "B stands under a condition that a reader does not share",
+        )  # fmt: skip

@@ -18,10 +18,12 @@ from metasched.ir.stmt import (
     BlockRealize,
     BufferStore,
     For,
+    IfThenElse,
     IterVar,
     MatchBufferRegion,
     SeqStmt,
     Stmt,
+    While,
     evolve,
     seq,
 )
@@ -89,6 +91,12 @@ def cache_read(
     outer: tuple[For, ...] = ()
     if writers:
         anchor = split_point(state, writers[0], readers)
+        condition = _condition(state, anchor, readers)
+        if condition is not None and not any(
+            condition in state.ancestors(c.realize) for c in readers
+        ):
+            anchor = _placed(state, condition)
+        _refuse_skipped(state, anchor, writers[0], readers)
         outer = state.loops_above(anchor)
         region = _written_region(state, writers[0], buffer, anchor)
         bounds = scope_bounds(scope, buffer, "writes")
@@ -148,6 +156,7 @@ def cache_write(
         direct = _consumers(state, scope, buffer, consumer_blocks, [writer])
     readers = [c for c in scope.readers(buffer) if c.realize is not realize]
     anchor = split_point(state, writer, readers)
+    _refuse_skipped(state, anchor, writer, direct)
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
     bounds = scope_bounds(scope, buffer, "writes")
@@ -337,11 +346,37 @@ def split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
     shares with some reader, so that it comes before the first of them; the outermost loop when
     there are no readers."""
     shared = max((shared_loops(writer, child) for child in readers), default=0)
-    node: Stmt = writer.realize if shared >= len(writer.loops) else writer.loops[shared]
+    return _placed(state, writer.realize if shared >= len(writer.loops) else writer.loops[shared])
+
+
+def _placed(state: State, node: Stmt) -> Stmt:
+    """The statement with `node` beside which another can stand."""
     parent = state.parent(node)
     while parent is not None and not isinstance(parent, (For, Block, SeqStmt)):
         node, parent = parent, state.parent(parent)
     return node
+
+
+def _condition(state: State, anchor: Stmt, readers: Sequence[Child]) -> Stmt | None:
+    """The outermost statement that may skip `anchor` where a reader runs, if there is one."""
+    around = [set(state.ancestors(c.realize)) for c in readers]
+    found, below = None, anchor
+    for node in state.ancestors(anchor):
+        if isinstance(node, (IfThenElse, While)) and any(below not in a for a in around):
+            found = node
+        below = node
+    return found
+
+
+def _refuse_skipped(state: State, anchor: Stmt, writer: Child, readers: Sequence[Child]) -> None:
+    """Where a reader runs, what `anchor` makes has been made: no condition skips it alone."""
+    condition = _condition(state, anchor, readers)
+    if condition is not None:
+        raise state.error(
+            "conditional-copy", f"{writer.block.name} stands under a condition that a reader does "
+            "not share, so the copy could lack what the reader needs", condition,
+            hint="give the readers under the same condition as consumer_blocks",
+        )  # fmt: skip
 
 
 def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -> list[Range]:
