@@ -131,26 +131,27 @@ def _detect(
     predicate, level, simplify_trivial = how
     limits: list[tuple[Linear, Expr]] = []
     if predicate is not TRUE:
-        ranges, limits = _narrowed(ranges, predicate)
+        whole = ranges
+        ranges, limits = _narrowed(whole, predicate)
+        if any(_empty(r) and not _empty(whole[v]) for v, r in ranges.items()):
+            raise NotAffine(f"the predicate {show_expr(predicate)} never holds")
     reader = Reader(ranges, not simplify_trivial, literal)
     for gap, condition in limits:
         _limit(reader, gap, condition)
     for group in reader.groups:
-        group.count(reader)
+        left = group.count(reader)
+        if isinstance(left, int) and left < 1:
+            raise NotAffine(f"the predicate {show_expr(predicate)} never holds")
     sums = []
     for expr in exprs:
         splits, base = reader.read(expr)
-        if level == "none":
-            try:
-                split, offset = reader.fuse(splits, expr)
-                splits = [] if split is None else [split]
-                base = base.plus(offset)
-            except NotAffine:
-                pass
-        else:
+        try:
             split, offset = reader.fuse(splits, expr)
             splits = [] if split is None else [split]
             base = base.plus(offset)
+        except NotAffine:
+            if level != "none":
+                raise
         lowest = emit(base, expr.dtype)
         if lowest is None:
             raise NotAffine(f"{show_expr(expr)} has a base too large for {expr.dtype}")
@@ -196,6 +197,11 @@ def _narrowed(
                 continue
             limits.append((gap, cond))
     return result, limits
+
+
+def _empty(run: Range) -> bool:
+    extent = as_int(run.extent)
+    return extent is not None and extent < 1
 
 
 def narrowed_ranges(ranges: Mapping[Var, Range], condition: Expr) -> Mapping[Var, Range]:
@@ -247,23 +253,15 @@ def _narrow(reader: Reader, ranges: dict[Var, Range], gap: Linear, atom: Expr) -
         top = emit(bound.shifted(1).scaled(unit), var.dtype)
         if top is None:
             return False
-        end = _least(reader, end, top)
+        end = an.simplify(Min(end, top))
     else:  # atom >= ceil(-rest / c)
         bound = rest.scaled(-1) if rest.terms else Linear({}, -(rest.const // c))
         bottom = emit(bound.scaled(unit), var.dtype)
         if bottom is None:
             return False
-        low = _greatest(reader, low, bottom)
+        low = an.simplify(Max(low, bottom))
     ranges[var] = Range(an.simplify(low), an.simplify(end - low))
     return True
-
-
-def _least(reader: Reader, a: Expr, b: Expr) -> Expr:
-    return reader.an.simplify(Min(a, b))
-
-
-def _greatest(reader: Reader, a: Expr, b: Expr) -> Expr:
-    return reader.an.simplify(Max(a, b))
 
 
 def _limit(reader: Reader, gap: Linear, condition: Expr) -> None:

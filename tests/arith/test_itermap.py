@@ -223,6 +223,8 @@ def test_fused_loops_print_as_the_field_does() -> None:
         ([I * J], TRUE, "i * j is a product of iterators"),
         ([I, J], I * 5 + J < 12, "the predicate ties i and j together, but they are used apart"),
         ([I], I * J < 3, "the predicate i * j < 3 is no bound on fused iterators"),
+        ([I], I >= 4, "the predicate i >= 4 never holds"),
+        ([I * 5 + J], I * 5 + J < 0, "the predicate i * 5 + j < 0 never holds"),
         ([I * -5 + J * -1], TRUE, "runs backwards"),
         ([(I * 5 + J + N) // 7], TRUE, "divides an iterator that does not start at zero"),
     ],

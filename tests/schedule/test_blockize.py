@@ -355,3 +355,18 @@ def test_a_condition_on_neither_side_goes_outside():
     outer = sch.blockize(["C"])
     assert sch.state.block(outer).predicate is not sch.state.block(sch.get_block("C")).predicate
     check_transform(part, sch)
+
+
+@T.prim_func
+def never_runs(B: T.Buffer((2,), "int32"), C: T.Buffer((2,), "int32")):
+    for i in range(2):
+        with T.block("C"):
+            T.where(0 <= (i - 2) * 2 + 1)
+            vi = T.axis.spatial(2, i)
+            C[vi] = B[vi]
+
+
+def test_a_block_that_never_runs_gets_no_iterator_outside_its_domain() -> None:
+    sch = Schedule(never_runs, check=False)
+    (loop,) = sch.get_loops("C")
+    check_refused(sch, lambda: sch.blockize(loop), "not-divisible", "bindings of C do not divide")
