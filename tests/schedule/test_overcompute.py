@@ -215,3 +215,43 @@ def test_reductions_do_not_run_on():
     check_refused(
         sch, lambda: sch.overcompute("C", [1, 1, 4]), "cannot-run-on", "vk is no spatial iterator"
     )
+
+
+@T.prim_func
+def counted_down(A: T.Buffer((4,), "int32"), D: T.Buffer((3,), "int32")):
+    C = T.alloc_buffer((3,), "int32")
+    for i in range(3):
+        with T.block("C"):
+            vi = T.axis.spatial(3, i)
+            C[vi] = A[3] // (3 - vi)
+    for i in range(3):
+        with T.block("D"):
+            vi = T.axis.spatial(3, i)
+            D[vi] = C[vi]
+
+
+def test_a_divisor_stays_at_its_last_value() -> None:
+    sch = Schedule(counted_down, check=False)
+    sch.overcompute("C", [4])
+    check_transform(counted_down, sch)
+
+
+@T.prim_func
+def longer_and_longer(A: T.Buffer((3,), "int32"), D: T.Buffer((3,), "int32")):
+    C = T.alloc_buffer((3,), "int32")
+    for i in range(3):
+        with T.block("C"):
+            vi = T.axis.spatial(3, i)
+            C[vi] = 0
+            for r in range(vi + 1):
+                C[vi] = A[r]
+    for i in range(3):
+        with T.block("D"):
+            vi = T.axis.spatial(3, i)
+            D[vi] = A[vi]
+
+
+def test_a_loop_inside_runs_no_further_than_at_the_last_value() -> None:
+    sch = Schedule(longer_and_longer, check=False)
+    sch.overcompute("C", [4])
+    check_transform(longer_and_longer, sch)

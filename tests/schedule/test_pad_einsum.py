@@ -257,3 +257,61 @@ def test_refusals():
     sch = Schedule(matmul)
     sch.decompose_reduction("C", sch.get_loops("C")[2])
     try_("not-complete-or-reduction", "neither complete", [4, 4, 4], "C_update", sch)
+
+
+@T.prim_func
+def steered(
+    A: T.Buffer((4,), "int32"), C: T.Buffer((3,), "int32"), D: T.Buffer((3,), "int32"),
+    E: T.Buffer((3, 8), "int32"), F: T.Buffer((3, 8), "int32"),
+):  # fmt: skip
+    for i in range(3):
+        with T.block("C"):
+            vi = T.axis.spatial(3, i)
+            C[vi] = T.if_then_else(vi >= 3, A[-2], 1)
+    for i in range(3):
+        with T.block("D"):
+            vi = T.axis.spatial(3, i)
+            D[vi] = 12 // (3 - vi)
+    for i, j in T.grid(3, 8):
+        with T.block("E"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj] = T.if_then_else(vj < 2 + vi, A[vj], 1)
+    for i, j in T.grid(3, 8):
+        with T.block("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = T.if_then_else(vj < 1 + vi, A[vj], 1 // (4 - vi))
+
+
+def test_a_padded_step_reads_no_place_that_a_condition_on_its_iterator_left_out() -> None:
+    sch = Schedule(steered, check=False)
+    for name, reason, message in (
+        ("C", "reads-outside", r"C may read A\[-2\], which is outside of A, in a padded step"),
+        ("D", "divides", "D divides by 3 - vi, which may be zero in a padded step"),
+        ("E", "reads-outside", r"E may read A\[vj\]"),
+    ):
+        padding = [4] if name != "E" else [4, 1]
+        check_refused(sch, lambda n=name, p=padding: sch.pad_einsum(n, p), reason, message)
+    check_refused(sch, lambda: sch.pad_einsum("F", [5, 1]), "divides", "4 - vi")
+    sch.pad_einsum("F", [4, 1])
+    check_transform(steered, sch)
+
+
+@T.prim_func
+def folded(A: T.Buffer((8,), "int32"), C: T.Buffer((1,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        with T.block("B"):
+            v = T.axis.spatial(8, i)
+            B[v] = A[v] * 2
+    for i in range(1):
+        with T.block("C"):
+            vi = T.axis.spatial(1, i)
+            C[vi] = T.if_then_else(vi * 2 - 2 >= 0, B[vi * 2 - 2], 1)
+
+
+def test_an_index_folded_over_one_value_is_not_padded_out_of_its_condition() -> None:
+    sch = Schedule(folded, check=False)
+    sch.transform_layout("B", ("write", 0), lambda i: (i,))
+    check_refused(sch, lambda: sch.pad_einsum("C", [2]), "reads-outside", r"C may read B\[-2\]")
+    sch.cache_read("C", 0, "global")
+    check_transform(folded, sch)

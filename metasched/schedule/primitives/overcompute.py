@@ -37,7 +37,14 @@ from metasched.schedule import edit
 from metasched.schedule.checks import require_complete_or_reduction, require_stage_pipeline
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import own_loops, plain_int, refuse_partial, with_extent
+from metasched.schedule.primitives.staging import (
+    own_loops,
+    plain_int,
+    refuse_partial,
+    steering,
+    unsafe_divisors,
+    with_extent,
+)
 from metasched.schedule.primitives.storage import allocating_block
 from metasched.schedule.state import State
 
@@ -205,8 +212,12 @@ def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Blo
     def stored(node: Stmt) -> Stmt | None:
         return evolve(node, indices=place.indices) if isinstance(node, BufferStore) else None
 
-    # conditions that guard a load must speak of the same place as it does
-    tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old))
+    # conditions that guard a load must speak of the same place as it does, and so must what
+    # decides how often it runs; a divisor must not become zero
+    tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old)) or any(
+        not grown.keys().isdisjoint(free_vars(e))
+        for e in (*steering(old), *unsafe_divisors(old, an))
+    )
 
     def change(stmt: Stmt) -> Stmt:
         if tested:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.guarded import guarded_reads
 from metasched.analysis.reducer import identity_holds, match_reducer
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import (
     LT,
     TRUE,
     Add,
     Cast,
-    Div,
     Expr,
     FloatImm,
-    FloorDiv,
-    FloorMod,
     IntImm,
     Max,
     Min,
-    Mod,
     Mul,
     Sub,
     Var,
@@ -33,7 +31,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.op import call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
-from metasched.ir.visit import reads_memory, substitute_buffers, transform_expr, walk
+from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute_buffers, transform_expr
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     require_complete_or_reduction,
@@ -51,7 +49,9 @@ from metasched.schedule.primitives.staging import (
     refuse_partial,
     require_free_of_init,
     stage,
+    steering,
     top_of,
+    unsafe_divisors,
     with_buffers,
     with_extent,
 )
@@ -68,7 +68,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
               iterators; every buffer accessed at one place, by distinct iterators and constants;
               one positive integer for each iterator, one of which pads; zeros in a padded
-              reduction change nothing
+              reduction change nothing; no padded step divides by zero or reads outside a buffer
     rewrite   C[i] += A[i, k] * B[k] for 7 i
               -> A_pad[i, k] = T.if_then_else(i < 7 and k < 7, A[i, k], 0);
                  B_pad[k] = T.if_then_else(k < 7, B[k], 0);
@@ -83,6 +83,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     grown = _grown(state, realize, padding)
     loops = own_loops(state, realize)
     accesses = {buffer: _plain_indices(state, realize, buffer) for buffer in _buffers(old)}
+    _require_defined(state, realize, grown, accesses)
     _require_neutral(state, realize, grown, accesses)
     written = {r.buffer for r in old.writes}
     renamed: dict[Buffer, Buffer] = {}
@@ -95,10 +96,9 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
         shape = tuple(grown.get(i, s) for i, s in zip(indices, buffer.shape, strict=True))
         pad = state.fresh_buffer(f"{buffer.name}_pad", shape, buffer.dtype, buffer.scope)
         renamed[buffer] = pad
-        stage_of = _padded
         if buffer in written:
             refuse_partial(state, realize, buffer)
-            stage_of = _trimmed
+        stage_of = _trimmed if buffer in written else _padded
         nested, made = stage_of(state, old, buffer, pad, indices, names)
         names.append(made.name)
         (after if buffer in written else before).append(nested)
@@ -186,13 +186,6 @@ def _require_neutral(
 ) -> None:
     """In a padded step of the reduction, what is combined into the result changes nothing."""
     block = realize.block
-    for node in walk(block):
-        if not isinstance(node, (Div, Mod, FloorDiv, FloorMod)) or not node.dtype.is_int:
-            continue
-        if reads_memory(node.b):
-            raise state.error(
-                "divides", f"{block.name} divides by a value that would be a padded zero", realize
-            )
     for v in block.iter_vars:
         for region in block.writes:
             if v.is_spatial and v.var in grown and v.var not in accesses[region.buffer]:
@@ -226,6 +219,54 @@ def _require_neutral(
                 realize,
                 hint="pad spatial iterators only, or write the reduction so that zeros vanish",
             )
+
+
+def _require_defined(
+    state: State,
+    realize: BlockRealize,
+    grown: Mapping[Expr, Expr],
+    accesses: Mapping[Buffer, Indices],
+) -> None:
+    """In a padded step nothing is divided by zero, and nothing outside a buffer is read."""
+    block = realize.block
+    domains = {v.var: Range(v.dom.min, grown.get(v.var, v.dom.extent)) for v in block.iter_vars}
+    an = Analyzer(domains)
+    written = {r.buffer for r in block.writes}
+    steered = any(
+        not grown.keys().isdisjoint(free_vars(e)) or any(x.buffer in written for x in loads_of(e))
+        for e in steering(block)
+    )
+    for divisor in unsafe_divisors(block, an):
+        loads = reads_memory(divisor)
+        if loads or steered or not grown.keys().isdisjoint(free_vars(divisor)):
+            what = "a value that would be a padded zero" if loads else show_expr(divisor)
+            why = "" if loads else ", which may be zero in a padded step"
+            raise state.error("divides", f"{block.name} divides by {what}{why}", realize)
+    if not steered:
+        return  # what is read in a padded step is read in another step too
+    known = guarded_reads(block) or ()
+    for buffer, indices in accesses.items():
+        reads = [r for r in known if r.buffer is buffer]
+        places = [(r.indices, r.conditions) for r in reads] or [(indices, ())]
+        for point, conditions in places:
+            within = an
+            for condition in conditions:
+                within = within.assume(condition)
+            for index, size in zip(point, buffer.shape, strict=True):
+                if index in grown or _inside(within, index, size):
+                    continue
+                raise state.error(
+                    "reads-outside",
+                    f"{block.name} may read {show_expr(BufferLoad(buffer, point))}, which is "
+                    f"outside of {buffer.name}, in a padded step: conditions that keep it from "
+                    "that mention a padded iterator",
+                    realize,
+                    hint="cache_read the buffer first, or pad before transform_layout",
+                )
+
+
+def _inside(an: Analyzer, index: Expr, size: Expr) -> bool:
+    return an.prove(index >= 0) and an.prove(index < size)
 
 
 def _folded(node: Expr) -> Expr | None:

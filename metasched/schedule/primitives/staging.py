@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from metasched.analysis import block as block_facts
@@ -15,17 +15,35 @@ from metasched.arith.intset import covers, intersect, lower_region, relax_ranges
 from metasched.arith.regions import block_access_regions, inputs
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
-from metasched.ir.expr import LE, LT, TRUE, Expr, IntImm, Var, as_int, compare, logical_and
+from metasched.ir.expr import (
+    LE,
+    LT,
+    TRUE,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Let,
+    Mod,
+    Var,
+    as_int,
+    compare,
+    logical_and,
+)
+from metasched.ir.op import Call
 from metasched.ir.stmt import (
     AttrStmt,
     Block,
     BlockRealize,
     BufferStore,
     For,
+    IfThenElse,
     IterVar,
     LetStmt,
     SeqStmt,
     Stmt,
+    While,
     evolve,
     seq,
 )
@@ -200,6 +218,30 @@ def refuse_partial(
         "whole result would hold elements that were never written",
         realize,
     )
+
+
+def steering(block: Block) -> Iterator[Expr]:
+    """What decides which parts of a block run and how often, and values that it names."""
+    for node in walk(block):
+        if isinstance(node, (IfThenElse, While)):
+            yield node.condition
+        elif isinstance(node, For):
+            yield from (node.min, node.extent)
+        elif isinstance(node, (Let, LetStmt)):
+            yield node.value
+        elif isinstance(node, Call) and node.op.name == "if_then_else":
+            yield node.args[0]
+
+
+def unsafe_divisors(block: Block, an: Analyzer) -> list[Expr]:
+    """The divisors of integer divisions in a block that `an` does not prove to differ from zero."""
+    return [
+        node.b
+        for node in walk(block)
+        if isinstance(node, (Div, Mod, FloorDiv, FloorMod))
+        and node.dtype.is_int
+        and not (an.prove(node.b > 0) or an.prove(node.b < 0))
+    ]
 
 
 def known_ranges(state: State, realize: BlockRealize) -> dict[Var, Range]:
