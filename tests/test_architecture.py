@@ -56,7 +56,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        9100,
+        9200,
         "edit handles rng domain numbers selfcheck state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics primitives.* legal schedule "
         "anchor plugin tensorize_mapping",
