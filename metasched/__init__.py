@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     # The public names once more, as a type checker reads them: the table below, name by name.
     from metasched.arith.indexmap import IndexMap as IndexMap
+    from metasched.cost.model import cost_model as cost_model
     from metasched.database.record import TraceFile as TraceFile
     from metasched.errors import MetaschedError as MetaschedError
     from metasched.errors import ScheduleError as ScheduleError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from metasched.measure.cluster import ExecutorRunner as ExecutorRunner
     from metasched.measure.local import LocalRunner as LocalRunner
     from metasched.measure.replay import ReplayRunner as ReplayRunner
+    from metasched.mutate.base import mutator as mutator
+    from metasched.postproc.base import postproc as postproc
     from metasched.runtime.build import build as build
     from metasched.runtime.build import lower as lower
     from metasched.runtime.kernel import Kernel as Kernel
@@ -43,9 +46,12 @@ if TYPE_CHECKING:
     from metasched.schedule.trace import Trace as Trace
     from metasched.script import parse as parse
     from metasched.search.result import TuneResult as TuneResult
+    from metasched.search.strategy import strategy as strategy
     from metasched.space.generate import SpaceGenerator as SpaceGenerator
     from metasched.space.module import schedule_module as schedule_module
     from metasched.target import Target as Target
+    from metasched.target import register_target as register_target
+    from metasched.target import target_kind as target_kind
     from metasched.tune import replay as replay
     from metasched.tune import tune as tune
     from metasched.tune import tune_tasks as tune_tasks
@@ -76,6 +82,12 @@ _PUBLIC = {
     "build": "metasched.runtime.build",
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",
+    "postproc": "metasched.postproc.base",
+    "mutator": "metasched.mutate.base",
+    "strategy": "metasched.search.strategy",
+    "cost_model": "metasched.cost.model",
+    "target_kind": "metasched.target",
+    "register_target": "metasched.target",
     "TraceFile": "metasched.database.record",
     "lower": "metasched.runtime.build",
     "SpaceGenerator": "metasched.space.generate",

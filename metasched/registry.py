@@ -1,15 +1,24 @@
-"""The one registry: a name stands for an object, duplicates are refused, near misses are named."""
+"""The one registry: a name stands for an object, duplicates are refused, near misses are named.
+
+Everything that users add stands in a registry: code, plug-in files and entry points enter it there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import hashlib
 import importlib.metadata
+import sys
+import types
 import warnings
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from metasched.errors import RegistryError
-from metasched.foreign import ANYTHING, apart, failure
+from metasched.errors import PluginError, RegistryError, clipped
+from metasched.foreign import ANYTHING, apart, cause, failure, run_file
 
 T = TypeVar("T")
 
@@ -17,17 +26,53 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Objects of one kind by name, filled by code and by entry points `metasched.<kind>`."""
 
-    def __init__(self, kind: str, *, entry_points: bool = True) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, of: Any = object, *, entry_points: bool = True) -> None:
+        """`of` is the type of the objects: `Callable` for functions, classes and factories."""
+        self.kind, self.of = kind, of
         self._items: dict[str, T] = {}
-        self._pending = entry_points
+        self._owners: dict[str, str] = {}
+        self._pending = self._open = entry_points
+        _REGISTRIES.add(self)
+
+    @property
+    def group(self) -> str:
+        """The group of entry points that join the registry."""
+        return f"metasched.{self.kind.replace(' ', '_')}"
 
     def register(self, name: str, item: T, *, override: bool = False) -> T:
-        """Enter `item` under `name` and return it; a taken name is an error unless `override`."""
+        """Enter `item` under `name` and return it; a taken name is an error unless `override`.
+
+        Raises RegistryError for a taken name, TypeError for an object of another type.
+        """
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"the name of a {self.kind} is a text, not {clipped(repr(name))}")
+        if not isinstance(item, self.of):
+            what = f"{self.kind} {name!r} must be of type {self.of.__name__}"
+            raise TypeError(f"{what}, not {type(item).__name__}")
         if name in self._items and not override:
             raise RegistryError(f"{self.kind} {name!r} is registered already; pass override=True")
-        self._items[name] = item
+        self._items[name], self._owners[name] = item, _running()
         return item
+
+    def decorator(
+        self, name: str, signature: str, made: Callable[[Any], T] | None, override: bool
+    ) -> Callable[[Any], T]:
+        """What enters the function or class below it.
+
+        Args:
+            name: the name it is entered under.
+            signature: what the function takes and returns, for the message of a TypeError.
+            made: what is entered for the function; None for the function itself.
+            override: replace an object of that name.
+        """
+
+        def enter(fn: Any) -> T:
+            if not callable(fn):
+                what = f"{self.kind} {name!r} must be a function {signature}"
+                raise TypeError(f"{what}, not {clipped(repr(fn))}")
+            return self.register(name, fn if made is None else made(fn), override=override)
+
+        return enter
 
     def get(self, name: str) -> T:
         """The object called `name`; an unknown name raises RegistryError with the nearest names."""
@@ -45,6 +90,11 @@ class Registry(Generic[T]):
         self._load_entry_points()
         return list(self._items)
 
+    def values(self) -> list[T]:
+        """All objects, in order of registration."""
+        self._load_entry_points()
+        return list(self._items.values())
+
     def __contains__(self, name: str) -> bool:
         if name not in self._items:
             self._load_entry_points()
@@ -58,13 +108,112 @@ class Registry(Generic[T]):
         if not self._pending:
             return
         self._pending = False
-        group = f"metasched.{self.kind.replace(' ', '_')}"
-        for point in importlib.metadata.entry_points(group=group):
-            what = f"plug-in {point.name} ({group})"
+        for point in importlib.metadata.entry_points(group=self.group):
+            what = f"plug-in {point.name} ({self.group})"
             try:
-                with apart(what):
+                with apart(what), taken_back():
                     item = point.load()
+                    # A decorator may have entered it, under this name or another.
+                    if point.name not in self._items and self.name_of(item) is None:
+                        self.register(point.name, item)
             except ANYTHING as error:
                 warnings.warn(f"{what} is broken: {failure(error)}", stacklevel=3)
-                continue
-            self._items.setdefault(point.name, item)
+
+    def name_of(self, item: Any) -> str | None:
+        """The first name of an object, None for one that is not registered."""
+        return next((name for name, known in self._items.items() if known is item), None)
+
+
+_REGISTRIES: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
+_PLUGIN = "metasched_plugin_"  # begins the names of the modules that plug-in files are run as
+_loaded: dict[tuple[str, int], tuple[str, ...]] = {}  # the names that plug-in files entered
+
+
+def kinds() -> list[str]:
+    """The groups of entry points that are looked up, sorted."""
+    return sorted({registry.group for registry in _REGISTRIES if registry._open})
+
+
+@contextlib.contextmanager
+def taken_back(always: bool = False) -> Iterator[None]:
+    """When the body fails, what it entered is taken back from all registries.
+
+    What modules entered that the body has imported stays, because Python runs no module twice.
+
+    Args:
+        always: take it back in any case, that of plug-in files as well.
+    """
+    before = [(r, dict(r._items), r._pending) for r in _REGISTRIES]
+    files, modules = dict(_loaded), set(sys.modules)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        if failed or always:
+            imported = {m for m in sys.modules.keys() - modules if not m.startswith(_PLUGIN)}
+            for registry, items, pending in before:
+                for name, item in registry._items.items():
+                    if registry._owners[name] in imported:
+                        items[name] = item
+                registry._items.clear()
+                registry._items.update(items)
+                registry._pending = pending
+            _loaded.clear()
+            _loaded.update(files)
+
+
+def _running() -> str:
+    """The module that is being run: the innermost one, so that of an import within an import."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def load_plugin(path: str | Path) -> tuple[str, ...]:
+    """Run a user's Python file, which enters what it brings in registries; the names it entered.
+
+    A file loaded before is not run again. Raises PluginError that says what the file does wrong;
+    nothing of it is registered then.
+    """
+    file = Path(path)
+    try:
+        key = (str(file.resolve()), file.stat().st_mtime_ns)
+    except (OSError, ValueError) as error:
+        raise PluginError(f"plug-in {clipped(str(file))} cannot be read: {cause(error)}") from None
+    if key not in _loaded:
+        digest = hashlib.blake2b(key[0].encode(errors="replace"), digest_size=8).hexdigest()
+        before = {(r.kind, name): item for r in _REGISTRIES for name, item in r._items.items()}
+        with taken_back():
+            run_file(file, f"{_PLUGIN}{file.stem}_{digest}", "plug-in")
+        entered = (
+            name
+            for registry in sorted(_REGISTRIES, key=lambda registry: registry.kind)
+            for name, item in registry._items.items()
+            if before.get((registry.kind, name), before) is not item
+        )
+        _loaded[key] = tuple(dict.fromkeys(entered))
+    return _loaded[key]
+
+
+def complete(what: str, made: Callable[[], T], *methods: str) -> T:
+    """What a factory of a user's makes.
+
+    Args:
+        what: names it in messages.
+        made: calls the factory.
+        methods: what its result must have.
+
+    Raises PluginError when the factory raises, or its result lacks a method.
+    """
+    try:
+        with apart(what):
+            found = made()
+        lacks = [name for name in methods if not callable(getattr(found, name, None))]
+    except ANYTHING as error:
+        raise PluginError(f"{what} raised {failure(error)}") from error
+    if lacks:
+        has = f"{type(found).__name__} has no method {', '.join(lacks)}"
+        raise PluginError(f"{what} cannot be used: {has}")
+    return found

@@ -23,8 +23,12 @@ PACKAGE = {
     "meta_schedule": f"this package is it: {_TUNE}",
     **dict.fromkeys(
         ("TuneConfig", "TuneContext", "EvolutionarySearchConfig", "ReplayTraceConfig",
-         "SearchStrategy", "search_strategy", "TaskScheduler", "task_scheduler"),
+         "TaskScheduler", "task_scheduler"),
         _SETTINGS,
+    ),
+    **dict.fromkeys(
+        ("SearchStrategy", "PySearchStrategy", "search_strategy"),
+        "write a strategy with @ms.strategy(name), and name it in ms.tune(..., strategy=)",
     ),
     **dict.fromkeys(
         ("tir_integration", "compile_tir", "ApplyHistoryBest", "PostOrderApply"),
@@ -50,11 +54,14 @@ PACKAGE = {
          "AutoInline", "ScheduleFn"),
         f"write a rule with @ms.schedule_module(name); {_SPACE}",
     ),
-    **dict.fromkeys(("postproc", "Postproc", "PyPostproc", "mutator", "Mutator"), _SPACE),
     **dict.fromkeys(
-        ("cost_model", "CostModel", "PyCostModel", "XGBModel"),
-        "ms.tune(..., model=) takes lightgbm, line, random, or an object with the methods of "
-        "metasched.cost.model.CostModel",
+        ("Postproc", "PyPostproc", "Mutator", "PyMutator"),
+        f"write one with @ms.postproc(name) or @ms.mutator(name); {_SPACE}",
+    ),
+    **dict.fromkeys(
+        ("CostModel", "PyCostModel", "XGBModel"),
+        "ms.tune(..., model=) takes lightgbm, line, random, or what @ms.cost_model(name) entered; "
+        "a model is a subclass of metasched.cost.model.CostModel",
     ),
     **dict.fromkeys(
         ("measure_callback", "MeasureCallback"), "ms.tune(..., observer=) takes a function"

@@ -22,7 +22,7 @@ __all__ = ["SUITE", "Workload", "get", "names", "register"]
 # The thirteen operators on which tuners are compared.
 SUITE = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg")
 
-_REGISTRY: Registry[Workload] = Registry("workload")
+_REGISTRY: Registry[Workload] = Registry("workload", Workload)
 for _module in (gmm, conv, conv_grouped, conv_transposed, capsule, conv_fused, reduction):
     for _workload in _module.WORKLOADS:
         _REGISTRY.register(_workload.name, _workload)

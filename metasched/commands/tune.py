@@ -12,13 +12,13 @@ from metasched import config
 from metasched.commands.names import HELP
 from metasched.commands.source import Program, add_source, add_target, load_all, target_of
 from metasched.foreign import printing_to_stderr
+from metasched.registry import load_plugin
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
 from metasched.runtime.devices import device_of
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.search.result import TuneResult
-from metasched.space.module import load_plugin
 from metasched.tune import EVENTS, tune, tune_tasks
 
 
@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--strategy", help="search strategy (default evolutionary)")
     parser.add_argument("--model", help="cost model (default lightgbm)")
     parser.add_argument("--no-prior", action="store_true", help="let the cost model start empty")
-    parser.add_argument("--plugin", action="append", help="Python file with schedule modules")
+    parser.add_argument("--plugin", action="append", help="Python file that is run first")
     parser.add_argument("--no-peer", action="store_true", help="do not time NumPy beside it")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)

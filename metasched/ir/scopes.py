@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-SCOPES: dict[str, None] = dict.fromkeys((
+from metasched.registry import Registry
+
+SCOPES: Registry[str] = Registry("scope", str, entry_points=False)
+for _name in (
     "global", "shared", "local", "warp", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
     "texture", "amx.tmm", "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
     "metal.simdgroup", "metal.cooperative_tensor", "trn.sbuf", "trn.psum",
-))  # fmt: skip
+):  # fmt: skip
+    SCOPES.register(_name, _name)
 
 
 def register_scope(name: str) -> None:
     """Enter the name of a memory of a machine; entering a name twice is allowed."""
-    SCOPES.setdefault(name)
+    SCOPES.register(name, name, override=True)
 
 
 def is_scope(name: str) -> bool:

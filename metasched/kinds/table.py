@@ -16,6 +16,8 @@ from metasched.cost.features import FeatureSet
 from metasched.errors import TargetError
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Runner
+from metasched.mutate.base import MUTATORS
+from metasched.postproc.base import POSTPROCS
 from metasched.registry import Registry
 from metasched.schedule.plugin import Postproc, Weighted
 from metasched.schedule.trace import Trace
@@ -46,7 +48,7 @@ class SpaceOf:
     runner: Callable[[PrimFunc, Target, Config, PrimFunc | None], Runner]
 
 
-SPACES: Registry[SpaceOf] = Registry("space")
+SPACES: Registry[SpaceOf] = Registry("space", SpaceOf)
 
 
 def space_of(target: Target) -> SpaceOf:
@@ -69,13 +71,15 @@ def default_modules(target: Target) -> tuple[Module, ...]:
 
 
 def default_postprocs(target: Target) -> tuple[Postproc, ...]:
-    """The postprocs of a target in their order."""
-    return space_of(target).postprocs(target)
+    """The postprocs of a target in their order, those that users registered for it at the end."""
+    mine = (one for one in POSTPROCS.values() if one.suits(target))
+    return (*space_of(target).postprocs(target), *mine)
 
 
 def default_mutators(target: Target) -> Weighted:
-    """The mutators of a target with their weights."""
-    return space_of(target).mutators(target)
+    """The mutators of a target with their weights, those that users registered at the end."""
+    mine = ((one, one.weight) for one in MUTATORS.values() if one.suits(target))
+    return (*space_of(target).mutators(target), *mine)
 
 
 def default_trace(func: Source, target: Target | None = None) -> Trace:

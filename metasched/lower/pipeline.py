@@ -44,7 +44,7 @@ class Pipeline:
     flat: tuple[tuple[Pass, str], ...]
 
 
-PIPELINES: Registry[Callable[[Target], Pipeline]] = Registry("pipeline")
+PIPELINES: Registry[Callable[[Target], Pipeline]] = Registry("pipeline", Callable)
 """The pipeline of each target kind: a function of the target."""
 
 

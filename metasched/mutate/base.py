@@ -6,21 +6,67 @@ the trace (`require`) on the numbers, so that no impossible candidate is replaye
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from metasched.foreign import ANYTHING, failure
+from metasched.registry import Registry
 from metasched.schedule import domain as domains
 from metasched.schedule.instruction import Entry, handles_in
 from metasched.schedule.numbers import number_of
 from metasched.schedule.plugin import Weighted
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
-from metasched.target import Target
+from metasched.target import ON_CPUS, ForTargets, Target, kinds_of
 
 ATTEMPTS = 24
 """Random changes tried by one mutator before it gives up."""
+
+MutatorFn: TypeAlias = "Callable[[Trace, Rng, Target], Trace | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class UserMutator(ForTargets):
+    """A function `(trace, rng, target) -> trace or None` as a mutator, with its weight."""
+
+    weight: float = 0.1
+
+    def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+        mutant: Trace | None = self.fn(trace, rng, target)
+        return mutant
+
+
+MUTATORS: Registry[UserMutator] = Registry("mutator", UserMutator)
+
+
+def mutator(
+    name: str, weight: float = 0.1, targets: Sequence[str] = ON_CPUS, *, override: bool = False
+) -> Callable[[MutatorFn], UserMutator]:
+    """Register a function as a mutator.
+
+    Args:
+        name: its unique name, dotted by custom: `my.move`.
+        weight: by which it is drawn beside the others, whose weights add up to 1 for a CPU.
+        targets: the target kinds whose default space it joins.
+        override: replace a mutator of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function,
+    ValueError for a weight that is not a number of 0 or more.
+    """
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, int | float)
+        or not 0 <= weight < math.inf
+    ):
+        raise ValueError(f"mutator {name!r} has the weight {weight!r}; it is a number, 0 or more")
+
+    def made(fn: MutatorFn) -> UserMutator:
+        return UserMutator(name, kinds_of(targets), fn, weight)
+
+    return MUTATORS.decorator(name, "(trace, rng, target) -> Trace | None", made, override)
 
 
 def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace | None:
@@ -32,13 +78,13 @@ def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace 
     left = list(mutators)
     while left:
         index = rng.weighted([weight for _, weight in left])
-        mutator = left.pop(index)[0]
+        drawn = left.pop(index)[0]
         try:
-            mutant = mutator(trace, rng, target)
+            mutant = drawn(trace, rng, target)
             if mutant is not None and not isinstance(mutant, Trace):
                 raise TypeError(f"it must return a trace or None, not {type(mutant).__name__}")
         except ANYTHING as error:
-            name = getattr(mutator, "name", type(mutator).__name__)
+            name = getattr(drawn, "name", type(drawn).__name__)
             warnings.warn(f"mutator {name} raised {failure(error)}; others go on", stacklevel=2)
             mutant = None
         if mutant is not None:

@@ -7,19 +7,63 @@ whose reason is the slug under which search counts the loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from metasched.errors import ScheduleError
+from metasched.registry import Registry
 from metasched.schedule.plugin import Postproc
 from metasched.schedule.schedule import Schedule
-from metasched.target import Target
+from metasched.target import ON_CPUS, ForTargets, Target, kinds_of
+
+PostprocFn: TypeAlias = "Callable[[Schedule, Target], None]"
+
+
+@dataclass(frozen=True, slots=True)
+class UserPostproc(ForTargets):
+    """A function `(schedule, target) -> None` as a postproc."""
+
+    def __call__(self, sch: Schedule, target: Target) -> None:
+        found: None = self.fn(sch, target)
+        return found  # `run_postproc` looks at it
+
+
+POSTPROCS: Registry[UserPostproc] = Registry("postproc", UserPostproc)
+
+
+def postproc(
+    name: str, targets: Sequence[str] = ON_CPUS, *, override: bool = False
+) -> Callable[[PostprocFn], UserPostproc]:
+    """Register a function as a postproc, which is run after the built-in ones.
+
+    Args:
+        name: its unique name, dotted by custom: `my.limit`.
+        targets: the target kinds whose default space it joins.
+        override: replace a postproc of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+
+    def made(fn: PostprocFn) -> UserPostproc:
+        return UserPostproc(name, kinds_of(targets), fn)
+
+    return POSTPROCS.decorator(name, "(sch, target) -> None", made, override)
 
 
 def run_postprocs(sch: Schedule, target: Target, postprocs: Iterable[Postproc]) -> None:
     """Mark the trace and run the postprocs; ScheduleError when one rejects the candidate."""
     sch.enter_postproc()
-    for postproc in postprocs:
-        postproc(sch, target)
+    for each in postprocs:
+        run_postproc(each, sch, target)
+
+
+def run_postproc(postproc: Postproc, sch: Schedule, target: Target) -> None:
+    """Run one; TypeError when it returns something, which would be no rejection."""
+    found: object = postproc(sch, target)  # type: ignore[func-returns-value]
+    if found is not None:
+        kind = type(found).__name__
+        raise TypeError(f"it must return None, not {kind}; ScheduleError rejects a candidate")
 
 
 def rejection(postproc: str, reason: str, message: str, node: object = None) -> ScheduleError:

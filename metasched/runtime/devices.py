@@ -32,7 +32,7 @@ class DeviceOf:
     peak: Callable[[Target, int], float | None] = lambda target, threads: None
 
 
-DEVICES: Registry[DeviceOf] = Registry("device")
+DEVICES: Registry[DeviceOf] = Registry("device", DeviceOf)
 
 
 def device_of(target: Target) -> DeviceOf:

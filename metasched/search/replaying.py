@@ -15,6 +15,8 @@ from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import space_of
+from metasched.postproc.base import run_postproc
+from metasched.registry import load_plugin
 from metasched.schedule.handles import RV
 from metasched.schedule.instruction import Entry
 from metasched.schedule.plugin import Postproc
@@ -22,7 +24,6 @@ from metasched.schedule.schedule import Schedule
 from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.board import Board
-from metasched.space.module import load_plugin
 from metasched.target import Target
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
@@ -108,7 +109,7 @@ class Replayer:
         for postproc in self.postprocs:
             state.trusting = trusting and not getattr(postproc, "tries", True)
             try:
-                postproc(sch, self.target)
+                run_postproc(postproc, sch, self.target)
             except (ScheduleError, TraceError):
                 raise
             except ANYTHING as error:

@@ -16,16 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from metasched.errors import PluginError, clipped
-from metasched.foreign import cause, run_file
 from metasched.registry import Registry
 from metasched.schedule.handles import BlockRV
-from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
-from metasched.target import Target
+from metasched.target import ON_CPUS, ForTargets, Target, kinds_of
 
 ModuleFn: TypeAlias = "Callable[[Schedule, BlockRV], list[Schedule]]"
 RULE = "schedule_rule"
@@ -43,37 +39,26 @@ class Module(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleModule:
-    """A function as a module.
+class ScheduleModule(ForTargets):
+    """A function `(schedule, block) -> alternatives` as a module.
 
     Attributes:
-        name: what warnings and the annotation `schedule_rule` call it.
-        targets: the target kinds it is for; all where none is named.
-        fn: `(schedule, block) -> alternatives`.
         on_request: only for blocks whose annotation `schedule_rule` names it.
     """
 
-    name: str
-    targets: tuple[str, ...]
-    fn: ModuleFn
     on_request: bool = False
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        return self.fn(sch, block)
-
-    def suits(self, target: Target) -> bool:
-        """Whether it is meant for this target."""
-        return not self.targets or target.kind in self.targets
+        found: list[Schedule] = self.fn(sch, block)
+        return found
 
 
-SCHEDULE_MODULES: Registry[ScheduleModule] = Registry("schedule_module")
-_loading: list[ScheduleModule] | None = None  # what a plug-in file has registered so far
-_loaded: dict[tuple[str, int], tuple[str, ...]] = {}
+SCHEDULE_MODULES: Registry[ScheduleModule] = Registry("schedule module", ScheduleModule)
 
 
 def schedule_module(
     name: str,
-    targets: Sequence[str] = ("cpu",),
+    targets: Sequence[str] = ON_CPUS,
     *,
     on_request: bool = False,
     override: bool = False,
@@ -89,48 +74,14 @@ def schedule_module(
     Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
     """
 
-    def register(fn: ModuleFn) -> ScheduleModule:
-        if not callable(fn):
-            raise TypeError(f"schedule module {name!r} must be a function (sch, block) -> list")
-        kinds = (targets,) if isinstance(targets, str) else tuple(targets)
-        module = ScheduleModule(name, kinds, fn, on_request)
-        if _loading is None:
-            return SCHEDULE_MODULES.register(name, module, override=override)
-        if not override and name in SCHEDULE_MODULES:
-            SCHEDULE_MODULES.register(name, module)  # raises, naming the clash
-        _loading.append(module)
-        return module
+    def made(fn: ModuleFn) -> ScheduleModule:
+        return ScheduleModule(name, kinds_of(targets), fn, on_request)
 
-    return register
+    return SCHEDULE_MODULES.decorator(name, "(sch, block) -> list", made, override)
 
 
 def user_modules(target: Target, *, on_request: bool = False) -> tuple[ScheduleModule, ...]:
     """The registered modules for a target, in order of registration."""
-    every = (SCHEDULE_MODULES.get(name) for name in SCHEDULE_MODULES.names())
-    return tuple(m for m in every if m.suits(target) and m.on_request == on_request)
-
-
-def load_plugin(path: str | Path) -> tuple[str, ...]:
-    """Run a user's Python file so that the schedule modules in it are registered; their names.
-
-    A file loaded before is not run again. Raises PluginError that says what the file does wrong;
-    nothing of it is registered then.
-    """
-    global _loading
-    file = Path(path)
-    try:
-        key = (str(file.resolve()), file.stat().st_mtime_ns)
-    except (OSError, ValueError) as error:
-        raise PluginError(f"plug-in {clipped(str(file))} cannot be read: {cause(error)}") from None
-    if key in _loaded:
-        return _loaded[key]
-    before, _loading = _loading, []
-    try:
-        run_file(file, f"metasched_plugin_{file.stem}_{derive_seed(key[0]):x}", "plug-in")
-        found = _loading
-    finally:
-        _loading = before
-    for module in found:
-        SCHEDULE_MODULES.register(module.name, module, override=True)
-    _loaded[key] = tuple(m.name for m in found)
-    return _loaded[key]
+    return tuple(
+        m for m in SCHEDULE_MODULES.values() if m.suits(target) and m.on_request == on_request
+    )

@@ -27,6 +27,9 @@ from metasched.target.description import (
 )
 from metasched.target.machine import Level, MachineModel
 
+ON_CPUS = ("cpu",)
+"""The target kinds of what users register without naming one."""
+
 _MOST_CORES = 8192  # what Linux is built for at most
 _VECTORS = (0, 64, 128, 256, 512, 1024, 2048)
 # Every processor of the architecture has these; LLVM cannot pass a float without them.

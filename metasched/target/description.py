@@ -192,8 +192,8 @@ class Target:
         return data
 
 
-TARGETS: Registry[Target] = Registry("target")
-KINDS: Registry[type[Target]] = Registry("target kind")
+TARGETS: Registry[Target] = Registry("target", Target)
+KINDS: Registry[type[Target]] = Registry("target kind", type)
 
 
 def target_kind(*names: str, override: bool = False) -> Callable[[Kind], Kind]:
@@ -209,13 +209,9 @@ def target_kind(*names: str, override: bool = False) -> Callable[[Kind], Kind]:
     def enter(cls: Kind) -> Kind:
         for name in names:
             KINDS.register(name, cls, override=override)
-        _CANONICAL.update(dict.fromkeys(names, names[0]))
         return cls
 
     return enter
-
-
-_CANONICAL: dict[str, str] = {}
 
 
 def _from_text(text: str) -> Target:
@@ -276,7 +272,7 @@ def _kind_of(kind: Any) -> type[Target]:
 
 def _checked(cls: type[Target], values: dict[str, Any]) -> dict[str, Any]:
     """The fields with their types checked, `kind` by its first name."""
-    values["kind"] = _CANONICAL[values.get("kind", "cpu")]
+    values["kind"] = KINDS.name_of(cls)
     types = {f.name: f.type for f in dataclasses.fields(cls)}
     for name, value in values.items():
         if types[name] in ("int", int):

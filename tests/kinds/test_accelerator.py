@@ -12,11 +12,7 @@ import pytest
 
 import metasched as ms
 from metasched.errors import TargetError
-from metasched.kinds.table import SPACES
-from metasched.runtime.devices import DEVICES
-from metasched.schedule import intrinsics
-from metasched.space import module
-from metasched.target.description import KINDS
+from metasched.registry import taken_back
 
 PLUGIN = Path(__file__).parent / "accelerator.py"
 PROGRAM = """
@@ -38,11 +34,10 @@ def product(
 
 
 @pytest.fixture(autouse=True)
-def kinds_of_before(monkeypatch):
+def kinds_of_before():
     """What the plug-in enters is gone after each test."""
-    for registry in (KINDS, SPACES, DEVICES, module.SCHEDULE_MODULES, intrinsics._INTRINSICS):
-        monkeypatch.setattr(registry, "_items", dict(registry._items))
-    monkeypatch.setattr(module, "_loaded", {})
+    with taken_back(always=True):
+        yield
 
 
 def product():

@@ -9,13 +9,13 @@ from metasched.errors import PluginError, RegistryError, ScheduleError
 from metasched.ir.stmt import evolve
 from metasched.ir.visit import blocks_of, transform
 from metasched.kinds import default_modules
+from metasched.registry import load_plugin, taken_back
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
 from metasched.space.module import (
     RULE,
     SCHEDULE_MODULES,
-    load_plugin,
     schedule_module,
     user_modules,
 )
@@ -23,8 +23,9 @@ from metasched.space.modules.custom_rule import ApplyCustomRule
 
 
 @pytest.fixture(autouse=True)
-def _registry(monkeypatch):
-    monkeypatch.setattr(SCHEDULE_MODULES, "_items", dict(SCHEDULE_MODULES._items))
+def _registry():
+    with taken_back(always=True):
+        yield
 
 
 GOOD = """

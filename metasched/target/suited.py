@@ -1,0 +1,57 @@
+"""ForTargets: a function of a user's, under a name, for some kinds of targets."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from metasched.target.description import Target
+
+
+@dataclass(frozen=True, slots=True)
+class ForTargets:
+    """What a decorator such as `ms.postproc` makes of a function.
+
+    Attributes:
+        name: what the registry and warnings call it.
+        targets: the target kinds it is for; all where none is named.
+        fn: the function.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    fn: Callable[..., Any]
+
+    def suits(self, target: Target) -> bool:
+        """Whether it is meant for this target."""
+        return not self.targets or target.kind in self.targets
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The global name that the decorator has given it: other processes load the plug-in too.
+
+        Raises PicklingError when there is no such name in a file that other processes load.
+        """
+        place = getattr(self.fn, "__module__", None), getattr(self.fn, "__qualname__", None)
+        try:
+            known = place[0] != "__main__" and global_of(*place) is self
+        except (AttributeError, KeyError, TypeError):
+            known = False
+        if not known:
+            advice = "put it at the top level of a plug-in file"
+            raise pickle.PicklingError(f"{self.name} has no name in another process: {advice}")
+        return global_of, place
+
+
+def global_of(module: Any, name: Any) -> Any:
+    """The object of a name within a module, which is loaded."""
+    __import__(module)
+    return reduce(getattr, name.split("."), sys.modules[module])
+
+
+def kinds_of(targets: Sequence[str] | str) -> tuple[str, ...]:
+    """The target kinds that a decorator was given; one may stand alone."""
+    return (targets,) if isinstance(targets, str) else tuple(targets)
