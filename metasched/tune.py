@@ -13,7 +13,13 @@ from typing import Any, TypeAlias
 
 from metasched import config
 from metasched.cost import lightgbm_lack
-from metasched.cost.model import COST_MODELS, CostModel, StartsFromPrior, TakesFeatures
+from metasched.cost.model import (
+    COST_MODELS,
+    METHODS,
+    CostModel,
+    StartsFromPrior,
+    TakesFeatures,
+)
 from metasched.cost.prior import Prior, shipped
 from metasched.database.lookup import Miss, explain
 from metasched.database.record import TraceFile
@@ -32,6 +38,7 @@ from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_space, default_trace, space_of
 from metasched.measure.candidate import Compares, Runner
+from metasched.registry import complete, load_plugin
 from metasched.runtime.devices import device_of
 from metasched.runtime.foreign import require_known_calls
 from metasched.runtime.parallel import SERIAL, has_openmp
@@ -46,7 +53,6 @@ from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
 from metasched.space.generate import ScheduleFn, Space, SpaceGenerator, Union
-from metasched.space.module import load_plugin
 from metasched.target import Target
 
 Source: TypeAlias = "PrimFunc | IRModule"
@@ -90,7 +96,7 @@ def tune(
             when the first measurements do not bear it out. A model that is given starts as it is.
         space: modules with postprocs and mutators, a function of a schedule, or a union of such
             spaces; None takes the target's defaults.
-        plugins: Python files (or one) that register schedule modules.
+        plugins: Python files (or one) that register what is searched with, see PLUGINS.md.
         runner: makes what measures; None measures on this machine.
         observer: is told what happens.
         name: for reports; None takes the function's.
@@ -159,6 +165,8 @@ def tune_tasks(
         machine.require_here(timed=True)
         machine = device_of(machine).usable(machine)
     shared = model if model is not None and not isinstance(model, str) else None
+    if shared is not None:
+        complete(f"the cost model {type(shared).__name__}", lambda: shared, *METHODS)
     limits = (weights, total_trials, time_limit, observer)
     common = c, machine, shared or _model(c, machine), space, runner, files, time_limit
     try:
@@ -180,7 +188,8 @@ def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
 
 def _model(settings: config.Config, machine: Target) -> CostModel:
     """The model that the settings name, with the prior that ships for the machine."""
-    model = COST_MODELS.get(settings.model)(settings.seed)
+    factory, what = COST_MODELS.get(settings.model), f"the cost model {settings.model}"
+    model = complete(what, lambda: factory(settings.seed), *METHODS)
     if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
         warnings.warn(SERIAL, stacklevel=4)  # the model of trees says both in one warning
     features = space_of(machine).features
@@ -348,7 +357,7 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
             written = kept.save(path)
         except DatabaseError as error:  # a full disk: the winner itself is not lost
             warnings.warn(str(error), stacklevel=2)
-        best = Best(one.shipped, seconds, one.module, run.workshop.target, written)
+        best = Best(one.shipped, seconds, one.schedule.mod, run.workshop.target, written)
     return TuneResult(
         run.name, run.workshop.target, run.seed, best, default_seconds, unscheduled,
         run.progress.trials, run.progress.failed, run.progress.failures,

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
 from metasched.cost.features import FeatureSet
 from metasched.cost.prior import Prior
+from metasched.ir.func import IRModule
 from metasched.registry import Registry
+from metasched.schedule.trace import Trace
+from metasched.target import Target
 
 Vectors = Sequence[np.ndarray] | np.ndarray
 
 
 class CostModel(Protocol):
-    """What a search asks of a model; a plug-in is any class with these methods."""
+    """What a search asks of a model; a plug-in is any class with these methods.
+
+    A subclass need not define those of which it has nothing to say.
+    """
 
     def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
         """Learn from one round of a task.
@@ -29,12 +35,14 @@ class CostModel(Protocol):
 
     def knows(self, task: str) -> bool:
         """Whether candidates of this task were learnt from."""
+        return False
 
     def predict(self, vectors: Vectors) -> np.ndarray:
         """A score for each candidate, higher is faster; only the order has a meaning."""
 
     def news(self) -> str:
         """Something that the user should know of the model, told once; mostly empty."""
+        return ""
 
     def save(self, path: Path) -> None:
         """Write what was learnt."""
@@ -43,8 +51,83 @@ class CostModel(Protocol):
         """Take over what `save` wrote; raises DatabaseError when the file does not fit."""
 
 
-# Name -> factory that takes a seed.
-COST_MODELS: Registry[Callable[[int], CostModel]] = Registry("cost model")
+METHODS = ("update", "knows", "predict", "news", "save", "load")
+"""The methods of a cost model."""
+
+COST_MODELS: Registry[Callable[[int], CostModel]] = Registry("cost model", Callable)
+"""Factories that take a seed, by name."""
+
+Factory = TypeVar("Factory", bound="Callable[[int], CostModel]")
+
+
+def cost_model(name: str, *, override: bool = False) -> Callable[[Factory], Factory]:
+    """Register a cost model: a class or function `(seed) -> CostModel`.
+
+    Args:
+        name: what `ms.tune(model=...)` and `metasched tune --model` call it.
+        override: replace a model of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+    signature = "(seed) -> CostModel"
+    return cast(
+        "Callable[[Factory], Factory]", COST_MODELS.decorator(name, signature, None, override)
+    )
+
+
+class Program(Protocol):
+    """A candidate as a model may see it; what is not asked for is not made."""
+
+    @property
+    def module(self) -> IRModule:
+        """The scheduled program."""
+
+    @property
+    def trace(self) -> Trace:
+        """Its steps with their decisions, without those of postprocs."""
+
+    @property
+    def target(self) -> Target:
+        """What it is compiled for."""
+
+    @property
+    def vector(self) -> np.ndarray:
+        """Its feature vector."""
+
+
+@runtime_checkable
+class JudgesPrograms(Protocol):
+    """A model that is given programs instead of vectors.
+
+    Each `module` that it asks for costs a replay.
+    """
+
+    def update_programs(
+        self, task: str, programs: Sequence[Program], seconds: Sequence[float]
+    ) -> None:
+        """`CostModel.update` with programs."""
+
+    def predict_programs(self, programs: Sequence[Program]) -> np.ndarray:
+        """`CostModel.predict` with programs."""
+
+
+def predicted(model: CostModel, programs: Sequence[Program]) -> np.ndarray:
+    """The scores of programs by a model, which is given what it asks for."""
+    if not programs:
+        return np.zeros(0)
+    if isinstance(model, JudgesPrograms):
+        return np.asarray(model.predict_programs(programs))
+    return np.asarray(model.predict(np.stack([one.vector for one in programs])))
+
+
+def teach(
+    model: CostModel, task: str, programs: Sequence[Program], seconds: Sequence[float]
+) -> None:
+    """Let a model learn from measured programs; see `CostModel.update`."""
+    if isinstance(model, JudgesPrograms):
+        model.update_programs(task, programs, seconds)
+    else:
+        model.update(task, [one.vector for one in programs], seconds)
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metasched.cost.model import predicted, teach
 from metasched.mutate.base import mutate
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.population import Individual, Request
@@ -59,7 +60,7 @@ class SimulatedAnnealing:
     def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
         """Remember the outcomes and train the model on them."""
         self.task.population.add(individuals, seconds)
-        self.task.model.update(self.task.name, [one.vector for one in individuals], seconds)
+        teach(self.task.model, self.task.name, individuals, seconds)
 
     def _starts(self, rng: Rng) -> list[Individual]:
         """Half the chains at the fastest programs measured, the others at random ones."""
@@ -76,6 +77,8 @@ class SimulatedAnnealing:
     def _walk(
         self, chains: list[Individual], temperature: float, rng: Rng, met: dict[str, Individual]
     ) -> list[Individual]:
+        if not chains:  # no sample of any space survives
+            return []
         workshop = self.task.workshop
         mutators, target = workshop.generator.mutators, workshop.target
         traces = [mutate(one.trace, mutators, rng, target) for one in chains]
@@ -96,9 +99,7 @@ class SimulatedAnnealing:
         return [s if ok else c for c, s, ok in zip(chains, steps, accepted, strict=True)]
 
     def _scores(self, individuals: Sequence[Individual]) -> np.ndarray:
-        if not individuals:
-            return np.zeros(0)
-        return np.asarray(self.task.model.predict(np.stack([one.vector for one in individuals])))
+        return predicted(self.task.model, individuals)
 
 
 STRATEGIES.register("annealing", SimulatedAnnealing)

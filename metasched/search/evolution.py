@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from metasched.cost.model import teach
 from metasched.search.picks import best_apart, exploratory, least_measured_spaces
 from metasched.search.population import Individual, Request
 from metasched.search.proposals.drafts import BestDrafts, UnbiasedDrafts
@@ -90,7 +91,7 @@ class EvolutionarySearch:
         best = task.population.measured[:1]
         task.population.add(individuals, seconds)
         state.stale = state.stale + 1 if best == task.population.measured[:1] else 0
-        task.model.update(task.name, [one.vector for one in individuals], seconds)
+        teach(task.model, task.name, individuals, seconds)
 
     def _stage(self, rows: Sequence[tuple[Proposal, Source]]) -> None:
         """Ask the sources of one stage, replay what they propose, and tell each what came of it."""

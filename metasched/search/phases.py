@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from metasched.cost.model import CostModel, RandomModel, Vectors
+from metasched.cost.model import (
+    CostModel,
+    JudgesPrograms,
+    Program,
+    RandomModel,
+    Vectors,
+    predicted,
+    teach,
+)
 from metasched.foreign import ANYTHING, failure
 
 PHASES = ("search", "build", "run", "check", "model")
@@ -100,9 +108,29 @@ class TimedModel:
         self.model.load(path)
 
 
+class TimedJudge(TimedModel):
+    """The same for a model that is given programs."""
+
+    def update_programs(
+        self, task: str, programs: Sequence[Program], seconds: Sequence[float]
+    ) -> None:
+        with self.phases.of("model"):
+            self._tried(lambda model: teach(model, task, programs, seconds))
+
+    def predict_programs(self, programs: Sequence[Program]) -> Any:
+        return self._asked(lambda model: _scores(predicted(model, programs), len(programs)))
+
+
+def timed(model: CostModel, phases: Phases) -> TimedModel:
+    """A cost model with its time charged, and with the ability that it has."""
+    return (TimedJudge if isinstance(model, JudgesPrograms) else TimedModel)(model, phases)
+
+
 def _scores(found: Any, count: int) -> np.ndarray[Any, Any]:
     """What a model said, one number for each candidate."""
     scores = np.asarray(found, dtype=float)
     if scores.shape != (count,):
         raise ValueError(f"it gives scores of shape {scores.shape} for {count} candidates")
+    if not np.isfinite(scores).all():
+        raise ValueError("it gives a score that is no finite number")
     return scores

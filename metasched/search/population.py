@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metasched.errors import ScheduleError, TraceError, TuneError
+from metasched.foreign import ANYTHING
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import space_of
@@ -60,12 +61,19 @@ class Individual:
 
     @property
     def module(self) -> IRModule:
-        """The scheduled program."""
-        return self.schedule.mod
+        """The scheduled program, as it was ranked: its steps are not proved here."""
+        if self._schedule is None:
+            return self._workshop.ranked(self.trace, self.space).mod
+        return self._schedule.mod
+
+    @property
+    def target(self) -> Target:
+        """What the program is compiled for."""
+        return self._workshop.target
 
     def candidate(self, index: int = 0) -> Candidate:
-        """What a runner measures."""
-        return Candidate(index, self.module, self.key)
+        """What a runner measures; raises ScheduleError where a step is illegal."""
+        return Candidate(index, self.schedule.mod, self.key)
 
     @property
     def vector(self) -> np.ndarray[Any, Any]:
@@ -189,6 +197,14 @@ class Workshop:
         if structural_hash(sch.mod) != key:
             raise TuneError(f"the replay of {key} in another process gave another program")
         return sch
+
+    def ranked(self, trace: Trace, space: int) -> Schedule:
+        """The schedule of which a summary was told, for who ranks it; it is not proved again."""
+        decisions = _decisions(trace)
+        try:
+            return self._replayer.member(space, decisions, 0, trusting=True)
+        except ANYTHING:  # its summary came from a replay with proofs: see `Replayer.told`
+            return self._replayer.member(space, decisions, 0)
 
     def _entered(self, request: Request, result: Summary | str) -> Individual | None:
         """What a worker told, as an individual."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from metasched.analysis.flops import flops
-from metasched.cost.model import CostModel
+from metasched.cost.model import CostModel, teach
 from metasched.database.record import Record
 from metasched.database.store import Store
 from metasched.errors import MeasureError, ScheduleError, StandInError, TraceError
@@ -30,6 +30,7 @@ from metasched.measure.candidate import (
 )
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
+from metasched.search.guard import GuardedStrategy
 from metasched.search.observe import (
     ModelNews,
     Observer,
@@ -39,9 +40,9 @@ from metasched.search.observe import (
     TaskStarted,
     TrialDone,
 )
-from metasched.search.phases import Phases, TimedModel
+from metasched.search.phases import Phases, timed
 from metasched.search.population import Individual, Population, Workshop
-from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
+from metasched.search.strategy import SearchTask, Strategy
 
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
 # Programs that are timed again after a round, those read least and as many read most often, among
@@ -126,13 +127,13 @@ class TaskRun:
         self.flops = flops(func)
         self.started = time.perf_counter()
         self.outcomes: dict[str, Outcome] = {}
-        timed = TimedModel(model, self.phases)
+        self._model = timed(model, self.phases)
         with self.phases.of("search"):
             self.default = workshop.finished(default)
             self.population = Population()
-            self._reload(timed)
-        task = SearchTask(self.workload, workshop, self.population, timed, seed)
-        self.strategy: Strategy = STRATEGIES.get(strategy)(task)
+            self._reload(self._model)
+        task = SearchTask(self.workload, workshop, self.population, self._model, seed)
+        self.strategy: Strategy = GuardedStrategy(strategy, task)
         self.round = 0
         self._empty = 0
         self.held: list[Record] = []
@@ -140,7 +141,6 @@ class TaskRun:
         self._bests: list[float] = []
         self._readings: dict[str, list[float]] = {}  # of what was right in this run, by keys
         self.finished = ""
-        self._model = timed
         self.notes: list[str] = []
         known = self.progress.trials
         observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload))
@@ -343,7 +343,7 @@ class TaskRun:
                 [(one.candidate(), seconds) for one, seconds in self.population.measured]
             )
         if len(reloaded) > 1 and not model.knows(self.workload):
-            model.update(self.workload, [one.vector for one in reloaded], times)
+            teach(model, self.workload, reloaded, times)
 
     def _individual(self, record: Record) -> Individual | None:
         """The program of a record; None when this version does not replay it any more."""

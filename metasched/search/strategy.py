@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from metasched.cost.model import CostModel
 from metasched.registry import Registry
@@ -42,5 +42,22 @@ class Strategy(Protocol):
         ...
 
 
-# Name -> factory; plug-ins join through the entry-point group `metasched.strategy`.
-STRATEGIES: Registry[Callable[[SearchTask], Strategy]] = Registry("strategy")
+STRATEGIES: Registry[Callable[[SearchTask], Strategy]] = Registry("strategy", Callable)
+"""Factories that take the task, by name."""
+
+Factory = TypeVar("Factory", bound="Callable[[SearchTask], Strategy]")
+
+
+def strategy(name: str, *, override: bool = False) -> Callable[[Factory], Factory]:
+    """Register a search strategy: a class or function `(task) -> Strategy`.
+
+    Args:
+        name: what `ms.tune(strategy=...)` and `metasched tune --strategy` call it.
+        override: replace a strategy of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+    signature = "(task) -> Strategy"
+    return cast(
+        "Callable[[Factory], Factory]", STRATEGIES.decorator(name, signature, None, override)
+    )

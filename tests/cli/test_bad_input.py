@@ -14,6 +14,7 @@ import pytest
 from metasched.database.record import SCHEMA_VERSION, TraceFile
 from metasched.database.store import Store
 from metasched.errors import DatabaseError, MeasureError
+from metasched.registry import taken_back
 from metasched.schedule.schedule import Schedule
 from metasched.tune import STORE
 from metasched.workloads import get
@@ -317,6 +318,58 @@ def loud(sch, block):
     print("called")
     return [sch]
 """
+
+
+SEARCHES = """
+import metasched as ms
+from metasched.cost.model import CostModel
+
+@ms.strategy("my.first")
+class First:
+    def __init__(self, task):
+        self.task, self.seed = task, 0
+
+    def propose(self, count):
+        self.seed += 100
+        seeds = range(self.seed, self.seed + 4 * count)
+        made = [one for n in seeds if (one := self.task.workshop.fresh(0, n)) is not None]
+        scores = self.task.model.predict_programs(made)
+        return [one for _, one in sorted(zip(scores, made), key=lambda pair: -pair[0])][:count]
+
+    def learn(self, programs, seconds):
+        pass
+
+@ms.cost_model("my.short")
+class Short(CostModel):
+    def __init__(self, seed):
+        pass
+
+    def predict_programs(self, programs):
+        print("judged")
+        return [-len(one.module.script()) for one in programs]
+
+    def update_programs(self, task, programs, seconds):
+        pass
+"""
+
+
+@pytest.fixture
+def registered_before():
+    """What a plug-in registers is gone afterwards."""
+    with taken_back(always=True):
+        yield
+
+
+@pytest.mark.usefixtures("registered_before", "made_up")
+def test_a_strategy_and_a_model_of_a_plugin_are_found_by_name(cli, tmp_path):
+    (tmp_path / "mine.py").write_text(SEARCHES)
+    given = ("--shape", "1,16,16,16", "--trials", 4, "--json", "--no-peer", "--plugin", "mine.py")
+    ran = cli("tune", "gmm", *given, "--strategy", "my.first", "--model", "my.short")
+    assert ran.code == 0 and ran.json()["trials"] == 4 and "judged" in ran.err
+    ran = cli("tune", "gmm", *given, "--strategy", "my.frist", "--model", "my.short")
+    assert ran.code == 2 and "did you mean my.first" in ran.err
+    ran = cli("tune", "gmm", *given, "--strategy", "my.first", "--model", "my.shrt")
+    assert ran.code == 2 and "did you mean my.short" in ran.err
 
 
 # -- disks and databases -------------------------------------------------------------------------

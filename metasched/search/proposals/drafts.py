@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from metasched.cost import regression
+from metasched.cost.model import predicted
 from metasched.schedule.rng import derive_seed
 from metasched.search.draft import Array, Draft, Rows
 from metasched.search.population import Request
@@ -60,7 +61,7 @@ def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Arra
     fitted = [(one, row) for one in known if (row := draft.row_of(one.trace)) is not None]
     if len(fitted) < _LEAST_ROWS:
         return None
-    scores = np.asarray(state.task.model.predict(np.stack([one.vector for one, _ in fitted])))
+    scores = predicted(state.task.model, [one for one, _ in fitted])
     numbers = _logarithms(np.stack([row for _, row in fitted]))
     return regression(numbers, scores).predict(_logarithms(rows.numbers))
 

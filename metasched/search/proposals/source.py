@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from metasched.cost.model import JudgesPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.draft import Draft
 from metasched.search.population import Individual, Request
@@ -127,9 +128,12 @@ class SearchState:
         """
         if not individuals:
             return []
-        vectors = np.stack([one.vector for one in individuals])
-        spread = getattr(self.task.model, "predict_with_spread", None)
-        scores, doubt = spread(vectors) if spread else (self.task.model.predict(vectors), 0.0)
+        model = self.task.model
+        spread = getattr(model, "predict_with_spread", None)
+        if spread is None or isinstance(model, JudgesPrograms):
+            scores, doubt = predicted(model, individuals), 0.0
+        else:
+            scores, doubt = spread(np.stack([one.vector for one in individuals]))
         scores = np.asarray(scores) + curiosity * doubt
         order = np.argsort(-scores, kind="stable")
         return [(individuals[i], float(scores[i])) for i in order]

@@ -1,0 +1,68 @@
+"""A strategy as a search asks it: what is wrong with it is named, and the search goes on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from metasched.foreign import ANYTHING, failure
+from metasched.registry import complete
+from metasched.search.baselines import ReplayTrace
+from metasched.search.population import Individual
+from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
+
+
+class GuardedStrategy:
+    """The strategy of a name.
+
+    One that raises or returns no list of programs is named by a warning; programs are drawn at
+    random from then on. What was measured enters the population whether the strategy enters it or
+    not. Proposals that were seen before, and those beyond the count, are left out.
+    """
+
+    def __init__(self, name: str, task: SearchTask) -> None:
+        """Raises RegistryError for an unknown name, PluginError when no strategy can be made."""
+        self.name, self.task = name, task
+        factory = STRATEGIES.get(name)
+        self.inner: Strategy = complete(
+            f"the strategy {name}", lambda: factory(task), "propose", "learn"
+        )
+
+    def propose(self, count: int) -> list[Individual]:
+        """At most `count` programs not seen before."""
+        try:
+            return self._fresh(self.inner.propose(count))[:count]
+        except ANYTHING as error:
+            self._replace(error)
+            return self.inner.propose(count)
+
+    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+        """Let the strategy learn, and enter what it has not entered."""
+        population = self.task.population
+        before = {id(one) for one, _ in population.measured}
+        try:
+            self.inner.learn(individuals, seconds)
+        except ANYTHING as error:
+            self._replace(error)
+        entered = {id(one) for one, _ in population.measured} - before
+        for one, time in zip(individuals, seconds, strict=True):
+            if id(one) not in entered:
+                population.add([one], [time])
+
+    def _fresh(self, found: Any) -> list[Individual]:
+        if not isinstance(found, Sequence) or not all(isinstance(p, Individual) for p in found):
+            raise TypeError(f"it must propose a list of individuals, not {type(found).__name__}")
+        seen, once = self.task.population.seen, dict[str, Individual]()
+        for one in found:
+            if one.key not in seen:
+                once.setdefault(one.key, one)
+        return list(once.values())
+
+    def _replace(self, error: BaseException) -> None:
+        """Draw at random from now on; raises the error where that is what was done already."""
+        if isinstance(self.inner, ReplayTrace):
+            raise error
+        text = f"the strategy {self.name} raised {failure(error)}; programs are drawn at random"
+        warnings.warn(text, stacklevel=3)
+        self.inner = ReplayTrace(self.task)
