@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from metasched.space.module import SCHEDULE_MODULES
+import metasched.tune  # fills the registries
+import metasched.workloads  # noqa: F401
+from metasched.registry import kinds, taken_back
 
 ROOT = Path(__file__).resolve().parent.parent
 README, GUIDE = ROOT / "README.md", ROOT / "metasched" / "GUIDE.md"
+PLUGINS = ROOT / "metasched" / "PLUGINS.md"
 
 
 def python_blocks(page: Path) -> list[tuple[int, str]]:
@@ -21,17 +24,36 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
 def test_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")  # starting more takes longer than 4 trials
-    # What README registers is gone afterwards.
-    monkeypatch.setattr(SCHEDULE_MODULES, "_items", dict(SCHEDULE_MODULES._items))
     namespace = {"__name__": "readme"}
     blocks = [(page, *block) for page in (README, GUIDE) for block in python_blocks(page)]
     assert {page for page, *_ in blocks} == {README, GUIDE}
+    with taken_back(always=True):  # what the pages register is gone afterwards
+        run_blocks(blocks, namespace, tmp_path)
+
+
+def run_blocks(blocks, namespace, tmp_path):
     for page, line, source in blocks:
         # Lines keep the page's numbers, so that an error points there; the dialect's parser reads
         # the file.
         path = tmp_path / f"{page.stem}_line_{line}.py"
         path.write_text("\n" * (line - 1) + source, encoding="utf-8")
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+
+
+def test_plugins_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
+    blocks = [(PLUGINS, *block) for block in python_blocks(PLUGINS)]
+    assert len(blocks) == 10
+    with taken_back(always=True):
+        run_blocks(blocks, {"__name__": "plugins"}, tmp_path)
+
+
+def test_every_group_of_entry_points_is_listed():
+    listed = re.findall(r"^\| `(metasched\.\w+)` \|", PLUGINS.read_text(encoding="utf-8"), re.M)
+    for kind in listed:  # a group that nothing looks up would be listed in vain
+        assert kind in kinds()
+    assert sorted(listed) == kinds()
 
 
 def test_commands_name_what_exists():
