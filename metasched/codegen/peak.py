@@ -97,17 +97,20 @@ def _together(run: Callable[[int], float], count: int) -> float:
     """
     barrier = threading.Barrier(count)
     spans: list[tuple[float, float]] = []
+    ended = [threading.Event() for _ in range(count)]
     cores = sorted(os.sched_getaffinity(0))
 
     def work(number: int) -> None:
         os.sched_setaffinity(0, {cores[number % len(cores)]})  # of this thread alone
         try:
             barrier.wait()
+            begin = time.perf_counter()
+            run(_STEPS)
+            spans.append((begin, time.perf_counter()))
         except threading.BrokenBarrierError:
-            return
-        begin = time.perf_counter()
-        run(_STEPS)
-        spans.append((begin, time.perf_counter()))
+            pass
+        finally:
+            ended[number].set()
 
     workers = [threading.Thread(target=work, args=(n,)) for n in range(count)]
     try:
@@ -117,9 +120,9 @@ def _together(run: Callable[[int], float], count: int) -> float:
             worker.join()
     except BaseException:  # Ctrl-C: nobody may wait for a thread that never starts, and the
         barrier.abort()  # machine code must not go while it runs
-        for worker in workers:
-            if worker.ident is not None:
-                worker.join()
+        for worker, end in zip(workers, ended, strict=True):
+            if worker.ident is not None:  # no join: once interrupted, Python 3.11 takes a thread
+                end.wait()  # that still runs for one that has ended
         raise
     return max(end for _, end in spans) - min(begin for begin, _ in spans)
 

@@ -21,4 +21,5 @@ def test_an_interrupt_between_two_starts_leaves_no_thread(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         peak._together(lambda steps: 0.0, 2)
-    assert started and not started[0].is_alive()
+    started[0].join(10)
+    assert not started[0].is_alive()
