@@ -21,9 +21,9 @@ from metasched.arith.intset import relax
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
-from metasched.ir.op import Ramp
+from metasched.ir.op import Effect, Ramp, effect_of
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, LetStmt, Stmt, fact
-from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs
+from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs, walk_stmts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +145,35 @@ def injective_block(block: Block) -> Failure | None:
 
             return Failure("not-injective", sentence, indices[0] if indices else None)
     return None
+
+
+@fact
+def copies(block: Block) -> bool:
+    """Whether a block is a copy such as T[i + k] = S[i + k] * 2, of one value for each element.
+
+    Two instances that store to one element then store the same, as long as what they read stays:
+    the value reads memory, and iterators occur in it only within whole indices of the element.
+    """
+    stores = [s for s in walk_stmts(block) if isinstance(s, BufferStore)]
+    loaded = {a.buffer for a in accesses(block) if not a.is_write}
+    into = {s.buffer for s in stores} - loaded
+    if block.init is not None or len(into) != len(stores) or not transparent(block):
+        return False
+    moving = {v.var for v in block.iter_vars}.union(*(a.inner for a in accesses(block)))
+    for store in stores:
+        if not loads_of(store.value) or effect_of(store.value) > Effect.READ:
+            return False
+        if any(i.dtype.lanes > 1 for i in store.indices):
+            return False
+        places, below = set(store.indices), [store.value]
+        while below:
+            expr = below.pop()
+            if expr in places:
+                continue
+            if expr in moving or isinstance(expr, Let):
+                return False
+            below.extend(expr.children)
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Two accesses that meet do no harm when
 - the buffer is private: allocated in the scope, used only below the loop, and every iteration reads
   only what it has written before (each iteration can have memory of its own); or
 - every element is given one value only: one block writes it, equal elements mean equal iterator
-  values, and what the block reads has one value too.
+  values (or the block is a copy), and what the block reads has one value too.
 For a change of order, updates of one element by a commutative reduction do no harm either.
 """
 
@@ -23,6 +23,7 @@ from metasched.analysis.access import (
     Access,
     accesses,
     bound_access,
+    copies,
     exact_accesses,
     index_side,
     injective_block,
@@ -380,7 +381,7 @@ def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fro
         return False
     if any(not updates_in_place(block, b) for b, f in mine.items() if f.writes):
         return False
-    if not block.writes or injective_block(block) is not None:
+    if not block.writes or (injective_block(block) is not None and not copies(block)):
         return False
     seen |= {id(block)}
     inputs = [buffer for buffer, foot in mine.items() if foot.reads]

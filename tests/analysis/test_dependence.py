@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from analysis.programs import (
     concat,
     halo,
@@ -433,3 +434,54 @@ def test_a_guarded_reader_stays_with_its_writer() -> None:
     the copy counted only where the other access had the same one."""
     assert carried(copied("jo * 4 + ji < 9"), "i") is None
     refused(carried(copied("jo * 4 + ji < 10"), "i"), "carried-dependence", "block B reads L")
+
+
+def windows(body: str, scratch: str = "") -> PrimFunc:
+    """A block that stores windows of three elements of B, which overlap."""
+    return parse(
+        f"""
+@T.prim_func
+def f(A: T.Buffer((12,), "int32"), B: T.Buffer((12,), "int32")):
+    for i in range(8):
+        with T.block("B"):
+            v = T.axis.spatial(8, i)
+            {scratch or "T.reads(A[0:12])"}
+            for r in range(3):
+                {body}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "B[v + r] = A[v + r]",
+        "B[v + r] = A[v + r + 1] * 2 + (v + r) // 2",
+        "B[v + r] = A[0]",
+        "if A[r] > v:\n                    B[v + r] = A[v + r]",
+    ],
+)
+def test_a_value_that_follows_from_its_place_may_be_stored_again(body: str) -> None:
+    assert carried(windows(body), "i") is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "B[v + r] = A[v]",
+        "B[A[v + r]] = 7",
+        "B[v + r] = A[v + r] + r",
+        "B[v + r] = B[v + r] + A[v + r]",
+        "B[v + r] = A[v + r]; B[v + r + 1] = A[v + r]",
+        "B[(v + r) // 2] = A[v + r]",
+    ],
+)
+def test_a_value_that_does_not_follow_from_its_place_is_refused(body: str) -> None:
+    func = windows(body.replace("; ", "\n                "))
+    refused(carried(func, "i"), "carried-dependence", "block B")
+
+
+def test_a_value_from_scratch_of_the_block_does_not_follow_from_its_place() -> None:
+    func = windows("L[0] = A[v]; B[v + r] = L[0]".replace("; ", "\n                "),
+                   'L = T.alloc_buffer((1,), "int32")')  # fmt: skip
+    refused(carried(func, "i"), "carried-dependence", "block B writes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from oracle import check_refused, check_transform
 
 from metasched.ir.equal import assert_structural_equal
@@ -228,3 +229,82 @@ def test_an_update_whose_read_is_hidden_is_an_update():
     check_refused(sch, step, "not-started", "A updates A, which holds values from outside of i")
     step = lambda: sch.cache_write("A", 0, "local")  # noqa: E731
     check_refused(sch, step, "reads-own-output", "A reads A, which it writes")
+
+
+@T.prim_func
+def threads(
+    A: T.Buffer((16, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((16, 8), "int32")
+):
+    for ty in T.thread_binding(4, thread="threadIdx.y"):
+        for tx in T.thread_binding(2, thread="threadIdx.x"):
+            for k0 in range(2):
+                for k1, i, j in T.grid(4, 4, 4):
+                    with T.block("C"):
+                        vi = T.axis.spatial(16, ty * 4 + i)
+                        vj = T.axis.spatial(8, tx * 4 + j)
+                        vk = T.axis.reduce(8, k0 * 4 + k1)
+                        with T.init():
+                            C[vi, vj] = 0
+                        C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_threads_copy_together(level):
+    """Several threads write one element of a shared copy: each the same value."""
+    sch = Schedule(threads, check=True)
+    loop = sch.get_loops("C")[level]
+    for name in ("A", "B"):
+        sch.read_at(loop, "C", name, "shared")
+    sch.write_at(loop, "C", "C", "shared")
+    check_transform(threads, sch, compiled=False)
+
+
+@pytest.mark.parametrize("kind", ["parallel", "threadIdx.x"])
+def test_iterations_copy_windows_that_overlap(kind):
+    """A window that leaves the buffer is guarded; neighbours copy the same elements."""
+
+    @T.prim_func
+    def window(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+        for i, r in T.grid(8, 3):
+            with T.block("C"):
+                vi, vr = T.axis.remap("SR", [i, r])
+                T.reads(A[vi + vr - 1])
+                T.writes(C[vi])
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + T.if_then_else(
+                    vi + vr >= 1 and vi + vr < 9, A[vi + vr - 1], 0, dtype="int32"
+                )
+
+    sch = Schedule(window, check=True)
+    loop = sch.get_loops("C")[0]
+    if kind == "parallel":
+        sch.parallel(loop)
+    else:
+        sch.bind(loop, kind)
+    sch.read_at(loop, "C", "A", "shared")
+    check_transform(window, sch, compiled=False)
+
+
+def test_a_shared_copy_of_what_each_thread_makes_is_refused():
+    @T.prim_func
+    def own(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):
+        B = T.alloc_buffer((8,), "int32", scope="local")
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            for j in range(8):
+                with T.block("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[vj] = A[vi, vj]
+            for j in range(8):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = B[vj]
+
+    sch = Schedule(own)
+    loop = sch.get_loops("C")[0]
+    check_refused(
+        sch, lambda: sch.read_at(loop, "C", "B", "shared"), "carried-dependence",
+        "different iterations of loop i may touch the same element of B_shared",
+    )  # fmt: skip
+    sch.read_at(loop, "C", "B", "local")
+    check_transform(own, sch, compiled=False)

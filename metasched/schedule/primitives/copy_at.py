@@ -56,7 +56,9 @@ def read_at(
     """Copy what one iteration of `loop` reads of a buffer before its first reader there.
 
     All readers below the loop use the copy. The copy is one block without an order of its own,
-    annotated auto_copy, whose form lowering chooses; it is returned.
+    annotated auto_copy, whose form lowering chooses; it is returned. Below loops of threads that
+    share the copy, each thread copies what it reads; where two copy one element, both store the
+    same value.
 
     requires  a stage pipeline; the block stands below the loop; nothing below the loop writes the
               buffer at or after its first reader
