@@ -370,3 +370,18 @@ def test_a_block_that_never_runs_gets_no_iterator_outside_its_domain() -> None:
     sch = Schedule(never_runs, check=False)
     (loop,) = sch.get_loops("C")
     check_refused(sch, lambda: sch.blockize(loop), "not-divisible", "bindings of C do not divide")
+
+
+@T.prim_func
+def empty_loop(B: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    for i, j in T.grid(4, 0):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi] = B[vi] + vj
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_block_around_an_empty_loop_has_iterators_in_their_domains(which: int) -> None:
+    sch = Schedule(empty_loop, check=False)
+    sch.blockize(sch.get_loops("C")[which])
+    check_transform(empty_loop, sch)

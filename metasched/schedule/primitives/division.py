@@ -116,9 +116,11 @@ def _divide(realize: BlockRealize, above: Sequence[For], loops: Sequence[For]) -
     """The affine division, or the trivial one where each binding belongs to one side."""
     ranges = ranges_of([*above, *loops])
     mine = {n.var for n in loops}
-    found = subspace_divide(realize.iter_values, ranges, mine, realize.predicate)
-    if found is not None:
-        return found
+    # of an empty loop nothing is left in the outer part, whose domain would be empty too
+    if all(as_int(n.extent) != 0 for n in loops):
+        found = subspace_divide(realize.iter_values, ranges, mine, realize.predicate)
+        if found is not None:
+            return found
     if realize.predicate is not TRUE:
         return None
     parts: list[Divided] = []
