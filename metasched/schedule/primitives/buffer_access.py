@@ -40,7 +40,8 @@ def annotate_buffer_access(
     `explicit_write_region`, which name the positions of such regions.
 
     requires  one integer index or pair for each dimension; the region holds what the block
-              certainly touches; a write region lies within the one declared before
+              certainly touches; a write region lies within the one declared before, because
+              later steps take what is declared as written for written
     rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
     """
     assert isinstance(block, BlockRV)
@@ -62,14 +63,8 @@ def annotate_buffer_access(
             raise state.error(
                 "empty-range", f"a range of {buffer.name} ends where it begins or before", realize
             )
-    if buf_type == "write" and not covers(regions[position].region, ranges, an):
-        raise state.error(
-            "more-than-written",
-            f"{realize.block.name} is not known to write all of the region, and what is declared "
-            "as written counts as written",
-            realize,
-            hint="a write region can be made smaller, not larger",
-        )
+    if buf_type == "write":
+        _require_written(state, realize, regions[position], BufferRegion(buffer, ranges), an)
     key = f"explicit_{buf_type}_region"
     marks = sorted({*realize.block.annotations.get(key, []), position})
     named = tuple(
@@ -136,6 +131,23 @@ def unsafe_hide_buffer_access(
 def _require_side(state: State, buf_type: str) -> None:
     if buf_type not in ("read", "write"):
         raise state.error("bad-side", f'buf_type is {buf_type!r}, not "read" or "write"')
+
+
+def _require_written(
+    state: State, realize: BlockRealize, known: BufferRegion, asked: BufferRegion, an: Analyzer
+) -> None:
+    """The region asked for lies within the one that the block is known to write."""
+    if not covers(known.region, asked.region, an):
+        raise state.error(
+            "more-than-written",
+            f"{realize.block.name} is not known to write all of {show_region(asked)}, only "
+            f"{show_region(known)}; a later step takes each element that is declared as written "
+            "for written, and would let others read elements that no block made",
+            realize,
+            hint="a write region can be made smaller, not larger; to keep more of the buffer "
+            f'together, widen what its readers declare (buf_type "read"), or let '
+            f"{realize.block.name} store to the whole region",
+        )
 
 
 def _require_honest(
