@@ -22,7 +22,7 @@ from metasched.ir.stmt import Block
 from metasched.ir.verify import verify
 from metasched.registry import Registry
 
-_INTRINSICS: Registry[TensorIntrin] = Registry("tensor intrin")
+_INTRINSICS: Registry[TensorIntrin] = Registry("tensor_intrin")
 _PACKAGE = "metasched.intrinsics"
 
 
