@@ -9,7 +9,7 @@ from metasched.arith.intset import relax, union_regions
 from metasched.arith.itermap import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, logical_not
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_not
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
     Allocate,
@@ -182,8 +182,12 @@ class _Access:
                 relaxed = relax(relaxed, ranges)
         if any(c is not TRUE for c in conditions):
             relaxed = _without_loads(relaxed)
+        if _empty(relaxed):
+            relaxed = _without_negatives(relaxed)
         old = into.get(relaxed.buffer)
-        if old is not None:
+        if old is not None and _empty(relaxed):
+            return
+        if old is not None and not _empty(old):
             relaxed = BufferRegion(
                 old.buffer, tuple(union_regions(old.region, relaxed.region, _HULL))
             )
@@ -225,6 +229,20 @@ def _reads(r: Range, buffers: Set[Buffer]) -> bool:
         if reads_memory(bound)
         for node in walk_exprs(bound)
     )
+
+
+def _empty(region: BufferRegion) -> bool:
+    """Whether a loop or a condition lets no iteration touch the region."""
+    sizes = (as_int(r.extent) for r in region.region)
+    return any(size is not None and size < 1 for size in sizes)
+
+
+def _without_negatives(region: BufferRegion) -> BufferRegion:
+    ranges = (
+        Range(r.min, IntImm(r.extent.dtype, 0)) if (as_int(r.extent) or 0) < 0 else r
+        for r in region.region
+    )
+    return BufferRegion(region.buffer, tuple(ranges))
 
 
 def _without_loads(region: BufferRegion) -> BufferRegion:

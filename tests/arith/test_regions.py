@@ -57,6 +57,15 @@ def test_loops_inside_are_relaxed() -> None:
     assert found(block(body)) == (["A[vi:+1, vj * 4:+4]"], ["C[vi:+1, 0:+4]"])
 
 
+def test_what_never_runs_widens_no_region_and_has_no_negative_extent() -> None:
+    store = BufferStore(C, A[VI, K], (VI, K))
+    never = For.serial(K, 8, IfThenElse(K >= 9, IfThenElse(K < 5, store)))
+    assert found(block(never)) == (["A[vi:+1, 9:+0]"], ["C[vi:+1, 9:+0]"])
+    runs = For.serial(K, 2, store)
+    both = (["A[vi:+1, 0:+2]"], ["C[vi:+1, 0:+2]"])
+    assert found(block(seq([never, runs]))) == found(block(seq([runs, never]))) == both
+
+
 def test_a_loop_whose_end_is_another_loop() -> None:
     outer, inner = Var("i"), Var("j")
     nest = For.serial(outer, 4, For.serial(inner, outer + 1, BufferStore(C, ZERO, (outer, inner))))

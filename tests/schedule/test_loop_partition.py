@@ -233,3 +233,18 @@ def test_a_reduction_that_goes_on_outside_is_not_cached():
         lambda: sch.write_at(loop, "C_i0", 0, "global"),
     ):
         check_refused(sch, step, "reduction-outside", "goes on reducing over")
+
+
+@T.prim_func
+def part_that_never_runs(A: T.Buffer((8,), "int32"), C: T.Buffer((5,), "int32")):
+    for i in range(8):
+        with T.block("C"):
+            T.where(i < 5)
+            vi = T.axis.spatial(8, i)
+            C[vi] = A[vi]
+
+
+def test_a_part_that_never_runs_declares_no_negative_extent() -> None:
+    sch = Schedule(part_that_never_runs, check=False)
+    sch.loop_partition(sch.get_loops("C")[0], [7, None])
+    check_transform(part_that_never_runs, sch)
