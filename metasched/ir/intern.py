@@ -51,7 +51,8 @@ class Numeric:
     """What constants are besides: equal to the Python numbers of their value, and to no other node.
 
     Two nodes are equal only when they are one, so 1, True and 1.0, 0.0 and -0.0, and one value in
-    two types are different keys of a dictionary of nodes.
+    two types are different keys of a dictionary of nodes. The hash is that of the object: a cache
+    that was asked for the number 4 must not answer for the node 4 of some type.
     """
 
     __slots__ = ()
@@ -60,8 +61,7 @@ class Numeric:
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Number) and bool(self.value == other))
 
-    def __hash__(self) -> int:
-        return hash(self.value)
+    __hash__ = object.__hash__
 
 
 _set = object.__setattr__

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched.errors import ScheduleError
-from metasched.ir.expr import EQ, FloatImm, Max, Min, Not, Var, compare, logical_and
+from metasched.ir.expr import EQ, FloatImm, IntImm, Max, Min, Not, Var, compare, logical_and
 from metasched.schedule.numbers import number_of
 from metasched.schedule.schedule import Schedule
 from metasched.workloads import get
@@ -72,3 +72,11 @@ def test_numbers_of_expressions():
     assert number_of(x + Var("z"), values) is None
     assert number_of(x // (y - 2), values) is None
     assert number_of(FloatImm("float32", 1.5), values) is None
+
+
+def test_a_plain_number_that_was_asked_for_does_not_spoil_the_constants_of_expressions():
+    """A cache that answered for a node as for an equal number lost every constraint."""
+    from metasched.schedule.numbers import number_of
+
+    number_of(12_345, {})  # no expression: not determined
+    assert number_of(IntImm("int32", 12_345), {}) == 12_345
