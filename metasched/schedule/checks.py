@@ -187,13 +187,6 @@ def require_complete_or_reduction(state: State, scope: Scope, realize: BlockReal
     require_whole_reduction(state, realize)
 
 
-@proof
-def require_affine_binding(state: State, realize: BlockRealize) -> None:
-    """Each iterator is bound to its own part of the loops, quasi-affinely."""
-    loops = state.loops_above(realize)
-    refuse_on(state, block_facts.affine_binding(realize, loops), realize)
-
-
 def require_not_output(state: State, realize: BlockRealize) -> None:
     """The block writes only buffers allocated in the scope around it."""
     scope = state.scope_block(realize)
