@@ -21,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep", help="folder in which finished runs are kept, to go on later")
     parser.addoption("--minutes", type=float, help="with --keep: stop about then, go on later")
     parser.addoption("--prior", help="file that stands in for the prior that is shipped")
+    parser.addoption("--real", action="store_true", help="ablation: measure on this machine")
+    parser.addoption("--seeds", type=int, default=3, help="ablation: runs of each operator")
+    parser.addoption("--write", action="store_true", help="ablation: store the table of figures")
     parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 
