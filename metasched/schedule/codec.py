@@ -83,7 +83,7 @@ def _entry(position: int, step: Any, handles: dict[str, RV]) -> Entry:
         raise TraceError(f"{where} has unknown arguments {clipped(', '.join(sorted(unknown)))}")
     values = []
     for param in kind.params:
-        value = param.default  # what the step did before it had this argument
+        value = param.before
         if param.name in args:
             value = _argument(param, _decode(args[param.name], handles, where), where)
         elif value is Parameter.empty:

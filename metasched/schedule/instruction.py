@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -40,7 +41,7 @@ Respelling = Callable[[dict[str, Any]], dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Param:
     """One parameter of a primitive. `block` marks those where a block's name may stand, `free`
-    those that hold any data."""
+    those that hold any data; `before` is what a stored step means that has no such argument."""
 
     name: str
     is_input: bool
@@ -48,6 +49,7 @@ class Param:
     block: bool
     free: bool
     default: Any
+    before: Any
     hint: Any
 
     def misfit(self, value: Any) -> str:
@@ -299,13 +301,18 @@ PRIMITIVES: Registry[InstructionKind] = Registry("primitive", entry_points=False
 
 
 def primitive(
-    *, pure: bool = False, respell: Respelling | None = None
+    *,
+    pure: bool = False,
+    respell: Respelling | None = None,
+    before: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function `(state, ...)` as a primitive under its own name.
 
     Arguments annotated with handle types (or expressions, or containers of these) are inputs, all
     others attributes; a parameter called `decision` makes it a sampling step. `respell` turns
-    keywords that older versions of TVM had into those of the function.
+    keywords that older versions of TVM had into those of the function. `before` says what steps did
+    that were stored without an argument, where its default is another: so a primitive may change
+    what it does, and stored traces keep their meaning.
     """
 
     def register(fn: Callable[P, R]) -> Callable[P, R]:
@@ -321,7 +328,9 @@ def primitive(
             block = _mentions(hint, (BlockRV,)) and _mentions(hint, (str,))
             variadic = param.kind is inspect.Parameter.VAR_POSITIONAL
             free = _mentions(hint, (Any,))
-            made = Param(param.name, is_input, variadic, block, free, param.default, hint)
+            default = param.default
+            old = before.get(param.name, default)
+            made = Param(param.name, is_input, variadic, block, free, default, old, hint)
             if param.name == "decision":
                 drawn = made
             else:

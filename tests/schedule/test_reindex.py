@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from oracle import check_numbers, check_refused, check_transform
 from schedule.expected import becomes
 from schedule.programs import matmul
 
+from metasched.ir.equal import structural_equal
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
 from metasched.script import tir as T
 
 
@@ -335,3 +339,61 @@ def test_iterators_that_cancel_give_no_dimension():
     made = sch.reindex("C", ("read", 0))
     assert sch.get(made).writes[0].buffer.constant_shape() == (4, 4)
     check_transform(f, sch)
+
+
+@T.prim_func
+def pointwise(
+    X: T.Buffer((1, 6, 4), "float32"),
+    W: T.Buffer((1, 4, 8), "float32"),
+    Y: T.Buffer((1, 6, 8), "float32"),
+):
+    for n, h, o, kh, c in T.grid(1, 6, 8, 1, 4):
+        with T.block("Y"):
+            vn, vh, vo, vk, vc = T.axis.remap("SSSRR", [n, h, o, kh, c])
+            with T.init():
+                Y[vn, vh, vo] = T.float32(0)
+            Y[vn, vh, vo] = Y[vn, vh, vo] + X[vn, vh + vk, vc] * W[vk, vc, vo]
+
+
+@T.prim_func
+def pointwise_read(
+    X: T.Buffer((1, 6, 4), "float32"),
+    W: T.Buffer((1, 4, 8), "float32"),
+    Y: T.Buffer((1, 6, 8), "float32"),
+):
+    X_reindex = T.alloc_buffer((1, 6, 4), "float32")
+    for ax0, ax1, ax2 in T.grid(1, 6, 4):
+        with T.block("X_reindex"):
+            v0, v1, v2 = T.axis.remap("SSS", [ax0, ax1, ax2])
+            X_reindex[v0, v1, v2] = X[v0, v1, v2]
+    for n, h, o, kh, c in T.grid(1, 6, 8, 1, 4):
+        with T.block("Y"):
+            vn, vh, vo, vk, vc = T.axis.remap("SSSRR", [n, h, o, kh, c])
+            with T.init():
+                Y[vn, vh, vo] = T.float32(0)
+            Y[vn, vh, vo] = Y[vn, vh, vo] + X_reindex[vn, vh, vc] * W[vk, vc, vo]
+
+
+def test_an_iterator_of_one_value_beside_others_gives_no_dimension():
+    """TVM 0.27 gives this module."""
+    sch = Schedule(pointwise, check=True)
+    sch.reindex("Y", ("read", 0))
+    becomes(pointwise, sch, pointwise_read)
+    made = sch.reindex("Y", ("read", 1))
+    assert sch.get(made).writes[0].buffer.constant_shape() == (8, 1, 4)
+    check_transform(pointwise, sch)
+    kept = Schedule(pointwise, check=True)
+    made = kept.reindex("Y", ("read", 0), keep_units=True)
+    assert kept.get(made).writes[0].buffer.constant_shape() == (1, 6, 1, 4)
+    check_transform(pointwise, kept)
+
+
+def test_a_trace_from_before_keep_units_came_keeps_them():
+    sch = Schedule(pointwise)
+    panel = sch.reindex("Y", ("read", 0), keep_units=True)
+    sch.transform_layout(panel, ("write", 0), lambda n, h, k, c: (n, k, c, h))
+    data = json.loads(sch.trace.to_json())
+    assert data["steps"][1]["args"].pop("keep_units") is True
+    again = Schedule(pointwise)
+    Trace.from_json(json.dumps(data)).apply(again)
+    assert structural_equal(again.mod, sch.mod)

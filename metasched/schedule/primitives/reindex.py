@@ -9,7 +9,7 @@ from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
-from metasched.ir.expr import Expr, Var, logical_and
+from metasched.ir.expr import Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute
 from metasched.schedule import edit
@@ -43,14 +43,17 @@ from metasched.schedule.primitives.staging import (
 from metasched.schedule.state import State
 
 
-@primitive(respell=buffer_by_index)
-def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
+@primitive(respell=buffer_by_index, before={"keep_units": True})
+def reindex(
+    state: State, block: BlockLike, buffer: BufferChoice, keep_units: bool = False
+) -> BlockRV:
     """Let `block` access `buffer` directly by its iterators; returns the block that copies.
 
-    The copy has one dimension for each iterator that the buffer's indices depend on (one of a
-    single value is kept: it costs nothing). What is read is copied before the block, what is
-    written is copied back after it. Of several places at which the block reads a buffer
-    ("read", i, n) means the n-th from 0; the others stay.
+    The copy has one dimension for each iterator that the buffer's indices depend on. An iterator of
+    a single value counts where it makes an index of its own (a batch of one), not beside others
+    (`h + kh` of a convolution with a kernel of one element), unless `keep_units` says so. What is
+    read is copied before the block, what is written is copied back after it. Of several places at
+    which the block reads a buffer ("read", i, n) means the n-th from 0; the others stay.
 
     requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer at one
               place, or that which is named, without pointers; a read buffer is not written by the
@@ -70,8 +73,7 @@ def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
     scope = require_stage_pipeline(state, realize)
     chain_above(state, realize)
     old = one_pattern(state, realize, target, *which)
-    known = Analyzer({v.var: v.dom for v in realize.block.iter_vars}, keep_units=True)
-    plain = tuple([known.simplify(i) for i in old])  # some iterators may cancel
+    plain = _plain(realize.block, old, keep_units)
     covered = covered_iters(realize.block, plain)
     shape = tuple(v.dom.min + v.dom.extent for v in covered)
     cache = state.fresh_buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
@@ -83,6 +85,17 @@ def reindex(state: State, block: BlockLike, buffer: BufferChoice) -> BlockRV:
         return [beside(anchor, [copy] if read else [], [] if read else [copy])]
 
     return put_stage(state, realize, side, target, cache, old, new, scope, place, plain)
+
+
+def _plain(block: Block, indices: Indices, keep_units: bool) -> Indices:
+    """The indices without the iterators that cancel; iterators of one value stay only in an index
+    that would be a constant without them, unless `keep_units`."""
+    ranges = {v.var: v.dom for v in block.iter_vars}
+    kept = tuple(map(Analyzer(ranges, keep_units=True).simplify, indices))
+    if keep_units:
+        return kept
+    less = tuple(map(Analyzer(ranges).simplify, indices))
+    return tuple([k if as_int(i) is not None else i for k, i in zip(kept, less, strict=True)])
 
 
 def covered_iters(block: Block, indices: Sequence[Expr]) -> list[IterVar]:
