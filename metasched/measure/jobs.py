@@ -24,7 +24,7 @@ from metasched.codegen.signature import BufferArg, Signature, extent_value
 from metasched.errors import MetaschedError
 from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
-from metasched.measure.arena import APART, AT_END, AT_START, Arena
+from metasched.measure.arena import APART, Arena
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task, nudged
 from metasched.measure.padding import padded
@@ -46,7 +46,7 @@ CYCLE = 1.6e-10
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a runner found out about one program."""
+    """What a runner found out about one program; `call`: seconds of its fastest checked run."""
 
     status: Status
     seconds: tuple[float, ...] = ()
@@ -54,6 +54,7 @@ class Trial:
     run_seconds: float = 0.0
     check_seconds: float = 0.0
     check: str = ""
+    call: float = 0.0
 
 
 def build(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:
@@ -357,32 +358,54 @@ def _has_poison(array: Array, values: NDArray[np.generic]) -> bool:
     return bool((values == raw).any())
 
 
-def trial(task: Task, fd: int, compiled: Compiled) -> Trial:
-    """Run a candidate once on poisoned outputs and check everything."""
+def trial(
+    task: Task, fd: int, compiled: Compiled, where: str = APART, passed: Trial | None = None
+) -> Trial:
+    """Run a candidate once on poisoned outputs and check everything.
+
+    Args:
+        where: AT_START or AT_END puts a forbidden page right beside each array: an access there
+            ends the process, be it a read that changes no result. APART finds writes only, and
+            reads that change a result, but says of which array.
+        passed: the trial before this one, whose times are added.
+    """
     start = time.perf_counter()
     bench = _bench(task, fd)
     native = Native.of(compiled)
-    bench.restore()
+    bench.restore(where)
     values = bench.values(native, compiled.signature)
     begin = time.perf_counter()
     code = native.call(*values)
-    first = time.perf_counter() - begin
+    call = time.perf_counter() - begin
     if code:
         bench.clean = False
         return Trial(Status.RUN_ERROR, message=compiled.signature.failure(code))
     status, message, largest = bench.fault()
     how = "exact" if task.exact else f"{TOLERANCE} roundings ({task.why}), largest {largest:.3g}"
-    checked = time.perf_counter() - start - first
-    return Trial(status, (), message, first, checked, how)
+    before = passed or Trial(Status.OK, call=call)
+    checked = before.check_seconds + time.perf_counter() - start - call
+    fastest, spent = min(call, before.call), before.run_seconds + call
+    return Trial(status, (), message, spent, checked, how, fastest)
+
+
+def blamed(crash: Reply, apart: Reply) -> Reply:
+    """A crash of a candidate beside forbidden pages, and what a run APART says of it."""
+    if apart.kind != "value":
+        return crash
+    if apart.value.status is Status.OUT_OF_BOUNDS:
+        return apart
+    said = apart.value.message or "its result does not depend on what it finds there"
+    message = f"{crash.message}: it reads outside of one of its arrays ({said})"
+    return replace(crash, message=message)
 
 
 def timed(task: Task, fd: int, compiled: Compiled, plan: TimingPlan, passed: Trial) -> Trial:
-    """Time a candidate that passed its trial."""
+    """Time a candidate that passed its trials."""
     bench = _bench(task, fd)
-    repeat = _repeat(bench, compiled)
     bench.restore()
+    repeat = _repeat(bench, compiled)
     begin = time.perf_counter()
-    samples = samples_of(repeat, passed.run_seconds, plan, _pace(bench, plan))
+    samples = samples_of(repeat, passed.call, plan, _pace(bench, plan))
     spent = time.perf_counter() - begin + passed.run_seconds
     breach = bench.breach()
     if breach:
@@ -392,28 +415,7 @@ def timed(task: Task, fd: int, compiled: Compiled, plan: TimingPlan, passed: Tri
     if min(samples) < CYCLE:
         message = f"a call took {min(samples):.2g} s, less than a clock cycle: nothing was timed"
         return replace(passed, status=Status.RUN_ERROR, message=message, run_seconds=spent)
-    if not plan.best or min(samples) <= plan.hopeless * plan.best:
-        begin = time.perf_counter()
-        for place in (AT_END, AT_START):
-            status, message = _between_pages(bench, compiled, place)
-            if status is not Status.OK:
-                return replace(passed, status=status, message=message, run_seconds=spent)
-        checked = passed.check_seconds + time.perf_counter() - begin
-        passed = replace(passed, check_seconds=checked)
     return replace(passed, seconds=samples, run_seconds=spent)
-
-
-def _between_pages(bench: _Bench, compiled: Compiled, place: str) -> tuple[Status, str]:
-    """Run what may be the best where forbidden pages begin right beside its arrays: the process
-    dies of any access there, be it a read that changes no result. (What is hopeless is spared that
-    run: nobody is given it.)"""
-    native = Native.of(compiled)
-    bench.restore(place)
-    code = native.call(*bench.values(native, compiled.signature))
-    if code:
-        bench.clean = False
-        return Status.RUN_ERROR, compiled.signature.failure(code)
-    return bench.fault()[:2]
 
 
 def _repeat(bench: _Bench, compiled: Compiled) -> Repeat:

@@ -12,10 +12,11 @@ from metasched.codegen.compile import Compiled
 from metasched.errors import MeasureError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure import priority
+from metasched.measure.arena import APART, AT_END, AT_START
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.crew import Crew
 from metasched.measure.data import Task
-from metasched.measure.jobs import outcome_of
+from metasched.measure.jobs import Trial, blamed, outcome_of
 from metasched.measure.process import Reply, Worker
 from metasched.measure.reference import References
 from metasched.measure.samples import TimingPlan
@@ -366,13 +367,23 @@ class _Batch:
         owner._crew.submit(builder, then, owner.options.build_timeout, "build", func, owner.target)
 
     def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
-        """Check a program, then time it while nothing else runs."""
+        """Check a program at both ends of its memory, then time it while nothing else runs."""
         owner, o = self._owner, self._owner.options
         given = owner._expected.tasks[False], owner._expected.memory[False], compiled
 
-        def checked(reply: Reply) -> None:
+        def check(where: str, then: Callable[[Reply], None], *passed: Trial) -> None:
+            limit, runner = owner._run_limit(), owner._crew.runner
+            owner._crew.submit(runner, then, limit, "trial", *given, where, *passed)
+
+        def checked(reply: Reply, where: str) -> None:
+            if reply.kind == "crash" and reply.signal == "SIGSEGV":
+                check(APART, lambda apart: ended(blamed(reply, apart)))
+                return
             if reply.kind != "value" or reply.value.status is not Status.OK:
                 ended(reply)
+                return
+            if where == AT_START:
+                check(AT_END, lambda reply: checked(reply, AT_END), reply.value)
                 return
             stick, best = owner.yardstick, owner.best * owner.yardstick.unit
             plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, best, anchor=stick.by_the_clock)
@@ -404,7 +415,7 @@ class _Batch:
 
             owner._hand_over(compiled, outcome.median, enter)
 
-        owner._crew.submit(owner._crew.runner, checked, owner._run_limit(), "trial", *given)
+        check(AT_START, lambda reply: checked(reply, AT_START))
 
     def _end(self, number: int, outcome: Outcome, feed: bool = False) -> None:
         self._outcomes[number] = outcome

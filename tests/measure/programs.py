@@ -46,14 +46,14 @@ def scale(
     return func
 
 
-def peeking(place: int) -> PrimFunc:
+def peeking(place: int, *extra: Stmt) -> PrimFunc:
     """`scale`, and a look at an element outside A that changes nothing: it is no such number."""
     a, b = Buffer.of("A", (N,)), Buffer.of("B", (N,))
     spoil = BufferStore(b, as_expr(7.0, "float32"), (as_expr(0),))
     peek = IfThenElse(EQ(a[place], as_expr(12345.0, "float32")), spoil)
     i = Var("i")
     loop = For.serial(i, N, BufferStore(b, mul(a[i], as_expr(2.0, "float32")), (i,)))
-    return PrimFunc((a, b), under_root(seq([loop, peek])))
+    return PrimFunc((a, b), under_root(seq([loop, peek, *extra])))
 
 
 def elementwise(expression, dtype: str = "float32", shape=(N,)) -> PrimFunc:
@@ -110,6 +110,12 @@ def accumulate(n: int = N) -> PrimFunc:
 def forever() -> Stmt:
     """A loop that does not end."""
     return While(TRUE, Evaluate(call("call_extern", as_expr("getpid"), dtype="int32")))
+
+
+def slow(calls: int = 300_000) -> Stmt:
+    """System calls of some ten milliseconds."""
+    ask = Evaluate(call("call_extern", as_expr("getppid"), dtype="int32"))
+    return For.serial(Var("j"), calls, ask)
 
 
 def crash() -> Stmt:

@@ -21,6 +21,7 @@ from measure.programs import (
     matmul,
     peeking,
     scale,
+    slow,
     under_root,
 )
 
@@ -96,8 +97,8 @@ def test_good_candidates_are_timed(runner):
         (scale(shift=3), Status.OUT_OF_BOUNDS, ["wrote up to 3 elements past the end of B"]),
         (scale(shift=-2), Status.OUT_OF_BOUNDS, ["wrote up to 2 elements before the start of B"]),
         (scale(shift=1 << 29), Status.RUN_CRASH, ["SIGSEGV"]),
-        (peeking(N), Status.RUN_CRASH, ["SIGSEGV"]),
-        (peeking(-1), Status.RUN_CRASH, ["SIGSEGV"]),
+        (peeking(N), Status.RUN_CRASH, ["SIGSEGV", "one of its arrays (its result does"]),
+        (peeking(-1), Status.RUN_CRASH, ["SIGSEGV", "one of its arrays (its result does"]),
         (scale(extra=crash()), Status.RUN_CRASH, ["SIGABRT"]),
         (scale(extra=forever()), Status.RUN_TIMEOUT, ["longer than"]),
         (scale(extra=failing()), Status.RUN_ERROR, ["assertion failed: never true"]),
@@ -114,6 +115,29 @@ def test_each_failure_is_an_outcome_and_the_next_candidate_is_fine(runner, func,
         assert word in bad.message
     assert good.status is Status.OK
     assert (bad.seconds == ()) == (status is not Status.OK)
+
+
+@pytest.mark.parametrize("place", [-1, N])
+def test_a_candidate_far_slower_than_the_best_runs_between_guard_pages_too(runner, place):
+    assert one(runner, scale()).ok and runner.best < 1e-3
+    sound = one(runner, scale(extra=slow()))
+    assert sound.ok and len(sound.seconds) == 1 and sound.median > 3 * runner.best
+    bad = one(runner, peeking(place, slow()))
+    assert bad.status is Status.RUN_CRASH
+    assert "reads outside of one of its arrays" in bad.message
+
+
+def test_a_read_outside_that_changes_the_result_is_named_with_the_result(runner):
+    shifted = scale()
+    a, b = shifted.params
+    i = Var("i")
+    loop = For.serial(i, N, BufferStore(b, a[i + 1] * as_expr(2.0, "float32"), (i,)))
+    bad = one(runner, PrimFunc((a, b), under_root(loop)))
+    assert bad.status is Status.WRONG_RESULT and "elements differ" in bad.message
+    loop = For.serial(i, N, BufferStore(b, a[i - 1] * as_expr(2.0, "float32"), (i,)))
+    bad = one(runner, PrimFunc((a, b), under_root(loop)))
+    assert bad.status is Status.RUN_CRASH
+    assert "reads outside of one of its arrays (B[0] is nan" in bad.message
 
 
 def test_writing_an_input_is_wrong(runner):
@@ -252,6 +276,7 @@ def turns(runner, monkeypatch):
 
 def test_a_new_process_times_what_is_known_before_it_times_others(runner, turns, monkeypatch):
     """Where the anchor seems a tenth slower than the panel, that is the anchor from then on."""
+    monkeypatch.setattr(runner, "_timed", 0)  # no other new process in between
     monkeypatch.setattr(runner, "yardstick", Yardstick())
     monkeypatch.setattr(runner, "_kept", {})
     seconds = one(runner, scale()).median
