@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from metasched.schedule.handles import BlockRV as BlockRV
     from metasched.schedule.handles import ExprRV as ExprRV
     from metasched.schedule.handles import LoopRV as LoopRV
+    from metasched.schedule.instruction import primitive as primitive
     from metasched.schedule.intrinsics import TensorIntrin as TensorIntrin
     from metasched.schedule.schedule import Schedule as Schedule
     from metasched.schedule.trace import Trace as Trace
@@ -79,6 +80,7 @@ _PUBLIC = {
     "ExprRV": "metasched.schedule.handles",
     "schedule_using_anchor_trace": "metasched.schedule.anchor",
     "TensorIntrin": "metasched.schedule.intrinsics",
+    "primitive": "metasched.schedule.instruction",
     "build": "metasched.runtime.build",
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",

@@ -58,7 +58,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "schedule",
         9200,
         "edit handles rng domain numbers selfcheck state checks rebind "
-        "instruction constraint codec tvm_trace trace intrinsics primitives.* legal schedule "
+        "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping",
     ),
     ("lower", 1650, "affine passes.* packing pipeline"),
@@ -455,6 +455,8 @@ def test_a_users_file_is_type_checked(tmp_path):
         "def limit(sch: ms.Schedule, target: ms.Target) -> None: ...\n"
         "@ms.mutator('my.move')\n"
         "def move(trace: ms.Trace) -> None: ...\n"
+        "reveal_type(ms.Schedule(ms.parse('')).split)\n"
+        "ms.Schedule(ms.parse('')).splitt\n"
     )
     mypy = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(file)]
     said = subprocess.run(mypy, capture_output=True, text=True, check=False, cwd=ROOT).stdout
@@ -463,6 +465,8 @@ def test_a_users_file_is_type_checked(tmp_path):
     assert "Incompatible types in assignment" in lines[1] and 'type "str"' in lines[1]
     assert 'Argument 1 to "tune" has incompatible type "int"' in lines[2]
     assert lines[3].startswith("7:") and "Callable[[Trace], None]" in lines[3]
+    assert "loop: metasched.schedule.handles.LoopRV, factors:" in lines[4]
+    assert '"Schedule" has no attribute "splitt"' in lines[5]
 
 
 def test_tune_names_the_function_whatever_was_imported_first():

@@ -7,6 +7,7 @@ decision, and so the trace entry, its JSON and its Python text.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -14,12 +15,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import MetaschedError, ScheduleError, TypeMismatchError, brief
+from metasched.errors import (
+    MetaschedError,
+    RegistryError,
+    ScheduleError,
+    TypeMismatchError,
+    brief,
+)
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, Var
@@ -36,6 +43,8 @@ _SLIPS = (AssertionError, AttributeError, TypeError, ValueError)
 
 
 Respelling = Callable[[dict[str, Any]], dict[str, Any]]
+Ways = Callable[[State, Any], Iterator[tuple[Any, ...]]]
+"""The arguments with which a primitive is tried on a loop or block (`schedule/ways.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,7 @@ class InstructionKind:
         variadic: whether one of them takes all positional arguments that are left.
         takes_names: whether blocks may be given by name.
         respell: keywords of older versions of TVM in those of this signature, where they differ.
+        of_loop, of_block: the arguments with which it is tried on a loop, on a block.
     """
 
     name: str
@@ -86,6 +96,8 @@ class InstructionKind:
     variadic: bool
     takes_names: bool
     respell: Respelling | None = None
+    of_loop: Ways | None = None
+    of_block: Ways | None = None
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Arguments of a call in the order of `params`, and the decision (None if not given).
@@ -297,7 +309,13 @@ def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
     return value
 
 
-PRIMITIVES: Registry[InstructionKind] = Registry("primitive", entry_points=False)
+PRIMITIVES: Registry[InstructionKind] = Registry("primitive", InstructionKind)
+OWN_NAMES = frozenset(
+    "can_decompose_padding copy execute footprint fork_seed func get get_sblock has_block "
+    "is_output_block legal mod refused remove_rv script seed show state take_over trace undo "
+    "work_on".split()
+)
+"""What a schedule has beside its primitives: no primitive may be called like it."""
 
 
 def primitive(
@@ -305,18 +323,29 @@ def primitive(
     pure: bool = False,
     respell: Respelling | None = None,
     before: Mapping[str, Any] = MappingProxyType({}),
+    of_loop: Ways | None = None,
+    of_block: Ways | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function `(state, ...)` as a primitive under its own name.
 
     Arguments annotated with handle types (or expressions, or containers of these) are inputs, all
-    others attributes; a parameter called `decision` makes it a sampling step. `respell` turns
-    keywords that older versions of TVM had into those of the function. `before` says what steps did
-    that were stored without an argument, where its default is another: so a primitive may change
-    what it does, and stored traces keep their meaning.
+    others attributes; a parameter called `decision` makes it a sampling step.
+
+    Args:
+        pure: it changes nothing, so it may be dropped when its results are unused.
+        respell: turns keywords that older versions of TVM had into those of the function.
+        before: what steps did that were stored without an argument, where its default is another:
+            so a primitive may change what it does, and stored traces keep their meaning.
+        of_loop, of_block: the arguments with which `Schedule.legal` and the random machine of the
+            tests try it on a loop or block (`schedule/ways.py`); None: not on these.
+
+    Raises RegistryError when the name is taken, by a primitive or another method of schedules.
     """
 
     def register(fn: Callable[P, R]) -> Callable[P, R]:
         name = fn.__name__
+        if name in OWN_NAMES or name.startswith("_"):
+            raise RegistryError(f"primitive {name!r} cannot be a method of schedules: rename it")
         hints = typing.get_type_hints(fn)
         params: list[Param] = []
         drawn = None
@@ -339,12 +368,29 @@ def primitive(
         kind = InstructionKind(
             name, fn, pure or drawn is not None, drawn is not None, drawn, many, tuple(params),
             any(p.variadic for p in params), any(p.block for p in params),
-            respell,
+            respell, of_loop, of_block,
         )  # fmt: skip
         PRIMITIVES.register(name, kind)
         return fn
 
     return register
+
+
+class Recorder(Protocol):
+    """What runs primitives and records them: a schedule."""
+
+    def _run(self, kind: InstructionKind, args: Any, kwargs: dict[str, Any]) -> Any: ...
+
+
+def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Recorder, P], R]:
+    """The method of a schedule that runs a primitive and records it."""
+    kind = PRIMITIVES.get(fn.__name__)
+
+    @functools.wraps(fn)
+    def method(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
+
+    return method
 
 
 def _mentions(hint: Any, wanted: tuple[type, ...]) -> bool:

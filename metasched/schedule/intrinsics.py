@@ -80,15 +80,19 @@ _loaded: list[str] = []
 
 
 def _load() -> None:
-    """Enter the intrinsics that come with metasched, once: each file's table INTRINSICS."""
-    if _loaded:
+    """Enter the intrinsics that come with metasched: each file's table INTRINSICS.
+
+    Again where a plug-in file that failed has taken them back with its own.
+    """
+    if _loaded and all(map(_INTRINSICS.__contains__, _loaded)):
         return
-    _loaded.append(_PACKAGE)
     package = importlib.import_module(_PACKAGE)
     for found in pkgutil.iter_modules(package.__path__):
         table = importlib.import_module(f"{_PACKAGE}.{found.name}").INTRINSICS
         for name, (desc, impl) in table.items():
-            _INTRINSICS.register(name, TensorIntrin(name, desc, impl))
+            if name not in _INTRINSICS:
+                _INTRINSICS.register(name, TensorIntrin(name, desc, impl))
+                _loaded.append(name)
 
 
 def _check(intrin: TensorIntrin) -> None:

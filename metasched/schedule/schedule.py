@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from metasched import config
 from metasched.analysis.block import is_output
@@ -18,30 +18,24 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, For
 from metasched.ir.verify import verify
 from metasched.ir.visit import fresh_copy, map_body
-from metasched.schedule import primitives as p
 from metasched.schedule.constraint import solve
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
-from metasched.schedule.instruction import PRIMITIVES, Entry, InstructionKind, flat_outputs
+from metasched.schedule.instruction import (
+    PRIMITIVES,
+    Entry,
+    InstructionKind,
+    flat_outputs,
+    recorded,
+)
 from metasched.schedule.legal import footprint, legal
+from metasched.schedule.primitives import Methods
 from metasched.schedule.primitives.decompose_padding import can_decompose_padding
+from metasched.schedule.primitives.query import get_block
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
 from metasched.tvm_names import SCHEDULE, hint
 
-P = ParamSpec("P")
-R = TypeVar("R")
 _RETRIES = 4  # solutions of a constraint that are replayed before it counts as unsatisfiable
-
-
-def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Schedule, P], R]:
-    """The method of Schedule that runs a primitive and records it."""
-    kind = PRIMITIVES.get(fn.__name__)
-
-    @functools.wraps(fn)
-    def method(self: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
-
-    return method
 
 
 def _verify_once(func: PrimFunc) -> None:
@@ -64,7 +58,7 @@ def _apart(module: IRModule) -> IRModule:
     return module
 
 
-class Schedule:
+class Schedule(Methods):
     """A program being transformed.
 
     Args:
@@ -114,8 +108,14 @@ class Schedule:
     if not TYPE_CHECKING:  # a checker shall go on to refuse names that are not there
 
         def __getattr__(self, name: str) -> Any:
-            known = () if name.startswith("_") else dir(type(self))
+            """A primitive of a plug-in, as a method."""
+            if not name.startswith("_") and name in PRIMITIVES:
+                return functools.partial(recorded(PRIMITIVES.get(name).fn), self)
+            known = () if name.startswith("_") else dir(self)
             raise AttributeError(f"a schedule has no {name!r}{hint(name, SCHEDULE, known)}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *PRIMITIVES.names()})
 
     @property
     def mod(self) -> IRModule:
@@ -178,7 +178,7 @@ class Schedule:
         """
         state = self.state.copy_for_trial()
         if isinstance(block_or_loop, str):
-            return legal(state, p.get_block(state, block_or_loop))
+            return legal(state, get_block(state, block_or_loop))
         return legal(state, block_or_loop)
 
     def footprint(self, loop: LoopRV) -> dict[str, int | None]:
@@ -195,7 +195,7 @@ class Schedule:
         """Whether the block writes a buffer that the block around it does not allocate."""
         state = self.state.copy_for_trial()
         state.primitive = "is_output_block"
-        realize = state.block(p.get_block(state, block) if isinstance(block, str) else block)
+        realize = state.block(get_block(state, block) if isinstance(block, str) else block)
         around = state.scope_block(realize)
         return around is not None and is_output(around, realize.block)
 
@@ -353,64 +353,3 @@ class Schedule:
             entry = entries[position]
             decision = decisions.get(position, entry.decision)
             self._step(entry.kind, entry.values, decision, entry)
-
-    # -- the primitives ------------------------------------------------------------------------
-
-    get_block = get_sblock = recorded(p.get_block)
-    get_loops = recorded(p.get_loops)
-    get_child_blocks = recorded(p.get_child_blocks)
-    get_producers = recorded(p.get_producers)
-    get_consumers = recorded(p.get_consumers)
-    get_output_blocks = recorded(p.get_output_blocks)
-
-    sample_categorical = recorded(p.sample_categorical)
-    sample_perfect_tile = recorded(p.sample_perfect_tile)
-    sample_partitioned_tile = recorded(p.sample_partitioned_tile)
-    sample_padded_tile = recorded(p.sample_padded_tile)
-    sample_compute_location = recorded(p.sample_compute_location)
-    require = recorded(p.require)
-    enter_postproc = recorded(p.enter_postproc)
-
-    split = recorded(p.split)
-    fuse = recorded(p.fuse)
-    reorder = recorded(p.reorder)
-    add_unit_loop = recorded(p.add_unit_loop)
-    parallel = recorded(p.parallel)
-    vectorize = recorded(p.vectorize)
-    unroll = recorded(p.unroll)
-    bind = recorded(p.bind)
-    annotate = recorded(p.annotate)
-    unannotate = recorded(p.unannotate)
-
-    compute_at = recorded(p.compute_at)
-    reverse_compute_at = recorded(p.reverse_compute_at)
-    compute_inline = recorded(p.compute_inline)
-    reverse_compute_inline = recorded(p.reverse_compute_inline)
-    cache_read = recorded(p.cache_read)
-    cache_write = recorded(p.cache_write)
-    decompose_reduction = recorded(p.decompose_reduction)
-    rfactor = recorded(p.rfactor)
-    set_scope = recorded(p.set_scope)
-    blockize = recorded(p.blockize)
-    tensorize = recorded(p.tensorize)
-    merge = recorded(p.merge)
-    loop_partition = recorded(p.loop_partition)
-    rolling_buffer = recorded(p.rolling_buffer)
-    read_at = recorded(p.read_at)
-    write_at = recorded(p.write_at)
-    fuse_reduction_epilogue = recorded(p.fuse_reduction_epilogue)
-    reorder_block_iter_var = recorded(p.reorder_block_iter_var)
-    reindex = recorded(p.reindex)
-    reindex_cache_read = recorded(p.reindex_cache_read)
-    reindex_cache_write = recorded(p.reindex_cache_write)
-    cache_inplace = recorded(p.cache_inplace)
-    cache_index = recorded(p.cache_index)
-    storage_align = recorded(p.storage_align)
-    unsafe_set_dtype = recorded(p.unsafe_set_dtype)
-    annotate_buffer_access = recorded(p.annotate_buffer_access)
-    unsafe_hide_buffer_access = recorded(p.unsafe_hide_buffer_access)
-    transform_block_layout = recorded(p.transform_block_layout)
-    pad_einsum = recorded(p.pad_einsum)
-    overcompute = recorded(p.overcompute)
-    decompose_padding = recorded(p.decompose_padding)
-    transform_layout = recorded(p.transform_layout)

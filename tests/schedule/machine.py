@@ -27,6 +27,7 @@ from oracle import check_numbers, check_trace, picture
 from schedule.declared import with_accumulators
 from schedule.machine_layout import LAYOUT_OPS
 from schedule.machine_plans import PLANS, relayout
+from schedule.machine_ways import tried
 from schedule.more import MORE
 from schedule.programs import PROGRAMS
 from schedule.special import FAMILIES, family, special
@@ -278,6 +279,25 @@ OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
 ALL = {**OPS, **MORE, **LAYOUT_OPS, **PLANS}
 
 
+def operations() -> dict[str, tuple[int, Callable[[Player], None]]]:
+    """All operations, and one for each primitive that none is named after: a plug-in's, say.
+
+    Such a primitive is tried with the arguments that it gives itself.
+    """
+    named = {word for name in ALL for word in name.split()}
+    kinds = [kind for kind in PRIMITIVES.values() if kind.name not in named]
+    return ALL | {kind.name: (6, tried(kind)) for kind in kinds if kind.of_loop or kind.of_block}
+
+
+def require_all_used(tally: Tally) -> None:
+    """Every primitive was accepted at least once."""
+    unused = sorted({*PRIMITIVES.names()} - {*tally.kinds})
+    assert not unused, (
+        f"the random machine never got {', '.join(unused)} accepted: say by of_loop= or of_block= "
+        "of @primitive how it is tried, or write an operation in tests/schedule/machine.py"
+    )
+
+
 def program(number: int) -> PrimFunc:
     """Program number n: one of the fixed ones, of a family, or a random one; in every fifth the
     reductions declare their accumulators."""
@@ -316,13 +336,13 @@ def play(number: int, steps: Sequence[Step], tally: Tally, *, every: bool = Fals
     """
     func = program(number)
     sch = Schedule(func, seed=number, check=False)
-    player = Player(sch)
+    player, ops = Player(sch), operations()
     for name, numbers in steps:
         player.numbers = list(numbers)
         length = len(sch.trace)
         before = picture(sch)
         try:
-            ALL[name][1](player)
+            ops[name][1](player)
             tally.accepted[name] += 1
             tally.kinds.update(e.kind.name for e in sch.trace.entries[length:])
         except _Nothing:
@@ -431,7 +451,7 @@ def main() -> int:
     number = options.start
     seen: set[str] = set()
     while tally.accepted.total() < options.steps and failed < options.failures:
-        steps = recipe(number, ops=ALL if options.all else OPS)
+        steps = recipe(number, ops=operations() if options.all else OPS)
         tally.cases += 1
         try:
             play(number, steps, tally)
@@ -446,7 +466,7 @@ def main() -> int:
           f"{tally.refused.total()} refused, {failed} failures, {seconds:.0f} s")  # fmt: skip
     print("reasons:", dict(tally.reasons.most_common()))
     print(f"{'operation':32}{'accepted':>9}{'refused':>9}")
-    for name in sorted(OPS if not options.all else ALL):
+    for name in sorted(OPS if not options.all else operations()):
         print(f"{name:32}{tally.accepted[name]:9}{tally.refused[name]:9}")
     print(f"{'primitive':32}{'accepted':>9}{'refused':>9}")
     for name in sorted(PRIMITIVES.names()):

@@ -200,7 +200,7 @@ def annotate_buffer_access(p: Any) -> None:
 LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "reorder_block_iter_var": (3, reorder_block_iter_var),
     "reindex": (5, reindex),
-    "reindex_cache": (6, reindex_cache),
+    "reindex_cache_read reindex_cache_write": (6, reindex_cache),
     "cache_inplace": (3, cache_inplace),
     "cache_index": (3, cache_index),
     "transform_layout": (8, transform_layout),

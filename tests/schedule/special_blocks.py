@@ -162,7 +162,13 @@ def views(rng: random.Random) -> str:
 BLOCKS = {
     opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),
     triangles: ("split", "parallel", "compute_at", "cache_read", "blockize", "rfactor"),
-    shared: ("rfactor", "reindex_cache", "compute_at", "merge", "loop_partition"),
+    shared: (
+        "rfactor",
+        "reindex_cache_read reindex_cache_write",
+        "compute_at",
+        "merge",
+        "loop_partition",
+    ),
     views: ("set_scope", "unsafe_set_dtype", "compute_at", "cache_read", "transform_layout"),
 }
 """Each family with the operations of the machine that it is made for."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from oracle import check_refused, check_transform
@@ -578,3 +581,13 @@ def test_registration():
     ]:
         with pytest.raises(VerifyError, match=message):
             TensorIntrin.register("test.bad", desc, impl)
+
+
+def test_intrinsics_survive_a_plug_in_file_that_asks_for_them_and_fails():
+    code = (
+        "from metasched.registry import taken_back; "
+        "from metasched.schedule.intrinsics import TensorIntrin as I\n"
+        "with taken_back(always=True): before = I.names()\n"
+        "assert before and I.names() == before and I.get(before[0])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

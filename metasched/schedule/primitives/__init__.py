@@ -1,5 +1,10 @@
-"""One schedule primitive (or family) a file; this front lists them all."""
+"""One schedule primitive (or family) a file; this front lists them all as methods of a schedule.
 
+A new primitive is imported here and has a row in `Methods`. What else is said of it stands in its
+own file: signature, docstring, conditions, and the arguments with which it is tried.
+"""
+
+from metasched.schedule.instruction import recorded
 from metasched.schedule.primitives.annotate import annotate, unannotate
 from metasched.schedule.primitives.blockize import blockize
 from metasched.schedule.primitives.buffer_access import (
@@ -53,18 +58,69 @@ from metasched.schedule.primitives.transform_layout import transform_layout
 from metasched.schedule.primitives.unit_loop import add_unit_loop
 from metasched.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 
-__all__ = [
-    "add_unit_loop", "annotate", "annotate_buffer_access", "bind", "blockize", "cache_index",
-    "cache_inplace", "cache_read", "cache_write", "compute_at", "compute_inline",
-    "decompose_padding", "decompose_reduction", "enter_postproc", "fuse",
-    "fuse_reduction_epilogue", "get_block", "get_child_blocks", "get_consumers", "get_loops",
-    "get_output_blocks", "get_producers", "loop_partition", "merge", "overcompute", "pad_einsum",
-    "parallel",
-    "read_at", "reindex", "reindex_cache_read", "reindex_cache_write", "reorder",
-    "reorder_block_iter_var", "require", "reverse_compute_at", "reverse_compute_inline", "rfactor",
-    "rolling_buffer", "sample_categorical", "sample_compute_location", "sample_padded_tile",
-    "sample_partitioned_tile",
-    "sample_perfect_tile", "set_scope", "split", "storage_align", "tensorize",
-    "transform_block_layout", "transform_layout", "unannotate", "unroll",
-    "unsafe_hide_buffer_access", "unsafe_set_dtype", "vectorize", "write_at",
-]  # fmt: skip
+
+class Methods:
+    """The primitives as a schedule has them: each runs on its state and is recorded.
+
+    Written out, so that type checkers and editors know every signature. Primitives of plug-ins are
+    found by name (`Schedule.__getattr__`).
+    """
+
+    get_block = get_sblock = recorded(get_block)
+    get_loops = recorded(get_loops)
+    get_child_blocks = recorded(get_child_blocks)
+    get_producers = recorded(get_producers)
+    get_consumers = recorded(get_consumers)
+    get_output_blocks = recorded(get_output_blocks)
+
+    sample_categorical = recorded(sample_categorical)
+    sample_perfect_tile = recorded(sample_perfect_tile)
+    sample_partitioned_tile = recorded(sample_partitioned_tile)
+    sample_padded_tile = recorded(sample_padded_tile)
+    sample_compute_location = recorded(sample_compute_location)
+    require = recorded(require)
+    enter_postproc = recorded(enter_postproc)
+
+    split = recorded(split)
+    fuse = recorded(fuse)
+    reorder = recorded(reorder)
+    add_unit_loop = recorded(add_unit_loop)
+    parallel = recorded(parallel)
+    vectorize = recorded(vectorize)
+    unroll = recorded(unroll)
+    bind = recorded(bind)
+    annotate = recorded(annotate)
+    unannotate = recorded(unannotate)
+
+    compute_at = recorded(compute_at)
+    reverse_compute_at = recorded(reverse_compute_at)
+    compute_inline = recorded(compute_inline)
+    reverse_compute_inline = recorded(reverse_compute_inline)
+    cache_read = recorded(cache_read)
+    cache_write = recorded(cache_write)
+    decompose_reduction = recorded(decompose_reduction)
+    rfactor = recorded(rfactor)
+    set_scope = recorded(set_scope)
+    blockize = recorded(blockize)
+    tensorize = recorded(tensorize)
+    merge = recorded(merge)
+    loop_partition = recorded(loop_partition)
+    rolling_buffer = recorded(rolling_buffer)
+    read_at = recorded(read_at)
+    write_at = recorded(write_at)
+    fuse_reduction_epilogue = recorded(fuse_reduction_epilogue)
+    reorder_block_iter_var = recorded(reorder_block_iter_var)
+    reindex = recorded(reindex)
+    reindex_cache_read = recorded(reindex_cache_read)
+    reindex_cache_write = recorded(reindex_cache_write)
+    cache_inplace = recorded(cache_inplace)
+    cache_index = recorded(cache_index)
+    storage_align = recorded(storage_align)
+    unsafe_set_dtype = recorded(unsafe_set_dtype)
+    annotate_buffer_access = recorded(annotate_buffer_access)
+    unsafe_hide_buffer_access = recorded(unsafe_hide_buffer_access)
+    transform_block_layout = recorded(transform_block_layout)
+    pad_einsum = recorded(pad_einsum)
+    overcompute = recorded(overcompute)
+    decompose_padding = recorded(decompose_padding)
+    transform_layout = recorded(transform_layout)

@@ -20,7 +20,7 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import free_vars, fresh_copy, substitute
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_root_free, require_same_scope
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -36,7 +36,7 @@ def _target_by_kind(given: dict[str, Any]) -> dict[str, Any]:
     return {"target" if k in ("loop", "block", "blocks") else k: v for k, v in given.items()}
 
 
-@primitive(respell=_target_by_kind)
+@primitive(respell=_target_by_kind, of_loop=ways.plain(), of_block=ways.as_list)
 def blockize(
     state: State,
     target: LoopRV | BlockRV | str | list[BlockRV | str],

@@ -35,7 +35,7 @@ from metasched.ir.visit import (
     substitute_buffers,
     walk_stmts,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
@@ -56,7 +56,7 @@ from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers("read", "local"))
 def cache_read(
     state: State,
     block: BlockLike,
@@ -117,7 +117,7 @@ def cache_read(
     return state.new_block(_copy_block(copy).token)
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers("write", "local"))
 def cache_write(
     state: State,
     block: BlockLike,

@@ -11,7 +11,7 @@ from metasched.ir.expr import BinaryOp, Cast, Div, Expr, FloorDiv, FloorMod, Mod
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import Block, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs, walk_stmts
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -26,7 +26,7 @@ from metasched.schedule.primitives.staging import (
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.plain("local"))
 def cache_index(
     state: State, block: BlockLike, storage_scope: str, cse_thresh: int = 0
 ) -> list[BlockRV]:

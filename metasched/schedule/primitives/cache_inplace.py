@@ -10,7 +10,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, IntImm, Var, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt
 from metasched.ir.visit import substitute, substitute_buffers
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -28,7 +28,7 @@ from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers("read", "local"))
 def cache_inplace(
     state: State, block: BlockLike, read_buffer_index: int | str | Buffer, storage_scope: str
 ) -> list[BlockRV]:

@@ -24,7 +24,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.stmt import BlockRealize, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, substitute, walk_stmts
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
@@ -50,7 +50,7 @@ from metasched.schedule.state import State
 LATEST, EARLIEST = -1, -2
 
 
-@primitive()
+@primitive(of_block=ways.with_other_loops)
 def compute_at(
     state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:
@@ -75,7 +75,7 @@ def compute_at(
     _move(state, block, loop, preserve_unit_loops, index, reverse=False)
 
 
-@primitive()
+@primitive(of_block=ways.with_other_loops)
 def reverse_compute_at(
     state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:

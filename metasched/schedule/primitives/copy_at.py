@@ -25,7 +25,7 @@ from metasched.ir.stmt import (
     evolve,
 )
 from metasched.ir.visit import blocks_of, free_vars, loads_of, substitute, substitute_buffers
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_kinds,
     refuse_on,
@@ -45,7 +45,7 @@ from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.with_buffers_below("read"))
 def read_at(
     state: State,
     loop: LoopRV,
@@ -81,7 +81,7 @@ def read_at(
     return site.commit(cache, readers, first, site.copy(site.buffer, cache, region))
 
 
-@primitive()
+@primitive(of_loop=ways.with_buffers_below("write"))
 def write_at(
     state: State,
     loop: LoopRV,

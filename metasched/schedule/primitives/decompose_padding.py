@@ -26,7 +26,7 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import free_vars, reads_memory, substitute
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_complete, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -36,7 +36,7 @@ from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_loops_above)
 def decompose_padding(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
     """Fill with the padding value before `loop`, then copy only what is inside.
 

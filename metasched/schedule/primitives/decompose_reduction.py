@@ -19,7 +19,7 @@ from metasched.ir.visit import (
     walk_exprs,
     walk_stmts,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import proof, require_reduction
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -27,7 +27,7 @@ from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_loops_above)
 def decompose_reduction(
     state: State, block: BlockLike, loop: LoopRV, keep_kinds: bool = False
 ) -> BlockRV:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import free_vars
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_nested, require_plain_loop, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
@@ -13,7 +13,7 @@ from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.with_child)
 def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
     """Merge directly nested loops, outermost first, into one over the product of their extents.
 

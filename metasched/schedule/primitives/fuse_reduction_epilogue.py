@@ -16,7 +16,7 @@ from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Add, And, BinaryOp, Expr, Max, Min, Mul, Or, Sub, Var
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, evolve
 from metasched.ir.visit import loads_of, substitute
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_kinds,
     refuse_on,
@@ -35,7 +35,7 @@ _OPERATION: dict[str, tuple[type[BinaryOp], ...]] = {
 }  # fmt: skip
 
 
-@primitive()
+@primitive(of_block=ways.reductions_before)
 def fuse_reduction_epilogue(
     state: State, reduction_block: BlockLike, epilogue_block: BlockLike
 ) -> None:

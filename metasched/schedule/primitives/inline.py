@@ -21,7 +21,7 @@ from metasched.ir.visit import (
     transform,
     walk_stmts,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     refuse_opaque,
     require_complete,
@@ -35,7 +35,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.plain())
 def compute_inline(state: State, block: BlockLike) -> None:
     """Replace every load of what `block` computes by the expression it computes.
 
@@ -99,7 +99,7 @@ class _Pattern:
         return substitute(self.store.value, solved)
 
 
-@primitive()
+@primitive(of_block=ways.plain())
 def reverse_compute_inline(state: State, block: BlockLike) -> None:
     """Compute `block` in its producer: the producer stores the final value at once.
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind, Stmt, evolve
+from metasched.schedule import ways
 from metasched.schedule.checks import require_independent, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
@@ -34,7 +35,7 @@ def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
     return evolve(node, kind=kind, thread=thread)
 
 
-@primitive()
+@primitive(of_loop=ways.plain())
 def parallel(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` on several threads.
 
@@ -51,7 +52,7 @@ def parallel(state: State, loop: LoopRV) -> None:
     _set_kind(state, node, ForKind.PARALLEL, "parallel")
 
 
-@primitive()
+@primitive(of_loop=ways.plain())
 def vectorize(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` as lanes of vector operations.
 
@@ -74,7 +75,7 @@ def vectorize(state: State, loop: LoopRV) -> None:
     _set_kind(state, node, ForKind.VECTORIZED, "vectorized")
 
 
-@primitive()
+@primitive(of_loop=ways.plain())
 def unroll(state: State, loop: LoopRV) -> None:
     """Replicate the body of `loop` for each iteration when code is made.
 
@@ -90,7 +91,7 @@ def unroll(state: State, loop: LoopRV) -> None:
         state.relabel(node, partial(_of_kind, ForKind.UNROLLED, None))
 
 
-@primitive()
+@primitive(of_loop=ways.plain("threadIdx.x"))
 def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
     """Execute the iterations of `loop` on the threads of a GPU axis.
 

@@ -22,7 +22,7 @@ from metasched.ir.visit import (
     substitute_buffers,
     transform,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
@@ -32,7 +32,7 @@ from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.plain([1]))
 def loop_partition(
     state: State,
     loop: LoopRV,

@@ -11,7 +11,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Expr, Var
 from metasched.ir.stmt import For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import blocks_of, substitute
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     refuse_on,
     require_plain_loop,
@@ -24,7 +24,7 @@ from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.with_siblings)
 def merge(state: State, *loops: LoopRV) -> LoopRV:
     """Run nests one after the other as one nest; returns what the given loops have become.
 

@@ -33,7 +33,7 @@ from metasched.ir.visit import (
     transform,
     walk,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_complete_or_reduction, require_stage_pipeline
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -49,7 +49,7 @@ from metasched.schedule.primitives.storage import allocating_block
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_spatial_twos)
 def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr]) -> None:
     """Let each iterator of `block` run on to a multiple of its number in `multiples`.
 

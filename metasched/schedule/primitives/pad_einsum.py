@@ -32,7 +32,7 @@ from metasched.ir.expr import (
 from metasched.ir.op import call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute_buffers, transform_expr
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     require_complete_or_reduction,
     require_root_free,
@@ -58,7 +58,7 @@ from metasched.schedule.primitives.staging import (
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_twos)
 def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     """Make each iterator of `block` a multiple of its number in `padding`.
 

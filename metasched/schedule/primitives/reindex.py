@@ -12,7 +12,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     require_root_free,
     require_stage_pipeline,
@@ -43,7 +43,7 @@ from metasched.schedule.primitives.staging import (
 from metasched.schedule.state import State
 
 
-@primitive(respell=buffer_by_index, before={"keep_units": True})
+@primitive(respell=buffer_by_index, before={"keep_units": True}, of_block=ways.with_accesses())
 def reindex(
     state: State, block: BlockLike, buffer: BufferChoice, keep_units: bool = False
 ) -> BlockRV:

@@ -12,7 +12,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
@@ -34,7 +34,7 @@ from metasched.schedule.state import State
 MapArg = IndexMap | Callable[..., Any]
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers_by_iterators("read"))
 def reindex_cache_read(
     state: State,
     block: BlockLike,
@@ -83,7 +83,7 @@ def reindex_cache_read(
     return made
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers_by_iterators("write"))
 def reindex_cache_write(
     state: State,
     block: BlockLike,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metasched.analysis.reordering import reorder_violation
 from metasched.ir.stmt import For, Stmt, evolve
 from metasched.ir.visit import free_vars
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_kinds,
     proof,
@@ -17,7 +17,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.child_first)
 def reorder(state: State, *ordered_loops: LoopRV) -> None:
     """Put the given loops, which stand on one chain, into the given order.
 

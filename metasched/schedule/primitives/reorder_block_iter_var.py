@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.ir.stmt import Block, BlockRealize, Stmt, evolve
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -13,7 +13,7 @@ from metasched.schedule.primitives.staging import plain_int
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_reversed_iters)
 def reorder_block_iter_var(state: State, block: BlockLike, new_order: Sequence[int]) -> None:
     """Put the iterators of a block, with their bindings, in the order of the positions given.
 

@@ -32,7 +32,7 @@ from metasched.ir.visit import (
     transform,
     transform_expr,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     require_from_zero,
     require_reduction,
@@ -45,7 +45,7 @@ from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.plain(0))
 def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     """Reduce for each iteration of `loop` apart, then over these partial results.
 

@@ -28,7 +28,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, transform
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     refuse_on,
     refuse_opaque,
@@ -44,7 +44,7 @@ from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers("write"))
 def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str | Buffer) -> None:
     """Keep what an iteration computes of a buffer for the next ones that need it again.
 

@@ -11,7 +11,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
 from metasched.ir.stmt import For
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import in_view, require_plain_loop, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
@@ -19,7 +19,7 @@ from metasched.schedule.rebind import nest, ranges_of, rebind
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.plain([None, 2]))
 def split(
     state: State,
     loop: LoopRV,

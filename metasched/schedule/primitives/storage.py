@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from metasched.ir.buffer import Buffer
 from metasched.ir.stmt import Block, BlockRealize, DeclBuffer, Stmt, evolve
 from metasched.ir.visit import substitute_buffers, walk_stmts
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers("write", "local"))
 def set_scope(
     state: State, block: BlockLike, buffer_index: int | str | Buffer, storage_scope: str
 ) -> None:

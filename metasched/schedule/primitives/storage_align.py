@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metasched.ir.buffer import Buffer
 from metasched.ir.stmt import Block, FrozenMap, Stmt, evolve
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.staging import plain_int
@@ -14,7 +14,7 @@ from metasched.schedule.state import State
 KEY = "buffer_dim_align"
 
 
-@primitive()
+@primitive(of_block=ways.with_buffers("write", -1, 32, 8))
 def storage_align(
     state: State,
     block: BlockLike,

@@ -22,7 +22,7 @@ from metasched.ir.visit import (
     substitute_buffers,
     walk,
 )
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -32,7 +32,7 @@ from metasched.schedule.primitives.tensor_match import Match, Mismatch, no_alias
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.with_intrinsics, of_block=ways.with_intrinsics)
 def tensorize(
     state: State,
     block_or_loop: LoopRV | BlockRV | str,

@@ -24,7 +24,7 @@ from metasched.ir.stmt import (
     evolve,
 )
 from metasched.ir.visit import free_vars, substitute, transform
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -33,7 +33,7 @@ from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_block=ways.plain(ways.reversed_indices))
 def transform_block_layout(
     state: State, block: BlockLike, index_map: IndexMap | Callable[..., Any]
 ) -> None:

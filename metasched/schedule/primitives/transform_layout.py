@@ -14,7 +14,7 @@ from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr, maxim
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, map_exprs, replace_loads, walk_stmts
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -33,7 +33,7 @@ MapArg = IndexMap | Callable[..., Any]
 PadValue: TypeAlias = "Callable[[Sequence[Expr]], Expr]"
 
 
-@primitive(respell=buffer_by_index)
+@primitive(respell=buffer_by_index, of_block=ways.with_accesses(ways.reversed_indices))
 def transform_layout(
     state: State,
     block: BlockLike,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from metasched.ir.stmt import For
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
 
-@primitive()
+@primitive(of_loop=ways.plain(), of_block=ways.plain())
 def add_unit_loop(state: State, block_or_loop: LoopRV | BlockRV | str) -> LoopRV:
     """Wrap a block or loop in a loop that runs once.
 
