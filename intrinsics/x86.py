@@ -1,87 +1,181 @@
-"""x86: products of bytes and of bfloat16 in AVX-512 registers."""
+"""x86: products of bytes, of 16-bit integers, of bfloat16 and of float16 in vector registers.
 
-from metasched.script import tir as T
+Names say lanes, steps and types of A, B and C: in `dot_16x4_u8i8i32`, sixteen int32 results each
+take four products of a uint8 that all lanes share and an int8 of their own.
+"""
 
+from __future__ import annotations
 
-@T.prim_func
-def dot_16x4_u8i8i32_desc(
-    A: T.Buffer((4,), "uint8", offset_factor=1),
-    B: T.Buffer((16, 4), "int8", offset_factor=1),
-    C: T.Buffer((16,), "int32", offset_factor=1),
-) -> None:
-    with T.block("root"):
-        T.reads(C[0:16], A[0:4], B[0:16, 0:4])
-        T.writes(C[0:16])
-        for i in range(16):
-            for k in range(4):
-                with T.block("update"):
-                    vi, vk = T.axis.remap("SR", [i, k])
-                    C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+import functools
 
+import numpy as np
 
-@T.prim_func
-def dot_16x4_u8i8i32_vnni(
-    A: T.Buffer((4,), "uint8", offset_factor=1),
-    B: T.Buffer((16, 4), "int8", offset_factor=1),
-    C: T.Buffer((16,), "int32", offset_factor=1),
-) -> None:
-    with T.block("root"):
-        T.reads(C[0:16], A[0:4], B[0:16, 0:4])
-        T.writes(C[0:16])
-        A_u8x4 = A.vload([0], "uint8x4")
-        A_i32 = T.reinterpret(A_u8x4, dtype="int32")
-        A_brdcst = T.broadcast(A_i32, 16)
-        A_u8x64 = T.reinterpret(A_brdcst, dtype="uint8x64")
-        B_i8x64 = B.vload([0, 0], dtype="int8x64")
-        C_i32x16 = C.vload([0], dtype="int32x16")
-        C[T.ramp(T.int32(0), 1, 16)] = T.call_llvm_pure_intrin(
-            T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
-            C_i32x16,
-            A_u8x64,
-            B_i8x64,
-            dtype="int32x16",
-        )
+from metasched.intrinsics.lanes import (
+    INT16,
+    INT32,
+    Array,
+    Product,
+    declare,
+    dot,
+    repeated,
+    sums,
+    use,
+)
+from metasched.ir.expr import Broadcast, Expr, IntImm
+from metasched.ir.op import call
+
+U8, I8, I16, I32 = "uint8", "int8", "int16", "int32"
 
 
-@T.prim_func
-def dot_16x2_bf16bf16f32_desc(
-    A: T.Buffer((2,), "bfloat16", offset_factor=1),
-    B: T.Buffer((16, 2), "bfloat16", offset_factor=1),
-    C: T.Buffer((16,), "float32", offset_factor=1),
-) -> None:
-    with T.block("root"):
-        T.reads(C[0:16], A[0:2], B[0:16, 0:2])
-        T.writes(C[0:16])
-        for i in range(16):
-            for k in range(2):
-                with T.block("update"):
-                    vi, vk = T.axis.remap("SR", [i, k])
-                    C[vi] = C[vi] + T.cast(A[vk], "float32") * T.cast(B[vi, vk], "float32")
+def bfloat_sums(acc: Array, a: Array, b: Array) -> Array:
+    """acc + the products of two neighbours, the upper one first: each sum rounded to float32."""
+    pairs: Array = (np.asarray(a, np.float32) * np.asarray(b, np.float32)).reshape(-1, 2)
+    total: Array = (np.asarray(acc, np.float32) + pairs[:, 1]) + pairs[:, 0]
+    return total
 
 
-@T.prim_func
-def dot_16x2_bf16bf16f32_avx512(
-    A: T.Buffer((2,), "bfloat16", offset_factor=1),
-    B: T.Buffer((16, 2), "bfloat16", offset_factor=1),
-    C: T.Buffer((16,), "float32", offset_factor=1),
-) -> None:
-    with T.block("root"):
-        T.reads(C[0:16], A[0:2], B[0:16, 0:2])
-        T.writes(C[0:16])
-        A_pair = T.reinterpret(A.vload([0], "bfloat16x2"), dtype="int32")
-        A_bf16x32 = T.reinterpret(T.broadcast(A_pair, 16), dtype="bfloat16x32")
-        B_bf16x32 = B.vload([0, 0], dtype="bfloat16x32")
-        C_f32x16 = C.vload([0], dtype="float32x16")
-        C[T.ramp(T.int32(0), 1, 16)] = T.call_llvm_pure_intrin(
-            T.llvm_lookup_intrinsic_id("llvm.x86.avx512bf16.dpbf16ps.512"),
-            C_f32x16,
-            A_bf16x32,
-            B_bf16x32,
-            dtype="float32x16",
-        )
+def fused(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c, rounded once to float16."""
+    wide: list[Array] = [np.asarray(x, np.float64) for x in (a, b, c)]
+    return (wide[0] * wide[1] + wide[2]).astype(np.float16)
 
 
-INTRINSICS = {
-    "x86.avx512bf16.dot_16x2_bf16bf16f32": (dot_16x2_bf16bf16f32_desc, dot_16x2_bf16bf16f32_avx512),
-    "x86.vnni.dot_16x4_u8i8i32": (dot_16x4_u8i8i32_desc, dot_16x4_u8i8i32_vnni),
-}
+def filled(value: int, kind: str, lanes: int) -> Expr:
+    return Broadcast(IntImm(kind, value), lanes)
+
+
+def each_byte(value: int) -> Expr:
+    """A word of 32 bits with the same value in its four bytes."""
+    return IntImm("int32", int.from_bytes(bytes([value] * 4), "little", signed=True))
+
+
+def one_instruction(name: str, lanes: int, kind: str, first: bool = True) -> Product:
+    """C = name(C, A, B), with A of type `kind`; where it is not the `first` factor, (C, B, A)."""
+
+    def product(acc: Expr, word: Expr, b: Expr) -> Expr:
+        a = repeated(word, kind, lanes)
+        return use(name, acc, a, b) if first else use(name, acc, b, a)
+
+    return product
+
+
+def signed_product(name: str, lanes: int) -> Product:
+    """int8 times int8 by the instruction for uint8 times int8.
+
+    A + 128 is not negative, and has the bits of A with the first one flipped; what that adds to the
+    sum, 128 times the sum of B, is computed beside it. Sums wrap around, so the result is exact.
+    """
+
+    def product(acc: Expr, word: Expr, b: Expr) -> Expr:
+        flipped = call("bitwise_xor", word, each_byte(128))
+        excess = use(name, filled(0, I32, lanes), filled(128, U8, 4 * lanes), b)
+        return use(name, acc, repeated(flipped, U8, lanes), b) - excess
+
+    return product
+
+
+def halved_product(names: tuple[str, str], lanes: int, unsigned_first: bool = True) -> Product:
+    """uint8 times int8 where there is no VNNI, exact for all inputs.
+
+    Two products in 16 bits saturate when the unsigned factors are large. Their lowest seven bits
+    and their highest one are multiplied apart: 2 * 127 * 128 and 2 * 128 * 128 stay within the
+    sixteen bits of a sum.
+    """
+    by_bytes, by_words = names
+
+    def product(acc: Expr, word: Expr, b: Expr) -> Expr:
+        ones = filled(1, I16, 2 * lanes)
+        for mask in (127, 128):
+            if unsigned_first:
+                part = call("bitwise_and", word, each_byte(mask))
+                pairs = use(by_bytes, repeated(part, U8, lanes), b)
+            else:
+                part = call("bitwise_and", b, filled(mask, U8, 4 * lanes))
+                pairs = use(by_bytes, part, repeated(word, I8, lanes))
+            acc = acc + use(by_words, pairs, ones)
+        return acc
+
+    return product
+
+
+def wide_registers(bits: int) -> str:
+    """The feature that instructions of AVX-512 need for registers of this width."""
+    return "" if bits == 512 else "+avx512vl"
+
+
+def vnni(bits: int) -> None:
+    """vpdpbusd and vpdpwssd, in the AVX-512 encoding or the shorter one of AVX-VNNI."""
+    wide, lanes = bits // 8, bits // 32
+    feature = f"avx512vnni{wide_registers(bits)}" + ("" if bits == 512 else "|avxvnni")
+    i32, words = f"{I32}x{lanes}", f"{I16}x{2 * lanes}"
+    for saturating, limits in (("", ()), ("s", INT32)):
+        declare(
+            f"llvm.x86.avx512.vpdpbusd{saturating}.{bits}",
+            i32, f"{i32} {U8}x{wide} {I8}x{wide}", feature, sums(4, *limits),
+        )  # fmt: skip
+        declare(
+            f"llvm.x86.avx512.vpdpwssd{saturating}.{bits}",
+            i32, f"{i32} {words} {words}", feature, sums(2, *limits),
+        )  # fmt: skip
+    by_bytes, by_words = (f"llvm.x86.avx512.vpdp{which}.{bits}" for which in ("busd", "wssd"))
+    family = f"x86.vnni.dot_{lanes}x"
+    dot(f"{family}4_u8i8i32", lanes, 4, (U8, I8, I32), one_instruction(by_bytes, lanes, U8))
+    swapped = one_instruction(by_bytes, lanes, I8, first=False)
+    dot(f"{family}4_i8u8i32", lanes, 4, (I8, U8, I32), swapped)
+    dot(f"{family}4_i8i8i32", lanes, 4, (I8, I8, I32), signed_product(by_bytes, lanes))
+    whole = one_instruction(by_words, lanes, I16)
+    dot(f"{family}2_i16i16i32", lanes, 2, (I16, I16, I32), whole)
+
+
+def signed_bytes() -> None:
+    """vpdpbssd: int8 times int8 in one instruction."""
+    name = declare(
+        "llvm.x86.avx2.vpdpbssd.256", f"{I32}x8", f"{I32}x8 {I8}x32 {I8}x32", "avxvnniint8", sums(4)
+    )
+    dot("x86.vnniint8.dot_8x4_i8i8i32", 8, 4, (I8, I8, I32), one_instruction(name, 8, I8))
+
+
+def multiply_add(bits: int, names: tuple[str, str], feature: str) -> None:
+    """vpmaddubsw and vpmaddwd: neighbouring products added, of bytes in 16 bits with saturation."""
+    lanes = bits // 32
+    i16, i32 = f"{I16}x{2 * lanes}", f"{I32}x{lanes}"
+    bytes_ = f"{U8}x{4 * lanes} {I8}x{4 * lanes}"
+    declare(names[0], i16, bytes_, feature, functools.partial(sums(2, *INT16), 0))
+    declare(names[1], i32, f"{i16} {i16}", feature, functools.partial(sums(2), 0))
+    family = f"x86.{feature}.dot_{lanes}x"
+    dot(f"{family}4_u8i8i32", lanes, 4, (U8, I8, I32), halved_product(names, lanes))
+    dot(f"{family}4_i8u8i32", lanes, 4, (I8, U8, I32), halved_product(names, lanes, False))
+    dot(
+        f"{family}2_i16i16i32", lanes, 2, (I16, I16, I32),
+        lambda c, a, b: c + use(names[1], repeated(a, I16, lanes), b),
+    )  # fmt: skip
+
+
+def bfloat(bits: int) -> None:
+    """vdpbf16ps: two products of bfloat16, summed in float32; denormal numbers count as zero."""
+    lanes = bits // 32
+    f32, pairs = f"float32x{lanes}", f"bfloat16x{2 * lanes}"
+    name = declare(
+        f"llvm.x86.avx512bf16.dpbf16ps.{bits}", f32, f"{f32} {pairs} {pairs}",
+        f"avx512bf16{wide_registers(bits)}", bfloat_sums,
+    )  # fmt: skip
+    kinds = ("bfloat16", "bfloat16", "float32")
+    product = one_instruction(name, lanes, kinds[0])
+    dot(f"x86.avx512bf16.dot_{lanes}x2_bf16bf16f32", lanes, 2, kinds, product)
+
+
+def half() -> None:
+    """vfmadd on float16, which vectors of float16 become without an intrinsic."""
+    for bits in (512, 256, 128):
+        kind = f"float16x{bits // 16}"
+        feature = f"avx512fp16{wide_registers(bits)}"
+        declare(f"llvm.fma.v{bits // 16}f16", kind, f"{kind} {kind} {kind}", feature, fused)
+
+
+for width in (512, 256, 128):
+    vnni(width)
+    bfloat(width)
+signed_bytes()
+multiply_add(512, ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"), "avx512bw")
+multiply_add(256, ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"), "avx2")
+half()

@@ -112,12 +112,12 @@ FLOORS: list[tuple[str, int, str]] = [
     ("commands", 750, "*"),
     ("", 120, "cli __main__"),
 ]
-# The two folders of script functions: an intrinsic is known to the schedule floor by name, a
+# The two folders of script functions: an intrinsic enters itself in the schedule floor, a
 # workload to the command line.
-AFTER = {"intrinsics": "metasched.schedule.intrinsics", "workloads": "metasched.tune"}
+AFTER = {"intrinsics": "metasched.schedule.schedule", "workloads": "metasched.tune"}
 
 # Lines of code of the two folders of script functions.
-SCRIPT_BUDGETS = {"intrinsics": 150, "workloads": 800}
+SCRIPT_BUDGETS = {"intrinsics": 260, "workloads": 800}
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 

@@ -1,5 +1,7 @@
-"""LLVM intrinsics that scripts may call by name: types and needed feature, checked before LLVM sees
-them, since a wrong type or a missing feature ends the process inside LLVM."""
+"""LLVM intrinsics that scripts call by name: types and needed features, checked before LLVM sees
+them, since a wrong type or a missing feature ends the process inside LLVM.
+
+Machine instructions are declared in `ir.op.HARDWARE`; LLVM's generic intrinsics follow one rule."""
 
 from __future__ import annotations
 
@@ -8,39 +10,9 @@ import re
 from collections.abc import Collection, Sequence
 
 from metasched.errors import BuildError
+from metasched.ir.op import HARDWARE, hardware_op, lacking
 
 Shape = tuple[str, int]
-
-# name: (result, operands, feature)
-_TABLE: dict[str, tuple[Shape, tuple[Shape, ...], str]] = {}
-
-
-def _entry(name: str, result: str, operands: str, feature: str) -> None:
-    shapes = [_shape(word) for word in operands.split()]
-    _TABLE[name] = (_shape(result), tuple(shapes), feature)
-
-
-def _shape(word: str) -> Shape:
-    base, _, lanes = word.partition("x")
-    return base, int(lanes or 1)
-
-
-for _bits, _feature in ((128, "avx512vl"), (256, "avx512vl"), (512, "avx512f")):
-    _i32 = f"int32x{_bits // 32}"
-    _bytes = f"uint8x{_bits // 8} int8x{_bits // 8}"
-    for _sat in ("", "s"):
-        _entry(f"llvm.x86.avx512.vpdpbusd{_sat}.{_bits}", _i32, f"{_i32} {_bytes}", "avx512vnni")
-        _words = f"int16x{_bits // 16} int16x{_bits // 16}"
-        _entry(f"llvm.x86.avx512.vpdpwssd{_sat}.{_bits}", _i32, f"{_i32} {_words}", "avx512vnni")
-    _pairs = f"bfloat16x{_bits // 16}"
-    _entry(
-        f"llvm.x86.avx512bf16.dpbf16ps.{_bits}", f"float32x{_bits // 32}",
-        f"float32x{_bits // 32} {_pairs} {_pairs}", "avx512bf16",
-    )  # fmt: skip
-_entry("llvm.x86.avx2.pmadd.ub.sw", "int16x16", "uint8x32 int8x32", "avx2")
-_entry("llvm.x86.avx2.pmadd.wd", "int32x8", "int16x16 int16x16", "avx2")
-_entry("llvm.x86.avx512.pmaddubs.w.512", "int16x32", "uint8x64 int8x64", "avx512bw")
-_entry("llvm.x86.avx512.pmaddw.d.512", "int32x16", "int16x32 int16x32", "avx512bw")
 
 _GENERIC = re.compile(
     r"llvm\.(sqrt|fabs|floor|ceil|trunc|rint|nearbyint|roundeven|round|fma|fmuladd|minnum|maxnum|"
@@ -56,26 +28,28 @@ def require_intrinsic(
     name: str, result: Shape, operands: Sequence[Shape], features: Collection[str]
 ) -> None:
     """Raise BuildError unless `name` is known, has these types and the target has its feature."""
-    entry = _TABLE.get(name)
-    if entry is None:
+    declared = hardware_op(name)
+    if declared is None:
         _require_generic(name, result, operands)
         return
-    expected_result, expected, feature = entry
-    if result != expected_result or tuple(operands) != expected:
+    wanted = [(str(kind.scalar), kind.lanes) for kind in (declared.result, *declared.operands)]
+    if [result, *operands] != wanted:
         given = ", ".join(f"{d}x{n}" for d, n in operands)
-        wanted = ", ".join(f"{d}x{n}" for d, n in expected)
+        takes = ", ".join(f"{d}x{n}" for d, n in wanted[1:])
         raise BuildError(
-            f"{name} takes ({wanted}) and gives {expected_result[0]}x{expected_result[1]}, "
+            f"{name} takes ({takes}) and gives {wanted[0][0]}x{wanted[0][1]}, "
             f"not ({given}) giving {result[0]}x{result[1]}"
         )
-    if f"+{feature}" not in features and feature not in features:
-        raise BuildError(f"{name} needs the feature {feature}, which the target lacks")
+    missing = lacking(declared.feature, features)
+    if missing:
+        noun = "features" if " and " in missing else "feature"
+        raise BuildError(f"{name} needs the {noun} {missing}, which the target lacks")
 
 
 def _require_generic(name: str, result: Shape, operands: Sequence[Shape]) -> None:
     found = _GENERIC.fullmatch(name)
     if found is None:
-        near = difflib.get_close_matches(name, _TABLE, n=3)
+        near = difflib.get_close_matches(name, HARDWARE.names(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise BuildError(f"{name!r} is not a known LLVM intrinsic{hint}")
     base, lanes, kind, bits = found.groups()

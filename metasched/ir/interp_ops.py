@@ -7,7 +7,6 @@ result's type and the arguments.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ import numpy as np
 from metasched.errors import InterpretError
 from metasched.ir.dtype import DType
 from metasched.ir.expr import wrap
-from metasched.ir.op import OPS
+from metasched.ir.op import OPS, hardware_op
 
 Value: TypeAlias = Any
 Rule: TypeAlias = Callable[..., Value]
@@ -268,42 +267,15 @@ OP_RULES.update(
 IGNORES_ARGUMENTS = frozenset(name for name, rule in OP_RULES.items() if rule is _nothing)
 
 
-def _products(group: int, low: int, high: int) -> Rule:
-    """acc + the sum of `group` neighbouring products, in each lane; kept within [low, high]."""
-
-    def apply(acc: Value, a: Value, b: Value) -> Value:
-        wide = np.asarray(a, np.int64) * np.asarray(b, np.int64)
-        return np.clip(acc + wide.reshape(-1, group).sum(axis=1), low, high)
-
-    return apply
-
-
-def _bfloat_products(acc: Value, a: Value, b: Value) -> Value:
-    """acc + the products of two neighbours, the upper one first: each sum rounded to float32."""
-    pairs = (np.asarray(a, np.float32) * np.asarray(b, np.float32)).reshape(-1, 2)
-    return (np.asarray(acc, np.float32) + pairs[:, 1]) + pairs[:, 0]
-
-
-_INT16, _INT32, _INT64 = ((-(1 << n - 1), (1 << n - 1) - 1) for n in (16, 32, 64))
-
-# What the LLVM intrinsics of the table in `codegen.intrinsics` compute: rule(operands).
-LLVM_RULES: dict[str, Rule] = {}
-for _bits in (128, 256, 512):
-    for _suffix, _range in (("", _INT64), ("s", _INT32)):
-        LLVM_RULES[f"llvm.x86.avx512.vpdpbusd{_suffix}.{_bits}"] = _products(4, *_range)
-        LLVM_RULES[f"llvm.x86.avx512.vpdpwssd{_suffix}.{_bits}"] = _products(2, *_range)
-    LLVM_RULES[f"llvm.x86.avx512bf16.dpbf16ps.{_bits}"] = _bfloat_products
-for _name in ("avx2.pmadd.ub.sw", "avx512.pmaddubs.w.512"):
-    LLVM_RULES[f"llvm.x86.{_name}"] = functools.partial(_products(2, *_INT16), 0)
-for _name in ("avx2.pmadd.wd", "avx512.pmaddw.d.512"):
-    LLVM_RULES[f"llvm.x86.{_name}"] = functools.partial(_products(2, *_INT64), 0)
-
-
-def _llvm(_: DType, name: str = "with a pointer", *args: Value) -> Value:
-    rule = LLVM_RULES.get(name)
-    if rule is None:
+def _llvm(dtype: DType, name: str = "with a pointer", *args: Value) -> Value:
+    """A machine instruction, by the meaning that is declared with it."""
+    found = hardware_op(name)
+    if found is None:
         raise InterpretError(f"the LLVM intrinsic {name} has no meaning in the interpreter")
-    return rule(*args)
+    if len(args) != len(found.operands) or dtype is not found.result:
+        kinds = ", ".join(map(str, found.operands))
+        raise InterpretError(f"{name} takes ({kinds}) and gives {found.result}")
+    return found.meaning(*args)
 
 
 OP_RULES.update(call_llvm_pure_intrin=_llvm, call_llvm_intrin=_llvm)

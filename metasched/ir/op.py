@@ -2,12 +2,18 @@
 
 An Op says what an operation is (name, effect, arity); what it means is a rule in each consumer
 (interpreter, code generator, features), and a test holds that no consumer misses one.
+
+A HardwareOp is all that is known of one machine instruction: its types, the CPU features it needs
+and its meaning. The files of the folder intrinsics/ and plug-in files enter them in `HARDWARE`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +24,8 @@ from metasched.ir.intern import make
 from metasched.registry import Registry
 
 __all__ = [
-    "OPS", "Broadcast", "Call", "Effect", "Op", "Ramp", "Shuffle", "call", "effect_of", "op_named",
+    "HARDWARE", "OPS", "Broadcast", "Call", "Effect", "HardwareOp", "Op", "Ramp", "Shuffle",
+    "call", "effect_of", "hardware_op", "lacking", "load_intrinsics", "op_named",
 ]  # fmt: skip
 
 OPS: Registry[Op] = Registry("op", entry_points=False)
@@ -54,6 +61,56 @@ class Op:
 def op_named(name: str) -> Op:
     """The registered operation called `name`."""
     return OPS.get(name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HardwareOp:
+    """A machine instruction that scripts call by its name: `T.call_llvm_pure_intrin(name, ...)`.
+
+    Attributes:
+        name: LLVM's name, `llvm.x86.avx512.vpdpbusd.512`.
+        result: the type of the result, `int32x16`; text is read as a type.
+        operands: the types of the operands, in order.
+        feature: the CPU features it needs, joined by `+`; alternatives are separated by `|`.
+        meaning: a function of NumPy arrays, one an operand, that gives the lanes of the result;
+            integers wrap around to the type of the result.
+    """
+
+    name: str
+    result: DType
+    operands: tuple[DType, ...]
+    feature: str
+    meaning: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", DType(self.result))
+        object.__setattr__(self, "operands", tuple(DType(kind) for kind in self.operands))
+
+
+HARDWARE: Registry[HardwareOp] = Registry("hardware op", HardwareOp)
+
+
+def hardware_op(name: str) -> HardwareOp | None:
+    """The machine instruction of this name, None when none is declared."""
+    if name not in HARDWARE:
+        load_intrinsics()
+    return HARDWARE.get(name) if name in HARDWARE else None
+
+
+def lacking(feature: str, features: Collection[str]) -> str:
+    """What `features` lack of a HardwareOp's `feature`, empty text when nothing: of alternatives
+    the first."""
+    have = {name.removeprefix("+") for name in features}
+    ways = [[f for f in way.split("+") if f and f not in have] for way in feature.split("|")]
+    return "" if [] in ways else " and ".join(ways[0])
+
+
+@functools.cache
+def load_intrinsics() -> None:
+    """Run the files of the folder intrinsics/, once: each enters what it declares."""
+    package = importlib.import_module("metasched.intrinsics")
+    for found in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{found.name}")
 
 
 class Call(Expr):

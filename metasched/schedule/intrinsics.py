@@ -7,8 +7,7 @@ loaded when the first one is asked for.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -16,14 +15,15 @@ from metasched.analysis.closing import close_blocks
 from metasched.errors import RegistryError, VerifyError
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import show_region
-from metasched.ir.expr import as_int
+from metasched.ir.expr import StringImm, as_int
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call, HardwareOp, hardware_op, lacking, load_intrinsics
 from metasched.ir.stmt import Block
 from metasched.ir.verify import verify
+from metasched.ir.visit import walk
 from metasched.registry import Registry
 
 _INTRINSICS: Registry[TensorIntrin] = Registry("tensor_intrin")
-_PACKAGE = "metasched.intrinsics"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,23 +34,45 @@ class TensorIntrin:
         name: dotted, family first: `x86.vnni.dot_16x4_u8i8i32`.
         desc: the computation as loops over blocks.
         impl: the same computation as the hardware does it.
+        needs: the CPU features that a target must have, one condition an entry, written as
+            `HardwareOp.feature` is.
     """
 
     name: str
     desc: PrimFunc
     impl: PrimFunc
+    needs: tuple[str, ...] = ()
 
     @staticmethod
-    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = False) -> TensorIntrin:
+    def register(
+        name: str,
+        desc: PrimFunc,
+        impl: PrimFunc,
+        override: bool = False,
+        needs: Sequence[str] = (),
+    ) -> TensorIntrin:
         """Make an intrinsic known under `name`.
+
+        Args:
+            name: dotted, family first.
+            desc: the computation as loops over blocks.
+            impl: the same computation as the hardware does it.
+            override: replace an intrinsic of that name.
+            needs: CPU features beside those of the machine instructions that `impl` calls.
 
         Raises RegistryError when the name is taken and not `override`; VerifyError when the two
         functions do not fit each other.
         """
-        _load()
+        load_intrinsics()
         _check(TensorIntrin(name, desc, impl))
-        made = TensorIntrin(name, close_blocks(desc), close_blocks(impl))
+        wanted = dict.fromkeys((*needs, *(op.feature for op in _called(impl))))
+        made = TensorIntrin(name, close_blocks(desc), close_blocks(impl), tuple(wanted))
         return _INTRINSICS.register(name, made, override=override)
+
+    def lacks(self, features: Collection[str]) -> str:
+        """What a target with these features lacks for the intrinsic, empty text for nothing."""
+        missing = (lacking(feature, features) for feature in self.needs)
+        return " and ".join(text for text in missing if text)
 
     @overload
     @staticmethod
@@ -61,7 +83,7 @@ class TensorIntrin:
     @staticmethod
     def get(name: str, allow_missing: bool = False) -> TensorIntrin | None:
         """The intrinsic called `name`; RegistryError (or None with `allow_missing`) for no such."""
-        _load()
+        load_intrinsics()
         try:
             return _INTRINSICS.get(name)
         except RegistryError:
@@ -72,27 +94,18 @@ class TensorIntrin:
     @staticmethod
     def names() -> list[str]:
         """The names of all known intrinsics."""
-        _load()
+        load_intrinsics()
         return _INTRINSICS.names()
 
 
-_loaded: list[str] = []
-
-
-def _load() -> None:
-    """Enter the intrinsics that come with metasched: each file's table INTRINSICS.
-
-    Again where a plug-in file that failed has taken them back with its own.
-    """
-    if _loaded and all(map(_INTRINSICS.__contains__, _loaded)):
-        return
-    package = importlib.import_module(_PACKAGE)
-    for found in pkgutil.iter_modules(package.__path__):
-        table = importlib.import_module(f"{_PACKAGE}.{found.name}").INTRINSICS
-        for name, (desc, impl) in table.items():
-            if name not in _INTRINSICS:
-                _INTRINSICS.register(name, TensorIntrin(name, desc, impl))
-                _loaded.append(name)
+def _called(impl: PrimFunc) -> Iterator[HardwareOp]:
+    """The declared machine instructions that an implementation calls."""
+    for node in walk(impl.body):
+        if isinstance(node, Call) and node.op.name in ("call_llvm_pure_intrin", "call_llvm_intrin"):
+            name = node.args[0]
+            found = hardware_op(name.value) if isinstance(name, StringImm) else None
+            if found is not None:
+                yield found
 
 
 def _check(intrin: TensorIntrin) -> None:

@@ -29,8 +29,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import OP_RULES, run
-from metasched.ir.interp_ops import LLVM_RULES
-from metasched.ir.op import OPS, Broadcast, Ramp, call
+from metasched.ir.op import OPS, Broadcast, Ramp, call, hardware_op
 from metasched.ir.stmt import BufferStore, Return
 
 
@@ -212,16 +211,20 @@ def test_rows_that_lie_next_to_each_other_are_one_vector():
         run(func, a, result)
 
 
+def meaning(name):
+    return hardware_op(f"llvm.x86.{name}").meaning
+
+
 def test_byte_products_of_hardware():
     a = np.array([255, 255, 1, 2] * 4, "uint8")
     b = np.array([127, 127, -1, 3] * 4, "int8")
     top = np.full(4, 2**31 - 1, "int32")
-    sat = LLVM_RULES["llvm.x86.avx512.vpdpbusds.128"](top, a, b)
+    sat = meaning("avx512.vpdpbusds.128")(top, a, b)
     assert sat.tolist() == [2**31 - 1] * 4
     one = np.ones(4, "int32")
     total = 255 * 127 * 2 - 1 + 6
-    assert LLVM_RULES["llvm.x86.avx512.vpdpbusd.128"](one, a, b).tolist() == [total + 1] * 4
-    pairs = LLVM_RULES["llvm.x86.avx2.pmadd.ub.sw"](np.tile(a, 2), np.tile(b, 2))
+    assert meaning("avx512.vpdpbusd.128")(one, a, b).tolist() == [total + 1] * 4
+    pairs = meaning("avx2.pmadd.ub.sw")(np.tile(a, 2), np.tile(b, 2))
     assert pairs.tolist() == [32767, 5] * 8
     with pytest.raises(InterpretError, match="llvm.nothing has no meaning"):
         value(call("call_llvm_pure_intrin", StringImm("llvm.nothing"), dtype="int32"))
