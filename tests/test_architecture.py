@@ -56,7 +56,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        9200,
+        9600,
         "edit handles rng domain numbers selfcheck state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping",
