@@ -119,6 +119,10 @@ class Registry(Generic[T]):
             except ANYTHING as error:
                 warnings.warn(f"{what} is broken: {failure(error)}", stacklevel=3)
 
+    def from_plugin(self, name: str) -> bool:
+        """Whether a plug-in file entered the object called `name`."""
+        return name in self._items and self._owners[name].startswith(_PLUGIN)
+
     def name_of(self, item: Any) -> str | None:
         """The first name of an object, None for one that is not registered."""
         return next((name for name, known in self._items.items() if known is item), None)
@@ -169,6 +173,11 @@ def _running() -> str:
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def plugin_files() -> tuple[str, ...]:
+    """The plug-in files that this process has loaded, in order."""
+    return tuple(file for file, _ in _loaded)
 
 
 def load_plugin(path: str | Path) -> tuple[str, ...]:

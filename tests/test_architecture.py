@@ -71,9 +71,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "runtime",
-        1450,
-        "devices arrays dlpack extents quick arguments parallel foreign native packing timing "
-        "export kernel build exported",
+        1620,
+        "timing devices guarded_memory arrays dlpack extents quick arguments parallel foreign "
+        "native packing export kernel cpu build exported",
     ),
     (
         "space",
@@ -84,8 +84,8 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 270, "*"),
     (
         "measure",
-        2300,
-        "settings candidate priority worker process crew data arena padding sampling samples "
+        2260,
+        "settings candidate priority worker process crew data loaded_task padding sampling samples "
         "yardstick jobs reference local replay cluster",
     ),
     (

@@ -38,6 +38,7 @@ class Compiled:
         externs: foreign symbols the object needs (`expf`, `GOMP_parallel`, ...).
         parallel: the code calls the OpenMP runtime.
         options: (triple, mcpu, features, opt_level) it was compiled with.
+        kind: of the target; empty for a kernel loaded from files.
     """
 
     object: bytes
@@ -47,6 +48,7 @@ class Compiled:
     externs: tuple[str, ...] = ()
     parallel: bool = False
     options: tuple[str, str, str, int] = ("", "", "", 2)
+    kind: str = ""
 
     def asm(self) -> str:
         """The assembly text, generated again from the LLVM text."""
@@ -94,7 +96,8 @@ def compile_func(
     machine = _machine(*options)
     obj = machine.emit_object(_optimised(text, machine, opt_level))
     externs = undefined_symbols(obj)
-    return Compiled(obj, symbol, signature, text, externs, "GOMP_parallel" in externs, options)
+    parallel = "GOMP_parallel" in externs
+    return Compiled(obj, symbol, signature, text, externs, parallel, options, target.kind)
 
 
 def _emit(

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from metasched.codegen.compile import Compiled
 from metasched.errors import MeasureError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure import priority
-from metasched.measure.arena import APART, AT_END, AT_START
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
 from metasched.measure.crew import Crew
 from metasched.measure.data import Task
@@ -22,6 +20,8 @@ from metasched.measure.reference import References
 from metasched.measure.samples import TimingPlan
 from metasched.measure.settings import MeasureOptions
 from metasched.measure.yardstick import Yardstick, rounds_of_panel, rounds_of_two, spread
+from metasched.registry import plugin_files
+from metasched.runtime.devices import DEVICES, Program, programs_of
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs"
@@ -58,21 +58,25 @@ class LocalRunner:
         """
         self.func = func
         self.target = Target.of(target)
-        reason = Target.native().supports(self.target)
+        reason = self.target.here()
         if reason is not None:
+            reason = f"it was made for kind {self.target.kind!r}: {reason}"
             raise MeasureError(f"candidates for {self.target.key} cannot run here: {reason}")
+        programs_of(self.target.kind)
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
         if not self.options.threads and self.target.num_cores < len(os.sched_getaffinity(0)):
             self.options = replace(self.options, threads=self.target.num_cores)
         self.best = 0.0
         self.yardstick = Yardstick()
         self._recalled: Sequence[tuple[Candidate, float]] = ()
-        self._kept: dict[str, tuple[float, Compiled]] = {}  # the fastest candidates, by their keys
+        self._kept: dict[str, tuple[float, Program]] = {}  # the fastest candidates, by their keys
         threads = priority.team_environment(self.options.threads)
         # For each kind of data, so that a restarted runner gets them again, and for the stand-in.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
         self._expected = References(func, self.target, self.options, fds, stand_in)
         limits: dict[str, Any] = {"memory": self.options.memory, "preload": _JOBS}
+        if DEVICES.from_plugin(self.target.kind):
+            limits["plugins"] = plugin_files()
         behind = min(priority.LAST, priority.beside_timing() + _BEHIND)
         builders = [
             Worker(f"builder {n}", nice=behind, **limits)
@@ -182,7 +186,7 @@ class LocalRunner:
         """
         self._open()
         assert self.task  # waits for the expected results
-        programs: list[Compiled] = []
+        programs: list[Program] = []
         for candidate in candidates:
             program = self._build_now(candidate)
             if isinstance(program, Outcome):
@@ -236,7 +240,7 @@ class LocalRunner:
         if False in self._expected.tasks:
             self._crew.drop(*self._crew.builders, self._crew.runner)
 
-    def _build_now(self, source: Candidate | IRModule) -> Compiled | Outcome:
+    def _build_now(self, source: Candidate | IRModule) -> Program | Outcome:
         if isinstance(source, Candidate) and source.key in self._kept:
             return self._kept[source.key][1]
         module = source.module if isinstance(source, Candidate) else source
@@ -245,10 +249,10 @@ class LocalRunner:
         reply = crew.run(crew.builders[0], limit, "build", *given)
         if reply.kind != "value":
             return Outcome(Status(f"build_{reply.kind}"), message=reply.reason)
-        compiled: Compiled = reply.value
+        compiled: Program = reply.value
         return compiled
 
-    def _hand_over(self, program: Compiled, seconds: float, enter: Callable[[float], None]) -> None:
+    def _hand_over(self, program: Program, seconds: float, enter: Callable[[float], None]) -> None:
         """Make a program the anchor if it is much faster than that, and enter what it took: read
         once more, in turns with the present anchor."""
         stick = self.yardstick
@@ -272,7 +276,7 @@ class LocalRunner:
         if self._recalled:
             built = [(self._build_now(candidate), took) for candidate, took in self._recalled]
             stick.panel = [
-                (program, took) for program, took in built if isinstance(program, Compiled)
+                (program, took) for program, took in built if not isinstance(program, Outcome)
             ]
             self._recalled = ()
         elif self._crew.runner.pid == self._process:
@@ -291,7 +295,7 @@ class LocalRunner:
                 stick.panel = ()
         self._process = self._crew.runner.pid
 
-    def _compare(self, programs: list[Compiled], rounds: int) -> list[tuple[float, ...]]:
+    def _compare(self, programs: list[Program], rounds: int) -> list[tuple[float, ...]]:
         """Samples of programs that take turns while nothing else runs."""
         with self._crew.quiet():
             reply = self._crew.run(self._crew.runner, *self._in_turns(programs, rounds))
@@ -299,7 +303,7 @@ class LocalRunner:
             raise MeasureError(f"comparing programs failed: {reply.message}")
         return list(reply.value)
 
-    def _in_turns(self, programs: list[Compiled], rounds: int) -> tuple[Any, ...]:
+    def _in_turns(self, programs: list[Program], rounds: int) -> tuple[Any, ...]:
         """The job of timing programs in turns, behind its limit."""
         expected = self._expected
         given = (
@@ -331,7 +335,7 @@ class _Batch:
         self._on_outcome = on_outcome
         self._outcomes: dict[int, Outcome] = {}
         self._to_build = deque(range(len(self._candidates)))
-        self._built: deque[tuple[int, Compiled, float, int]] = deque()
+        self._built: deque[tuple[int, Program, float, int]] = deque()
 
     @property
     def done(self) -> bool:
@@ -366,24 +370,31 @@ class _Batch:
 
         owner._crew.submit(builder, then, owner.options.build_timeout, "build", func, owner.target)
 
-    def _run(self, number: int, compiled: Compiled, built: float, tries: int) -> None:
+    def _run(self, number: int, compiled: Program, built: float, tries: int) -> None:
         """Check a program at both ends of its memory, then time it while nothing else runs."""
         owner, o = self._owner, self._owner.options
         given = owner._expected.tasks[False], owner._expected.memory[False], compiled
+        places: list[str | None] = [*programs_of(owner.target.kind).guarding] or [None]
 
-        def check(where: str, then: Callable[[Reply], None], *passed: Trial) -> None:
+        def check(
+            where: str | None, then: Callable[[Reply], None], passed: Trial | None = None
+        ) -> None:
             limit, runner = owner._run_limit(), owner._crew.runner
-            owner._crew.submit(runner, then, limit, "trial", *given, where, *passed)
+            owner._crew.submit(runner, then, limit, "trial", *given, where, passed)
 
-        def checked(reply: Reply, where: str) -> None:
-            if reply.kind == "crash" and reply.signal == "SIGSEGV":
-                check(APART, lambda apart: ended(blamed(reply, apart)))
+        def check_next(passed: Trial | None) -> None:
+            where = places.pop(0)
+            check(where, lambda reply: checked(reply, where), passed)
+
+        def checked(reply: Reply, where: str | None) -> None:
+            if where is not None and reply.kind == "crash" and reply.signal == "SIGSEGV":
+                check(None, lambda usual: ended(blamed(reply, usual)))
                 return
             if reply.kind != "value" or reply.value.status is not Status.OK:
                 ended(reply)
                 return
-            if where == AT_START:
-                check(AT_END, lambda reply: checked(reply, AT_END), reply.value)
+            if places:
+                check_next(reply.value)
                 return
             stick, best = owner.yardstick, owner.best * owner.yardstick.unit
             plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, best, anchor=stick.by_the_clock)
@@ -415,7 +426,7 @@ class _Batch:
 
             owner._hand_over(compiled, outcome.median, enter)
 
-        check(AT_START, lambda reply: checked(reply, AT_START))
+        check_next(None)
 
     def _end(self, number: int, outcome: Outcome, feed: bool = False) -> None:
         self._outcomes[number] = outcome

@@ -84,6 +84,7 @@ class Worker:
         nice: int = 0,
         memory: int = 0,
         preload: str = "",
+        plugins: Sequence[str] = (),
         fds: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
         start_limit: float = 60.0,
@@ -95,6 +96,8 @@ class Worker:
             nice: see `priority.prioritise`; LAST for what must not disturb a timed kernel.
             memory: limit of the address space in bytes; 0 for none.
             preload: module that the process imports as soon as it is ready.
+            plugins: files that the process loads then; each job of one whose file fails is an
+                error that says so.
             fds: file descriptors to hand on under the same numbers.
             environment: variables to add to this process's.
             start_limit: seconds until the process must be ready.
@@ -104,6 +107,8 @@ class Worker:
         self._arguments = ["--nice", str(nice), "--memory", str(memory)]
         if preload:
             self._arguments += ["--preload", preload]
+        for file in plugins:
+            self._arguments += ["--plugin", file]
         self._fds = tuple(fds)
         self._environment = dict(environment or {})
         self._start_limit = start_limit

@@ -24,7 +24,8 @@ from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.crew import Crew
 from metasched.measure.data import Task, inexact_reason
-from metasched.measure.jobs import Baseline, shared_size
+from metasched.measure.jobs import Baseline
+from metasched.measure.loaded_task import shared_size
 from metasched.measure.process import Reply
 from metasched.measure.sampling import Sample, sampled
 from metasched.measure.settings import MeasureOptions

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from metasched.codegen.compile import Compiled
 from metasched.measure.priority import waited
+from metasched.runtime.devices import Program
 from metasched.runtime.timing import Repeat, take
 
 _DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is taken again
@@ -49,7 +49,7 @@ class TimingPlan:
     best: float = 0.0
     slower: float = 1.2
     hopeless: float = 3.0
-    anchor: tuple[Compiled, float] | None = None
+    anchor: tuple[Program, float] | None = None
 
 
 def samples_of(

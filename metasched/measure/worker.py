@@ -63,6 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--nice", type=int, default=0, help="nice level; below 0 if permitted")
     parser.add_argument("--memory", type=int, default=0, help="bytes of address space; 0: no limit")
     parser.add_argument("--preload", default="", help="module to import while nothing is to do")
+    parser.add_argument("--plugin", action="append", default=[], help="plug-in file to load then")
     options = parser.parse_args(arguments)
     _confine(options.nice, options.memory)
     source = os.fdopen(os.dup(0), "rb", buffering=0)
@@ -76,9 +77,14 @@ def main(arguments: list[str] | None = None) -> None:
     if options.preload:
         with contextlib.suppress(ImportError):  # the first job will say so
             importlib.import_module(options.preload)
+    broken = _loaded(options.plugin)
     while True:
         number, function, payload = jobs.get()
-        _send(sink, _work(sink, number, function, payload))
+        if broken is None:
+            _send(sink, _work(sink, number, function, payload))
+        else:
+            _send(sink, ("start", number))
+            _send(sink, _failed(number, broken))
 
 
 def _confine(nice: int, memory: int) -> None:
@@ -109,6 +115,22 @@ def _receive(source: BinaryIO, jobs: queue.SimpleQueue[Any]) -> None:
             jobs.put(message)
 
 
+def _loaded(plugins: list[str]) -> Exception | None:
+    """Load plug-in files; what one of them raised."""
+    try:
+        for file in plugins:  # the registry is imported only where there are plug-ins
+            resolve("metasched.registry:load_plugin")(file)
+    except Exception as error:  # code of users: each job answers with what it did
+        return error
+    return None
+
+
+def _failed(number: int, error: Exception) -> tuple[Any, ...]:
+    """The answer of a job that an exception ended."""
+    text = f"{error}" or type(error).__name__
+    return "error", number, type(error).__name__, text, traceback.format_exc(limit=-8)
+
+
 def _work(sink: BinaryIO, number: int, name: str, payload: bytes) -> tuple[Any, ...]:
     """Run one job; whatever it raises becomes an answer."""
     started = False
@@ -121,8 +143,7 @@ def _work(sink: BinaryIO, number: int, name: str, payload: bytes) -> tuple[Any, 
     except Exception as error:  # the outermost frame: any failure of a job is an answer
         if not started:
             _send(sink, ("start", number))
-        text = f"{error}" or type(error).__name__
-        return "error", number, type(error).__name__, text, traceback.format_exc(limit=-8)
+        return _failed(number, error)
 
 
 def _send(sink: BinaryIO, message: tuple[Any, ...]) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from metasched.codegen.compile import Compiled
 from metasched.measure.samples import BEHIND
+from metasched.runtime.devices import Program
 from metasched.runtime.timing import beside_each_other
 
 # Times faster that a program must be to become the anchor, and for about how many seconds the two
@@ -42,23 +42,23 @@ class Yardstick:
             may have become twice as slow since, or an earlier run have begun on a slow one.
     """
 
-    anchor: tuple[Compiled, float] | None = None
-    panel: Sequence[tuple[Compiled, float]] = ()
+    anchor: tuple[Program, float] | None = None
+    panel: Sequence[tuple[Program, float]] = ()
     unit: float = 1.0
 
     @property
-    def by_the_clock(self) -> tuple[Compiled, float] | None:
+    def by_the_clock(self) -> tuple[Program, float] | None:
         """The anchor with what the clock says that it takes."""
         return self.anchor and (self.anchor[0], self.anchor[1] * self.unit)
 
-    def challenged(self, program: Compiled, seconds: float) -> bool:
+    def challenged(self, program: Program, seconds: float) -> bool:
         """Whether a program is to be timed in turns with the anchor: it seems clearly faster. Where
         turns would say nothing, for there is no anchor or it is far behind, it replaces that."""
         if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:  # (given up at once there)
             self.anchor = program, seconds
         return seconds * _HANDOVER < self.anchor[1]
 
-    def replaced(self, program: Compiled, turns: Sequence[Sequence[float]]) -> float | None:
+    def replaced(self, program: Program, turns: Sequence[Sequence[float]]) -> float | None:
         """Make a program the anchor by its turns with the present one; returns its time. Nothing
         where one of the two was given up.
 
@@ -87,7 +87,7 @@ class Yardstick:
         first, *others = beside_each_other(turns)
         return [self.anchor[1] / first * seconds for seconds in others]
 
-    def choose(self, known: Iterable[tuple[Compiled, float]]) -> None:
+    def choose(self, known: Iterable[tuple[Program, float]]) -> None:
         """Make a panel of programs that were timed, unless that which there is will do."""
         some = spread(known)
         if some and (not self.panel or self._centre > _OLD * min(s for _, s in some)):
@@ -98,7 +98,7 @@ class Yardstick:
         return median(seconds for _, seconds in self.panel)
 
     @property
-    def beside(self) -> list[Compiled]:
+    def beside(self) -> list[Program]:
         """The programs that a new process times in turns: the anchor and the panel."""
         first = self.anchor or (self.panel[0] if self.panel else None)
         return [first[0], *(program for program, _ in self.panel)] if first else []

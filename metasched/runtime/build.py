@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from metasched.arith.outside import require_inside
-from metasched.codegen.compile import compile_func
-from metasched.codegen.openmp import REMEDY
-from metasched.codegen.peak import measured_peak
 from metasched.errors import BuildError, LowerError
-from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.ir.stmt import For, ForKind
-from metasched.ir.visit import walk_stmts
 from metasched.lower.pipeline import passes_applied
-from metasched.runtime.devices import DEVICES, DeviceOf, device_of
+from metasched.runtime import cpu as cpu  # enters the row of CPUs
+from metasched.runtime.devices import device_of
 from metasched.runtime.kernel import Kernel
-from metasched.runtime.native import Native
-from metasched.runtime.parallel import has_openmp, usable
 from metasched.target import Target
 from metasched.tvm_names import KERNEL, hint
 
@@ -145,39 +137,6 @@ def _module(source: Any) -> IRModule:
     if isinstance(module, IRModule):
         return module
     raise BuildError(f"build takes a PrimFunc, an IRModule or a Schedule, not {_kind(source)}")
-
-
-def _kernel(
-    func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool, *,
-    forced: bool = False,
-) -> Kernel:  # fmt: skip
-    symbol = name if forced else str(func.attrs.get("global_symbol", name))
-    parallel = has_openmp()
-    if not parallel and _is_parallel(func):
-        warnings.warn(
-            f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
-            f"serially; {REMEDY}",
-            stacklevel=3,
-        )
-    compiled = compile_func(func, target, symbol, opt_level, parallel, checked)
-    return Kernel(
-        compiled.signature,
-        Native.of(compiled),
-        target,
-        compiled=compiled,
-        workload_hash=structural_hash(func),
-    )
-
-
-def _peak(target: Target, threads: int) -> float:
-    return measured_peak(target, "float32", threads)
-
-
-DEVICES.register("cpu", DeviceOf(_kernel, usable, _peak))
-
-
-def _is_parallel(func: PrimFunc) -> bool:
-    return any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in walk_stmts(func.body))
 
 
 def _kind(source: Any) -> str:

@@ -6,18 +6,142 @@ What may be done to a program for a kind stands in the table of `kinds`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
+from metasched.codegen.signature import Signature
 from metasched.errors import TargetError
+from metasched.ir.func import PrimFunc
 from metasched.registry import Registry
+from metasched.runtime.timing import Repeat
 from metasched.target import Target
+
+
+class Program(Protocol):
+    """A candidate in machine code; picklable."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of target that it runs on."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Its parameters."""
+        ...
+
+
+class LoadedProgram(Protocol):
+    """A program that can be called in this process.
+
+    The values of a call are what `DeviceMemory.handles` gives for each array, scalars and symbolic
+    extents, in the order of the signature.
+    """
+
+    def call(self, values: Sequence[Any]) -> tuple[int, float]:
+        """Run once: the failure code (0 for none), and seconds by the device's own clock."""
+        ...
+
+    def repeat(self, values: Sequence[Any]) -> Repeat:
+        """Runs that are timed by the device's own clock."""
+        ...
+
+    def pack(self, values: Sequence[Any]) -> int:
+        """Pack the constant weights; the failure code, 0 for none."""
+        ...
+
+
+class ArrayLayout(Protocol):
+    """One array of a task: its name, element type and place of each element."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element."""
+        ...
+
+
+class DeviceMemory(Protocol):
+    """The arrays of a task in the memory of a device.
+
+    Attributes:
+        where: how the arrays lie at present.
+        usual: how they lie unless asked otherwise.
+    """
+
+    where: str
+    usual: str
+
+    @property
+    def handles(self) -> Sequence[Any]:
+        """What a program is given for each array."""
+        ...
+
+    def place(self, where: str) -> None:
+        """Lay the arrays out in another way; their contents are lost."""
+        ...
+
+    def write(self, number: int, values: NDArray[Any]) -> None:
+        """Set the contents of an array."""
+        ...
+
+    def read(self, number: int) -> NDArray[Any]:
+        """The contents of an array; they may change with the next run."""
+        ...
+
+    def poison(self, number: int) -> None:
+        """Fill an array with what no program writes."""
+        ...
+
+    def reset_zones(self) -> None:
+        """Fill the memory beside the arrays with known values."""
+        ...
+
+    def breach(self) -> str:
+        """Which memory beside an array was written, in words; empty when none was."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramsOf:
+    """How worker processes compile, load and feed programs of one kind.
+
+    Attributes:
+        compile: `(function, target, parallel) -> program`; parallel loops run serially where the
+            last is false.
+        load: `(program, serial) -> ` what can be called here. A serial program runs in the calling
+            thread alone: time that the thread waits for a core is not the program's.
+        memory: of arrays; MeasureError when there is not enough.
+        guarding: ways to lay arrays out (`DeviceMemory.place`) in which each access outside of an
+            array ends the process; a candidate runs once in each before it is timed. None where the
+            memory of the device has no such way.
+    """
+
+    compile: Callable[[PrimFunc, Target, bool], Program]
+    load: Callable[[Any, bool], LoadedProgram]
+    memory: Callable[[Sequence[ArrayLayout]], DeviceMemory]
+    guarding: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOf:
-    """How code for the targets of one kind is made and judged in this process.
+    """How code for the targets of one kind is made and judged.
 
     Attributes:
         build: `(function, target, name, options) -> kernel`, something callable on arrays; the
@@ -25,11 +149,13 @@ class DeviceOf:
         usable: the target as this process can use it, fewer cores for example.
         peak: the measured rate of the target in GFLOP/s of float32 for so many threads; None
             where no rate bounds what kernels reach.
+        programs: how a LocalRunner measures on the device; None where another runner does.
     """
 
     build: Callable[..., Any]
     usable: Callable[[Target], Target] = lambda target: target
     peak: Callable[[Target, int], float | None] = lambda target, threads: None
+    programs: ProgramsOf | None = None
 
 
 DEVICES: Registry[DeviceOf] = Registry("device", DeviceOf)
@@ -37,9 +163,25 @@ DEVICES: Registry[DeviceOf] = Registry("device", DeviceOf)
 
 def device_of(target: Target) -> DeviceOf:
     """The row of a target's kind; TargetError when the kind has none."""
-    if target.kind not in DEVICES:
+    return _row(target.kind)
+
+
+def programs_of(kind: str) -> ProgramsOf:
+    """How programs of a kind are measured; TargetError for a kind that a LocalRunner cannot
+    measure."""
+    found = _row(kind).programs
+    if found is None:
+        raise TargetError(
+            f"the device of kind {kind!r} has no `programs`, so no LocalRunner can measure on it; "
+            "tune takes a runner of your own as `runner=`"
+        )
+    return found
+
+
+def _row(kind: str) -> DeviceOf:
+    if kind not in DEVICES:
         known = ", ".join(DEVICES.names())
         raise TargetError(
-            f"no code is made for targets of kind {target.kind!r}; kinds with a device: {known}"
+            f"no code is made for targets of kind {kind!r}; kinds with a device: {known}"
         )
-    return DEVICES.get(target.kind)
+    return DEVICES.get(kind)

@@ -15,7 +15,7 @@ from metasched.runtime.arguments import Checker
 from metasched.runtime.export import Exported, export
 from metasched.runtime.native import Native
 from metasched.runtime.packing import Packer
-from metasched.runtime.timing import Timing, measure
+from metasched.runtime.timing import Timing, clocked, measure
 from metasched.target import Target
 from metasched.tvm_names import KERNEL, hint
 
@@ -171,8 +171,9 @@ class Kernel:
                 raise KernelError(f"{self.name}: {self.signature.failure(code)}")
 
         found = measure(
-            repeat, warmup=warmup, repeats=repeats, min_repeat_ms=min_repeat_ms, before=before
-        )
+            clocked(repeat),
+            warmup=warmup, repeats=repeats, min_repeat_ms=min_repeat_ms, before=before,
+        )  # fmt: skip
         del held  # the memory of tensors, until here
         return found
 

@@ -49,14 +49,24 @@ class Timing:
         )
 
 
-Repeat = Callable[[int], None]
+Repeat = Callable[[int], float]
+"""Calls a program so many times; the seconds that all took, by the clock of its device."""
+
+
+def clocked(run: Callable[[int], object], clock: Callable[[], float] = time.perf_counter) -> Repeat:
+    """Runs timed by a clock of this process, for what runs in it."""
+
+    def repeat(calls: int) -> float:
+        start = clock()
+        run(calls)
+        return clock() - start
+
+    return repeat
 
 
 def take(repeat: Repeat, calls: int) -> float:
-    """Seconds of one call, averaged over `calls` made in one native loop."""
-    start = time.perf_counter()
-    repeat(calls)
-    return (time.perf_counter() - start) / calls
+    """Seconds of one call, averaged over `calls`."""
+    return repeat(calls) / calls
 
 
 def measure(
@@ -70,7 +80,7 @@ def measure(
     """Time a kernel.
 
     Args:
-        repeat: calls the kernel n times natively.
+        repeat: calls the kernel n times and says how long that took.
         warmup: calls before the first sample.
         repeats: number of samples.
         min_repeat_ms: a sample makes as many calls as fill this time.

@@ -2,8 +2,9 @@
 
 The engine computes an 8x8x8 product in 8 cycles, from a scratchpad that a program fills. Everything
 that metasched must know of it stands in this file: the target, the memory, the instruction, the
-design space, what is rejected, what the cost model sees, and a runner that counts cycles. Tune for
-it with `metasched tune FILE.py:FUNCTION --plugin accelerator.py --target "engine -scratch=4096"`.
+design space, what is rejected, what the cost model sees, and a clock that counts cycles, by which
+the local runner times its programs. Tune for it with
+`metasched tune FILE.py:FUNCTION --plugin accelerator.py --target "engine -scratch=4096"`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 
 import metasched as ms
+from metasched.codegen.signature import BufferArg, Signature
 from metasched.cost.features import FeatureSet
-from metasched.errors import MetaschedError, ScheduleError
+from metasched.errors import ScheduleError
 from metasched.ir import interp
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import as_int
@@ -26,9 +28,11 @@ from metasched.ir.scopes import register_scope
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt
 from metasched.ir.visit import walk, walk_stmts
 from metasched.kinds import SPACES, SpaceOf
-from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status, single_function
+from metasched.measure.candidate import single_function
+from metasched.measure.local import LocalRunner
+from metasched.measure.settings import MeasureOptions
 from metasched.mutate.tile_size import MutateTileSize
-from metasched.runtime.devices import DEVICES, DeviceOf
+from metasched.runtime.devices import DEVICES, ArrayLayout, DeviceOf, ProgramsOf
 from metasched.schedule.tensorize_mapping import tile_with_tensor_intrin
 from metasched.script import tir as T
 from metasched.target import Target, target_kind
@@ -191,46 +195,70 @@ FEATURES = FeatureSet(
 )  # fmt: skip
 
 
-class Simulator:
-    """Runs candidates in the interpreter, compares results exactly, and counts cycles."""
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A program as worker processes get it: its function, parameters and seconds of a call."""
 
-    def __init__(self, func: PrimFunc, target: Target) -> None:
-        rng = np.random.default_rng(0)
-        self.target = target
-        self.data = [
-            rng.integers(-4, 5, [as_int(n) for n in p.shape]).astype(p.dtype.numpy)
-            for p in func.params
-        ]
-        self.expected = self._run(func)
+    func: PrimFunc
+    seconds: float
+    signature: Signature
+    kind: str = "engine"
 
-    def measure(
-        self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None
-    ) -> list[Outcome]:
-        found = []
-        for candidate in candidates:
-            found.append(self._one(candidate))
-            if on_outcome is not None:
-                on_outcome(candidate, found[-1])
-        return found
 
-    def close(self) -> None:
-        """Nothing runs."""
+def compiled(func: PrimFunc, target: Target, parallel: bool = True) -> Simulated:
+    """The interpreter runs a program, and its cycles are counted."""
+    assert isinstance(target, Engine)
+    stores = {s.buffer for s in walk_stmts(func.body) if isinstance(s, BufferStore)}
+    params = [
+        BufferArg(p.name, str(p.dtype), shape, strides(shape), written=p in stores)
+        for p in func.params
+        if isinstance(p, Buffer) and (shape := p.constant_shape())
+    ]
+    seconds = cycles(IRModule.of(func), target) / target.hertz
+    return Simulated(func, seconds, Signature("simulated", tuple(params)))
 
-    def _one(self, candidate: Candidate) -> Outcome:
-        func = single_function(candidate.module)
-        try:
-            found = self._run(func)
-        except MetaschedError as error:
-            return Outcome(Status.RUN_ERROR, message=str(error))
-        if not all(map(np.array_equal, found, self.expected)):
-            return Outcome(Status.WRONG_RESULT, message="another result than the program's")
-        seconds = cycles(candidate.module, self.target) / self.target.hertz
-        return Outcome(Status.OK, (seconds,), check="exact")
 
-    def _run(self, func: PrimFunc) -> list[np.ndarray]:
-        arrays = [a.copy() for a in self.data]
-        interp.run(func, *arrays)
-        return arrays
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of an array in rows."""
+    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+class Loaded:
+    """A simulated program that is called: the engine's clock, not this machine's, times it."""
+
+    def __init__(self, program: Simulated, serial: bool) -> None:
+        self.program = program
+
+    def call(self, values: Sequence[np.ndarray]) -> tuple[int, float]:
+        interp.run(self.program.func, *values)
+        return 0, self.program.seconds
+
+    def repeat(self, values: Sequence[np.ndarray]) -> Callable[[int], float]:
+        return lambda calls: calls * self.program.seconds
+
+
+class EngineMemory:
+    """Arrays of NumPy: the interpreter refuses what is outside of them by itself."""
+
+    where = usual = "main memory"
+
+    def __init__(self, arrays: Sequence[ArrayLayout]) -> None:
+        self.handles = [np.zeros(a.shape, a.dtype) for a in arrays]
+
+    def write(self, number: int, values: np.ndarray) -> None:
+        self.handles[number][...] = values
+
+    def read(self, number: int) -> np.ndarray:
+        return self.handles[number]
+
+    def poison(self, number: int) -> None:
+        self.handles[number].fill(np.nan)
+
+    def reset_zones(self) -> None:
+        """There are none."""
+
+    def breach(self) -> str:
+        return ""
 
 
 def _interpreted(func: PrimFunc, target: Target, name: str, *_: Any, **__: Any) -> Callable:
@@ -246,8 +274,14 @@ SPACES.register(
         mutators=lambda target: ((MutateTileSize(), 1.0),),
         default=lambda func, target: ms.Schedule(func, seed=0).trace,
         features=FEATURES,
-        runner=lambda func, target, settings, by_default: Simulator(func, target),
+        runner=lambda func, target, settings, by_default: LocalRunner(
+            func, target, MeasureOptions.of(settings, cores=1), by_default
+        ),
     ),
     override=True,
 )
-DEVICES.register("engine", DeviceOf(build=_interpreted), override=True)
+DEVICES.register(
+    "engine",
+    DeviceOf(build=_interpreted, programs=ProgramsOf(compiled, Loaded, EngineMemory)),
+    override=True,
+)

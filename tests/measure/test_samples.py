@@ -11,6 +11,7 @@ import pytest
 from metasched.measure import jobs, samples
 from metasched.measure.candidate import Status
 from metasched.measure.samples import TimingPlan, in_turns, samples_of
+from metasched.runtime.timing import clocked
 
 REPEAT = None  # the calls of a program that is not run: `take` is made up
 
@@ -50,7 +51,7 @@ def test_a_short_program_is_not_judged_by_the_waking_of_its_threads():
 
     sleepy = Sleepy()
     plan = TimingPlan(sample_ms=0.2, samples=3, best=8e-6)
-    found = samples_of(sleepy.repeat, 60e-6, plan)
+    found = samples_of(clocked(sleepy.repeat), 60e-6, plan)
     assert len(found) == 3 and max(found) < 40e-6
     assert max(sleepy.calls) > 10
 
@@ -130,10 +131,12 @@ def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
 
 
 def test_a_time_under_a_clock_cycle_is_no_success(monkeypatch):
-    bench = SimpleNamespace(restore=lambda *_: None, breach=lambda: "")
-    for name, value in (("_bench", bench), ("_repeat", None), ("samples_of", (1e-11, 1e-9))):
+    loaded = SimpleNamespace(
+        restore=lambda *_: None, breach=lambda: "", repeat=lambda program: None
+    )
+    for name, value in (("_loaded_task", loaded), ("samples_of", (1e-11, 1e-9))):
         monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
     passed = jobs.Trial(Status.OK, run_seconds=1e-3)
-    found = jobs.timed(None, 0, None, TimingPlan(), passed)
+    found = jobs.timed(None, 0, SimpleNamespace(kind="cpu"), TimingPlan(), passed)
     assert found.status is Status.RUN_ERROR and "less than a clock cycle" in found.message
     assert found.seconds == ()

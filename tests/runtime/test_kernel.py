@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from measure.programs import accumulate, elementwise, failing, matmul, scale, under_root
 
-import metasched.runtime.build as build_module
+import metasched.runtime.cpu as cpu_device
 from metasched.errors import BuildError, KernelError, TargetError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Var
@@ -331,7 +331,7 @@ def test_a_target_that_this_machine_is_not():
 
 
 def test_parallel_kernels_without_openmp_run_serially_and_say_so(monkeypatch):
-    monkeypatch.setattr(build_module, "has_openmp", lambda: False)
+    monkeypatch.setattr(cpu_device, "has_openmp", lambda: False)
     with pytest.warns(UserWarning, match="main has parallel loops but no OpenMP runtime"):
         run = build(matmul(8, parallel=True))
     assert not run.compiled.parallel

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metasched.runtime.timing import Timing, beside_each_other, measure
+from metasched.runtime.timing import Timing, beside_each_other, clocked, measure
 
 
 @given(st.lists(st.floats(1e-9, 1.0), min_size=1, max_size=20))
@@ -30,13 +30,19 @@ def test_calls_fill_the_time():
         counts.append(count)
         time.sleep(1e-4 * count)
 
-    t = measure(repeat, warmup=2, repeats=3, min_repeat_ms=2.0)
+    t = measure(clocked(repeat), warmup=2, repeats=3, min_repeat_ms=2.0)
     assert counts[0] == 2 and len(t.samples) == 3 and 5 < t.calls <= 40
     assert t.median == pytest.approx(1e-4, rel=2)
 
 
+def test_a_device_says_its_own_seconds():
+    """Simulated calls take 2 s of the device and no time of this process."""
+    t = measure(lambda calls: 2.0 * calls, repeats=3)
+    assert t.samples == (2.0, 2.0, 2.0) and t.calls == 1
+
+
 def test_preparation_is_not_timed():
-    t = measure(lambda n: None, repeats=2, before=lambda: time.sleep(0.01))
+    t = measure(clocked(lambda n: None), repeats=2, before=lambda: time.sleep(0.01))
     assert t.calls == 1 and max(t.samples) < 0.009
 
 

@@ -43,12 +43,12 @@ from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.kinds import default_modules, default_mutators, default_postprocs
-from metasched.measure.arena import poison
 from metasched.measure.data import Array, Task, compare, fill, make_task
 from metasched.mutate.base import mutate
 from metasched.mutate.crossover import crossover
 from metasched.postproc import run_postprocs
 from metasched.runtime.build import build
+from metasched.runtime.guarded_memory import poison
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metasched.errors import MeasureError
 from metasched.ir.dtype import DType
-from metasched.measure.data import Array
+from metasched.runtime.devices import ArrayLayout
 
 APART, AT_START, AT_END = "apart", "at start", "at end"  # where arrays stand in their rooms
 RED_ZONE = 64 << 10  # bytes on each side of an array
@@ -35,16 +35,18 @@ def poison(dtype: str) -> int:
     return 0xFF if DType(dtype).is_float else 0x5B
 
 
-class Arena:
-    """The arrays of a task in guarded memory.
+class GuardedMemory:
+    """The arrays of a task in guarded memory; see `devices.DeviceMemory`.
 
     Attributes:
         where: APART between red zones, AT_START or AT_END of the rooms.
         views: NumPy views of the arrays, in order.
-        addresses: of their first elements.
+        handles: the addresses of their first elements.
     """
 
-    def __init__(self, arrays: Sequence[Array], where: str = APART) -> None:
+    usual: str = APART
+
+    def __init__(self, arrays: Sequence[ArrayLayout], where: str = APART) -> None:
         """Allocate and poison; MeasureError when there is not enough memory."""
         self._arrays = tuple(arrays)
         self._rooms, end = list[tuple[int, int]](), _PAGE
@@ -66,7 +68,7 @@ class Arena:
     def place(self, where: str) -> None:
         """Move the arrays in their rooms; their contents are lost, the red zones filled again."""
         self.where = where
-        self.addresses: list[int] = []
+        self.handles: list[int] = []
         self.views: list[NDArray[np.generic]] = []
         self._zones: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
         base: int = self._bytes.__array_interface__["data"][0]
@@ -76,17 +78,25 @@ class Arena:
             start = begin if where == AT_START else begin + RED_ZONE + number % 8 * _STAGGER
             if where == AT_END:
                 start = finish - array.nbytes
-            self.addresses.append(base + start)
+            self.handles.append(base + start)
             self.views.append(self._view(array, start))
             stop = start + array.nbytes
             self._zones.append((self._bytes[begin:start], self._bytes[stop:finish]))
         self.reset_zones()
 
-    def _view(self, array: Array, place: int) -> NDArray[np.generic]:
+    def _view(self, array: ArrayLayout, place: int) -> NDArray[np.generic]:
         dtype = DType(array.dtype).numpy
         strides = [s * dtype.itemsize for s in array.strides]
         raw = self._bytes[place : place + array.nbytes].view(dtype)
         return np.lib.stride_tricks.as_strided(raw, array.shape, strides)
+
+    def write(self, number: int, values: NDArray[np.generic]) -> None:
+        """Set the contents of an array."""
+        self.views[number][...] = values
+
+    def read(self, number: int) -> NDArray[np.generic]:
+        """The array itself: its contents change with the next run."""
+        return self.views[number]
 
     def reset_zones(self) -> None:
         """Fill the red zones."""

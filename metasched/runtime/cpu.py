@@ -1,0 +1,94 @@
+"""The device row of CPUs: LLVM's machine code, called in this process, between guard pages."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from metasched.codegen.compile import Compiled, compile_func
+from metasched.codegen.openmp import REMEDY
+from metasched.codegen.peak import measured_peak
+from metasched.ir.equal import structural_hash
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.runtime.devices import DEVICES, DeviceOf, ProgramsOf
+from metasched.runtime.guarded_memory import AT_END, AT_START, GuardedMemory
+from metasched.runtime.kernel import Kernel
+from metasched.runtime.native import Native
+from metasched.runtime.parallel import has_openmp, usable
+from metasched.runtime.timing import Repeat, clocked
+from metasched.target import Target
+
+
+class NativeProgram:
+    """Machine code in this process; see `devices.LoadedProgram`."""
+
+    def __init__(self, native: Native, clock: Callable[[], float]) -> None:
+        """`clock`: what times the calls."""
+        self._native, self._clock = native, clock
+
+    def call(self, values: Sequence[Any]) -> tuple[int, float]:
+        """Run once: the failure code and the seconds."""
+        start = self._clock()
+        code = self._native.call(*values)
+        return code, self._clock() - start
+
+    def repeat(self, values: Sequence[Any]) -> Repeat:
+        """Runs in one native loop."""
+        native = self._native  # whose machine code lives as long as it does
+        return clocked(lambda calls: native.repeat(*values, calls), self._clock)
+
+    def pack(self, values: Sequence[Any]) -> int:
+        """Pack the constant weights; the failure code."""
+        return int(self._native.pack(*values))
+
+
+def build_kernel(
+    func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool, *,
+    forced: bool = False,
+) -> Kernel:  # fmt: skip
+    """What `metasched.build` returns for a CPU."""
+    symbol = name if forced else str(func.attrs.get("global_symbol", name))
+    parallel = has_openmp()
+    if not parallel and _is_parallel(func):
+        warnings.warn(
+            f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
+            f"serially; {REMEDY}",
+            stacklevel=3,
+        )
+    compiled = compile_func(func, target, symbol, opt_level, parallel, checked)
+    return Kernel(
+        compiled.signature,
+        Native.of(compiled),
+        target,
+        compiled=compiled,
+        workload_hash=structural_hash(func),
+    )
+
+
+def compile_program(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:
+    """Compile, serially where there is no OpenMP runtime; the LLVM text stays behind, a runner
+    needs the object only."""
+    parallel = parallel and has_openmp()
+    return replace(compile_func(func, target, parallel=parallel), llvm_ir="")
+
+
+def load_program(program: Compiled, serial: bool = False) -> NativeProgram:
+    """Link an object into this process; a serial one is timed by the clock of its thread."""
+    return NativeProgram(Native.of(program), time.thread_time if serial else time.perf_counter)
+
+
+def _peak(target: Target, threads: int) -> float:
+    return measured_peak(target, "float32", threads)
+
+
+def _is_parallel(func: PrimFunc) -> bool:
+    return any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in walk_stmts(func.body))
+
+
+PROGRAMS = ProgramsOf(compile_program, load_program, GuardedMemory, (AT_START, AT_END))
+DEVICES.register("cpu", DeviceOf(build_kernel, usable, _peak, PROGRAMS))
