@@ -90,6 +90,7 @@ def compile_func(
         pack = _emit(module, packing.pack, target, f"{symbol}_pack", parallel, checked)
         weights = tuple(func.params.index(w) for w in func.constants)
         signature = replace(signature, weights=weights, pack=pack)
+    signature = replace(signature, record=module.recorded)
     text = module.text()
     opt_level = _LEVEL if opt_level is None else opt_level
     options = (target.triple, target.mcpu, target.llvm_features, opt_level)

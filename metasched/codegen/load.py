@@ -10,6 +10,7 @@ from typing import Any
 
 from metasched.codegen import openmp
 from metasched.codegen.compile import Compiled
+from metasched.codegen.signature import RECORD
 from metasched.codegen.vectormath import LIBM_SYMBOLS
 from metasched.errors import BuildError
 
@@ -18,12 +19,13 @@ _SERIAL_NUMBER = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel in memory: addresses of the C functions (of `pack` 0 when there is none);
-    `keepalive` holds the code."""
+    """A kernel in memory: addresses of the C functions and of the record (of `pack` and of the
+    record 0 when there is none); `keepalive` holds the code."""
 
     address: int
     repeat_address: int
     pack_address: int
+    record_address: int
     keepalive: Any
 
 
@@ -63,9 +65,11 @@ def load(compiled: Compiled) -> Loaded:
     """
     symbol, pack = compiled.symbol, compiled.signature.pack
     names = [symbol, f"{symbol}_repeat", *([pack.symbol] if pack else [])]
-    tracker = link(compiled.object, tuple(names), compiled.externs)
+    record = [f"{symbol}{RECORD}"] if compiled.signature.record else []
+    tracker = link(compiled.object, (*names, *record), compiled.externs)
     addresses = [tracker[name] for name in names]
-    return Loaded(addresses[0], addresses[1], addresses[2] if pack else 0, tracker)
+    place = tracker[record[0]] if record else 0
+    return Loaded(addresses[0], addresses[1], addresses[2] if pack else 0, place, tracker)
 
 
 @functools.lru_cache(maxsize=1)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import EXPRESSION_RULES
-from metasched.codegen.signature import FIRST_ASSERT, BufferArg, Extent, ScalarArg, Signature
+from metasched.codegen.signature import (
+    FIRST_ASSERT,
+    RECORD,
+    BufferArg,
+    Extent,
+    ScalarArg,
+    Signature,
+)
 from metasched.codegen.statements import STATEMENT_RULES
 from metasched.codegen.types import llvm_string, register_type
 from metasched.codegen.values import Val
@@ -38,6 +45,7 @@ class ModuleEmitter:
     Attributes:
         externs: foreign symbols that the object will need.
         messages: texts of the assertions, by return code.
+        recorded: 64-bit numbers that a failed assertion may leave behind, its code among them.
         has_parallel: some loop calls the OpenMP runtime.
     """
 
@@ -57,6 +65,7 @@ class ModuleEmitter:
         self.constants: list[str] = []
         self.externs: set[str] = set()
         self.messages: list[str] = []
+        self.recorded = 0
         self._functions = 0
         self.target_attribute = (
             f'nounwind "no-trapping-math"="true" "prefer-vector-width"="{self.vector_bits}" '
@@ -88,6 +97,11 @@ class ModuleEmitter:
             self.messages.append(message)
         return FIRST_ASSERT + self.messages.index(message)
 
+    def record(self, values: int) -> str:
+        """Where a failed assertion leaves its code and so many values."""
+        self.recorded = max(self.recorded, 1 + values)
+        return f"@{self.name}{RECORD}"
+
     def add_function(self, head: str, e: Emitter) -> None:
         """Close the function written by `e`: `define HEAD { ... }` returning its %rc."""
         root = e.scopes[0]
@@ -107,7 +121,9 @@ class ModuleEmitter:
     def text(self) -> str:
         """The whole module."""
         defined = [d for n, d in self.declarations.items() if n not in self.definitions]
-        return "\n".join([*self.constants, *defined, *self.definitions.values(), ""])
+        kept = f"@{self.name}{RECORD} = global [{self.recorded} x i64] zeroinitializer"
+        head = [*self.constants, *([kept] if self.recorded else []), *defined]
+        return "\n".join([*head, *self.definitions.values(), ""])
 
 
 def emit_function(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -65,6 +65,9 @@ class Signature:
         weights: positions of the constant weights, which the kernel takes packed.
         pack: the function in the same object that packs them: it takes the weights as they are,
             then as many arrays that it fills; None without constant weights.
+        record: 64-bit numbers of `symbol_record`, where an assertion that fails leaves its code and
+            then values (see `failure`); 0 where no assertion has values. Two calls at once share
+            it, and who reads it sets its first number to 0 before the next call.
     """
 
     symbol: str
@@ -73,6 +76,7 @@ class Signature:
     messages: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
     pack: Signature | None = None
+    record: int = 0
 
     @property
     def packed(self) -> tuple[tuple[int, BufferArg, BufferArg], ...]:
@@ -86,8 +90,19 @@ class Signature:
         """The buffer parameters in order."""
         return tuple(p for p in self.params if isinstance(p, BufferArg))
 
-    def failure(self, code: int) -> str:
-        """The meaning of a return code other than 0."""
+    def failure(self, code: int, record: Sequence[int] = ()) -> str:
+        """The meaning of a return code other than 0; `record`: what the call left behind.
+
+        The values of a record are those of `lower.passes.check_bounds`: how many lanes, how many
+        indices and extents follow, the indices of the first lane, extents that are no constants.
+        """
+        if record and record[0]:
+            code, lanes, dims, sizes = record[:4]
+            parts = record[4 : 4 + dims], record[4 + dims : 4 + dims + sizes]
+            indices, extents = (", ".join(map(str, part)) for part in parts)
+            text = f"[{indices}]" if lanes == 1 else f"[{indices}] in the first of {lanes} lanes"
+            behind = f", the extents ({extents})" if extents else ""
+            return f"{self.failure(code)}: the indices are {text}{behind}"
         if code == OUT_OF_MEMORY:
             return "out of memory for a temporary buffer"
         index = code - FIRST_ASSERT
@@ -98,6 +113,7 @@ class Signature:
 
 OUT_OF_MEMORY = 1
 FIRST_ASSERT = 16
+RECORD = "_record"  # what the name of the record has behind that of the function
 
 
 def extent_value(extent: Extent, values: Mapping[str, int]) -> int:

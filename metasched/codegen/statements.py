@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from metasched.codegen.arithmetic import binary, convert, negate
@@ -15,7 +15,7 @@ from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import HANDLE, INT64
-from metasched.ir.expr import IntImm, Mul
+from metasched.ir.expr import Expr, IntImm, Mul
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Allocate,
@@ -149,9 +149,30 @@ def _assert(e: Emitter, node: AssertStmt) -> None:
     bad, good = e.fresh_label("failed"), e.fresh_label("held")
     e.branch_if(condition, good, bad)
     e.label(bad)
-    e.line(f"store i32 {e.module.message_code(node.message)}, ptr %rc")
+    code = e.module.message_code(node.message)
+    if node.values:
+        _record(e, code, node.values)
+    e.line(f"store i32 {code}, ptr %rc")
     e.branch("exit")
     e.label(good)
+
+
+def _record(e: Emitter, code: int, values: Sequence[Expr]) -> None:
+    """Write the values of a failed assertion where the caller finds them; of several threads that
+    fail, the first one does."""
+    record = e.module.record(len(values))
+    pair, first = e.fresh(), e.fresh()
+    keep, done = e.fresh_label("keep"), e.fresh_label("kept")
+    e.line(f"{pair} = cmpxchg ptr {record}, i64 0, i64 {code} monotonic monotonic")
+    e.line(f"{first} = extractvalue {{ i64, i1 }} {pair}, 1")
+    e.line(f"br i1 {first}, label %{keep}, label %{done}")
+    e.label(keep)
+    for n, value in enumerate(values, 1):
+        number, place = e.value(value), e.fresh()
+        e.line(f"{place} = getelementptr i64, ptr {record}, i64 {n}")
+        e.line(f"store {number.typed}, ptr {place}")
+    e.branch(done)
+    e.label(done)
 
 
 def _attr(e: Emitter, node: AttrStmt) -> None:

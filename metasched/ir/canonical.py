@@ -319,7 +319,8 @@ def _attr(enc: Encoder, s: AttrStmt) -> None:
 
 def _assert(enc: Encoder, s: AssertStmt) -> None:
     enc.words.append(f"Assert {s.message!r}")
-    enc.expr(s.condition)
+    for expr in s.exprs:
+        enc.expr(expr)
 
 
 def _allocate(enc: Encoder, s: Allocate) -> None:

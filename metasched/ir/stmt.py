@@ -319,15 +319,19 @@ class AttrStmt(_Around):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AssertStmt(Stmt):
+    """Ends the function where `condition` does not hold. `values` are numbers that the message is
+    completed with then; a script has none (see `lower.passes.check_bounds`)."""
+
     condition: Expr
     message: str
+    values: tuple[Expr, ...] = ()
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
-        return (self.condition,)
+        return (self.condition, *self.values)
 
     def rebuild(self, stmts: Sequence[Stmt], exprs: Sequence[Expr]) -> AssertStmt:
-        return AssertStmt(exprs[0], self.message)
+        return AssertStmt(exprs[0], self.message, tuple(exprs[1:]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

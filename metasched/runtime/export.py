@@ -196,6 +196,7 @@ def signature_data(signature: Signature) -> dict[str, Any]:
         "symbols": list(signature.symbols),
         "messages": list(signature.messages),
         "weights": list(signature.weights),
+        "record": signature.record,
         "pack": signature_data(signature.pack) if signature.pack else None,
     }
 
@@ -213,7 +214,8 @@ def signature_of(data: Any) -> Signature:
     symbols, messages = (tuple(map(str, data[key])) for key in ("symbols", "messages"))
     weights = tuple(map(int, data.get("weights", ())))  # absent in the first manifests
     pack = signature_of(data["pack"]) if weights else None
-    return Signature(str(data["symbol"]), tuple(params), symbols, messages, weights, pack)
+    record = int(data.get("record", 0))  # absent as well
+    return Signature(str(data["symbol"]), tuple(params), symbols, messages, weights, pack, record)
 
 
 def _extent(data: Any) -> Extent:

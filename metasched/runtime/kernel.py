@@ -38,7 +38,7 @@ class Bound:
         """Run; KernelError when an assertion of the program fails or memory cannot be had."""
         code = self._run()
         if code:
-            raise KernelError(f"{self.kernel.name}: {self.kernel.signature.failure(code)}")
+            raise KernelError(f"{self.kernel.name}: {self.kernel._said(code)}")
 
     def __repr__(self) -> str:
         return f"<Bound {self.kernel!r}>"
@@ -99,7 +99,7 @@ class Kernel:
             return self._general(arguments, named)
         code = self._call(*values)
         if code:
-            raise KernelError(f"{self.name}: {self.signature.failure(code)}")
+            raise KernelError(f"{self.name}: {self._said(code)}")
         return None
 
     def _general(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -168,7 +168,7 @@ class Kernel:
         def repeat(count: int) -> None:
             code = run(*values, count)
             if code:
-                raise KernelError(f"{self.name}: {self.signature.failure(code)}")
+                raise KernelError(f"{self.name}: {self._said(code)}")
 
         found = measure(
             clocked(repeat),
@@ -192,6 +192,9 @@ class Kernel:
     def asm(self) -> str:
         """The assembly text."""
         return self._need().asm()
+
+    def _said(self, code: int) -> str:
+        return self._native.failure(self.signature, code)
 
     def _need(self) -> Compiled:
         if self.compiled is None:

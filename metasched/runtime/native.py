@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from metasched.codegen.compile import Compiled
 from metasched.codegen.load import load
-from metasched.codegen.signature import BufferArg, Signature
+from metasched.codegen.signature import RECORD, BufferArg, Signature
 from metasched.errors import BuildError
 
 _C_TYPES: dict[str, Any] = {
@@ -28,24 +31,33 @@ class Native:
     Python's lock is released while they run, and they may run in several threads at once.
     """
 
-    __slots__ = ("call", "repeat", "pack", "_keepalive")
+    __slots__ = ("call", "repeat", "pack", "_seen", "_keepalive")
 
     def __init__(
-        self, signature: Signature, call: int, repeat: int, pack: int, keepalive: Any
+        self, signature: Signature, call: int, repeat: int, pack: int, record: int, keepalive: Any
     ) -> None:
         types = _types(signature)
         self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(call)
         self.repeat = ctypes.CFUNCTYPE(ctypes.c_int32, *types, ctypes.c_int64)(repeat)
         packing = _types(signature.pack) if signature.pack else []
         self.pack = ctypes.CFUNCTYPE(ctypes.c_int32, *packing)(pack)
+        self._seen = threading.local()
+        if record:
+            held = (ctypes.c_int64 * signature.record).from_address(record)
+            watch = partial(_watched, held, self._seen, threading.Lock())
+            self.call, self.repeat, self.pack = map(watch, (self.call, self.repeat, self.pack))
         self._keepalive = keepalive
+
+    def failure(self, signature: Signature, code: int) -> str:
+        """What a return code other than 0 of this thread's last call means."""
+        return signature.failure(code, getattr(self._seen, "record", ()))
 
     @staticmethod
     def of(compiled: Compiled) -> Native:
         """Link an object into this process; BuildError when a foreign symbol is missing."""
         loaded = load(compiled)
         places = (loaded.address, loaded.repeat_address, loaded.pack_address)
-        return Native(compiled.signature, *places, loaded.keepalive)
+        return Native(compiled.signature, *places, loaded.record_address, loaded.keepalive)
 
     @staticmethod
     def of_library(path: Path, signature: Signature) -> Native:
@@ -53,13 +65,30 @@ class Native:
         library = ctypes.CDLL(str(path))
         names = [signature.symbol, f"{signature.symbol}_repeat"]
         names += [signature.pack.symbol] if signature.pack else []
+        names += [f"{signature.symbol}{RECORD}"] if signature.record else []
         try:
             found = [getattr(library, name) for name in names]
         except AttributeError as error:
             raise OSError(str(error)) from None
         addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found]
         pack = addresses[2] if signature.pack else 0
-        return Native(signature, addresses[0], addresses[1], pack, library)
+        record = addresses[-1] if signature.record else 0
+        return Native(signature, addresses[0], addresses[1], pack, record, library)
+
+
+def _watched(
+    record: Any, seen: threading.local, lock: threading.Lock, function: Callable[..., int]
+) -> Callable[..., int]:
+    """`function` as one thread at a time runs it, and what each thread's last call left behind."""
+
+    def call(*values: Any) -> int:
+        with lock:
+            record[0] = 0
+            code = function(*values)
+            seen.record = tuple(record) if code else ()
+        return code
+
+    return call
 
 
 def _types(signature: Signature) -> list[Any]:

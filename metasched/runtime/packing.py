@@ -53,7 +53,7 @@ class Packer:
         code = self._native.pack(*given, *places, *symbols)
         del held
         if code:
-            raise KernelError(f"{pack.symbol}: {pack.failure(code)}")
+            raise KernelError(f"{pack.symbol}: {self._native.failure(pack, code)}")
         found = tuple([array.view(Packed) for array in made])
         for array in found:
             array.layout = self._layout

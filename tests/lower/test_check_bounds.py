@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from metasched.errors import KernelError
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.kinds import default_trace
+from metasched.runtime.exported import load_exported
 from metasched.script import parse
 from metasched.target import Target
 from metasched.workloads import get
@@ -49,16 +52,29 @@ def test_a_load_outside_is_named_and_one_that_is_not_made_is_not():
     want[3] = 1
     np.testing.assert_array_equal(b, want)
     p[4] = 8
-    said = r"block C loads A\[P\[vi\], vj\], which is outside A of shape \(8, 6\)"
-    with pytest.raises(KernelError, match=said):
+    said = r"block C loads A\[P\[vi\], vj\], which is outside A of shape \(8, 6\): "
+    with pytest.raises(KernelError, match=said + r"the indices are \[8, 0\]$"):
+        made(a, p, b)
+    p[4] = -9
+    made(a, p, b)
+    p[5] = 1 << 30
+    with pytest.raises(KernelError, match=said + r"the indices are \[1073741824, 0\]$"):
         made(a, p, b)
 
 
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("B[vi, P[vj]]", r"block B stores B\[vi, P\[vj\]\], which is outside B of shape \(8, 6\)"),
-        ("B[vi, P[vj + P[7] + 2]]", r"block B loads P\[vj \+ P\[7\] \+ 2\], which is outside P"),
+        (
+            "B[vi, P[vj]]",
+            r"block B stores B\[vi, P\[vj\]\], which is outside B of shape \(8, 6\): "
+            r"the indices are \[0, 6\]$",
+        ),
+        (
+            "B[vi, P[vj + P[7] + 2]]",
+            r"block B loads P\[vj \+ P\[7\] \+ 2\], which is outside P of shape \(8\): "
+            r"the indices are \[8\]$",
+        ),
     ],
 )
 def test_stores_and_loads_in_indices_are_named(store: str, said: str):
@@ -95,8 +111,70 @@ def test_vectors_may_go_on_in_the_next_row_and_not_past_the_last():
     a, b = np.arange(32, dtype="float32").reshape(4, 8), np.zeros(16, "float32")
     made(a, np.array([2], "int32"), b)
     np.testing.assert_array_equal(b, np.arange(16, 32, dtype="float32"))
-    with pytest.raises(KernelError, match="outside A"):
+    said = r"outside A of shape \(4, 8\): the indices are \[3, 0\] in the first of 16 lanes$"
+    with pytest.raises(KernelError, match=said):
         made(a, np.array([3], "int32"), b)
+
+
+ROWS = """
+@T.prim_func
+def f(a: T.handle, p: T.handle, b: T.handle):
+    n, m = T.int32(), T.int32()
+    A = T.match_buffer(a, (n, m), "float32")
+    P = T.match_buffer(p, (n,), "int32")
+    B = T.match_buffer(b, (n, m), "float32")
+    for i in T.parallel(n):
+        for j in range(m):
+            B[i, j] = A[i, P[i]]
+"""
+
+
+def rows(*places: int) -> list[np.ndarray]:
+    """Arguments of ROWS with rows of five elements."""
+    a = np.arange(5 * len(places), dtype="float32").reshape(-1, 5)
+    return [a, np.array(places, "int32"), np.zeros_like(a)]
+
+
+def test_extents_that_a_call_decides_are_shown_too(tmp_path):
+    made = ms.build(parse(ROWS), check_bounds=True)
+    said = r"A\[i, P\[i\]\], which is outside A of shape \(n, m\): the indices are \[1, 5\], "
+    made.export(tmp_path)
+    for each in (made, load_exported(tmp_path)):
+        with pytest.raises(KernelError, match=said + r"the extents \(3, 5\)$"):
+            each(*rows(2, 5, 1))
+        args = rows(4, 0)
+        each(*args)
+        np.testing.assert_array_equal(args[2], [[4] * 5, [5] * 5])
+        with pytest.raises(KernelError, match=r"indices are \[0, -1\], the extents \(1, 5\)$"):
+            each.bind(*rows(-1))()
+
+
+def test_the_values_of_one_access_stay_together_in_loops_of_many_threads():
+    """Each thread that fails has another index; the first and the second belong together."""
+    made = ms.build(parse(ROWS), check_bounds=True)
+    for _ in range(20):
+        with pytest.raises(KernelError, match="indices") as error:
+            made(*rows(*range(100, 164)))
+        row, column = re.findall(r"indices are \[(\d+), (\d+)\]", str(error.value))[0]
+        assert int(column) == int(row) + 100
+
+
+def test_callers_in_threads_get_the_values_of_their_own_calls():
+    made, seen = ms.build(parse(ROWS), check_bounds=True), list[bool]()
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            try:
+                made(*rows(0, number))
+            except KernelError as error:
+                seen.append(f"[1, {number}]" in str(error))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(5, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True] * 200
 
 
 @pytest.mark.parametrize(

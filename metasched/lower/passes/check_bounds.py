@@ -50,57 +50,69 @@ def _checked(stmt: Stmt, place: str) -> Stmt:
     found = stmt.rebuild(parts, stmt.exprs) if parts else stmt
     if isinstance(stmt, Block):
         return found  # declared regions are no accesses
-    asserts = [AssertStmt(c, m) for e in stmt.exprs for c, m in _loads(e, place)]
+    asserts = [each for e in stmt.exprs for each in _loads(e, place)]
     if isinstance(stmt, While) and isinstance(found, While):
         found = While(found.condition, seq([found.body, *asserts]))  # evaluated again after it
     if isinstance(stmt, BufferStore) and stmt.predicate is None:
-        inside = _inside(stmt.buffer, stmt.indices)
-        asserts += [AssertStmt(inside, _message(place, "stores", stmt.buffer, stmt.indices))]
+        asserts.append(_claim(place, "stores", stmt.buffer, stmt.indices))
     if isinstance(stmt, BlockRealize) and not asserts:
         return found
     return seq([*(a for a in asserts if a.condition is not TRUE), found])
 
 
-def _loads(expr: Expr, place: str) -> Iterator[tuple[Expr, str]]:
-    """(condition, message) of the loads of an expression, those in indices first."""
+def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
+    """What must hold of the loads of an expression, those in indices first."""
     if not reads_memory(expr):
         return
     if isinstance(expr, Call) and expr.op.name == "if_then_else":
         chosen, then, orelse = expr.args
         yield from _loads(chosen, place)
         for side, taken in ((then, chosen), (orelse, logical_not(chosen))):
-            for condition, message in _loads(side, place):
-                yield call("if_then_else", taken, condition, TRUE), message
+            for claim in _loads(side, place):
+                condition = call("if_then_else", taken, claim.condition, TRUE)
+                yield AssertStmt(condition, claim.message, claim.values)
         return
     if isinstance(expr, Call) and expr.op.name == "address_of":
         return
     if isinstance(expr, Let):
         yield from _loads(expr.value, place)
-        for condition, message in _loads(expr.body, place):
-            yield Let(expr.var, expr.value, condition), message
+        for claim in _loads(expr.body, place):
+            condition, *values = (Let(expr.var, expr.value, each) for each in claim.exprs)
+            yield AssertStmt(condition, claim.message, tuple(values))
         return
     for child in expr.children:
         yield from _loads(child, place)
     if isinstance(expr, BufferLoad) and expr.predicate is None:
-        yield (
-            _inside(expr.buffer, expr.indices),
-            _message(place, "loads", expr.buffer, expr.indices),
-        )
+        yield _claim(place, "loads", expr.buffer, expr.indices)
 
 
-def _message(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+def _claim(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> AssertStmt:
+    """That indices lie in a buffer, with the values that say why not: see `Signature.failure`."""
+    inside = _inside(buffer, indices)
+    if inside is TRUE:
+        return AssertStmt(TRUE, "")
     given, shape = (", ".join(map(show_expr, each)) for each in (indices, buffer.shape))
-    return (
-        f"{place} {verb} {buffer.name}[{given}], which is outside {buffer.name} of shape ({shape})"
-    )
+    text = f"{place} {verb} {buffer.name}[{given}], which is outside {buffer.name}"
+    lanes = max([1, *(index.dtype.lanes for index in indices)])
+    known = all(isinstance(extent, IntImm) for extent in buffer.shape)
+    extents = () if known else buffer.shape
+    counts = map(as_expr, (lanes, len(indices), len(extents)))
+    values = (*counts, *map(_first_lane, indices), *extents)
+    numbers = tuple(value.astype("int64") for value in values)
+    return AssertStmt(inside, f"{text} of shape ({shape})", numbers)
+
+
+def _first_lane(index: Expr) -> Expr:
+    if isinstance(index, Ramp):
+        return index.base
+    return index.value if isinstance(index, Broadcast) else index
 
 
 def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
     """Whether indices lie in a buffer; lanes of a vector may go on in the next rows."""
     found: Expr = TRUE
     for index, extent in zip(indices, buffer.shape, strict=True):
-        first = index.base if isinstance(index, Ramp) else index
-        first = first.value if isinstance(first, Broadcast) else first
+        first = _first_lane(index)
         if first.dtype.lanes > 1:
             return TRUE
         found = logical_and(found, _between(first, extent))
