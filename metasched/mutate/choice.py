@@ -8,8 +8,10 @@ from metasched.mutate.base import choices, noted_under
 from metasched.mutate.neighbours import mended, smallest_steps
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
-from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL
+from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL, UNROLL_IMPLICIT
 from metasched.target import Target
+
+_LIMITS = {PARALLEL: PARALLEL, UNROLL: UNROLL, UNROLL_IMPLICIT: UNROLL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class MutateChoice:
     limit: str = ""
 
     def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
-        limits = {i: key for i, key in noted_under(trace).items() if key in (PARALLEL, UNROLL)}
+        limits = {i: _LIMITS[key] for i, key in noted_under(trace).items() if key in _LIMITS}
         steps = [s for s in choices(trace, (self.kind,)) if limits.get(s[0], "") == self.limit]
         if not steps:
             return None

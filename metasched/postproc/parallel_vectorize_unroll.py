@@ -9,13 +9,24 @@ from metasched.analysis.scope import Scope
 from metasched.ir.stmt import Block
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
-from metasched.space.finish import child_of, spread_nest, unroll_reduction, vectorize_leaf
-from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL, VECTORIZE
+from metasched.space.finish import (
+    child_of,
+    spread_nest,
+    unroll_reduction,
+    unroll_unasked,
+    vectorize_leaf,
+)
+from metasched.space.modules.parallel_vectorize_unroll import (
+    PARALLEL,
+    UNROLL,
+    UNROLL_IMPLICIT,
+    VECTORIZE,
+)
 from metasched.space.strides import has_vectors
 from metasched.target import Target
 
 NAME = "rewrite_parallel_vectorize_unroll"
-KEYS = (VECTORIZE, PARALLEL, UNROLL)
+KEYS = (VECTORIZE, PARALLEL, UNROLL, UNROLL_IMPLICIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,10 @@ class RewriteParallelVectorizeUnroll:
             copies = own[token].get(UNROLL, root.get(UNROLL, 0))
             if copies > 1:
                 unroll_reduction(sch, child_of(sch, token), copies, func)
+        for token in tokens:
+            copies = own[token].get(UNROLL_IMPLICIT, root.get(UNROLL_IMPLICIT, 0))
+            if copies > 1:
+                unroll_unasked(sch, child_of(sch, token), copies, func)
         if root:
             block = sch.get_block(sch.mod[name].root.name, func)
             for key in root:

@@ -20,6 +20,8 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous
 
+AUTO_UNROLL = "pragma_auto_unroll_max_step"
+"""Note on a loop: the most statements that the serial loops in it are unrolled to."""
 SMALL = 2048
 """Nests of fewer iterations stay serial: starting threads costs more."""
 
@@ -190,6 +192,14 @@ def unroll_reduction(sch: Schedule, child: Child, copies: int, func: str | None 
         handles = sch.get_loops(sch.get_block(child.block.name, func))
         for position in chosen:
             sch.unroll(handles[position])
+
+
+def unroll_unasked(sch: Schedule, child: Child, copies: int, func: str | None = None) -> None:
+    """Let the code generator unroll the serial loops of a reduction's nest that come to at most
+    `copies` statements; a limit that the nest has already stays."""
+    if child.loops and not all(v.is_spatial for v in child.block.iter_vars):
+        outermost = sch.get_loops(sch.get_block(child.block.name, func))[0]
+        sch.annotate(outermost, AUTO_UNROLL, copies, replace=None)
 
 
 def decompose_init(sch: Schedule, realize: BlockRealize, func: str | None = None) -> bool:

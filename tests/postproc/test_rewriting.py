@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from space.candidates import TARGET, assert_same, tiny
 
@@ -13,9 +14,16 @@ from metasched.kinds import default_postprocs
 from metasched.postproc import run_postprocs
 from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectorizeUnroll
 from metasched.postproc.reduction_block import RewriteReductionBlock
+from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
-from metasched.space.modules.parallel_vectorize_unroll import PARALLEL, UNROLL, VECTORIZE
+from metasched.space.finish import AUTO_UNROLL
+from metasched.space.modules.parallel_vectorize_unroll import (
+    PARALLEL,
+    UNROLL,
+    UNROLL_IMPLICIT,
+    VECTORIZE,
+)
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -64,6 +72,47 @@ def test_a_note_counts_on_the_root_and_on_the_block(where, key, number, kind):
     RewriteParallelVectorizeUnroll()(sch, TARGET)
     assert kind in kinds(sch)
     assert all(not r.block.annotations for r in blocks_of(sch.func.body))
+
+
+@pytest.mark.parametrize("where", ["root", "Z"])
+def test_the_code_generator_unrolls_where_a_note_lets_it(where):
+    func = get("gmm").func((1, 64, 64, 8))
+    sch = Schedule(func, seed=0, check=True)
+    sch.annotate(sch.get_block(where), UNROLL_IMPLICIT, 16)
+    sch.enter_postproc()
+    RewriteParallelVectorizeUnroll()(sch, TARGET)
+    loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+    assert [dict(loop.annotations) for loop in loops] == [{AUTO_UNROLL: 16}, {}, {}, {}]
+    assert all(not r.block.annotations for r in blocks_of(sch.func.body))
+    unrolled = build(sch).llvm_ir.count("fmul")
+    assert unrolled == 8 * build(func).llvm_ir.count("fmul") > 0
+    arrays = [np.ones([int(n) for n in b.shape], "float32") for b in func.buffers]
+    build(sch)(*arrays)
+    np.testing.assert_array_equal(arrays[2], 8)
+
+
+def test_a_limit_of_the_loop_itself_and_blocks_without_a_sum_stay():
+    sch = Schedule(get("gmm").func((1, 8, 8, 8)), seed=0)
+    sch.annotate(sch.get_loops(sch.get_block("Z"))[0], AUTO_UNROLL, 4)
+    sch.annotate(sch.get_block("root"), UNROLL_IMPLICIT, 16)
+    RewriteParallelVectorizeUnroll()(sch, TARGET)
+    assert next(s for s in walk_stmts(sch.func.body) if isinstance(s, For)).annotations == {
+        AUTO_UNROLL: 4
+    }
+    plain = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((64,), "float32")):
+    for i in range(64):
+        with T.block("A"):
+            v = T.axis.spatial(64, i)
+            A[v] = A[v] + T.float32(1)
+"""
+    )
+    sch = Schedule(plain, seed=0)
+    sch.annotate(sch.get_block("root"), UNROLL_IMPLICIT, 16)
+    RewriteParallelVectorizeUnroll()(sch, TARGET)
+    assert not any(s.annotations for s in walk_stmts(sch.func.body) if isinstance(s, For))
 
 
 @pytest.mark.parametrize("value", ["x", -1, 1.5, True])

@@ -21,6 +21,9 @@ PARALLEL = "meta_schedule.parallel"
 """Note on the root or a block: the iterations of parallel loops at least, where they can."""
 UNROLL = "meta_schedule.unroll_explicit"
 """Note on the root or a block: the most copies of a reduction's body that unrolling may make."""
+UNROLL_IMPLICIT = "meta_schedule.unroll_implicit"
+"""Note on the root or a block: the most statements that the code generator may unroll loops of a
+reduction to; the loops of the program stay."""
 VECTORIZE = "meta_schedule.vectorize"
 """Note on a block, or on the root for every leaf: the lanes of its vectors at most."""
 
