@@ -117,7 +117,7 @@ class BodyReader(CallReader):
                 if kwargs or not 1 <= len(args) <= 3:
                     self.fail(node, "range takes one to three numbers")
                 stop, step = [*args, None, None][1:3]
-                return self.loop(node, ForKind.SERIAL, args[0], stop, step, None)
+                return self.loop(node, ForKind.SERIAL, args[0], stop, step, None, len(args) > 1)
             found = self.word(node, fn)
             if isinstance(found, Loops):
                 return found

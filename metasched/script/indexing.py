@@ -123,13 +123,18 @@ class Indexing(ABC):
             return low, reach.a
         return low, FloorDiv(Sub(Add(reach, stride), as_expr(1, stride.dtype)), stride)
 
-    def domain(self, node: ast.AST, start: Any, stop: Any, step: Any = None) -> tuple[Expr, Expr]:
-        """`extent` of a loop or an iterator, which is not negative."""
+    def domain(
+        self, node: ast.AST, start: Any, stop: Any, step: Any = None, as_python: bool = False
+    ) -> tuple[Expr, Expr]:
+        """`extent` of a loop or an iterator, which is not negative; `as_python`: where the stop is
+        before the start, nothing runs."""
         low, size = self.extent(node, start, stop, step)
         count = as_int(size)
         if count is not None and count < 0:
-            self.fail(node, f"{count} iterations: an extent is 0 or more",
-                      "leave the loop out, or swap its bounds")  # fmt: skip
+            if as_python:
+                return low, as_expr(0, size.dtype)
+            self.fail(node, f"{count} iterations: an extent is 0 or more", "swap its bounds, or "
+                      "write `for i in range(start, stop)`, which is empty then")  # fmt: skip
         return low, size
 
     def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:

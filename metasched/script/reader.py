@@ -100,11 +100,11 @@ class Reader(Evaluator):
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
-             annotations: Mapping[str, Any] | None) -> Loops:  # fmt: skip
-        """One loop over start:stop:step, or over 0:start when there is no stop."""
+             annotations: Mapping[str, Any] | None, as_python: bool = False) -> Loops:  # fmt: skip
+        """One loop over start:stop:step, or over 0:start when there is no stop; see `domain`."""
         if stop is None:
             start, stop = 0, start
-        low, size = self.domain(node, start, stop, step)
+        low, size = self.domain(node, start, stop, step, as_python)
         if low.dtype is not size.dtype:
             self.fail(node, f"the bounds have different types, {low.dtype} and {size.dtype}")
         stride = None if step is None else self.guard(node, typed, step, size.dtype)

@@ -110,7 +110,11 @@ def test_operators_mean_what_they_mean_in_numpy():
         agree(HEAD + body, *arguments())
 
 
-@pytest.mark.parametrize("loop", ["2, 2", "5, 5, 2", "p, 2", "2, p, 3", "N[4], N[5]", "0", "N[3]"])
+@pytest.mark.parametrize(
+    "loop",
+    ["2, 2", "5, 5, 2", "5, 3", "5, 3, 2", "6, -3", "p, 2", "2, p, 3", "p - 9", "p, p - 2, 3",
+     "N[4], N[5]", "0", "N[3]"],
+)  # fmt: skip
 def test_ranges(loop):
     agree(f"{HEAD}    for i in range({loop}):\n        M[i] = 99", *arguments())
 
@@ -124,6 +128,8 @@ def test_the_right_side_of_and_is_read_only_where_it_counts():
 
 
 @pytest.mark.parametrize("statement, message, hint", [
+    ("for i in T.serial(5, 3):\n        M[0] = 1", "-2 iterations", "`for i in range(start"),
+    ("for i in range(-2):\n        M[0] = 1", "-2 iterations", "which is empty then"),
     ("M[0] = N[0] / 3", "/ of int32 is a fraction in Python", "a // b to round down"),
     ("M[0] = 2 ** N[0]", "the power of an integer is a number from 0 to 16", "T.float32(x) ** y"),
     ("M[0] = N[0] ** -1", "the power of an integer is a number from 0 to 16", ""),
@@ -139,7 +145,7 @@ def test_the_right_side_of_and_is_read_only_where_it_counts():
     ("F[0] = p in (1, 2)", "an operand is an expression or a number, not a tuple", ""),
     ("B[0] = T.exp(N[0])", "exp takes floating-point numbers, not int32", ""),
     ("for i in range(7, 0, -2):\n        M[i] = 1", "a step is at least 1", "count up and compute"),
-    ("for i in range(5, 2):\n        M[i] = 1", "-3 iterations", "swap its bounds"),
+    ("for i in T.serial(5, 2):\n        M[i] = 1", "-3 iterations", "swap its bounds"),
     ("M[0] = M[1] = 3", "assign to one target at a time", "write b = value, then a = b"),
     ("del A", "Delete has no meaning in a script", "memory ends with its scope"),
     ("global q", "Global has no meaning", "pass a buffer"),

@@ -291,6 +291,9 @@ def test_ranges():
     assert [as_int(e) for e in found.exprs] == [2, 3, 3] and dtype == "int32"
     assert loop("range(T.int64(8))")[1] == "int64"
     assert loop("range(0)")[0].extent is IntImm("int32", 0)
+    for empty in ("range(5, 3)", "range(5, 3, 2)", "range(2, -9, 4)"):
+        found, _ = loop(empty)
+        assert (as_int(found.extent), found.kind) == (0, ForKind.SERIAL)
     n = loop("range(n)")[0].extent
     assert isinstance(n, Var)
     assert isinstance(loop("range(1, n + 1)")[0].extent, Var)
