@@ -37,10 +37,11 @@ class Native:
         self, signature: Signature, call: int, repeat: int, pack: int, record: int, keepalive: Any
     ) -> None:
         types = _types(signature)
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(call)
-        self.repeat = ctypes.CFUNCTYPE(ctypes.c_int32, *types, ctypes.c_int64)(repeat)
         packing = _types(signature.pack) if signature.pack else []
-        self.pack = ctypes.CFUNCTYPE(ctypes.c_int32, *packing)(pack)
+        again = [*types, ctypes.c_int64]
+        self.call: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(call)
+        self.repeat: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, *again)(repeat)
+        self.pack: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, *packing)(pack)
         self._seen = threading.local()
         if record:
             held = (ctypes.c_int64 * signature.record).from_address(record)

@@ -77,8 +77,8 @@ def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
     if isinstance(expr, Let):
         yield from _loads(expr.value, place)
         for claim in _loads(expr.body, place):
-            condition, *values = (Let(expr.var, expr.value, each) for each in claim.exprs)
-            yield AssertStmt(condition, claim.message, tuple(values))
+            inner = tuple(Let(expr.var, expr.value, each) for each in claim.exprs)
+            yield AssertStmt(inner[0], claim.message, inner[1:])
         return
     for child in expr.children:
         yield from _loads(child, place)
