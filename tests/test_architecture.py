@@ -38,7 +38,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "arith",
         3550,
-        "bounds linear modular rules atoms prove conditions analyzer iterform itercheck "
+        "bounds linear affine modular rules atoms prove conditions analyzer iterform itercheck "
         "itermap subspace intset regions corner outside inverse indexmap",
     ),
     (
@@ -51,7 +51,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         2900,
-        "failure affine radix collide scope threads guarded witness running cover binding access "
+        "failure radix collide scope threads guarded witness running cover binding access "
         "closing block reducer loops dependence reordering sequence flops",
     ),
     (
@@ -61,7 +61,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping",
     ),
-    ("lower", 1650, "affine passes.* packing pipeline"),
+    ("lower", 1650, "passes.* packing pipeline"),
     (
         "codegen",
         3000,

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
-from metasched.analysis.affine import Form, interval, linear
 from metasched.analysis.collide import Side
 from metasched.analysis.cover import loop_ranges, upper_span
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import transparent
 from metasched.analysis.scope import Child, collect, footprints, untold
+from metasched.arith.affine import interval, linear
 from metasched.arith.intset import relax
+from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
@@ -120,7 +121,7 @@ def index_side(index: Expr) -> Side:
         return linear(index), 1
     if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value > 0:
         return linear(index.base), index.stride.value * (index.lanes - 1) + 1
-    return Form({}, 0), inf
+    return Linear({}, 0), inf
 
 
 def bound_access(access: Access, child: Child) -> tuple[Side, ...]:

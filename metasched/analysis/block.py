@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metasched.analysis.access import exact_accesses, updates_in_place
-from metasched.analysis.affine import linear
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.cover import region_cover as region_cover
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope, may_overlap, writes
+from metasched.arith.affine import linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import describe, show_region

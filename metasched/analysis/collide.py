@@ -22,14 +22,15 @@ from functools import lru_cache
 from math import gcd, inf
 from typing import TypeAlias
 
-from metasched.analysis.affine import Form, Interval, Ranges, interval, linear
+from metasched.arith.affine import Interval, Ranges, interval, linear
+from metasched.arith.linear import Linear
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.visit import free_vars, reads_memory
 
-Side: TypeAlias = tuple[Form, float]
+Side: TypeAlias = tuple[Linear, float]
 """One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
 
-Kept: TypeAlias = tuple[Form, Interval]
+Kept: TypeAlias = tuple[Linear, Interval]
 """A form and the interval that it is known to lie in whenever an access happens."""
 
 _ROUNDS = 16
@@ -202,7 +203,7 @@ class _System:
                 self._equate(both, equation.low, equation.high)
         self._equate([*terms, (whole, -1)], 0, 0)
 
-    def _keep_quotients(self, form: Form, mine: Interval, theirs: Interval, shift: int) -> None:
+    def _keep_quotients(self, form: Linear, mine: Interval, theirs: Interval, shift: int) -> None:
         """A kept form keeps its quotients too."""
         low, high = min(mine[0], theirs[0] - shift), max(mine[1], theirs[1] - shift)
         for whole, by, side in self._divided:
@@ -328,16 +329,14 @@ def _residue(atom: FloorMod) -> Hashable:
     by = as_int(atom.b)
     if by is None or by <= 0:
         return atom
-    form, terms = linear(atom.a), dict[Expr, int]()
-    const = form.const
+    form = linear(atom.a)
     for part, coef in form.terms.items():
-        whole = Form({part: 1}, 0)
         inner = as_int(part.b) if isinstance(part, FloorMod) else None
         if isinstance(part, FloorMod) and inner and inner > 0 and coef * inner % by == 0:
-            whole = linear(part.a)  # e % 12 is e, modulo 4
-        const += whole.scaled_into(terms, coef)
-    left = frozenset((part, coef % by) for part, coef in terms.items() if coef % by)
-    return ("residue", left, const % by, by)
+            # e % 12 is e, modulo 4
+            form = form.plus(Linear({part: 1}, 0), -coef).plus(linear(part.a), coef)
+    left = frozenset((part, coef % by) for part, coef in form.terms.items() if coef % by)
+    return ("residue", left, form.const % by, by)
 
 
 def _rank(key: Hashable) -> int:

@@ -14,15 +14,16 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from metasched.analysis.affine import Form, Interval, Ranges, interval, linear, range_interval
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads, stores_always
 from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, surely_run
 from metasched.analysis.scope import Child, EdgeKind, Scope, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
+from metasched.arith.affine import Interval, Ranges, interval, linear, range_interval
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax
+from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
@@ -132,10 +133,8 @@ def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
         elif as_int(part) == 1:
             continue
         elif isinstance(part, LT):
-            left, right = linear(part.a), linear(part.b)
-            terms = dict(left.terms)
-            const = left.const + right.scaled_into(terms, -1)
-            out.append(_Limit(terms, -const - 1))
+            gap = linear(part.a).plus(linear(part.b), -1)
+            out.append(_Limit(gap.terms, -gap.const - 1))
         else:
             return None
     return out
@@ -160,7 +159,7 @@ def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Box | None:
 
 
 def _filled(
-    form: Form, width: int, varying: Ranges, seen: set[Expr], limits: list[_Limit]
+    form: Linear, width: int, varying: Ranges, seen: set[Expr], limits: list[_Limit]
 ) -> Span | None:
     """The gap-free interval that one dimension takes, if it is one."""
     fixed: list[tuple[Expr, int]] = []

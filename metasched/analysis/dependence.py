@@ -29,7 +29,6 @@ from metasched.analysis.access import (
     injective_block,
     updates_in_place,
 )
-from metasched.analysis.affine import Form, Interval, Ranges, form_interval, interval, linear
 from metasched.analysis.collide import Kept, Outside, Side, collide
 from metasched.analysis.cover import (
     bound_regions,
@@ -47,7 +46,9 @@ from metasched.analysis.scope import (
     untold,
 )
 from metasched.analysis.threads import scope_rank, thread_rank
+from metasched.arith.affine import Interval, Ranges, form_interval, interval, linear
 from metasched.arith.itermap import conjuncts
+from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
@@ -92,7 +93,7 @@ class Touch:
     loops: tuple[For, ...]
     inner: frozenset[Var] = frozenset()
     child: Child | None = None
-    guards: tuple[Form, ...] = ()
+    guards: tuple[Linear, ...] = ()
 
     def show(self) -> str:
         """The access in words."""
@@ -124,16 +125,15 @@ def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]
     return found
 
 
-def _guards(child: Child) -> tuple[Form, ...]:
+def _guards(child: Child) -> tuple[Linear, ...]:
     """Forms that are at most 0 where the predicate lets the body run."""
-    found: list[Form] = []
+    found: list[Linear] = []
     for part in conjuncts(child.realize.predicate):
         if isinstance(part, (LT, LE, GT, GE)) and part.a.dtype.is_int and not loads_of(part):
             low, high = (part.a, part.b) if isinstance(part, (LT, LE)) else (part.b, part.a)
-            terms = dict(linear(low).terms)
-            const = linear(low).const + linear(high).scaled_into(terms, -1)
-            if terms:
-                found.append(Form(terms, const + isinstance(part, (LT, GT))))
+            gap = linear(low).plus(linear(high), -1)
+            if gap.terms:
+                found.append(gap.shifted(int(isinstance(part, (LT, GT)))))
     return tuple(found)
 
 
@@ -150,14 +150,14 @@ def kept_twice(child: Child) -> list[tuple[Kept, Kept]]:
     return [(k, k) for k in _tight(_guards(child), loop_ranges(child.loops)).values()]
 
 
-def _tight(guards: Iterable[Form], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
+def _tight(guards: Iterable[Linear], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
     """The guards that cut what their loops give, by their terms."""
     spans = ((form, form_interval(form, ranges)) for form in guards)
     tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
     return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
 
 
-def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
+def _declared(child: Child, guards: tuple[Linear, ...]) -> Iterator[Touch]:
     for writes in (False, True):
         declared = child.block.writes if writes else inputs(child.block)
         bound = bound_regions(child, writes=writes)
@@ -166,7 +166,7 @@ def _declared(child: Child, guards: tuple[Form, ...]) -> Iterator[Touch]:
             yield Touch(buffer, writes, where, box, (), guards=guards)
 
 
-def _in_body(child: Child, guards: tuple[Form, ...], among: frozenset[Buffer]) -> Iterator[Touch]:
+def _in_body(child: Child, guards: tuple[Linear, ...], among: frozenset[Buffer]) -> Iterator[Touch]:
     """The accesses of the body over loop variables."""
     for access, where in _distinct(child.block):
         if access.buffer not in among:

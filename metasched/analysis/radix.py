@@ -14,7 +14,7 @@ from math import prod
 from operator import add
 from typing import TypeAlias
 
-from metasched.analysis.affine import linear
+from metasched.arith.affine import linear
 from metasched.ir.buffer import Range
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.stmt import For
@@ -94,7 +94,6 @@ def _read(value: Expr, *extents: int | None) -> tuple[list[_Digit] | None, Expr 
     """
     form, sizes = linear(value), dict(zip(free_vars(value), extents, strict=True))
     terms = list(form.terms.items())
-    terms.reverse()  # as written
     terms.sort(key=lambda term: -term[1])
     step, digits = 1, list[_Digit]()
     for atom, coef in reversed(terms):

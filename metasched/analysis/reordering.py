@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from metasched.analysis.affine import Interval, linear
 from metasched.analysis.collide import Outside, collide
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import (
@@ -21,6 +20,7 @@ from metasched.analysis.dependence import (
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope, writes
+from metasched.arith.affine import Interval, linear
 from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, Range

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from math import inf
 
-from metasched.analysis.affine import Interval
+from metasched.arith.affine import Interval
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
 from metasched.ir.expr import IntImm, Var, as_int

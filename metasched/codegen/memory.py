@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, convert
 from metasched.codegen.emit import Emitter
 from metasched.codegen.recent import Spot
@@ -14,7 +15,6 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import BOOL, FLOAT32, INT64, DType
 from metasched.ir.expr import NE, Add, Expr, Mul
 from metasched.ir.op import Ramp
-from metasched.lower.affine import affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,19 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
         if step.const is not None:
             explicit, stride = index.lanes, int(step.const)
             index = index.base
-    terms, constant = affine(index)
+    address = linear_address(index)
     uniform: list[tuple[Val, int]] = []
     varying: list[tuple[Val, int]] = []
     lane_step = 0
-    for atom, factor in terms.items():
+    for atom, factor in address.terms.items():
         if e.lane is not None and atom is e.lane.var:
             lane_step += factor
             uniform.append((e.lane.base, factor))
             continue
         value = e.value(atom)
         (uniform if value.lanes == 1 else varying).append((value, factor))
-    constant += sum(int(v.const) * f for v, f in uniform if v.const is not None)
+    known = sum(int(v.const) * f for v, f in uniform if v.const is not None)
+    constant = address.const + known
     uniform = [(v, f) for v, f in uniform if v.const is None]
     start = _offset(e, base, buffer.dtype, _sum(e, uniform), 0)
     pointer = _offset(e, start, buffer.dtype, None, constant)

@@ -8,6 +8,7 @@ registers in log2(16) rounds, a quarter of an instruction.
 
 from __future__ import annotations
 
+from metasched.arith.affine import linear_address
 from metasched.codegen.emit import Emitter
 from metasched.codegen.memory import load, store
 from metasched.codegen.values import Val, literal
@@ -16,7 +17,6 @@ from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.op import Ramp
 from metasched.ir.stmt import BufferStore, For, ForKind
 from metasched.ir.visit import free_vars
-from metasched.lower.affine import affine
 
 
 def emit_transpose(e: Emitter, node: For) -> bool:
@@ -69,7 +69,7 @@ def _match(e: Emitter, node: For) -> tuple[For, BufferStore, BufferLoad] | None:
 
 def _factors(index: Expr, outer: Var, inner: Var) -> tuple[int, int] | None:
     """The coefficients of the two variables in an index; None where it is not linear in them."""
-    terms, _ = affine(index)
+    terms = linear_address(index).terms
     if any({outer, inner} & free_vars(atom) for atom in terms if atom not in (outer, inner)):
         return None
     return terms.get(outer, 0), terms.get(inner, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from metasched.analysis.affine import Interval, interval
+from metasched.arith.affine import Interval, interval
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import BlockRealize, For, Stmt
 from metasched.ir.visit import walk_stmts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.affine import linear
+from metasched.arith.affine import linear
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import BlockRealize, For, IterKind

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from metasched.analysis.access import Access, accesses, strides
-from metasched.analysis.affine import linear
 from metasched.analysis.scope import Child
+from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import Block, For, IterVar

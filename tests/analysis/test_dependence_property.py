@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metasched.analysis.access import index_side
-from metasched.analysis.affine import linear
 from metasched.analysis.collide import Outside, collide
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.reordering import reorder_violation
 from metasched.analysis.scope import Scope
+from metasched.arith.affine import linear
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import (
     TRUE,

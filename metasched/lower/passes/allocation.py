@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_expr, as_int
@@ -27,7 +28,6 @@ from metasched.ir.stmt import (
     evolve,
 )
 from metasched.ir.visit import bound_vars, free_vars, map_body, transform, walk, walk_stmts
-from metasched.lower.affine import affine
 from metasched.lower.passes.align import Alignment, aligned_strides, without_room
 
 
@@ -195,9 +195,9 @@ class _Spans:
                 return None
             reach = step * (index.lanes - 1)
             return _Span(base.outer, base.low + min(reach, 0), base.high + max(reach, 0))
-        terms, constant = affine(self.analyzer.simplify(index))
-        result = _Span({}, constant, constant)
-        for atom, factor in terms.items():
+        form = linear_address(self.analyzer.simplify(index))
+        result = _Span({}, form.const, form.const)
+        for atom, factor in form.terms.items():
             span = self._atom(atom)
             if span is None:
                 return None
@@ -270,8 +270,8 @@ def _minus(index: Expr, start: Expr) -> Expr:
         return index
     if isinstance(index, Ramp):
         return Ramp(_minus(index.base, start), index.stride, index.lanes)
-    terms, constant = affine(index - start)
-    total: Expr = as_expr(constant, index.dtype)
-    for atom, factor in terms.items():
+    form = linear_address(index - start)
+    total: Expr = as_expr(form.const, index.dtype)
+    for atom, factor in form.terms.items():
         total = atom * factor + total
     return total

@@ -12,6 +12,7 @@ so that what S accumulates stays in registers.
 
 from __future__ import annotations
 
+from metasched.arith.affine import linear_address
 from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
@@ -38,7 +39,6 @@ from metasched.ir.visit import (
     walk_exprs,
     walk_stmts,
 )
-from metasched.lower.affine import affine
 
 # A loop body of more statements than this is not written twice.
 _MAX_COPIED = 48
@@ -190,12 +190,12 @@ def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
         slack = -1
     elif not isinstance(part, (ir.LT, ir.GT)):
         return None
-    terms, constant = affine(low - high)
-    factor = terms.get(loop.var, 0)
-    if factor == 0 or any(loop.var in free_vars(t) for t in terms if t is not loop.var):
+    form = linear_address(low - high)
+    factor = form.terms.get(loop.var, 0)
+    if factor == 0 or any(loop.var in free_vars(t) for t in form.terms if t is not loop.var):
         return None
-    rest: Expr = IntImm(INT64, constant + slack)
-    for atom, times in terms.items():
+    rest: Expr = IntImm(INT64, form.const + slack)
+    for atom, times in form.terms.items():
         if atom is not loop.var:
             rest = atom * times + rest
     return rest, factor

@@ -29,12 +29,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.loops import perfect_nest
+from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.linear import Linear
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, IntImm, Var, as_int
@@ -53,7 +55,6 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import free_vars, fresh_copy, map_body, substitute, walk
-from metasched.lower.affine import affine
 from metasched.lower.passes.guards import conjuncts
 
 FINITE = "tir.finite"
@@ -66,8 +67,6 @@ _ROWS = 2
 """Rows that are left out at either end at most: each number of them is another copy."""
 _GAIN = 0.02
 """The share of products that copies must save."""
-Sum: TypeAlias = tuple[Mapping[Expr, int], int]
-"""Integer terms, each with its factor, and a constant."""
 Zeros: TypeAlias = tuple[list[Expr], list[Expr]]
 """Indices of a buffer and comparisons: where one of these does not hold, it is zero."""
 Span: TypeAlias = tuple[int, int]
@@ -146,12 +145,12 @@ def _zeros(block: Block, store: BufferStore) -> Zeros | None:
     return (list(store.indices), inside) if inside else None
 
 
-def _not_negative(part: Expr) -> Sum:
+def _not_negative(part: Expr) -> Linear:
     """A comparison of integers as a sum that is zero or more where it holds."""
     assert isinstance(part, ir.Compare)
     up = isinstance(part, (ir.LT, ir.LE))
-    terms, constant = affine(part.b - part.a if up else part.a - part.b)
-    return terms, constant - isinstance(part, (ir.LT, ir.GT))
+    gap = linear_address(part.b - part.a if up else part.a - part.b)
+    return gap.shifted(-isinstance(part, (ir.LT, ir.GT)))
 
 
 # -- which loops need not run
@@ -230,9 +229,9 @@ class _Skipper:
 
         return made(0)
 
-    def _inside(self, store: Stmt) -> list[Sum]:
+    def _inside(self, store: Stmt) -> list[Linear]:
         """Sums that are not negative wherever a block has something to add to its element."""
-        found: list[Sum] = []
+        found: list[Linear] = []
         for load in _factors(store, self.finite):
             if load.buffer in self.padded:
                 at, inside = self.padded[load.buffer]
@@ -242,12 +241,11 @@ class _Skipper:
                 found += [_not_negative(substitute(part, values)) for part in inside]
         return found
 
-    def _relaxed(self, total: Sum, inner: set[Var]) -> Expr | None:
+    def _relaxed(self, total: Linear, inner: set[Var]) -> Expr | None:
         """A sum with the terms of the loops in `inner` at their greatest; None if it is never
         negative."""
-        terms, constant = total
-        rest = ir.as_expr(constant, next((atom.dtype for atom in terms), "int32"))
-        for atom, times in terms.items():
+        rest = ir.as_expr(total.const, next((atom.dtype for atom in total.terms), "int32"))
+        for atom, times in total.terms.items():
             if inner.isdisjoint(free_vars(atom)):
                 rest = rest + atom * times
                 continue
@@ -259,7 +257,7 @@ class _Skipper:
         return None if least is not None and least >= 0 else rest
 
     def _cuts(
-        self, chain: Sequence[For], sums: Sequence[Sum], inner: set[Var], steps: set[Var]
+        self, chain: Sequence[For], sums: Sequence[Linear], inner: set[Var], steps: set[Var]
     ) -> list[_Cut]:
         """The unrolled loops over rows that are worth cutting, the outermost tests first."""
         written: list[_Cut] = []
@@ -279,15 +277,17 @@ class _Skipper:
         found += [cut for cut in tested if all(cut.row is not other.row for other in found)]
         return sorted((cut for cut in found if cut.gain >= _GAIN), key=attrgetter("place"))
 
-    def _cut(self, chain: Sequence[For], loop: For, sums: Sequence[Sum], hidden: set[Var]) -> _Cut:
+    def _cut(
+        self, chain: Sequence[For], loop: For, sums: Sequence[Linear], hidden: set[Var]
+    ) -> _Cut:
         """How tests of loops that are not hidden may cut a loop over rows."""
         rows, ways, gain = as_int(loop.extent) or 0, [], 0.0
         used: set[Var] = set()
-        for terms, constant in sums:
-            step = terms.get(loop.var, 0)
-            others = {a: t for a, t in terms.items() if a is not loop.var}
-            edge = constant + min(step, 0) * (rows - 1)  # of the row that fails first
-            rest = self._relaxed((others, edge), hidden) if step else None
+        for total in sums:
+            step = total.terms.get(loop.var, 0)
+            others = {a: t for a, t in total.terms.items() if a is not loop.var}
+            edge = total.const + min(step, 0) * (rows - 1)  # of the row that fails first
+            rest = self._relaxed(Linear(others, edge), hidden) if step else None
             least = None if rest is None else self.analyzer.bounds(rest)[0]
             if rest is None or least is None:
                 continue
@@ -302,7 +302,7 @@ class _Skipper:
 
     def _values(self, rest: Expr) -> int:
         """How many values a sum has, its terms free of each other."""
-        bounds = (self.analyzer.bounds(atom) for atom in affine(rest)[0])
+        bounds = (self.analyzer.bounds(atom) for atom in linear_address(rest).terms)
         return math.prod(b - a + 1 for a, b in bounds if a is not None and b is not None)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.affine import linear
 from metasched.analysis.block import affine_binding, complete, reduction
 from metasched.analysis.cover import bound_regions, shared_loops
 from metasched.analysis.scope import Child, EdgeKind, Scope
+from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax
 from metasched.arith.itermap import conjuncts

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.access import accesses
-from metasched.analysis.affine import linear, range_interval
 from metasched.analysis.collide import Outside, collide
+from metasched.arith.affine import linear, range_interval
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap, MapLike
 from metasched.arith.intset import covers, intersect, lower_region, relax_ranges

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.access import Access, accesses
-from metasched.analysis.affine import linear
+from metasched.arith.affine import linear
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import BufferLoad

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Expr, IntImm, Var, floordiv, floormod
 from metasched.ir.visit import substitute
-from metasched.lower.affine import affine
 
 X, Y = Var("x", INT64), Var("y", INT64)
 
@@ -30,8 +30,8 @@ def test_quotients_and_remainders_may_join(c, d, a, b, x, y, joined):
     inner = X * 4 + Y + 1
     whole, rest = floordiv(inner, IntImm(INT64, c)), floormod(inner, IntImm(INT64, c))
     expr = whole * (c * a if joined else d) + rest * a + Y * b + 7
-    terms, constant = affine(expr)
-    total = constant + sum(factor * _at(atom, x, y) for atom, factor in terms.items())
+    form = linear_address(expr)
+    total = form.const + sum(factor * _at(atom, x, y) for atom, factor in form.terms.items())
     assert total == _at(expr, x, y)
     if joined and a and c > 1:
-        assert terms.keys() <= {X, Y}
+        assert form.terms.keys() <= {X, Y}
