@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
+from metasched.arith.affine import terms
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.linear import Linear, add_term, emit, factors, multiply, product, without
+from metasched.arith.linear import Linear, emit, factors, multiply, product, without
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
 from metasched.ir.dtype import INT64, DType
-from metasched.ir.expr import Add, Expr, FloorDiv, FloorMod, IntImm, Mul, Sub, Var
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Mul, Var
 from metasched.ir.visit import free_vars
 
 Size: TypeAlias = "int | Expr"
@@ -141,7 +142,7 @@ class Reader:
 
     def read(self, expr: Expr) -> tuple[list[IterSplit], Linear]:
         """The digits and the base of an expression. Raises NotAffine."""
-        return self.read_linear(as_written(expr) if self.literal else self.an.linear(expr))
+        return self.read_linear(terms(expr) if self.literal else self.an.linear(expr))
 
     def read_linear(self, value: Linear) -> tuple[list[IterSplit], Linear]:
         """The digits and the base of a linear form. Raises NotAffine."""
@@ -325,26 +326,6 @@ class Reader:
                     continue
             result.append(s)
         return result
-
-
-def as_written(expr: Expr) -> Linear:
-    """The sum that an expression is on its face."""
-    terms: dict[Expr, int] = {}
-    const = 0
-    stack = [(expr, 1)]
-    while stack:
-        e, c = stack.pop()
-        if isinstance(e, IntImm):
-            const += c * e.value
-        elif isinstance(e, (Add, Sub)):
-            stack += ((e.b, c if isinstance(e, Add) else -c), (e.a, c))
-        elif isinstance(e, Mul) and isinstance(e.b, IntImm):
-            stack.append((e.a, c * e.b.value))
-        elif isinstance(e, Mul) and isinstance(e.a, IntImm):
-            stack.append((e.b, c * e.a.value))
-        else:
-            add_term(terms, e, c)
-    return Linear({a: c for a, c in terms.items() if c}, const)
 
 
 class Group:
