@@ -8,7 +8,7 @@ and what else it knows of an atom. The views on top are
 - `linear_address`, for addresses: no cast is read through, and the two halves of a
   fused loop join;
 - `Analyzer.linear`, for proofs: atoms are simplified by what is known of the variables;
-- `iterform.as_written`, for iterator maps: the sum on the face of the expression;
+- `iterform.Reader`, for iterator maps: the sum on the face of the expression, or the proved one;
 - `cost.index_stride`, for the cost model: how far each loop moves an index.
 """
 

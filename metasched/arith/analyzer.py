@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from metasched.arith import atoms, conditions, modular, prove, rules
+from metasched.arith.affine import terms
 from metasched.arith.bounds import EVERYTHING, INF, Bounds, Pair, is_index, of_type
-from metasched.arith.linear import Linear, add_term, emit, multiply
+from metasched.arith.linear import Linear, emit, multiply
 from metasched.arith.modular import ANY, Modular
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import INT32, INT64
 from metasched.ir.expr import (
     TRUE,
-    Add,
     Expr,
     FloorDiv,
     FloorMod,
@@ -28,7 +28,6 @@ from metasched.ir.expr import (
     Max,
     Min,
     Mul,
-    Sub,
     Var,
     as_expr,
 )
@@ -232,53 +231,29 @@ class Analyzer:
         return found
 
     def _sum(self, expr: Expr) -> Linear:
-        terms: dict[Expr, int] = {}
-        const, compound = 0, 0
-        ranges, values, known = self.ranges, self.values, self._linear
-        stack: list[tuple[Expr, int]] = [(expr, 1)]
-        while stack:
-            e, c = stack.pop()
-            kind = type(e)
-            if kind is IntImm:
-                const += c * e.value  # type: ignore[attr-defined]
-                continue
-            if kind is Var and e not in values:
-                pair = ranges.get(e)
-                if pair is not None and pair[0] == pair[1] and not self.keep_units:
-                    const += c * int(pair[0])
-                else:
-                    add_term(terms, e, c)
-                continue
-            if kind is Add:
-                stack.append((e.b, c))  # type: ignore[attr-defined]
-                stack.append((e.a, c))  # type: ignore[attr-defined]
-                continue
-            if kind is Sub:
-                stack.append((e.b, -c))  # type: ignore[attr-defined]
-                stack.append((e.a, c))  # type: ignore[attr-defined]
-                continue
-            part = known.get(e)
-            if part is None:
-                if kind is Mul:
-                    a, b = e.a, e.b  # type: ignore[attr-defined]
-                    if type(b) is IntImm:
-                        if b.value:
-                            stack.append((a, c * b.value))
-                        continue
-                    part = multiply(self.linear(a), self.linear(b))
-                else:
-                    part = values[e] if kind is Var else atoms.linear_of(self, e)
-                if e is not expr:
-                    known[e] = part
-            const += c * part.const
-            for atom, k in part.terms.items():
-                if type(atom) is not Var:
-                    compound += 1
-                add_term(terms, atom, c * k)
-        result = Linear(terms, const)
-        if compound and len(terms) > 1:
-            result = self.normal(result, expr.dtype)
-        return result
+        result = terms(expr, atoms=self._known_sum)
+        return self.normal(result, expr.dtype) if len(result.terms) > 1 else result
+
+    def _known_sum(self, atom: Expr) -> Linear | None:
+        """What an atom is by all that is known, None for a variable that is itself."""
+        found = self._linear.get(atom)
+        if found is not None:
+            return found
+        kind = type(atom)
+        if kind is Var:
+            found = self.values.get(atom)
+            if found is None:
+                pair = self.ranges.get(atom)
+                if pair is None or pair[0] != pair[1] or self.keep_units:
+                    return None
+                found = Linear({}, int(pair[0]))
+            return found
+        if kind is Mul:
+            found = multiply(self.linear(atom.a), self.linear(atom.b))  # type: ignore[attr-defined]
+        else:
+            found = atoms.linear_of(self, atom)
+        self._linear[atom] = found
+        return found
 
     def normal(self, value: Linear, dtype: object) -> Linear:
         """A sum whose quotients, remainders and minima have been put together."""
