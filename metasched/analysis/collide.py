@@ -22,7 +22,8 @@ from functools import lru_cache
 from math import gcd, inf
 from typing import TypeAlias
 
-from metasched.arith.affine import Interval, Ranges, interval, linear
+from metasched.arith.affine import Ranges, interval, linear
+from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.visit import free_vars, reads_memory

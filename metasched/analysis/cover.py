@@ -20,8 +20,9 @@ from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, 
 from metasched.analysis.scope import Child, EdgeKind, Scope, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
-from metasched.arith.affine import Interval, Ranges, interval, linear, range_interval
+from metasched.arith.affine import Ranges, form_interval, interval, linear, range_interval
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.bounds import Interval
 from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
@@ -100,17 +101,10 @@ def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
 def _upper_span(low: Expr, extent: Expr, *given: tuple[Var, Interval]) -> Span:
     varying = dict(given)
     form = linear(low)
-    fixed = []
-    least: float = form.const
-    most: float = form.const
-    for atom, coef in form.terms.items():
-        if free_vars(atom).isdisjoint(varying):
-            fixed.append((atom, coef))
-            continue
-        lo, hi = interval(atom, varying)
-        least += coef * (lo if coef > 0 else hi)
-        most += coef * (hi if coef > 0 else lo)
-    return Span(frozenset(fixed), least, most + interval(extent, varying)[1] - 1)
+    fixed = {a: c for a, c in form.terms.items() if free_vars(a).isdisjoint(varying)}
+    moving = Linear({a: c for a, c in form.terms.items() if a not in fixed}, form.const)
+    least, most = form_interval(moving, varying)
+    return Span(frozenset(fixed.items()), least, most + interval(extent, varying)[1] - 1)
 
 
 @dataclass(slots=True)

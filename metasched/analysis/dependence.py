@@ -46,7 +46,8 @@ from metasched.analysis.scope import (
     untold,
 )
 from metasched.analysis.threads import scope_rank, thread_rank
-from metasched.arith.affine import Interval, Ranges, form_interval, interval, linear
+from metasched.arith.affine import Ranges, form_interval, interval, linear
+from metasched.arith.bounds import Interval
 from metasched.arith.itermap import conjuncts
 from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs

@@ -20,7 +20,8 @@ from metasched.analysis.dependence import (
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope, writes
-from metasched.arith.affine import Interval, linear
+from metasched.arith.affine import linear
+from metasched.arith.bounds import Interval
 from metasched.arith.itermap import conjuncts, detect_iter_map
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, Range

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from math import inf
 
-from metasched.arith.affine import Interval
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.bounds import Interval
 from metasched.ir.buffer import Range
 from metasched.ir.expr import IntImm, Var, as_int
 from metasched.ir.stmt import For, IfThenElse, Stmt, While

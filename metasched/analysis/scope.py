@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from metasched.analysis.collide import Outside, collide
-from metasched.arith.affine import Interval, Ranges, interval, linear, range_interval
+from metasched.arith.affine import Ranges, interval, linear, range_interval
+from metasched.arith.bounds import Interval
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import Expr, IntImm, Var

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from math import inf
 from typing import TypeAlias
 
-from metasched.arith.linear import Linear, add_term
+from metasched.arith import bounds
+from metasched.arith.bounds import EVERYTHING, Interval, is_index
+from metasched.arith.linear import Linear, add_term, factors
 from metasched.ir.expr import (
     Add,
     Cast,
+    Div,
     Expr,
     FloorDiv,
     FloorMod,
     IntImm,
     Max,
     Min,
+    Mod,
     Mul,
     Select,
     Sub,
@@ -37,12 +40,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.op import Call
 
-Interval: TypeAlias = tuple[float, float]
-"""Smallest and largest value, both included: integers, or minus and plus infinity."""
-
 Ranges: TypeAlias = Mapping[Var, Interval]
-
-ANY: Interval = (-inf, inf)
 
 
 def terms(
@@ -136,32 +134,41 @@ def form_interval(form: Linear, ranges: Ranges) -> Interval:
 
 
 def _atom_interval(atom: Expr, ranges: Ranges) -> Interval:
-    if isinstance(atom, Var):
-        return ranges.get(atom, ANY)
-    if isinstance(atom, (FloorDiv, FloorMod)) and isinstance(atom.b, IntImm) and atom.b.value > 0:
-        by = atom.b.value
-        lo, hi = interval(atom.a, ranges)
-        if isinstance(atom, FloorDiv):
-            return lo // by if lo > -inf else lo, hi // by if hi < inf else hi
-        if lo > -inf and hi < inf and lo // by == hi // by:
-            return lo % by, hi % by
-        return 0, by - 1
-    if isinstance(atom, FloorMod):
-        least, most = interval(atom.b, ranges)
-        return (0, most - 1) if least >= 1 else ANY
-    if isinstance(atom, (Min, Max)):
-        (al, ah), (bl, bh) = interval(atom.a, ranges), interval(atom.b, ranges)
-        pick = min if isinstance(atom, Min) else max
-        return pick(al, bl), pick(ah, bh)
-    branches: tuple[Expr, ...] = ()
-    if isinstance(atom, Select):
-        branches = (atom.a, atom.b)
-    elif isinstance(atom, Call) and atom.op.name == "if_then_else":
-        branches = atom.args[1:]
-    if branches:
-        (al, ah), (bl, bh) = interval(branches[0], ranges), interval(branches[1], ranges)
-        return min(al, bl), max(ah, bh)
-    return ANY
+    if type(atom) is Var:
+        return ranges.get(atom, EVERYTHING)
+    if type(atom) is Mul and not is_index(atom.dtype):
+        return EVERYTHING  # a product of narrow integers may wrap
+    found = atom_interval(atom, lambda part: interval(part, ranges))
+    return EVERYTHING if found is None else found
+
+
+_RULES: dict[type[Expr], Callable[[Interval, Interval], Interval]] = {
+    FloorDiv: bounds.floordiv,
+    FloorMod: bounds.floormod,
+    Div: bounds.truncdiv,
+    Mod: bounds.truncmod,
+    Min: bounds.minimum,
+    Max: bounds.maximum,
+    Select: bounds.union,
+}
+
+
+def atom_interval(atom: Expr, of: Callable[[Expr], Interval]) -> Interval | None:
+    """The interval of an operation, given those of its operands; None for any other atom.
+
+    The arithmetic is that of mathematical integers: the caller knows whether the type wraps.
+    """
+    rule = _RULES.get(type(atom))
+    if rule is not None:
+        return rule(of(atom.a), of(atom.b))  # type: ignore[attr-defined]
+    if type(atom) is Mul:
+        result: Interval = (1, 1)
+        for factor in factors(atom):
+            result = bounds.times(result, of(factor))
+        return result
+    if isinstance(atom, Call) and atom.op.name == "if_then_else":
+        return bounds.union(of(atom.args[1]), of(atom.args[2]))
+    return None
 
 
 def range_interval(low: Expr, extent: Expr) -> Interval:

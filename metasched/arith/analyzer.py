@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from metasched.arith import atoms, conditions, modular, prove, rules
 from metasched.arith.affine import terms
-from metasched.arith.bounds import EVERYTHING, INF, Bounds, Pair, is_index, of_type
+from metasched.arith.bounds import EVERYTHING, INF, Bounds, Interval, is_index, of_type
 from metasched.arith.linear import Linear, emit, multiply
 from metasched.arith.modular import ANY, Modular
 from metasched.ir.buffer import Range
@@ -35,7 +35,7 @@ from metasched.ir.visit import free_vars
 
 Known: TypeAlias = "Range | tuple[int | None, int | None] | Expr | int"
 
-Memos: TypeAlias = tuple[dict[Expr, Linear], dict[Expr, Pair], dict[Expr, Expr]]
+Memos: TypeAlias = tuple[dict[Expr, Linear], dict[Expr, Interval], dict[Expr, Expr]]
 
 _SIMPLIFIED: dict[tuple[object, ...], Expr] = {}
 _LIMIT = 1 << 17
@@ -58,7 +58,7 @@ class Analyzer:
     def __init__(
         self, ranges: Mapping[Var, Known] | None = None, *, keep_units: bool = False
     ) -> None:
-        self.ranges: dict[Expr, Pair] = {}
+        self.ranges: dict[Expr, Interval] = {}
         self.symbolic: dict[Expr, tuple[Linear, Linear]] = {}  # least and greatest value
         self.moduli: dict[Expr, Modular] = {}
         self.values: dict[Expr, Linear] = {}
@@ -73,7 +73,7 @@ class Analyzer:
 
     def _forget(self) -> None:
         self._linear: dict[Expr, Linear] = {}
-        self._bounds: dict[Expr, Pair] = {}
+        self._bounds: dict[Expr, Interval] = {}
         self._simple: dict[Expr, Expr] = {}
         self._aside: Memos = ({}, {}, {})
         self.proving = False
@@ -200,7 +200,7 @@ class Analyzer:
 
     # ---- linear forms --------------------------------------------------------------------
 
-    def interval(self, expr: Expr) -> Pair:
+    def interval(self, expr: Expr) -> Interval:
         """`bounds` as a pair with infinities."""
         if not expr.dtype.is_int or expr.dtype.lanes != 1:
             return of_type(expr.dtype) if expr.dtype.lanes == 1 else EVERYTHING
@@ -275,7 +275,7 @@ class Analyzer:
                     return rules.merge_parts(self, value)
         return value
 
-    def linear_bounds(self, value: Linear) -> Pair:
+    def linear_bounds(self, value: Linear) -> Interval:
         """The interval of a linear form."""
         lo: float = value.const
         hi = lo

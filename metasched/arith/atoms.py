@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from metasched.arith import bounds as iv
 from metasched.arith import modular, rules
-from metasched.arith.bounds import Pair, is_index, of_type
+from metasched.arith.affine import atom_interval
+from metasched.arith.bounds import Interval, is_index, of_type
 from metasched.arith.linear import Linear, factors
 from metasched.arith.modular import ANY, Modular
 from metasched.ir.expr import (
@@ -234,7 +234,7 @@ _LINEAR: dict[type[Expr], Callable[..., Linear]] = {
 # ---- bounds ------------------------------------------------------------------------------
 
 
-def bounds_of(an: Analyzer, atom: Expr) -> Pair:
+def bounds_of(an: Analyzer, atom: Expr) -> Interval:
     """The interval of an atom (or of any integer scalar)."""
     pair = _plain_bounds(an, atom)
     known = an.ranges.get(atom)
@@ -245,43 +245,20 @@ def bounds_of(an: Analyzer, atom: Expr) -> Pair:
     return pair
 
 
-def _plain_bounds(an: Analyzer, atom: Expr) -> Pair:
-    kind = type(atom)
-    if kind is Var:
-        return of_type(atom.dtype)
-    if kind is Mul:
-        result: Pair = (1, 1)
-        for factor in factors(atom):
-            result = iv.times(result, an.interval(factor))
-        return _within(atom, result)
-    if kind in _INTERVAL:
-        a, b = an.interval(atom.a), an.interval(atom.b)  # type: ignore[attr-defined]
-        return _within(atom, _INTERVAL[kind](a, b))
-    if kind is Select:
-        return iv.union(an.interval(atom.a), an.interval(atom.b))  # type: ignore[attr-defined]
-    if isinstance(atom, Call) and atom.op.name == "if_then_else":
-        return iv.union(an.interval(atom.args[1]), an.interval(atom.args[2]))
-    if isinstance(atom, Cast) and (atom.value.dtype.is_int or atom.value.dtype.is_bool):
-        return _within(atom, an.interval(atom.value))
-    return of_type(atom.dtype)
+def _plain_bounds(an: Analyzer, atom: Expr) -> Interval:
+    found = None if type(atom) is Var else atom_interval(atom, an.interval)
+    if found is None and isinstance(atom, Cast):
+        source = atom.value.dtype
+        found = an.interval(atom.value) if source.is_int or source.is_bool else None
+    return of_type(atom.dtype) if found is None else _within(atom, found)
 
 
-def _within(atom: Expr, pair: Pair) -> Pair:
+def _within(atom: Expr, pair: Interval) -> Interval:
     """The interval of a value that would wrap outside its type's range."""
     if is_index(atom.dtype):
         return pair
     low, high = of_type(atom.dtype)
     return pair if low <= pair[0] and pair[1] <= high else (low, high)
-
-
-_INTERVAL: dict[type[Expr], Callable[[Pair, Pair], Pair]] = {
-    FloorDiv: iv.floordiv,
-    FloorMod: iv.floormod,
-    Div: iv.truncdiv,
-    Mod: iv.truncmod,
-    Min: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    Max: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-}
 
 
 # ---- congruences -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Constant intervals: Bounds, and interval arithmetic on pairs (low, high) with -inf and inf."""
+"""Intervals of integers: the one type for them, and their arithmetic."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import NamedTuple, TypeAlias
 from metasched.ir.dtype import DType
 
 INF = math.inf
-Pair: TypeAlias = tuple[float, float]  # integers, or -inf / inf
-EVERYTHING: Pair = (-INF, INF)
+Interval: TypeAlias = tuple[float, float]
+"""Smallest and largest value, both included: integers, or minus and plus infinity."""
+
+EVERYTHING: Interval = (-INF, INF)
 
 
 class Bounds(NamedTuple):
-    """The integers from `lo` to `hi`, both included; None where unbounded."""
+    """An interval for callers: its ends are integers, None where it has no end."""
 
     lo: int | None
     hi: int | None
 
     @staticmethod
-    def of(pair: Pair) -> Bounds:
-        """The public form of an internal pair."""
-        lo, hi = pair
+    def of(interval: Interval) -> Bounds:
+        """The ends of an interval."""
+        lo, hi = interval
         return Bounds(None if lo == -INF else int(lo), None if hi == INF else int(hi))
 
 
-def times(a: Pair, b: Pair) -> Pair:
+def times(a: Interval, b: Interval) -> Interval:
     """All products."""
     products = [x * y if x and y else 0 for x in a for y in b]
     return min(products), max(products)
@@ -39,7 +41,7 @@ def _floor(x: float, d: float) -> float:
     return x // d
 
 
-def floordiv(a: Pair, b: Pair) -> Pair:
+def floordiv(a: Interval, b: Interval) -> Interval:
     """All quotients rounded down; unknown unless the divisor is positive."""
     if b[0] <= 0:
         return EVERYTHING
@@ -48,11 +50,13 @@ def floordiv(a: Pair, b: Pair) -> Pair:
     return low, high
 
 
-def floormod(a: Pair, b: Pair) -> Pair:
+def floormod(a: Interval, b: Interval) -> Interval:
     """All remainders of floor division; unknown unless the divisor is positive."""
     if b[0] <= 0:
         return EVERYTHING
     high = b[1] - 1
+    if b[0] == b[1] and a[0] > -INF and a[1] < INF and a[0] // b[0] == a[1] // b[0]:
+        return a[0] % b[0], a[1] % b[0]
     if a[0] >= 0:
         if a[1] < b[0]:
             return a
@@ -60,7 +64,7 @@ def floormod(a: Pair, b: Pair) -> Pair:
     return 0, high
 
 
-def truncdiv(a: Pair, b: Pair) -> Pair:
+def truncdiv(a: Interval, b: Interval) -> Interval:
     """All quotients rounded towards zero, for a positive divisor."""
     if b[0] <= 0:
         return EVERYTHING
@@ -69,7 +73,7 @@ def truncdiv(a: Pair, b: Pair) -> Pair:
     return low, high
 
 
-def truncmod(a: Pair, b: Pair) -> Pair:
+def truncmod(a: Interval, b: Interval) -> Interval:
     """All remainders with the sign of the dividend, for a positive divisor."""
     if b[0] <= 0:
         return EVERYTHING
@@ -78,12 +82,22 @@ def truncmod(a: Pair, b: Pair) -> Pair:
     return low, high
 
 
-def union(a: Pair, b: Pair) -> Pair:
+def minimum(a: Interval, b: Interval) -> Interval:
+    """The smaller of two values."""
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+def maximum(a: Interval, b: Interval) -> Interval:
+    """The larger of two values."""
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def union(a: Interval, b: Interval) -> Interval:
     """The smallest interval that holds both."""
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def of_type(dtype: DType) -> Pair:
+def of_type(dtype: DType) -> Interval:
     """What the type alone says. Index types (int32, int64) are taken as unbounded integers."""
     if dtype.is_bool or (dtype.is_int and not is_index(dtype)):
         return dtype.range

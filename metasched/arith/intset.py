@@ -33,26 +33,26 @@ Region: TypeAlias = Sequence[Range]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class SymbolicInterval:
     """The integers from `min` to `max`, both included."""
 
     min: Expr
     max: Expr
 
     @staticmethod
-    def of(values: Range | Interval) -> Interval:
+    def of(values: Range | SymbolicInterval) -> SymbolicInterval:
         """A range as an interval."""
-        if isinstance(values, Interval):
+        if isinstance(values, SymbolicInterval):
             return values
         low, size = values.min, values.extent
-        return Interval(low, Analyzer().simplify(low + size - 1))
+        return SymbolicInterval(low, Analyzer().simplify(low + size - 1))
 
 
-Domain: TypeAlias = Mapping[Var, "Range | Interval"]
+Domain: TypeAlias = Mapping[Var, "Range | SymbolicInterval"]
 _Ends: TypeAlias = tuple[Linear, Linear]
 
 
-class _Scope:
+class _Evaluation:
     """One evaluation: the domain, an analyzer that knows it, the ends found so far."""
 
     __slots__ = ("an", "dom", "ends")
@@ -68,7 +68,7 @@ class _Scope:
                 self.an.bind(var, (values.min.value, values.max.value))
 
 
-def _ends_of(scope: _Scope, value: Linear) -> _Ends | None:
+def _ends_of(scope: _Evaluation, value: Linear) -> _Ends | None:
     low = Linear({}, value.const)
     high = low
     for atom, c in value.terms.items():
@@ -84,7 +84,7 @@ def _ends_of(scope: _Scope, value: Linear) -> _Ends | None:
     return low, high
 
 
-def _atom_ends(scope: _Scope, atom: Expr) -> _Ends | None:
+def _atom_ends(scope: _Evaluation, atom: Expr) -> _Ends | None:
     dom = scope.dom
     if free_vars(atom).isdisjoint(dom):
         alone = Linear({atom: 1}, 0)
@@ -92,7 +92,7 @@ def _atom_ends(scope: _Scope, atom: Expr) -> _Ends | None:
     if type(atom) is Var:
         values = dom[atom]
         low = scope.an.linear(values.min)
-        if isinstance(values, Interval):
+        if isinstance(values, SymbolicInterval):
             return low, scope.an.linear(values.max)
         return low, low.plus(scope.an.linear(values.extent)).shifted(-1)
     if type(atom) is Mul:
@@ -116,7 +116,7 @@ def _atom_ends(scope: _Scope, atom: Expr) -> _Ends | None:
     return Linear({}, int(lo)), Linear({}, int(hi))
 
 
-def _product_ends(scope: _Scope, atom: Expr) -> _Ends | None:
+def _product_ends(scope: _Evaluation, atom: Expr) -> _Ends | None:
     """One factor runs, the rest is fixed and does not change sign."""
     running = [f for f in factors(atom) if not free_vars(f).isdisjoint(scope.dom)]
     ends = _ends_of(scope, Linear({running[0]: 1}, 0)) if len(running) == 1 else None
@@ -133,7 +133,7 @@ def _product_ends(scope: _Scope, atom: Expr) -> _Ends | None:
     return None
 
 
-def _quotient_ends(scope: _Scope, atom: FloorDiv | FloorMod) -> _Ends | None:
+def _quotient_ends(scope: _Evaluation, atom: FloorDiv | FloorMod) -> _Ends | None:
     an, d = scope.an, atom.b
     ends = _ends_of(scope, an.linear(atom.a)) if free_vars(d).isdisjoint(scope.dom) else None
     if ends is None or an.linear_bounds(an.linear(d))[0] <= 0:
@@ -150,7 +150,7 @@ def _quotient_ends(scope: _Scope, atom: FloorDiv | FloorMod) -> _Ends | None:
 
 
 def _side_ends(
-    scope: _Scope, below: type[Min] | type[Max], above: type[Min] | type[Max], a: Expr, b: Expr
+    scope: _Evaluation, below: type[Min] | type[Max], above: type[Min] | type[Max], a: Expr, b: Expr
 ) -> _Ends | None:
     x, y = _ends_of(scope, scope.an.linear(a)), _ends_of(scope, scope.an.linear(b))
     if x is None or y is None:
@@ -203,7 +203,7 @@ def _relax_all(
     ranges: Sequence[Range], dom: Domain, shape: Sequence[Expr] | None, analyzer: Analyzer | None
 ) -> list[Range] | None:
     """Every variable of `dom` replaced by its bounds, once."""
-    scope: _Scope | None = None
+    scope: _Evaluation | None = None
     result: list[Range] = []
     for axis, r in enumerate(ranges):
         low, size = r.min, r.extent
@@ -219,7 +219,7 @@ def _relax_all(
             box = _relaxed(low, size, *given)
         else:
             if scope is None:
-                scope = _Scope(dom, analyzer)
+                scope = _Evaluation(dom, analyzer)
             box = _relax_one(scope, low, size)
         if box is None:
             if shape is None:
@@ -245,10 +245,10 @@ def _constant(low: Expr, size: Expr, dom: Domain) -> list[tuple[Var, Expr, Expr]
 @lru_cache(maxsize=1 << 14)
 def _relaxed(low: Expr, size: Expr, *given: tuple[Var, Expr, Expr]) -> Range | None:
     """One dimension relaxed, remembered by value: siblings have many of them in common."""
-    return _relax_one(_Scope({v: Range(a, b) for v, a, b in given}, None), low, size)
+    return _relax_one(_Evaluation({v: Range(a, b) for v, a, b in given}, None), low, size)
 
 
-def _relax_one(scope: _Scope, low: Expr, size: Expr) -> Range | None:
+def _relax_one(scope: _Evaluation, low: Expr, size: Expr) -> Range | None:
     an = scope.an
     first = an.linear(low)
     below = _ends_of(scope, first)

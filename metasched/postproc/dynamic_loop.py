@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from metasched.arith.affine import Interval, interval
+from metasched.arith.affine import interval
+from metasched.arith.bounds import Interval
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import BlockRealize, For, Stmt
 from metasched.ir.visit import walk_stmts

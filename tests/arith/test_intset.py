@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import (
-    Interval,
+    SymbolicInterval,
     covers,
     intersect,
     lower_region,
@@ -27,10 +27,12 @@ R = Range.of
 I, J, N = Var("i"), Var("j"), Var("n")
 
 
-def eval_interval(expr: Expr, dom: dict, analyzer: Analyzer | None = None) -> Interval | None:
+def eval_interval(
+    expr: Expr, dom: dict, analyzer: Analyzer | None = None
+) -> SymbolicInterval | None:
     """The values of an index while the variables of `dom` run."""
     box = region_of([expr], dom, None, analyzer)
-    return None if box is None else Interval.of(box[0])
+    return None if box is None else SymbolicInterval.of(box[0])
 
 
 def shown(box: list[Range] | None) -> list[tuple[str, str]]:
@@ -145,7 +147,7 @@ def test_triangular_loops() -> None:
 
 
 def test_interval_domains() -> None:
-    found = eval_interval(I * 2 + J, {I: Interval(N, N + 3)})
+    found = eval_interval(I * 2 + J, {I: SymbolicInterval(N, N + 3)})
     assert found is not None
     assert (show_expr(found.min), show_expr(found.max)) == ("n * 2 + j", "n * 2 + j + 6")
 
