@@ -174,7 +174,7 @@ def tune_tasks(
     except StandInError as error:
         warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
         common = c, machine, shared or _model(c, machine), space, runner, files, time_limit
-        return _Session(*common, stand_ins=False).run(funcs, *limits)
+        return _Session(*common, compare_with_default=False).run(funcs, *limits)
 
 
 def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
@@ -215,7 +215,7 @@ class _Session:
     make: MakeRunner | None
     plugins: Sequence[str] = ()
     time_limit: float | None = None
-    stand_ins: bool = True
+    compare_with_default: bool = True
     start: float = field(default_factory=time.perf_counter)
     pool: ReplayPool = field(init=False)
 
@@ -311,8 +311,8 @@ class _Session:
             settings = replace(settings, baseline_timeout=limit)
         by_default = Schedule(func, seed=0, check=False)
         default.apply(by_default)
-        stand_in = _single(by_default.mod) if self.stand_ins else None
-        return space_of(self.machine).runner(func, self.machine, settings, stand_in)
+        default_schedule = _single(by_default.mod) if self.compare_with_default else None
+        return space_of(self.machine).runner(func, self.machine, settings, default_schedule)
 
 
 def _single(source: Source) -> PrimFunc:

@@ -85,8 +85,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "measure",
         2260,
-        "settings candidate priority worker process crew data loaded_task padding sampling samples "
-        "yardstick jobs reference local replay cluster",
+        "settings candidate priority worker process workers flow data loaded_task padding sampling "
+        "samples anchor jobs reference local replay cluster",
     ),
     (
         "cost",

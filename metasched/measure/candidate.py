@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from metasched.errors import MeasureError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.settings import MeasureOptions
+from metasched.runtime.devices import Program
 
 
 class Status(enum.Enum):
@@ -49,6 +50,23 @@ def single_function(module: Mapping[str, PrimFunc]) -> PrimFunc:
     if "main" not in module and len(module) != 1:
         raise MeasureError(f"a candidate is one function, the module has {len(module)}")
     return module["main"] if "main" in module else next(iter(module.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What came of compiling one candidate; picklable.
+
+    Attributes:
+        program: the compiled program, None for a failure.
+        status: OK, or how the build failed.
+        message: the reason of a failure, else empty.
+        seconds: that compiling took.
+    """
+
+    program: Program | None
+    status: Status = Status.OK
+    message: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +131,9 @@ class Confirms(Protocol):
     """A runner that may compare results with expected ones that are not confirmed yet."""
 
     @property
-    def proved(self) -> bool:
-        """Whether the expected results are those of the unscheduled program; while they are not,
-        outcomes are not stored."""
+    def reference_confirmed(self) -> bool:
+        """Whether the unscheduled program confirmed the expected results; before it did, outcomes
+        are not stored."""
         ...
 
 

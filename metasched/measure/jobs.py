@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metasched.errors import MetaschedError
 from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
-from metasched.measure.candidate import Outcome, Status
+from metasched.measure.candidate import Built, Outcome, Status
 from metasched.measure.data import TOLERANCE, Array, Task, compare, fill, make_task, nudged
 from metasched.measure.loaded_task import LoadedTask, SharedLayout, mapped, shared_size
 from metasched.measure.padding import padded
@@ -285,6 +285,13 @@ def interleave(
     loaded = _loaded_task(task, fd, programs[0].kind)
     loaded.restore()
     return in_turns([loaded.repeat(program) for program in programs], rounds, sample_ms)
+
+
+def built_of(reply: Reply) -> Built:
+    """A builder's reply as what came of compiling."""
+    if reply.kind == "value":
+        return Built(reply.value, seconds=reply.seconds)
+    return Built(None, Status(f"build_{reply.kind}"), reply.reason, reply.seconds)
 
 
 def outcome_of(reply: Reply, built: float) -> Outcome:

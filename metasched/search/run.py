@@ -303,8 +303,8 @@ class TaskRun:
 
     def settle(self) -> None:
         """Store the trials held back, once what their results were compared with is known to be
-        right (see `LocalRunner.proved`): no wrong program enters the store, even briefly."""
-        if not isinstance(self.runner, Confirms) or self.runner.proved:
+        right (see `Confirms`): no wrong program enters the store, even briefly."""
+        if not isinstance(self.runner, Confirms) or self.runner.reference_confirmed:
             held, self.held = self.held, []
             self.store.put(held)
 

@@ -25,11 +25,11 @@ from measure.programs import (
     under_root,
 )
 
-import metasched.measure.crew as crew
+import metasched.measure.anchor as anchor_module
 import metasched.measure.local as local
 import metasched.measure.reference as reference
 import metasched.measure.sampling as sampling
-import metasched.measure.yardstick as yardstick
+import metasched.measure.workers as workers_module
 from metasched.errors import MeasureError, StandInError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import EQ, Var, as_expr
@@ -38,13 +38,14 @@ from metasched.ir.op import call
 from metasched.ir.stmt import AssertStmt, BufferStore, For, seq
 from metasched.ir.visit import fresh_copy
 from metasched.lower.packing import PREPROC
+from metasched.measure.anchor import TimeReference
 from metasched.measure.candidate import Status
+from metasched.measure.flow import Flows
 from metasched.measure.jobs import outcome_of
 from metasched.measure.local import LocalRunner
 from metasched.measure.priority import takes_every_core
 from metasched.measure.process import Reply, wait
 from metasched.measure.settings import MeasureOptions
-from metasched.measure.yardstick import Yardstick
 from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
 from metasched.script.printer import script
@@ -167,12 +168,12 @@ def test_runner_killed_once_from_outside_is_tried_again(runner):
 
     def kill():
         end = time.monotonic() + 5
-        while not (runner._crew.runner.busy and runner._crew.runner._job.started):
+        while not (runner._workers.runner.busy and runner._workers.runner._job.started):
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
         time.sleep(0.2)
-        os.kill(runner._crew.runner.pid, signal.SIGKILL)
+        os.kill(runner._workers.runner.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -201,9 +202,9 @@ def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypat
             found = wait(list(waiting))
             replies += found
             waiting -= {worker for worker, _ in found}
-        return sorted(replies, key=lambda pair: pair[0] is not runner._crew.runner)
+        return sorted(replies, key=lambda pair: pair[0] is not runner._workers.runner)
 
-    monkeypatch.setattr(crew, "wait", together)
+    monkeypatch.setattr(workers_module, "wait", together)
     factors = [2, 3, 2, 2, 3, 3, 2, 3]  # `scale` is by 2
     found = runner.measure([candidate(scale(factor=f), n) for n, f in enumerate(factors)])
     expected = [Status.OK if f == 2 else Status.WRONG_RESULT for f in factors]
@@ -224,15 +225,15 @@ def test_the_anchor_changes_hands_to_what_is_clearly_faster_and_its_time_is_read
         return [4.0, 3.0]
 
     monkeypatch.setattr(local, "outcome_of", known)
-    monkeypatch.setattr(yardstick, "beside_each_other", beside)
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(anchor_module, "beside_each_other", beside)
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     seconds = iter((1.0, 0.9, 0.5, 0.7, 0.1))
     taken, entered = [], []
     for _ in range(5):
         outcome = one(runner, scale())
         assert outcome.ok and found[-1].ok
         entered.append(outcome.seconds)
-        taken.append(runner.yardstick.anchor[1])
+        taken.append(runner.time_reference.anchor[1])
     # 0.5 was luck: beside the anchor it takes 3/4 of it, and that is what counts as its time; an
     # anchor seven times slower is not asked
     assert taken == [1.0, 1.0, 0.75, 0.75, 0.1]
@@ -246,23 +247,32 @@ def state(worker):
         return file.read().rsplit(")", 1)[1].split()[0]
 
 
+def states(workers, patience=3.0):
+    """The states of workers when all are held, or after so many seconds: a process that waits for
+    a core is stopped when it gets one."""
+    end = time.monotonic() + patience
+    while (found := {*map(state, workers)}) != {"T"} and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
+
+
 def test_after_some_candidates_a_new_process_times_the_next(runner, monkeypatch):
     """Its arrays lie on other pages; the anchor, and with it the unit of the times, stays."""
     monkeypatch.setattr(runner, "_timed", 0)
     assert one(runner, scale()).ok
-    first, anchor = runner._crew.runner.pid, runner.yardstick.anchor
-    assert one(runner, scale()).ok and runner._crew.runner.pid == first
+    first, anchor = runner._workers.runner.pid, runner.time_reference.anchor
+    assert one(runner, scale()).ok and runner._workers.runner.pid == first
     monkeypatch.setattr(local, "_PROCESS", 2)
-    assert one(runner, scale()).ok and runner._crew.runner.pid != first
-    second = runner._crew.runner.pid
-    assert one(runner, scale()).ok and runner._crew.runner.pid == second
-    assert anchor is not None and runner.yardstick.anchor is not None
+    assert one(runner, scale()).ok and runner._workers.runner.pid != first
+    second = runner._workers.runner.pid
+    assert one(runner, scale()).ok and runner._workers.runner.pid == second
+    assert anchor is not None and runner.time_reference.anchor is not None
 
 
 @pytest.fixture
 def turns(runner, monkeypatch):
     """How many programs each comparison had, and the process that it ran in."""
-    counts, inside = [], runner._crew.run
+    counts, inside = [], runner._workers.run
 
     def run(worker, limit, job, *given):
         reply = inside(worker, limit, job, *given)
@@ -270,84 +280,91 @@ def turns(runner, monkeypatch):
             counts.append((len(given[2]), worker.pid))
         return reply
 
-    monkeypatch.setattr(runner._crew, "run", run)
+    monkeypatch.setattr(runner._workers, "run", run)
     return counts
 
 
 def test_a_new_process_times_what_is_known_before_it_times_others(runner, turns, monkeypatch):
-    """Where the anchor seems a tenth slower than the panel, that is the anchor from then on."""
+    """Where the anchor seems a tenth slower than the calibration set, the set gives the anchor."""
     monkeypatch.setattr(runner, "_timed", 0)  # no other new process in between
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     monkeypatch.setattr(runner, "_kept", {})
     seconds = one(runner, scale()).median
     assert one(runner, scale()).ok and not turns
     [(read, _)] = runner._kept.values()
-    monkeypatch.setattr(yardstick, "_HANDOVER", 1e9)  # a disturbed reading changes nothing here
-    monkeypatch.setattr(yardstick, "_OLD", 1e9)
-    monkeypatch.setattr(yardstick, "beside_each_other", lambda turns: [1.1 * seconds, seconds])
+    monkeypatch.setattr(anchor_module, "HANDOVER", 1e9)  # a disturbed reading changes nothing here
+    monkeypatch.setattr(anchor_module, "OLD", 1e9)
+    monkeypatch.setattr(anchor_module, "beside_each_other", lambda turns: [1.1 * seconds, seconds])
     for number in range(1, 3):
-        runner._crew.runner.close()
+        runner._workers.runner.close()
         assert one(runner, scale()).ok and one(runner, scale()).ok
         assert [count for count, _ in turns] == [2] * number
-    [(program, known)] = runner.yardstick.panel
-    assert runner.yardstick.anchor == (program, pytest.approx(known))
+    [(program, known)] = runner.time_reference.calibration
+    assert runner.time_reference.anchor == (program, pytest.approx(known))
     assert known == read and turns[0][1] != turns[1][1]
 
 
 def test_a_resumed_run_measures_in_the_unit_of_the_run_before(runner, turns, monkeypatch):
     """That one read a program on a machine eight times as slow."""
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     usual = one(runner, scale()).median
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     monkeypatch.setattr(runner, "best", 0.0)
     broken = candidate(scale(fault="raise"))
     runner.recall([(candidate(scale()), 8 * usual), (broken, 9 * usual)])
     found = one(runner, scale())
-    assert [count for count, _ in turns] == [2] and len(runner.yardstick.panel) == 1
+    assert [count for count, _ in turns] == [2] and len(runner.time_reference.calibration) == 1
     assert 3 < found.median / usual < 20 and runner.best == min(found.median, 8 * usual)
 
 
-def test_a_panel_that_fails_in_turns_is_done_without(runner, monkeypatch):
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+def test_a_calibration_set_that_fails_in_turns_is_done_without(runner, monkeypatch):
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     runner.recall([(candidate(scale(extra=crash())), 1.0)])
-    assert one(runner, scale()).ok and not runner.yardstick.panel
-    assert runner.yardstick.anchor[1] < 0.1
+    assert one(runner, scale()).ok and not runner.time_reference.calibration
+    assert runner.time_reference.anchor[1] < 0.1
 
 
 @pytest.fixture
 def held_beside(runner, monkeypatch):
     """For each job of the runner by its name, the states of the builders when it is submitted."""
-    states, inside = {}, runner._crew.submit
+    found, inside = {}, runner._workers.submit
 
     def submit(worker, then, limit, job, *given):
-        if worker is runner._crew.runner:
-            time.sleep(0.05)  # a stop takes effect in a moment
-            states.setdefault(job, set()).update(map(state, runner._crew.builders))
+        if worker is runner._workers.runner:
+            patience = 0.05 if job == "trial" or not runner._workers.alone else 3.0
+            found.setdefault(job, set()).update(states(runner._workers.builders, patience))
         inside(worker, then, limit, job, *given)
 
-    monkeypatch.setattr(runner._crew, "submit", submit)
-    return states
+    monkeypatch.setattr(runner._workers, "submit", submit)
+    return found
+
+
+def handing_over(runner, program, seconds):
+    """Begin to make a program the anchor; the list that its seconds are entered in."""
+    entered = []
+    flow = runner._hand_over(program, seconds)
+    Flows(runner._workers, [flow], lambda: True, lambda _, took: entered.append(took))._feed()
+    return entered
 
 
 def test_no_build_runs_beside_what_is_timed(runner, held_beside, monkeypatch):
     """And builders go on afterwards, after an interrupt as well."""
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     assert one(runner, scale()).ok
     assert held_beside["timed"] == {"T"} and "T" not in held_beside["trial"]
-    program, seconds = runner.yardstick.anchor
-    entered = []
-    runner._hand_over(program, seconds / 2, entered.append)
-    runner._crew.settle(runner._crew.runner)
+    program, seconds = runner.time_reference.anchor
+    entered = handing_over(runner, program, seconds / 2)
+    runner._workers.wait_idle(runner._workers.runner)
     assert held_beside["interleave"] == {"T"} and len(entered) == 1
     assert one(runner, scale(factor=2)).ok
-    runner._hand_over(program, seconds / 4, entered.append)
-    runner._abandon()
-    assert "T" not in {state(builder) for builder in runner._crew.builders if builder.pid}
+    handing_over(runner, program, seconds / 4)
+    runner._drop_candidates()
+    assert "T" not in {state(builder) for builder in runner._workers.builders if builder.pid}
     assert one(runner, scale()).ok
 
 
 def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, monkeypatch):
-    monkeypatch.setattr(runner._crew, "alone", False)
+    monkeypatch.setattr(runner._workers, "alone", False)
     assert one(runner, scale()).ok
     assert "T" not in held_beside["timed"]
     every = len(os.sched_getaffinity(0))
@@ -358,18 +375,17 @@ def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, 
 def test_what_other_tasks_run_is_held_as_well_and_goes_on(runner, held_beside):
     """Their programs as written are run for the first time while this one is timed."""
     with LocalRunner(scale(), options=OPTIONS) as other:
-        [*workers] = *other._crew.builders, other._crew.runner
+        [*workers] = *other._workers.builders, other._workers.runner
         seen = held_beside.setdefault("other", set())
-        inside = runner._crew.submit
+        inside = runner._workers.submit
 
         def submit(worker, then, limit, job, *given):
             if job == "timed":
-                time.sleep(0.05)
-                seen.update(map(state, workers))
+                seen.update(states(workers))
             inside(worker, then, limit, job, *given)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runner._crew, "submit", submit)
+            patch.setattr(runner._workers, "submit", submit)
             assert one(runner, scale()).ok
         assert seen == {"T"} and other.unscheduled().ok and one(other, scale()).ok
 
@@ -389,15 +405,16 @@ def test_two_searches_in_threads_do_not_wait_for_each_other(runner):
 
 
 def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monkeypatch):
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     assert one(runner, scale()).ok
-    before = runner.yardstick.anchor
-    entered = []
+    before = runner.time_reference.anchor
     program = runner._build_now(candidate(scale(extra=crash())))
-    runner._hand_over(program, before[1] / 2, entered.append)
-    runner._crew.settle(runner._crew.runner)
+    entered = handing_over(runner, program, before[1] / 2)
+    runner._workers.wait_idle(runner._workers.runner)
     assert (
-        runner.yardstick.anchor is before and entered == [before[1] / 2] and one(runner, scale()).ok
+        runner.time_reference.anchor is before
+        and entered == [before[1] / 2]
+        and one(runner, scale()).ok
     )
 
 
@@ -407,23 +424,23 @@ def test_turns_that_one_of_them_gave_up_do_not_say_how_fast_an_anchor_is(
 ):  # fmt: skip
     """A scheduler's slice in the run that warms up read as one program being 50 times faster, and
     whatever was measured after that counted as hopeless."""
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     assert one(runner, scale()).ok
-    before, entered = runner.yardstick.anchor, []
+    before = runner.time_reference.anchor
     reply = local.Reply("value", turns)
-    monkeypatch.setattr(runner._crew, "submit", lambda worker, then, *job: then(reply))
-    runner._hand_over(before[0], before[1] / 2, entered.append)
-    assert runner.yardstick.anchor is before and entered == [before[1] / 2]
+    monkeypatch.setattr(runner._workers, "submit", lambda worker, then, *job: then(reply))
+    entered = handing_over(runner, before[0], before[1] / 2)
+    assert runner.time_reference.anchor is before and entered == [before[1] / 2]
 
 
 def test_interleaving_and_verification(runner):
     a, b = runner.interleave([candidate(scale()), candidate(scale())], rounds=4)
     assert len(a) == len(b) == 4 and min(a + b) > 0
-    before = runner._crew.runner.pid
+    before = runner._workers.runner.pid
     assert len(runner.interleave([candidate(scale())], rounds=2)[0]) == 2
-    assert runner._crew.runner.pid == before
+    assert runner._workers.runner.pid == before
     assert len(runner.interleave([candidate(scale())], rounds=2, fresh=True)[0]) == 2
-    assert runner._crew.runner.pid != before and one(runner, scale()).ok
+    assert runner._workers.runner.pid != before and one(runner, scale()).ok
     with pytest.raises(MeasureError, match="build_error: BuildError: refused"):
         runner.interleave([candidate(scale()), candidate(scale(fault="raise"))])
     with pytest.raises(MeasureError, match="comparing programs failed: .*SIGABRT"):
@@ -436,7 +453,7 @@ def test_interleaving_and_verification(runner):
 
 
 def test_what_was_measured_is_read_again_without_a_build(runner, monkeypatch):
-    monkeypatch.setattr(runner, "yardstick", Yardstick())
+    monkeypatch.setattr(runner, "time_reference", TimeReference())
     monkeypatch.setattr(runner, "_kept", {})
     both = [candidate(scale()), candidate(accepted_vectors())]
     assert runner.read_again(both) == {}
@@ -445,7 +462,7 @@ def test_what_was_measured_is_read_again_without_a_build(runner, monkeypatch):
     other = candidate(scale(factor=3))
     read = runner.read_again([other, *both])
     assert list(read) == [one.key for one in both] and min(read.values()) > 0
-    monkeypatch.setattr(runner._crew, "run", lambda *_: Reply("crash", message="gone"))
+    monkeypatch.setattr(runner._workers, "run", lambda *_: Reply("crash", message="gone"))
     with pytest.raises(MeasureError, match="comparing programs failed: gone"):
         runner.read_again(both)
     monkeypatch.setattr(runner, "_closed", True)
@@ -456,7 +473,7 @@ def test_what_was_measured_is_read_again_without_a_build(runner, monkeypatch):
 def test_more_programs_may_take_longer_in_turns(runner):
     """After 1,000 trials 250 programs were in the heat; it was ended after the time of a few."""
     assert one(runner, scale()).ok
-    few, many = (runner._in_turns([runner.yardstick.anchor[0]] * n, 4)[0] for n in (2, 250))
+    few, many = (runner._in_turns([runner.time_reference.anchor[0]] * n, 4).limit for n in (2, 250))
     assert many > 40 * few
 
 
@@ -500,41 +517,41 @@ def test_the_fastest_programs_are_not_built_again(runner, monkeypatch):
     quick, slow = candidate(func), candidate(scale_with(func, *func.params, again), 1)
     assert [o.status for o in runner.measure([quick, slow])] == [Status.OK] * 2
     assert list(runner._kept) == [quick.key]
-    monkeypatch.setattr(runner._crew, "builders", [])
+    monkeypatch.setattr(runner._workers, "builders", [])
     assert len(runner.interleave([quick, quick], rounds=2)) == 2 and runner.verify(quick).ok
 
 
 def test_verification_is_prepared_in_the_background(monkeypatch):
     monkeypatch.setattr(local, "_SLOW_BASELINE", 0.0)
     with LocalRunner(scale(), options=OPTIONS) as made:
-        assert one(made, scale()).ok and made._crew.reference.busy
+        assert one(made, scale()).ok and made._workers.reference.busy
         assert made.verify(candidate(scale())).ok
-        assert not made._crew.reference.busy
+        assert not made._workers.reference.busy
 
 
-def test_a_stand_in_gives_the_expected_results_while_the_slow_program_runs(monkeypatch):
+def test_a_default_schedule_gives_the_expected_results_while_the_slow_program_runs(monkeypatch):
     monkeypatch.setattr(reference, "_LONG", 0.0)
-    with LocalRunner(scale(), options=OPTIONS, stand_in=accepted_vectors()) as made:
+    with LocalRunner(scale(), options=OPTIONS, default_schedule=accepted_vectors()) as made:
         good, wrong = made.measure([candidate(scale()), candidate(scale(factor=3), 1)])
         assert (good.status, wrong.status) == (Status.OK, Status.WRONG_RESULT)
-        assert made.unscheduled().ok and made._expected.quick is not None
+        assert made.unscheduled().ok and made._references.by_default is not None
         assert made.verify(candidate(scale())).ok
         assert made.verify(candidate(scale(factor=2.01))).status is Status.WRONG_RESULT
 
 
-def test_a_wrong_stand_in_is_found_out(monkeypatch):
+def test_a_wrong_default_schedule_is_found_out(monkeypatch):
     monkeypatch.setattr(reference, "_LONG", 0.0)
-    with LocalRunner(scale(), options=OPTIONS, stand_in=scale(factor=3)) as made:
+    with LocalRunner(scale(), options=OPTIONS, default_schedule=scale(factor=3)) as made:
         with pytest.raises(StandInError, match=r"default schedule gives other .*B\[0\] is "):
             made.unscheduled()
         with pytest.raises(MeasureError, match="default schedule gives other"):
             one(made, scale(factor=3))
 
 
-def test_a_stand_in_that_fails_is_done_without(monkeypatch):
+def test_a_default_schedule_that_fails_is_done_without(monkeypatch):
     monkeypatch.setattr(reference, "_LONG", 0.0)
-    with LocalRunner(scale(), options=OPTIONS, stand_in=scale(extra=failing())) as made:
-        assert one(made, scale()).ok and made._expected.quick is None
+    with LocalRunner(scale(), options=OPTIONS, default_schedule=scale(extra=failing())) as made:
+        assert one(made, scale()).ok and made._references.by_default is None
         assert one(made, scale(factor=3)).status is Status.WRONG_RESULT
         assert made.verify(candidate(scale())).ok
 
@@ -554,36 +571,36 @@ def spoiled(func, row):
     return parse(script(func).replace("T.float32(0)", f"T.Cast('float32', vn == {row})"))
 
 
-def test_a_sample_of_the_program_as_written_confirms_the_stand_in(monkeypatch):
+def test_a_sample_of_the_program_as_written_confirms_the_default_schedule(monkeypatch):
     func = rows_of(monkeypatch)
-    with LocalRunner(func, options=OPTIONS, stand_in=func) as made:
+    with LocalRunner(func, options=OPTIONS, default_schedule=func) as made:
         assert one(made, func).ok and made.unscheduled().ok
-        assert made._expected._sample is not None
+        assert made._references._sample is not None
         assert made.verify(candidate(func)).ok
         assert one(made, spoiled(func, 7)).status is Status.WRONG_RESULT
-        assert made.unscheduled().ok and made._expected._sample is None  # all of it has decided
+        assert made.unscheduled().ok and made._references._sample is None  # all of it has decided
 
 
-def test_a_stand_in_that_is_wrong_in_a_sampled_row_is_found_out(monkeypatch):
+def test_a_default_schedule_that_is_wrong_in_a_sampled_row_is_found_out(monkeypatch):
     func = rows_of(monkeypatch)
     said = pytest.raises(StandInError, match=r"default schedule gives other results .*Z\[")
-    with LocalRunner(func, options=OPTIONS, stand_in=spoiled(func, 10)) as made, said:
+    with LocalRunner(func, options=OPTIONS, default_schedule=spoiled(func, 10)) as made, said:
         made.unscheduled()
 
 
-def test_a_stand_in_that_is_wrong_elsewhere_is_found_out_by_a_candidate(monkeypatch):
+def test_a_default_schedule_that_is_wrong_elsewhere_is_found_out_by_a_candidate(monkeypatch):
     """The candidate differs from it; the whole program as written decides."""
     func = rows_of(monkeypatch)
-    with LocalRunner(func, options=OPTIONS, stand_in=spoiled(func, 7)) as made:
-        assert one(made, func).status is Status.WRONG_RESULT and not made.proved
+    with LocalRunner(func, options=OPTIONS, default_schedule=spoiled(func, 7)) as made:
+        assert one(made, func).status is Status.WRONG_RESULT and not made.reference_confirmed
         with pytest.raises(StandInError, match="default schedule gives other results"):
             made.unscheduled()
 
 
-def test_a_sample_alone_is_not_enough_where_the_stand_in_fails(monkeypatch):
+def test_a_sample_alone_is_not_enough_where_the_default_schedule_fails(monkeypatch):
     func = rows_of(monkeypatch)
-    with LocalRunner(func, options=OPTIONS, stand_in=scale(extra=failing())) as made:
-        assert one(made, func).ok and made._expected._sample is None
+    with LocalRunner(func, options=OPTIONS, default_schedule=scale(extra=failing())) as made:
+        assert one(made, func).ok and made._references._sample is None
         assert one(made, spoiled(func, 7)).status is Status.WRONG_RESULT
 
 
@@ -663,7 +680,7 @@ def test_symbolic_extents_need_values():
 
 def test_closed_runner_and_foreign_target():
     made = LocalRunner(scale(), options=OPTIONS)
-    pids = [w.pid for w in (*made._crew.builders, made._crew.runner)]
+    pids = [w.pid for w in (*made._workers.builders, made._workers.runner)]
     made.close()
     made.close()
     with pytest.raises(MeasureError, match="closed"):
@@ -704,7 +721,7 @@ def test_threads_of_a_timed_kernel_have_cores_of_their_own_unless_the_user_says_
 
     def bound(threads: int) -> str | None:
         with LocalRunner(scale(), options=dataclasses.replace(OPTIONS, threads=threads)) as made:
-            return made._crew.runner._environment.get("OMP_PROC_BIND")
+            return made._workers.runner._environment.get("OMP_PROC_BIND")
 
     monkeypatch.delenv("OMP_PLACES", raising=False)
     monkeypatch.delenv("OMP_PROC_BIND", raising=False)

@@ -166,14 +166,14 @@ def test_nothing_is_stored_that_was_compared_with_wrong_results(tmp_path):
     made = []
 
     class Deceived(ReplayRunner):
-        proved = False
+        reference_confirmed = False
 
         def measure(self, candidates, on_outcome=None):
             outcomes = super().measure(candidates, on_outcome)
             if made[0] is self:
                 assert not measured(tmp_path)
                 raise StandInError("the default schedule gives other results")
-            self.proved = True
+            self.reference_confirmed = True
             return outcomes
 
     def runner(func, target):
@@ -186,23 +186,23 @@ def test_nothing_is_stored_that_was_compared_with_wrong_results(tmp_path):
 
 
 def test_a_run_that_ends_before_the_proof_stores_and_ships_nothing(tmp_path):
-    class Unproved(ReplayRunner):
-        proved = False
+    class Unconfirmed(ReplayRunner):
+        reference_confirmed = False
 
     with pytest.warns(UserWarning, match="8 trials are not stored: .*not confirmed"):
-        result = run(tmp_path, runner=lambda f, t: Unproved(cost=made_up_seconds), trials=8)
+        result = run(tmp_path, runner=lambda f, t: Unconfirmed(cost=made_up_seconds), trials=8)
     assert result.trials == 8 and result.best is None and not measured(tmp_path)
 
 
-def test_what_was_held_back_is_stored_once_it_is_proved(tmp_path):
+def test_what_was_held_back_is_stored_once_it_is_confirmed(tmp_path):
     class Slowly(ReplayRunner):
-        proved = False
+        reference_confirmed = False
 
         def measure(self, candidates, on_outcome=None):
             before = len(self.measured)
             outcomes = super().measure(candidates, on_outcome)
             assert len(measured(tmp_path)) == (before and before + len(candidates))
-            self.proved = True
+            self.reference_confirmed = True
             return outcomes
 
     result = run(tmp_path, runner=lambda f, t: Slowly(cost=made_up_seconds), trials=24)

@@ -1,7 +1,8 @@
 """Worker processes of a LocalRunner: builders, one that runs candidates, one for references.
 
-One thread for each crew: every worker has at most one job and a function to call with its reply;
-`Crew.pump` waits for whichever ends first. Crews share a lock for whose kernels are timed alone.
+Each worker has at most one job and a function to call with its reply; `Workers.pump` waits for
+whichever job ends first. The workers of several runners in one process know each other: while one
+runner times a kernel, it may hold the workers of the others.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from weakref import WeakSet
 from metasched.errors import MeasureError
 from metasched.measure.process import Reply, Worker, wait
 
-# All of this process: while one of several tasks is timed, the programs as written of the others
-# are still being run.
-_CREWS: WeakSet[Crew] = WeakSet()
-_TURN = threading.Lock()
+# Of all runners in this process: while one of several tasks is timed, the unscheduled programs of
+# the others are still being run.
+_ALL: WeakSet[Workers] = WeakSet()
+_PAUSING = threading.Lock()
 
 
-class Crew:
-    """Workers, and who waits for their replies.
+class Workers:
+    """The worker processes of one runner.
 
     Attributes:
         builders: compile candidates.
         runner: runs them.
         reference: runs what nobody waits for.
         alone: the runner's kernels take every core: nothing may run beside what is timed.
-        timing: whether that is so at present.
+        timing: whether a kernel is being timed so at present.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Crew:
         self.builders, self.runner, self.reference = builders, runner, reference
         self.alone, self.timing, self._jobs = alone, False, jobs
         self._then: dict[Worker, Callable[[Reply], None]] = {}
-        _CREWS.add(self)
+        _ALL.add(self)
 
     def submit(
         self, worker: Worker, then: Callable[[Reply], None], limit: float, job: str, *args: Any
@@ -50,7 +51,7 @@ class Crew:
 
     def run(self, worker: Worker, limit: float, job: str, *args: Any) -> Reply:
         """Give a worker a job, once it is idle, and wait for the reply."""
-        self.settle(worker)
+        self.wait_idle(worker)
         return worker.run(f"{self._jobs}:{job}", *args, limit=limit)
 
     def pump(self) -> None:
@@ -58,29 +59,32 @@ class Crew:
         busy = [w for w in self._then if w.busy]
         if not busy:
             raise MeasureError("no worker has anything to do")
-        # All are taken out first: what one does may give another of these workers its next job. An
-        # interrupt while one is delivered does not lose the others.
+        # All replies are taken out first: the function of one may give another of these workers its
+        # next job. An interrupt while one reply is delivered does not lose the others.
         with ExitStack() as replies:
             for worker, reply in reversed(wait(busy)):
                 replies.callback(self._then.pop(worker), reply)
 
-    def settle(self, *workers: Worker) -> None:
-        """Wait until these are idle."""
+    def wait_idle(self, *workers: Worker) -> None:
+        """Wait until these workers have no job."""
         while any(worker.busy for worker in workers):
             self.pump()
 
     def pause(self, held: bool) -> None:
-        """Hold what this process runs beside the runner, or let it go on: some programs take half
-        again as long beside a busy core, others no longer. Kernels that leave cores free have no
-        need of it. Of two crews that time at once, in threads, each holds its own workers only."""
+        """Hold what this process runs beside the runner, or let it go on.
+
+        Some programs take half again as long beside a busy core, others no longer. Kernels that
+        leave cores free need no pause. Of two runners that time at once, in threads, each holds its
+        own workers only.
+        """
         if not self.alone or held == self.timing:
             return
-        with _TURN:
+        with _PAUSING:
             self.timing, beside = held, [*self.builders, self.reference]
-            others = [crew for crew in _CREWS if crew is not self]
-            if not held or not any(crew.timing for crew in others):
+            others = [workers for workers in _ALL if workers is not self]
+            if not held or not any(workers.timing for workers in others):
                 beside += [
-                    w for crew in others for w in (*crew.builders, crew.runner, crew.reference)
+                    w for each in others for w in (*each.builders, each.runner, each.reference)
                 ]
             for worker in beside:
                 worker.pause(held)
@@ -95,7 +99,7 @@ class Crew:
             self.pause(False)
 
     def drop(self, *workers: Worker) -> None:
-        """End what these are doing; nobody hears of it."""
+        """End the jobs of these workers; nobody gets a reply."""
         for worker in workers:
             if worker.busy:
                 self._then.pop(worker, None)

@@ -1,11 +1,11 @@
 """What the times of a search are measured by, so that they compare.
 
-The clock of a machine wanders by more than candidates differ; so each is timed in turns with one
-program, the anchor. How fast that is beside others differs from process to process, by some per
-cent and for some by a tenth: all that a process times would be that much faster or slower than what
-the others did, and the best of many processes would come from one in which the anchor was slow. So
-each new process times a panel of programs first whose times are known, and these say what the
-anchor takes there.
+The clock of a machine wanders by more than candidates differ. So each candidate is timed in turns
+with one program, the anchor. How fast the anchor is beside others differs from process to process,
+for some programs by a tenth. All times of a process would be too low or too high by this factor,
+and the best of many processes would come from one in which the anchor was slow. So each new process
+first times a calibration set: programs whose times are known, which tell what the anchor takes
+there.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from metasched.measure.samples import BEHIND
 from metasched.runtime.devices import Program
 from metasched.runtime.timing import beside_each_other
 
-# Times faster that a program must be to become the anchor, and for about how many seconds the two
-# take turns then.
-_HANDOVER, _TURNS_TAKE = 1.25, 0.12
-# Programs of a panel, how many times slower than the best they may be, seconds and rounds at least
-# that they take turns with the anchor, and how many times slower than the best a panel may become.
-_PANEL, _WITHIN, _PANEL_TAKES, _LEAST, _OLD = 6, 1.4, 0.25, 4, 1.6
-_AGAIN_TAKES = 0.15  # seconds in which the fastest programs are read again
+HANDOVER = 1.25  # times faster that a program must seem to be timed beside the anchor
+HANDOVER_SECONDS = 0.12  # in which the two take turns
+SET_SIZE = 6  # programs of a calibration set
+WITHIN = 1.4  # times slower than the best that they may be
+SET_SECONDS = 0.25  # in which they take turns with the anchor
+LEAST_ROUNDS = 4  # of any turns
+OLD = 1.6  # times slower than the best that half of a calibration set may become
+AGAIN_SECONDS = 0.15  # in which the fastest programs are read again
 
 _P = TypeVar("_P")
 
 
 @dataclass
-class Yardstick:
-    """The anchor and the panel of a search.
+class TimeReference:
+    """The anchor and the calibration set of a search.
 
     Attributes:
         anchor: a program that was right, and the seconds that it takes in the present process.
-        panel: programs that were right and the seconds that they took.
+        calibration: the calibration set: programs that were right and the seconds that they took.
         unit: what the clock says in the present process for what counts as a second; the machine
             may have become twice as slow since, or an earlier run have begun on a slow one.
     """
 
     anchor: tuple[Program, float] | None = None
-    panel: Sequence[tuple[Program, float]] = ()
+    calibration: Sequence[tuple[Program, float]] = ()
     unit: float = 1.0
 
     @property
@@ -52,11 +53,14 @@ class Yardstick:
         return self.anchor and (self.anchor[0], self.anchor[1] * self.unit)
 
     def challenged(self, program: Program, seconds: float) -> bool:
-        """Whether a program is to be timed in turns with the anchor: it seems clearly faster. Where
-        turns would say nothing, for there is no anchor or it is far behind, it replaces that."""
-        if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:  # (given up at once there)
+        """Whether a program is to be timed in turns with the anchor: it seems clearly faster.
+
+        Where there is no anchor, or it is so slow that turns would give it up at once, the program
+        becomes the anchor without turns.
+        """
+        if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:
             self.anchor = program, seconds
-        return seconds * _HANDOVER < self.anchor[1]
+        return seconds * HANDOVER < self.anchor[1]
 
     def replaced(self, program: Program, turns: Sequence[Sequence[float]]) -> float | None:
         """Make a program the anchor by its turns with the present one; returns its time. Nothing
@@ -75,9 +79,9 @@ class Yardstick:
         """How many of `count` programs about as fast as the anchor take turns with it to be read
         again, and in how many rounds; none where a call takes long: it says enough."""
         call = max(self.anchor[1] * self.unit if self.anchor else math.inf, sample)
-        most = int(_AGAIN_TAKES / ((_LEAST + 1) * call)) - 1
+        most = int(AGAIN_SECONDS / ((LEAST_ROUNDS + 1) * call)) - 1
         count = min(count, most) if most > 1 else 0
-        return (count, int(_AGAIN_TAKES / ((count + 1) * call))) if count else (0, 0)
+        return (count, int(AGAIN_SECONDS / ((count + 1) * call))) if count else (0, 0)
 
     def beside_anchor(self, turns: Sequence[Sequence[float]]) -> list[float]:
         """Seconds of programs by their turns with the anchor, which come first; none where it was
@@ -88,30 +92,32 @@ class Yardstick:
         return [self.anchor[1] / first * seconds for seconds in others]
 
     def choose(self, known: Iterable[tuple[Program, float]]) -> None:
-        """Make a panel of programs that were timed, unless that which there is will do."""
+        """Make a calibration set of programs that were timed, unless the present set will do."""
         some = spread(known)
-        if some and (not self.panel or self._centre > _OLD * min(s for _, s in some)):
-            self.panel = some
+        if some and (not self.calibration or self._centre > OLD * min(s for _, s in some)):
+            self.calibration = some
 
     @property
     def _centre(self) -> float:
-        return median(seconds for _, seconds in self.panel)
+        return median(seconds for _, seconds in self.calibration)
 
     @property
     def beside(self) -> list[Program]:
-        """The programs that a new process times in turns: the anchor and the panel."""
-        first = self.anchor or (self.panel[0] if self.panel else None)
-        return [first[0], *(program for program, _ in self.panel)] if first else []
+        """The programs that a new process times in turns: the anchor and the calibration set."""
+        first = self.anchor or (self.calibration[0] if self.calibration else None)
+        return [first[0], *(program for program, _ in self.calibration)] if first else []
 
     def calibrate(self, turns: Sequence[Sequence[float]]) -> None:
-        """Set what the anchor takes in this process by its turns with the panel (see `beside`), and
-        pick the fastest panel program as anchor: it reacts to the states of the machine like the
-        fast candidates that are timed next."""
+        """Set what the anchor takes in this process by its turns with the calibration set (see
+        `beside`), and pick the fastest program of the set as anchor: it reacts to the states of the
+        machine like the fast candidates that are timed next."""
         most = max(map(len, turns))
         first, *others = beside_each_other(turns)
         full = [
             (now, known, program)
-            for (program, known), now, samples in zip(self.panel, others, turns[1:], strict=True)
+            for (program, known), now, samples in zip(
+                self.calibration, others, turns[1:], strict=True
+            )
             if len(samples) == most > 1
         ]
         if full and len(turns[0]) == most:
@@ -123,20 +129,22 @@ class Yardstick:
 
 
 def spread(known: Iterable[tuple[_P, float]]) -> list[tuple[_P, float]]:
-    """A few programs of those with known times, from the fastest to what is somewhat slower. (The
-    fastest alone owe their place to luck, and timed again they would all seem slower.)"""
+    """SET_SIZE programs of those with known times, from the fastest to WITHIN times as slow.
+
+    The fastest alone owe their place to luck: timed again they would all seem slower.
+    """
     ranking = sorted(known, key=lambda pair: pair[1])
-    near = [pair for pair in ranking if pair[1] <= _WITHIN * ranking[0][1]]
-    count = min(_PANEL, len(near))
+    near = [pair for pair in ranking if pair[1] <= WITHIN * ranking[0][1]]
+    count = min(SET_SIZE, len(near))
     return [near[(2 * n + 1) * len(near) // (2 * count)] for n in range(count)]
 
 
 def rounds_of_two(one: float, other: float, sample: float) -> int:
     """Rounds in which two programs take turns, by the seconds of a call of each and of a sample."""
-    return max(5, min(24, int(_TURNS_TAKE / (max(one, sample) + max(other, sample)))))
+    return max(5, min(24, int(HANDOVER_SECONDS / (max(one, sample) + max(other, sample)))))
 
 
-def rounds_of_panel(seconds: Sequence[float], sample: float) -> int:
-    """Rounds in which a panel and the anchor take turns."""
+def rounds_of_calibration(seconds: Sequence[float], sample: float) -> int:
+    """Rounds in which a calibration set and the anchor take turns."""
     whole = sum(max(each, sample) for each in seconds)
-    return max(_LEAST, min(12, int(_PANEL_TAKES / whole)))
+    return max(LEAST_ROUNDS, min(12, int(SET_SECONDS / whole)))
