@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # which type checkers take for true; `typing` itself take
 if TYPE_CHECKING:
     from typing import Any
 
+    import metasched.frontend.te as _te
     import metasched.workloads as _workloads
 
     # The public names once more, as a type checker reads them: the table below, name by name.
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from metasched.database.record import TraceFile as TraceFile
     from metasched.errors import MetaschedError as MetaschedError
     from metasched.errors import ScheduleError as ScheduleError
+    from metasched.frontend.einsum import einsum as einsum
     from metasched.ir.equal import assert_structural_equal as assert_structural_equal
     from metasched.ir.equal import structural_equal as structural_equal
     from metasched.ir.equal import structural_hash as structural_hash
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from metasched.tune import tune as tune
     from metasched.tune import tune_tasks as tune_tasks
 
+    te = _te
     workloads = _workloads
 
 __version__ = "0.1.0"
@@ -69,6 +72,7 @@ _PUBLIC = {
     "IRModule": "metasched.ir.func",
     "Target": "metasched.target",
     "parse": "metasched.script",
+    "einsum": "metasched.frontend.einsum",
     "structural_equal": "metasched.ir.equal",
     "structural_hash": "metasched.ir.equal",
     "assert_structural_equal": "metasched.ir.equal",
@@ -103,7 +107,7 @@ _PUBLIC = {
     "replay": "metasched.tune",
 }
 
-_MODULES = {"workloads": "metasched.workloads"}
+_MODULES = {"te": "metasched.frontend.te", "workloads": "metasched.workloads"}
 
 __all__ = ["__version__", *_MODULES, *_PUBLIC]
 

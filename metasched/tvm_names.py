@@ -14,9 +14,9 @@ _SETTINGS = "settings are arguments of ms.tune: trials, time_limit, seed, strate
 # Name -> what to write. Of the package itself, as `ms.NAME`.
 PACKAGE = {
     **dict.fromkeys(
-        ("te", "topi", "relay", "relax"),
-        "there are no tensor expressions and no graphs: write the loops as a T.prim_func, "
-        f"{_SCRIPT}",
+        ("topi", "relay", "relax"),
+        "there are no operator libraries and no graphs: write the operator with ms.te, or as a "
+        f"T.prim_func, {_SCRIPT}",
     ),
     **dict.fromkeys(("tir", "script", "s_tir", "T", "I", "tirx"), f"the script is {_SCRIPT}"),
     **dict.fromkeys(("tune_tir", "tune_te", "tune_relay", "tune_relax", "optimize_tasks"), _TUNE),

@@ -48,6 +48,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "captured macro evaluate reader statements names stores scalars calls body parser tir ir "
         "tvm_graph tvm_json",
     ),
+    ("frontend", 320, "blocks te einsum"),
     (
         "analysis",
         2740,
@@ -117,7 +118,7 @@ FLOORS: list[tuple[str, int, str]] = [
 AFTER = {"intrinsics": "metasched.schedule.schedule", "workloads": "metasched.tune"}
 
 # Lines of code of the two folders of script functions.
-SCRIPT_BUDGETS = {"intrinsics": 260, "workloads": 800}
+SCRIPT_BUDGETS = {"intrinsics": 260, "workloads": 520}
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 
@@ -438,8 +439,9 @@ def test_public_names_are_those_that_type_checkers_read():
     for node in ast.walk(block):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("metasched."):
             told |= {alias.asname: (node.module, alias.name) for alias in node.names}
-    assert told.keys() == {*metasched.__all__} - {"__version__", "workloads"}
+    assert told.keys() == {*metasched.__all__} - {"__version__", "te", "workloads"}
     assert metasched.workloads is importlib.import_module("metasched.workloads")
+    assert metasched.te is importlib.import_module("metasched.frontend.te")
     for name, (module, attribute) in told.items():
         assert getattr(metasched, name) is getattr(importlib.import_module(module), attribute)
 

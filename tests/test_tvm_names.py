@@ -21,7 +21,7 @@ GMM = workloads.get("gmm").func((1, 8, 8, 8))
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("te", "no tensor expressions"),
+        ("topi", "write the operator with ms.te"),
         ("tir", "from metasched.script import tir as T"),
         ("tune_tir", "ms.tune(func, trials=64"),
         ("TuneConfig", "settings are arguments of ms.tune"),

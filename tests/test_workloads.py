@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle import check_golden
 
-from metasched import workloads
+from metasched import structural_hash, workloads
 from metasched.errors import RegistryError
 from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
@@ -47,6 +48,16 @@ SMALL = [
     ("cbr", (1, 4, 4, 2, 3, 1, 2, 0)),
     ("tbg", (2, 3, 2, 4)),
 ]
+
+
+def test_programs_keep_the_hash_by_which_stored_traces_find_them():
+    lines = []
+    for name in workloads.names():
+        workload = workloads.get(name)
+        for shape in workload.shapes:
+            digest = structural_hash(workload.func(shape))
+            lines.append(f"{name} {','.join(map(str, shape))} {digest}")
+    check_golden("workload_hashes", "\n".join(lines))
 
 
 def compute(workload, shape, integers, compiled=False):

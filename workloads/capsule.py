@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend import te
+from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
-from metasched.script import tir as T
-from metasched.workloads.padding import finished, out_size, pad_array, taps
+from metasched.workloads.padding import convolution, out_size, pad_array, padded, taps
 from metasched.workloads.workload import Shape, Workload
 
 CAPSULE = 4
@@ -15,39 +16,19 @@ CAPSULE = 4
 def cap(shape: Shape) -> PrimFunc:
     """Y[n,h,w,co,i,j] = sum of P[n, h*stride + kh, ..., ci,i,m] * W[kh,kw,ci,co,m,j]."""
     n, h, w, ci, co, k, s, p = shape
-    c = CAPSULE
-    hp, wp = h + 2 * p, w + 2 * p
-    ho, wo = out_size(h, k, s, p), out_size(w, k, s, p)
+    e = CAPSULE
+    X = te.placeholder((n, h, w, ci, e, e), name="X")
+    W = te.placeholder((k, k, ci, co, e, e), name="W")
+    P = padded(X, (1, 2), p)
+    i, j = te.reduce_axis((0, k), "i"), te.reduce_axis((0, k), "j")
+    c, m = te.reduce_axis((0, ci), "c"), te.reduce_axis((0, e), "m")
 
-    @T.prim_func
-    def cap(
-        X: T.Buffer((n, h, w, ci, c, c), "float32"),
-        W: T.Buffer((k, k, ci, co, c, c), "float32"),
-        Y: T.Buffer((n, ho, wo, co, c, c), "float32"),
-    ):
-        T.func_attr({"global_symbol": "cap", "tir.noalias": True})
-        P = T.alloc_buffer((n, hp, wp, ci, c, c), "float32")
-        for i0, i1, i2, i3, i4, i5 in T.grid(n, hp, wp, ci, c, c):
-            with T.block("pad"):
-                vn, vh, vw, vc, vx, vy = T.axis.remap("SSSSSS", [i0, i1, i2, i3, i4, i5])
-                P[vn, vh, vw, vc, vx, vy] = T.if_then_else(
-                    T.And(T.And(p <= vh, vh < h + p), T.And(p <= vw, vw < w + p)),
-                    X[vn, vh - p, vw - p, vc, vx, vy],
-                    T.float32(0),
-                )
-        for i0, i1, i2, i3, i4, i5, i6, i7, i8, i9 in T.grid(n, ho, wo, co, c, c, k, k, ci, c):
-            with T.block("conv"):
-                vn, vh, vw, vo, vx, vy, vi, vj, vc, vm = T.axis.remap(
-                    "SSSSSSRRRR", [i0, i1, i2, i3, i4, i5, i6, i7, i8, i9]
-                )
-                with T.init():
-                    Y[vn, vh, vw, vo, vx, vy] = T.float32(0)
-                Y[vn, vh, vw, vo, vx, vy] = (
-                    Y[vn, vh, vw, vo, vx, vy]
-                    + P[vn, vh * s + vi, vw * s + vj, vc, vx, vm] * W[vi, vj, vc, vo, vm, vy]
-                )
+    def element(n: Expr, h: Expr, w: Expr, o: Expr, x: Expr, y: Expr) -> te.Reduction:
+        window = P[n, h * s + i, w * s + j, c, x, m]
+        return te.sum(window * W[i, j, c, o, m, y], axis=[i, j, c, m])
 
-    return finished(cap, p)
+    out = (n, out_size(h, k, s, p), out_size(w, k, s, p), co, e, e)
+    return convolution("cap", X, W, te.compute(out, element, "Y", block="conv"), p)
 
 
 def cap_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:

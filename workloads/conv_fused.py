@@ -4,68 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend import te
+from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
-from metasched.script import tir as T
+from metasched.lower.passes.zeros import FINITE
 from metasched.workloads.conv import C2D_PARAMETERS, c2d_flops, conv_reference
-from metasched.workloads.padding import finished, out_size
+from metasched.workloads.padding import out_size, padded
 from metasched.workloads.workload import Shape, Workload
 
 
 def cbr(shape: Shape) -> PrimFunc:
     """Y = max((conv(X, W) + B) * S + O, 0), one block for each step; B, S, O are per channel."""
     n, h, w, ci, co, k, s, p = shape
-    hp, wp = h + 2 * p, w + 2 * p
-    ho, wo = out_size(h, k, s, p), out_size(w, k, s, p)
+    X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, ci, co), name="W")
+    B, S, O = (te.placeholder((co,), name=name) for name in "BSO")
+    P = padded(X, (1, 2), p)
+    i, j, c = te.reduce_axis((0, k), "i"), te.reduce_axis((0, k), "j"), te.reduce_axis((0, ci), "c")
 
-    @T.prim_func
-    def cbr(
-        X: T.Buffer((n, h, w, ci), "float32"),
-        W: T.Buffer((k, k, ci, co), "float32"),
-        B: T.Buffer((co,), "float32"),
-        S: T.Buffer((co,), "float32"),
-        O: T.Buffer((co,), "float32"),
-        Y: T.Buffer((n, ho, wo, co), "float32"),
-    ):
-        T.func_attr({"global_symbol": "cbr", "tir.noalias": True})
-        P = T.alloc_buffer((n, hp, wp, ci), "float32")
-        C = T.alloc_buffer((n, ho, wo, co), "float32")
-        CB = T.alloc_buffer((n, ho, wo, co), "float32")
-        CS = T.alloc_buffer((n, ho, wo, co), "float32")
-        CO = T.alloc_buffer((n, ho, wo, co), "float32")
-        for i0, i1, i2, i3 in T.grid(n, hp, wp, ci):
-            with T.block("pad"):
-                vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                P[vn, vh, vw, vc] = T.if_then_else(
-                    T.And(T.And(p <= vh, vh < h + p), T.And(p <= vw, vw < w + p)),
-                    X[vn, vh - p, vw - p, vc],
-                    T.float32(0),
-                )
-        for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, k, k, ci):
-            with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
-                with T.init():
-                    C[vn, vh, vw, vo] = T.float32(0)
-                C[vn, vh, vw, vo] = (
-                    C[vn, vh, vw, vo] + P[vn, vh * s + vi, vw * s + vj, vc] * W[vi, vj, vc, vo]
-                )
-        for i0, i1, i2, i3 in T.grid(n, ho, wo, co):
-            with T.block("bias"):
-                vn, vh, vw, vo = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                CB[vn, vh, vw, vo] = C[vn, vh, vw, vo] + B[vo]
-        for i0, i1, i2, i3 in T.grid(n, ho, wo, co):
-            with T.block("scale"):
-                vn, vh, vw, vo = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                CS[vn, vh, vw, vo] = CB[vn, vh, vw, vo] * S[vo]
-        for i0, i1, i2, i3 in T.grid(n, ho, wo, co):
-            with T.block("shift"):
-                vn, vh, vw, vo = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                CO[vn, vh, vw, vo] = CS[vn, vh, vw, vo] + O[vo]
-        for i0, i1, i2, i3 in T.grid(n, ho, wo, co):
-            with T.block("relu"):
-                vn, vh, vw, vo = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                Y[vn, vh, vw, vo] = T.max(CO[vn, vh, vw, vo], T.float32(0))
+    def conv(n: Expr, h: Expr, w: Expr, o: Expr) -> te.Reduction:
+        return te.sum(P[n, h * s + i, w * s + j, c] * W[i, j, c, o], axis=[i, j, c])
 
-    return finished(cbr, p)
+    out = (n, out_size(h, k, s, p), out_size(w, k, s, p), co)
+    C = te.compute(out, conv, "C", block="conv")
+    CB = te.compute(out, lambda n, h, w, o: C[n, h, w, o] + B[o], "CB", block="bias")
+    CS = te.compute(out, lambda n, h, w, o: CB[n, h, w, o] * S[o], "CS", block="scale")
+    CO = te.compute(out, lambda n, h, w, o: CS[n, h, w, o] + O[o], "CO", block="shift")
+    Y = te.compute(out, lambda n, h, w, o: te.max(CO[n, h, w, o], 0), "Y", block="relu")
+    return te.create_prim_func([X, W, B, S, O, Y], "cbr", {FINITE: True} if p else None)
 
 
 def cbr_reference(

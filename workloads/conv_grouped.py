@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend import te
+from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
-from metasched.script import tir as T
 from metasched.workloads.conv import conv_reference
-from metasched.workloads.padding import finished, out_size, pad_array, taps
+from metasched.workloads.padding import convolution, out_size, pad_array, padded, taps
 from metasched.workloads.workload import Shape, Workload
 
 
@@ -16,37 +17,17 @@ def grp(shape: Shape) -> PrimFunc:
     n, h, w, ci, co, k, s, p, d, g = shape
     if ci % g or co % g:
         raise ValueError(f"grp: {ci} and {co} channels do not divide into {g} groups")
-    hp, wp, cg, og = h + 2 * p, w + 2 * p, ci // g, co // g
-    ho, wo = out_size(h, k, s, p, d), out_size(w, k, s, p, d)
+    cg, og = ci // g, co // g
+    X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, cg, co), name="W")
+    P = padded(X, (1, 2), p)
+    i, j, c = te.reduce_axis((0, k), "i"), te.reduce_axis((0, k), "j"), te.reduce_axis((0, cg), "c")
 
-    @T.prim_func
-    def grp(
-        X: T.Buffer((n, h, w, ci), "float32"),
-        W: T.Buffer((k, k, cg, co), "float32"),
-        Y: T.Buffer((n, ho, wo, co), "float32"),
-    ):
-        T.func_attr({"global_symbol": "grp", "tir.noalias": True})
-        P = T.alloc_buffer((n, hp, wp, ci), "float32")
-        for i0, i1, i2, i3 in T.grid(n, hp, wp, ci):
-            with T.block("pad"):
-                vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                P[vn, vh, vw, vc] = T.if_then_else(
-                    T.And(T.And(p <= vh, vh < h + p), T.And(p <= vw, vw < w + p)),
-                    X[vn, vh - p, vw - p, vc],
-                    T.float32(0),
-                )
-        for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, k, k, cg):
-            with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
-                with T.init():
-                    Y[vn, vh, vw, vo] = T.float32(0)
-                Y[vn, vh, vw, vo] = (
-                    Y[vn, vh, vw, vo]
-                    + P[vn, vh * s + vi * d, vw * s + vj * d, vo // og * cg + vc]
-                    * W[vi, vj, vc, vo]
-                )
+    def element(n: Expr, h: Expr, w: Expr, o: Expr) -> te.Reduction:
+        window = P[n, h * s + i * d, w * s + j * d, o // og * cg + c]
+        return te.sum(window * W[i, j, c, o], axis=[i, j, c])
 
-    return finished(grp, p)
+    out = (n, out_size(h, k, s, p, d), out_size(w, k, s, p, d), co)
+    return convolution("grp", X, W, te.compute(out, element, "Y", block="conv"), p)
 
 
 def grp_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -65,35 +46,15 @@ def grp_flops(shape: Shape) -> float:
 def dep(shape: Shape) -> PrimFunc:
     """Y[n,h,w,c] = sum of P[n, h*stride + kh, w*stride + kw, c] * W[kh,kw,c]; P is X padded."""
     n, h, w, c, k, s, p = shape
-    hp, wp = h + 2 * p, w + 2 * p
-    ho, wo = out_size(h, k, s, p), out_size(w, k, s, p)
+    X, W = te.placeholder((n, h, w, c), name="X"), te.placeholder((k, k, c), name="W")
+    P = padded(X, (1, 2), p)
+    i, j = te.reduce_axis((0, k), "i"), te.reduce_axis((0, k), "j")
 
-    @T.prim_func
-    def dep(
-        X: T.Buffer((n, h, w, c), "float32"),
-        W: T.Buffer((k, k, c), "float32"),
-        Y: T.Buffer((n, ho, wo, c), "float32"),
-    ):
-        T.func_attr({"global_symbol": "dep", "tir.noalias": True})
-        P = T.alloc_buffer((n, hp, wp, c), "float32")
-        for i0, i1, i2, i3 in T.grid(n, hp, wp, c):
-            with T.block("pad"):
-                vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                P[vn, vh, vw, vc] = T.if_then_else(
-                    T.And(T.And(p <= vh, vh < h + p), T.And(p <= vw, vw < w + p)),
-                    X[vn, vh - p, vw - p, vc],
-                    T.float32(0),
-                )
-        for i0, i1, i2, i3, i4, i5 in T.grid(n, ho, wo, c, k, k):
-            with T.block("conv"):
-                vn, vh, vw, vc, vi, vj = T.axis.remap("SSSSRR", [i0, i1, i2, i3, i4, i5])
-                with T.init():
-                    Y[vn, vh, vw, vc] = T.float32(0)
-                Y[vn, vh, vw, vc] = (
-                    Y[vn, vh, vw, vc] + P[vn, vh * s + vi, vw * s + vj, vc] * W[vi, vj, vc]
-                )
+    def element(n: Expr, h: Expr, w: Expr, c: Expr) -> te.Reduction:
+        return te.sum(P[n, h * s + i, w * s + j, c] * W[i, j, c], axis=[i, j])
 
-    return finished(dep, p)
+    out = (n, out_size(h, k, s, p), out_size(w, k, s, p), c)
+    return convolution("dep", X, W, te.compute(out, element, "Y", block="conv"), p)
 
 
 def dep_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend import te
+from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
 from metasched.lower.passes.zeros import FINITE
-from metasched.script import tir as T
+from metasched.workloads.padding import all_of, within, zeros_around
 from metasched.workloads.workload import Shape, Workload
 
 
@@ -35,73 +37,38 @@ def _by_phase(shape: Shape) -> PrimFunc:
     # the smallest of them 0.
     lead = t - 1 - p // s
     hp, wp = (ho - 1 + p) // s + lead + 1, (wo - 1 + p) // s + lead + 1
+    X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, ci, co), name="W")
+    P = zeros_around(X, {1: hp, 2: wp}, lead)
+    i, j, c = te.reduce_axis((0, t), "i"), te.reduce_axis((0, t), "j"), te.reduce_axis((0, ci), "c")
 
-    @T.prim_func
-    def t2d(
-        X: T.Buffer((n, h, w, ci), "float32"),
-        W: T.Buffer((k, k, ci, co), "float32"),
-        Y: T.Buffer((n, ho, wo, co), "float32"),
-    ):
-        T.func_attr({"global_symbol": "t2d", "tir.noalias": True})
-        P = T.alloc_buffer((n, hp, wp, ci), "float32")
-        for i0, i1, i2, i3 in T.grid(n, hp, wp, ci):
-            with T.block("pad"):
-                vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                P[vn, vh, vw, vc] = T.if_then_else(
-                    T.And(T.And(lead <= vh, vh < h + lead), T.And(lead <= vw, vw < w + lead)),
-                    X[vn, vh - lead, vw - lead, vc],
-                    T.float32(0),
-                )
-        for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, t, t, ci):
-            with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
-                with T.init():
-                    Y[vn, vh, vw, vo] = T.float32(0)
-                Y[vn, vh, vw, vo] = (
-                    Y[vn, vh, vw, vo]
-                    + P[vn, (vh + p) // s - vi + lead, (vw + p) // s - vj + lead, vc]
-                    * W[(vh + p) % s + vi * s, (vw + p) % s + vj * s, vc, vo]
-                )
+    def element(n: Expr, h: Expr, w: Expr, o: Expr) -> te.Reduction:
+        window = P[n, (h + p) // s - i + lead, (w + p) // s - j + lead, c]
+        return te.sum(window * W[(h + p) % s + i * s, (w + p) % s + j * s, c, o], axis=[i, j, c])
 
-    return t2d.with_attr(FINITE, True)
+    Y = te.compute((n, ho, wo, co), element, "Y", block="conv")
+    return te.create_prim_func([X, W, Y], "t2d", {FINITE: True})
 
 
 def _with_zeros(shape: Shape) -> PrimFunc:
     n, h, w, ci, co, k, s, p = shape
     ho, wo, lead = _out(h, k, s, p), _out(w, k, s, p), k - 1 - p
-    hp, wp = ho + k - 1, wo + k - 1
-    hs, ws = (h - 1) * s + 1, (w - 1) * s + 1
+    ends = [(size - 1) * s + 1 + lead for size in (h, w)]
+    X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, ci, co), name="W")
+    i, j, c = te.reduce_axis((0, k), "i"), te.reduce_axis((0, k), "j"), te.reduce_axis((0, ci), "c")
 
-    @T.prim_func
-    def t2d(
-        X: T.Buffer((n, h, w, ci), "float32"),
-        W: T.Buffer((k, k, ci, co), "float32"),
-        Y: T.Buffer((n, ho, wo, co), "float32"),
-    ):
-        T.func_attr({"global_symbol": "t2d", "tir.noalias": True})
-        P = T.alloc_buffer((n, hp, wp, ci), "float32")
-        for i0, i1, i2, i3 in T.grid(n, hp, wp, ci):
-            with T.block("pad"):
-                vn, vh, vw, vc = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                P[vn, vh, vw, vc] = T.if_then_else(
-                    T.And(
-                        T.And(T.And(lead <= vh, vh < hs + lead), T.And(lead <= vw, vw < ws + lead)),
-                        T.And(T.EQ((vh - lead) % s, 0), T.EQ((vw - lead) % s, 0)),
-                    ),
-                    X[vn, (vh - lead) // s, (vw - lead) // s, vc],
-                    T.float32(0),
-                )
-        for i0, i1, i2, i3, i4, i5, i6 in T.grid(n, ho, wo, co, k, k, ci):
-            with T.block("conv"):
-                vn, vh, vw, vo, vi, vj, vc = T.axis.remap("SSSSRRR", [i0, i1, i2, i3, i4, i5, i6])
-                with T.init():
-                    Y[vn, vh, vw, vo] = T.float32(0)
-                Y[vn, vh, vw, vo] = (
-                    Y[vn, vh, vw, vo]
-                    + P[vn, vh + vi, vw + vj, vc] * W[k - 1 - vi, k - 1 - vj, vc, vo]
-                )
+    def apart(n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
+        inside = all_of([within(v, lead, end) for v, end in zip((h, w), ends, strict=True)])
+        hit = all_of([te.EQ((v - lead) % s, 0) for v in (h, w)])
+        element = X[n, (h - lead) // s, (w - lead) // s, c]
+        return te.if_then_else(te.all(inside, hit), element, te.float32(0))
 
-    return t2d.with_attr(FINITE, True)
+    P = te.compute((n, ho + k - 1, wo + k - 1, ci), apart, "P", block="pad")
+
+    def element(n: Expr, h: Expr, w: Expr, o: Expr) -> te.Reduction:
+        return te.sum(P[n, h + i, w + j, c] * W[k - 1 - i, k - 1 - j, c, o], axis=[i, j, c])
+
+    Y = te.compute((n, ho, wo, co), element, "Y", block="conv")
+    return te.create_prim_func([X, W, Y], "t2d", {FINITE: True})
 
 
 def t2d_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:

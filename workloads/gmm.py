@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend import te
 from metasched.ir.func import PrimFunc
-from metasched.script import tir as T
 from metasched.workloads.workload import Shape, Workload
 
 
 def gmm(shape: Shape, x: str = "float32", y: str = "float32", z: str = "float32") -> PrimFunc:
     """Z[b,n,m] = sum_k X[b,n,k] * Y[b,k,m], accumulated in the type of Z."""
     b, n, m, k = shape
-
-    @T.prim_func
-    def gmm(X: T.Buffer((b, n, k), x), Y: T.Buffer((b, k, m), y), Z: T.Buffer((b, n, m), z)):
-        T.func_attr({"global_symbol": "gmm", "tir.noalias": True})
-        for i0, i1, i2, i3 in T.grid(b, n, m, k):
-            with T.block("Z"):
-                vb, vn, vm, vk = T.axis.remap("SSSR", [i0, i1, i2, i3])
-                with T.init():
-                    Z[vb, vn, vm] = T.cast(0, z)
-                Z[vb, vn, vm] = Z[vb, vn, vm] + T.cast(X[vb, vn, vk], z) * T.cast(Y[vb, vk, vm], z)
-
-    return gmm
+    X, Y = te.placeholder((b, n, k), x, "X"), te.placeholder((b, k, m), y, "Y")
+    r = te.reduce_axis((0, k), "k")
+    product = lambda b, n, m: te.sum(te.cast(X[b, n, r], z) * te.cast(Y[b, r, m], z), axis=r)  # noqa: E731
+    return te.create_prim_func([X, Y, te.compute((b, n, m), product, "Z")], "gmm")
 
 
 def gmm_reference(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -45,32 +37,12 @@ def gmm_flops(shape: Shape) -> float:
 def tbg(shape: Shape) -> PrimFunc:
     """S[b,h,i,j] = sum_d Q[b,i,h,d] * K[b,j,h,d], through two transposed copies."""
     b, s, h, d = shape
-
-    @T.prim_func
-    def tbg(
-        Q: T.Buffer((b, s, h, d), "float32"),
-        K: T.Buffer((b, s, h, d), "float32"),
-        S: T.Buffer((b, h, s, s), "float32"),
-    ):
-        T.func_attr({"global_symbol": "tbg", "tir.noalias": True})
-        QT = T.alloc_buffer((b, h, s, d), "float32")
-        KT = T.alloc_buffer((b, h, d, s), "float32")
-        for i0, i1, i2, i3 in T.grid(b, h, s, d):
-            with T.block("QT"):
-                vb, vh, vs, vd = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                QT[vb, vh, vs, vd] = Q[vb, vs, vh, vd]
-        for i0, i1, i2, i3 in T.grid(b, h, d, s):
-            with T.block("KT"):
-                vb, vh, vd, vs = T.axis.remap("SSSS", [i0, i1, i2, i3])
-                KT[vb, vh, vd, vs] = K[vb, vs, vh, vd]
-        for i0, i1, i2, i3, i4 in T.grid(b, h, s, s, d):
-            with T.block("S"):
-                vb, vh, vi, vj, vd = T.axis.remap("SSSSR", [i0, i1, i2, i3, i4])
-                with T.init():
-                    S[vb, vh, vi, vj] = T.float32(0)
-                S[vb, vh, vi, vj] = S[vb, vh, vi, vj] + QT[vb, vh, vi, vd] * KT[vb, vh, vd, vj]
-
-    return tbg
+    Q, K = te.placeholder((b, s, h, d), name="Q"), te.placeholder((b, s, h, d), name="K")
+    QT = te.compute((b, h, s, d), lambda b, h, s, d: Q[b, s, h, d], "QT")
+    KT = te.compute((b, h, d, s), lambda b, h, d, s: K[b, s, h, d], "KT")
+    r = te.reduce_axis((0, d), "d")
+    product = lambda b, h, i, j: te.sum(QT[b, h, i, r] * KT[b, h, r, j], axis=r)  # noqa: E731
+    return te.create_prim_func([Q, K, te.compute((b, h, s, s), product, "S")], "tbg")
 
 
 def tbg_reference(shape: Shape, q: np.ndarray, k: np.ndarray) -> np.ndarray:

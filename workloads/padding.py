@@ -1,15 +1,18 @@
-"""Zero padding around convolutions: sizes, taps inside the input, and the stage that adds it."""
+"""Zero padding around convolutions: sizes, taps inside the input, and the stage that adds it.
+
+Tensors are batches of channels-last images: dimensions 1 and so on are padded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 
-from metasched.ir.expr import Expr, Mul, as_int, mul
+from metasched.frontend import te
+from metasched.ir.expr import Expr, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt, evolve, seq
-from metasched.ir.visit import blocks_of, substitute_buffers, transform
 from metasched.lower.passes.zeros import FINITE
 
 
@@ -37,30 +40,38 @@ def pad_array(x: np.ndarray, dims: tuple[int, ...], pad: int) -> np.ndarray:
     return np.pad(x, [(pad, pad) if d in dims else (0, 0) for d in range(x.ndim)])
 
 
-def finished(func: PrimFunc, pad: int) -> PrimFunc:
-    """A convolution as it is handed out: `x * 1` folded; without padding, without its stage."""
-    func = func.with_body(transform(func.body, None, _fold))
-    return func.with_attr(FINITE, True) if pad else _without_stage(func, "pad")
+def padded(x: te.Tensor, dims: Sequence[int], pad: int) -> te.Tensor:
+    """`x` with `pad` zeros on both sides of each of `dims`: a stage, but for no zeros at all."""
+    sizes = {d: as_int(x.shape[d]) + 2 * pad for d in dims}
+    return zeros_around(x, sizes, pad) if pad else x
 
 
-def _fold(expr: Expr) -> Expr | None:
-    """Indices with a stride or dilation of one are written plainly."""
-    return mul(expr.a, expr.b) if isinstance(expr, Mul) and as_int(expr.b) == 1 else None
+def zeros_around(x: te.Tensor, sizes: Mapping[int, int], lead: int) -> te.Tensor:
+    """`x` behind `lead` zeros along some dimensions, which it fills with zeros up to `sizes`."""
+
+    def element(*at: Expr) -> Expr:
+        inside = [within(at[d], lead, lead + as_int(x.shape[d])) for d in sizes]
+        moved = [v - lead if d in sizes else v for d, v in enumerate(at)]
+        return te.if_then_else(all_of(inside), x[tuple(moved)], te.cast(0, str(x.dtype)))
+
+    shape = [sizes.get(d, extent) for d, extent in enumerate(x.shape)]
+    names = ["n", *"dhw"[-len(sizes) :], "c", "x", "y"][: x.ndim]
+    return te.compute(shape, element, "P", block="pad", varargs_names=names)
 
 
-def _without_stage(func: PrimFunc, stage: str) -> PrimFunc:
-    """`func` without the block called `stage`, which copies; its consumers read the source."""
-    block = next(r.block for r in blocks_of(func.body) if r.block.name == stage)
-    source, copy = block.reads[0].buffer, block.writes[0].buffer
-    root = func.root
-    assert isinstance(root.body, SeqStmt)
-    body = seq(s for s in root.body.items if not _holds(s, block))
-    body = substitute_buffers(body, {copy: source})
-    allocs = tuple(b for b in root.alloc_buffers if b is not copy)
-    return func.with_body(BlockRealize.plain(evolve(root, body=body, alloc_buffers=allocs)))
+def all_of(conditions: Sequence[Expr]) -> Expr:
+    """Whether all of some conditions hold."""
+    *first, last = conditions
+    for condition in reversed(first):
+        last = te.all(condition, last)
+    return last
 
 
-def _holds(stmt: Stmt, block: Block) -> bool:
-    while isinstance(stmt, For):
-        stmt = stmt.body
-    return isinstance(stmt, BlockRealize) and stmt.block is block
+def within(value: Expr, low: int, high: int) -> Expr:
+    """low <= value < high."""
+    return te.all(te.LE(low, value), te.LT(value, high))
+
+
+def convolution(name: str, x: te.Tensor, w: te.Tensor, y: te.Tensor, pad: int) -> PrimFunc:
+    """The function of a padded convolution; its zeros say that no element is infinite."""
+    return te.create_prim_func([x, w, y], name, {FINITE: True} if pad else None)

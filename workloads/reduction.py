@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend import te
 from metasched.ir.func import PrimFunc
-from metasched.script import tir as T
 from metasched.workloads.workload import Shape, Workload
 
 
 def nrm(shape: Shape) -> PrimFunc:
     """Y[b] = sqrt of the sum of squares of X[b,:,:]."""
     b, m, n = shape
-
-    @T.prim_func
-    def nrm(X: T.Buffer((b, m, n), "float32"), Y: T.Buffer((b,), "float32")):
-        T.func_attr({"global_symbol": "nrm", "tir.noalias": True})
-        S = T.alloc_buffer((b,), "float32")
-        for i0, i1, i2 in T.grid(b, m, n):
-            with T.block("sum"):
-                vb, vm, vn = T.axis.remap("SRR", [i0, i1, i2])
-                with T.init():
-                    S[vb] = T.float32(0)
-                S[vb] = S[vb] + X[vb, vm, vn] * X[vb, vm, vn]
-        for i0 in range(b):
-            with T.block("sqrt"):
-                vb = T.axis.spatial(b, i0)
-                Y[vb] = T.sqrt(S[vb])
-
-    return nrm
+    X = te.placeholder((b, m, n), name="X")
+    i, j = te.reduce_axis((0, m), "m"), te.reduce_axis((0, n), "n")
+    S = te.compute((b,), lambda b: te.sum(X[b, i, j] * X[b, i, j], axis=[i, j]), "S", block="sum")
+    Y = te.compute((b,), lambda b: te.sqrt(S[b]), "Y", block="sqrt")
+    return te.create_prim_func([X, Y], "nrm")
 
 
 def nrm_reference(shape: Shape, x: np.ndarray) -> np.ndarray:
@@ -43,35 +31,13 @@ def nrm_flops(shape: Shape) -> float:
 def sfm(shape: Shape) -> PrimFunc:
     """Y[m,n] = exp(X[m,n] - max) / sum, with the maximum and the sum of each row."""
     m, n = shape
-
-    @T.prim_func
-    def sfm(X: T.Buffer((m, n), "float32"), Y: T.Buffer((m, n), "float32")):
-        T.func_attr({"global_symbol": "sfm", "tir.noalias": True})
-        M = T.alloc_buffer((m,), "float32")
-        E = T.alloc_buffer((m, n), "float32")
-        S = T.alloc_buffer((m,), "float32")
-        for i0, i1 in T.grid(m, n):
-            with T.block("max"):
-                vm, vn = T.axis.remap("SR", [i0, i1])
-                with T.init():
-                    M[vm] = T.min_value("float32")
-                M[vm] = T.max(M[vm], X[vm, vn])
-        for i0, i1 in T.grid(m, n):
-            with T.block("exp"):
-                vm, vn = T.axis.remap("SS", [i0, i1])
-                E[vm, vn] = T.exp(X[vm, vn] - M[vm])
-        for i0, i1 in T.grid(m, n):
-            with T.block("sum"):
-                vm, vn = T.axis.remap("SR", [i0, i1])
-                with T.init():
-                    S[vm] = T.float32(0)
-                S[vm] = S[vm] + E[vm, vn]
-        for i0, i1 in T.grid(m, n):
-            with T.block("normalize"):
-                vm, vn = T.axis.remap("SS", [i0, i1])
-                Y[vm, vn] = E[vm, vn] / S[vm]
-
-    return sfm
+    X = te.placeholder((m, n), name="X")
+    j = te.reduce_axis((0, n), "n")
+    M = te.compute((m,), lambda m: te.max(X[m, j], axis=j), "M", block="max")
+    E = te.compute((m, n), lambda m, n: te.exp(X[m, n] - M[m]), "E", block="exp")
+    S = te.compute((m,), lambda m: te.sum(E[m, j], axis=j), "S", block="sum")
+    Y = te.compute((m, n), lambda m, n: E[m, n] / S[m], "Y", block="normalize")
+    return te.create_prim_func([X, Y], "sfm")
 
 
 def sfm_reference(shape: Shape, x: np.ndarray) -> np.ndarray:

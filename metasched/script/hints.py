@@ -53,8 +53,8 @@ _SAME = {
     "empty": "write T.alloc_buffer(shape, dtype)",
 }
 _TE = (
-    "te describes computations in another way: write a block for each stage in @T.prim_func, or "
-    "build the function with metasched.frontend.te"
+    "tensor expressions build a function of their own, outside of scripts: "
+    "metasched.te.create_prim_func; here write a block for each stage"
 )
 
 

@@ -153,7 +153,7 @@ def test_the_right_side_of_and_is_read_only_where_it_counts():
     ("M[0] = N[0][1]", "an element of a buffer cannot be indexed", "write N[0, 1]"),
     ("return B", "a function returns a scalar or nothing", "B is filled in place"),
     ("M[0] = np.exp(N[0])", "'np' is not defined", ""),
-    ("M[0] = te.compute(N)", "'te' is not defined", "metasched.frontend.te"),
+    ("M[0] = te.compute(N)", "'te' is not defined", "metasched.te.create_prim_func"),
     ("M[0] = sum(N)", "sum takes Python values only", ""),
     ("M[0] = divmod(p, 2)", "'divmod' is not defined", "x // y and x % y"),
     ("B[0] = exp(A[0])", "'exp' is not defined", "write T.exp"),

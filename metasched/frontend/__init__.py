@@ -1,0 +1,1 @@
+"""Ways to say a program other than as a script: blocks in Python, tensor expressions, einsum."""
