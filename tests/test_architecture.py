@@ -51,9 +51,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 320, "blocks te einsum"),
     (
         "analysis",
-        2740,
-        "failure radix collide scope threads guarded witness running cover binding access "
-        "closing block reducer loops dependence reordering sequence flops",
+        2900,
+        "failure radix collide scope threads guarded witness running cover producers binding "
+        "access closing block reducer loops dependence reordering sequence flops",
     ),
     (
         "schedule",

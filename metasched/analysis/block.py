@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from metasched.analysis.access import exact_accesses, updates_in_place
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
-from metasched.analysis.cover import region_cover as region_cover
 from metasched.analysis.failure import Failure
+from metasched.analysis.producers import region_cover as region_cover
 from metasched.analysis.scope import Child, EdgeKind, Scope, may_overlap, writes
 from metasched.arith.affine import linear
 from metasched.arith.regions import inputs
@@ -63,14 +63,17 @@ def dominant(
             if other.token is token or not writes(other.block, region.buffer):
                 continue
             if sole or may_overlap(block, other.block, region.buffer, reads_a=False, reads_b=False):
-                return _two_writers(block, other.block, region.buffer)
+                return _two_writers(block, other.block, region.buffer, sole)
     return None
 
 
-def _two_writers(block: Block, other: Block, buffer: Buffer) -> Failure:
+def _two_writers(block: Block, other: Block, buffer: Buffer, sole: bool) -> Failure:
     def sentence() -> str:
-        name = buffer.name
-        return f"block {block.name} is not the only writer of {name}: {other.name} writes it too"
+        if sole:
+            what, too = buffer.name, "writes it too"
+        else:
+            what, too = f"its elements of {buffer.name}", "may write them too"
+        return f"block {block.name} is not the only writer of {what}: {other.name} {too}"
 
     return Failure("not-dominant", sentence, block)
 

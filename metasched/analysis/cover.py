@@ -1,4 +1,4 @@
-"""Region cover: does a block read only what its producers have surely written before?
+"""Region cover of one buffer: does a block read only what some producers surely wrote before?
 
 Producers and consumer are compared within one iteration of the loops they share. What a producer
 writes is bounded from below (only boxes that are filled without gaps count), what the consumer
@@ -8,7 +8,7 @@ variables of shared loops, which have one value on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads, stores_always
 from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, surely_run
-from metasched.analysis.scope import Child, EdgeKind, Scope, collect
+from metasched.analysis.scope import Child, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
 from metasched.arith.affine import Ranges, form_interval, interval, linear, range_interval
@@ -32,7 +32,6 @@ from metasched.ir.expr import LT, TRUE, And, Expr, FloorDiv, FloorMod, IntImm, V
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
-    BlockToken,
     BufferStore,
     For,
     fact,
@@ -273,36 +272,6 @@ def _join(a: Box, b: Box) -> Box | None:
     return (*a[:k], Span(x.fixed, min(x.low, y.low), max(x.high, y.high)), *a[k + 1 :])
 
 
-def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
-    """Whether every element a child reads from its producers was written by them before.
-
-    Each group of producers that meet the consumer below the same loop must cover, within one
-    iteration of the shared loops, what the consumer reads there of that buffer.
-    """
-    child = scope.child(token)
-    for buffer in dict.fromkeys(r.buffer for r in inputs(child.block)):
-        failure = written_before(scope, child, buffer)
-        if failure is not None:
-            return failure
-    return None
-
-
-def written_before(
-    scope: Scope, child: Child, buffer: Buffer, *, guarded: bool = True
-) -> Failure | None:
-    """`region_cover` of one buffer; see `covered` for `guarded`."""
-    groups: dict[int, list[Child]] = {}
-    for edge in scope.incoming(child.token):
-        if edge.kind is EdgeKind.RAW and edge.buffer is buffer:
-            producer = scope.child(edge.src)
-            groups.setdefault(shared_loops(producer, child), []).append(producer)
-    for shared, producers in groups.items():
-        failure = covered(child, producers, buffer, shared, guarded=guarded)
-        if failure is not None:
-            return failure
-    return None
-
-
 def covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, *, guarded: bool = True
 ) -> Failure | None:
@@ -317,10 +286,39 @@ def covered(
         return None
     failure = _covered(child, producers, buffer, shared, guarded)
     if failure is None:
-        if len(_COVERED) >= _LIMIT:
-            _COVERED.clear()
-        _COVERED.add(key)
+        _remember(key)
     return failure
+
+
+def covered_in_parts(
+    child: Child,
+    groups: Mapping[int, Sequence[Child]],
+    buffer: Buffer,
+    *,
+    guarded: bool = True,
+) -> Failure | None:
+    """Whether each element that `child` reads of `buffer` is written by one of the groups, below as
+    many loops as its key says: for groups that write different elements."""
+    producers = [p for group in groups.values() for p in group]
+    key = (buffer, (*groups,), guarded, _bound_key(child), *map(_bound_key, producers))
+    if key in _COVERED:
+        return None
+    writers = [
+        _writer(p, buffer, shared, thread_loops(child.loops[:shared], buffer.scope))
+        for shared, group in groups.items()
+        for p in group
+        if writes_all(p.block, buffer)
+    ]
+    if witnessed(child, buffer, writers, guarded=guarded):
+        _remember(key)
+        return None
+    return _uncovered(child, next(r for r in inputs(child.block) if r.buffer is buffer), producers)
+
+
+def _remember(key: tuple[object, ...]) -> None:
+    if len(_COVERED) >= _LIMIT:
+        _COVERED.clear()
+    _COVERED.add(key)
 
 
 def _bound_key(child: Child) -> tuple[object, ...]:

@@ -30,16 +30,11 @@ from metasched.analysis.access import (
     updates_in_place,
 )
 from metasched.analysis.collide import Kept, Outside, Side, collide
-from metasched.analysis.cover import (
-    bound_regions,
-    covered,
-    loop_ranges,
-    shared_loops,
-)
+from metasched.analysis.cover import bound_regions, covered, covered_in_parts, loop_ranges
 from metasched.analysis.failure import Failure
+from metasched.analysis.producers import apart, producer_groups
 from metasched.analysis.scope import (
     Child,
-    EdgeKind,
     Scope,
     footprints,
     may_overlap,
@@ -428,12 +423,10 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
         if buffer in accesses or (isinstance(stmt, BufferStore) and stmt.buffer is buffer):
             return False
     for child in scope.readers(buffer):
-        groups: dict[int, list[Child]] = {}
-        for edge in scope.incoming(child.token):
-            if edge.kind is EdgeKind.RAW and edge.buffer is buffer:
-                producer = scope.child(edge.src)
-                groups.setdefault(shared_loops(producer, child), []).append(producer)
-        if not any(covered(child, group, buffer, n) is None for n, group in groups.items()):
+        groups = producer_groups(scope, child, buffer)
+        if not any(covered(child, group, buffer, n) is None for n, group in groups.items()) and (
+            not apart(scope, buffer, groups) or covered_in_parts(child, groups, buffer) is not None
+        ):
             return False
     return True
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from metasched.analysis.guarded import Read, cases, guarded_reads
 from metasched.analysis.scope import Child
+from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import running
 from metasched.arith.inverse import left_inverse
@@ -21,11 +22,27 @@ from metasched.arith.itermap import conjuncts
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import DType
-from metasched.ir.expr import EQ, FALSE, GE, LT, Expr, IntImm, Var, as_int, compare, logical_not
+from metasched.ir.expr import (
+    EQ,
+    FALSE,
+    GE,
+    LE,
+    LT,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Var,
+    as_int,
+    compare,
+    logical_not,
+)
 from metasched.ir.stmt import For
-from metasched.ir.visit import reads_memory, substitute
+from metasched.ir.visit import reads_memory, substitute, walk_exprs
 
 Region: TypeAlias = Sequence[tuple[Expr, Expr]]
+CASES = 64
+"""Remainders that are looked at one by one, at most."""
 
 
 class Writer(NamedTuple):
@@ -115,8 +132,57 @@ def _some(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Writer])
             left = found.open(known)
             if not left:
                 return True
-            options.append(found._replace(conditions=left))
-    return len(options) > 1 and _together(known, options)
+            options.append(found._replace(conditions=[_undivided(known.simplify(c)) for c in left]))
+    return len(options) > 1 and _in_cases(known, options)
+
+
+def _in_cases(known: Analyzer, options: Sequence[_Instance], most: int = CASES) -> bool:
+    """Whether one of the instances exists, also by the remainders that their conditions speak of:
+    of writers that take turns (even and odd columns) one exists for each remainder."""
+    if any(not option.open(known) for option in options) or _together(known, options):
+        return True
+    conditions = (known.simplify(c) for option in options for c in option.conditions)
+    terms = (e for c in conditions for e in walk_exprs(c) if isinstance(e, FloorMod | FloorDiv))
+    for term in terms:
+        count = as_int(term.b)
+        moving = (v for v, c in linear(term.a).terms.items() if count and c % count)
+        var = next((v for v in moving if isinstance(v, Var)), None)
+        if var is not None and count is not None and 0 < count <= most:
+            found = (_leaving(known, var, count, r) for r in range(count))
+            return all(c is None or _in_cases(c, options, most // count) for c in found)
+    return False
+
+
+def _leaving(known: Analyzer, var: Var, count: int, rest: int) -> Analyzer | None:
+    """What is known where a variable leaves a remainder; None where it never does."""
+    low, high = known.bounds(var)
+    first = None if low is None else -((rest - int(low)) // count)
+    last = None if high is None else (int(high) - rest) // count
+    if first is not None and last is not None and last < first:
+        return None
+    quotient = _quotient(var)
+    case = known.copy()
+    case.bind(quotient, (first, last))
+    case.bind(var, quotient * count + rest)
+    return case
+
+
+@lru_cache(maxsize=1 << 8)
+def _quotient(var: Var) -> Var:
+    return Var(f"{var.name}_q", var.dtype)
+
+
+def _undivided(condition: Expr) -> Expr:
+    """The bound of a quotient, `x // 2 < 3`, as one of what is divided."""
+    if not isinstance(condition, (LT, LE)):
+        return condition
+    below, above = condition.a, condition.b
+    one = 1 if isinstance(condition, LT) else 0  # a < b is a <= b - 1
+    if isinstance(below, FloorDiv) and (by := as_int(below.b)) is not None and by > 0:
+        return compare(LT, below.a, (above + (1 - one)) * by)
+    if isinstance(above, FloorDiv) and (by := as_int(above.b)) is not None and by > 0:
+        return compare(GE, above.a, (below + one) * by)
+    return condition
 
 
 def _together(known: Analyzer, options: Sequence[_Instance]) -> bool:

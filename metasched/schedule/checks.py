@@ -181,9 +181,12 @@ def require_whole_reduction(state: State, realize: BlockRealize) -> None:
 
 
 @proof
-def require_complete_or_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """The block is complete, or a reduction."""
-    refuse_on(state, block_facts.complete_or_reduction(scope, realize.block.token), realize)
+def require_complete_or_reduction(
+    state: State, scope: Scope, realize: BlockRealize, *, sole: bool = True
+) -> None:
+    """The block is complete, or a reduction; see `dominant` for `sole`."""
+    token = realize.block.token
+    refuse_on(state, block_facts.complete_or_reduction(scope, token, sole=sole), realize)
     require_whole_reduction(state, realize)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.block import complete, reduction, stage_pipeline
-from metasched.analysis.cover import region_cover
+from metasched.analysis.producers import region_cover
 from metasched.analysis.scope import Scope
 from metasched.errors import VerifyError
 from metasched.ir.equal import first_difference

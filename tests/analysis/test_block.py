@@ -88,7 +88,8 @@ def test_overlapping_writers_do_not_dominate() -> None:
                 A[v] = T.float32(1)
 
     scope = scope_of(f)
-    refused(dominant(scope, named(scope, "b").token, sole=False), "not-dominant", "a writes it too")
+    shared = "block b is not the only writer of its elements of A: a may write them too"
+    refused(dominant(scope, named(scope, "b").token, sole=False), "not-dominant", shared)
 
 
 def test_reduction() -> None:

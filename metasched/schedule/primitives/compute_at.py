@@ -60,7 +60,7 @@ def compute_at(
     earliest, else a position. A root mark leaves the block where it is, an inline mark inlines it.
 
     requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
-              output; block and loop in one
+              output; what others write of its buffer, other elements; block and loop in one
               scope, the loop not above the block; all consumers under the loop, and a place after
               the block's producers and before its consumers
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
@@ -106,7 +106,7 @@ def _move(
         raise state.error(
             "loop-above", f"the loop {loop.var.name} is above {realize.block.name} already", loop
         )
-    require_complete_or_reduction(state, scope, realize)
+    require_complete_or_reduction(state, scope, realize, sole=reverse)
     require_whole_domain(state, realize, child.loops)
     if not reverse:
         require_not_output(state, realize)

@@ -1,0 +1,63 @@
+"""Region cover of a child of a scope: its producers, together, write before what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metasched.analysis.cover import covered, covered_in_parts, shared_loops
+from metasched.analysis.failure import Failure
+from metasched.analysis.scope import Child, EdgeKind, Scope
+from metasched.arith.regions import inputs
+from metasched.ir.buffer import Buffer
+from metasched.ir.stmt import BlockToken
+
+
+def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
+    """Whether every element a child reads from its producers was written by them before.
+
+    Each group of producers that meet the consumer below the same loop must cover, within one
+    iteration of the shared loops, what the consumer reads there of that buffer. Groups that write
+    different elements do so together.
+    """
+    child = scope.child(token)
+    for buffer in dict.fromkeys(r.buffer for r in inputs(child.block)):
+        failure = written_before(scope, child, buffer)
+        if failure is not None:
+            return failure
+    return None
+
+
+def written_before(
+    scope: Scope, child: Child, buffer: Buffer, *, guarded: bool = True
+) -> Failure | None:
+    """`region_cover` of one buffer; see `covered` for `guarded`."""
+    groups = producer_groups(scope, child, buffer)
+    if apart(scope, buffer, groups):
+        return covered_in_parts(child, groups, buffer, guarded=guarded)
+    for shared, producers in groups.items():
+        failure = covered(child, producers, buffer, shared, guarded=guarded)
+        if failure is not None:
+            return failure
+    return None
+
+
+def producer_groups(scope: Scope, child: Child, buffer: Buffer) -> dict[int, list[Child]]:
+    """The blocks that write what `child` reads of `buffer`, by the number of shared loops."""
+    groups: dict[int, list[Child]] = {}
+    for edge in scope.incoming(child.token):
+        if edge.kind is EdgeKind.RAW and edge.buffer is buffer:
+            producer = scope.child(edge.src)
+            groups.setdefault(shared_loops(producer, child), []).append(producer)
+    return groups
+
+
+def apart(scope: Scope, buffer: Buffer, groups: Mapping[int, Sequence[Child]]) -> bool:
+    """Whether there are several groups, and no element of `buffer` is written by two of them."""
+    group = {p.token: shared for shared, producers in groups.items() for p in producers}
+    return len(groups) > 1 and not any(
+        edge.kind is EdgeKind.WAW
+        and edge.buffer is buffer
+        and group.get(edge.src, shared) != shared
+        for token, shared in group.items()
+        for edge in scope.incoming(token)
+    )

@@ -1,0 +1,128 @@
+"""Blocks that write different elements of one buffer, moved to its consumers one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.ir.func import PrimFunc
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.script import tir as T
+
+MAP = """
+    for i, j in T.grid(8, {n}):
+        with T.block("{name}"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, {at}] = A[vi, vj] * T.float32({factor})"""
+SUM = """
+    for i, j, k in T.grid(8, {n}, 3):
+        with T.block("{name}"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                D[vi, {at}] = T.float32(0)
+            D[vi, {at}] = D[vi, {at}] + A[vi, vj + vk] * T.float32({factor})"""
+WINDOW = """
+    for i, j, k in T.grid(8, {n}, {taps}):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + D[vi, vj + vk]"""
+
+
+def joined(*parts: tuple[str, int, str], taps: int = 1, columns: int | None = None) -> PrimFunc:
+    """Blocks D0, D1, ... that write columns of D, each a (nest, extent, index); C reads windows."""
+    total = columns or sum(n for _, n, _ in parts)
+    shape = f"(8, {total - taps + 1})"
+    text = f"""@T.prim_func
+def main(A: T.Buffer((8, 32), "float32"), C: T.Buffer({shape}, "float32")):
+    D = T.alloc_buffer((8, {total}), "float32")"""
+    for k, (nest, n, at) in enumerate(parts):
+        text += nest.format(name=f"D{k}", n=n, at=at, factor=k + 2)
+    return parse(text + WINDOW.format(n=total - taps + 1, taps=taps))
+
+
+PROGRAMS = {
+    "halves": joined((MAP, 8, "vj"), (MAP, 8, "vj + 8")),
+    "halves of sums": joined((SUM, 8, "vj"), (SUM, 8, "vj + 8"), taps=3),
+    "three parts": joined((MAP, 3, "vj + 6"), (SUM, 6, "vj"), (MAP, 4, "vj + 9"), taps=2),
+    "even and odd": joined((MAP, 8, "vj * 2"), (SUM, 8, "vj * 2 + 1")),
+    "even and odd in windows": joined((MAP, 6, "vj * 2 + 1"), (MAP, 6, "vj * 2"), taps=3),
+    "every third": joined((MAP, 4, "vj * 3 + 1"), (MAP, 4, "vj * 3 + 2"), (SUM, 4, "vj * 3")),
+    "turns, then a rest": joined((MAP, 3, "vj * 2"), (MAP, 3, "vj * 2 + 1"), (MAP, 5, "vj + 6")),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("depth", [0, 1])
+def test_each_of_several_producers_runs_where_it_is_read(name: str, depth: int) -> None:
+    func = PROGRAMS[name]
+    blocks = [n for n in ("D0", "D1", "D2") if f'"{n}"' in func.script()]
+    for order in itertools.islice(itertools.permutations(blocks), 3):
+        sch = Schedule(func, check=True)
+        loop = sch.get_loops("C")[depth]
+        for block in order:
+            sch.compute_at(block, loop)
+            assert sch.get(sch.get_loops(block)[depth]).var is sch.get(loop).var
+        check_transform(func, sch)
+
+
+def test_a_tile_computes_its_part_of_each_producer() -> None:
+    func = PROGRAMS["halves"]
+    sch = Schedule(func, check=True)
+    tile, _ = sch.split(sch.get_loops("C")[1], [None, 4])
+    sch.compute_at("D1", tile)
+    sch.parallel(sch.get_loops("D0")[0])
+    sch.compute_at("D0", tile)
+    check_transform(func, sch)
+    sch.parallel(sch.get_loops("C")[0])
+    check_transform(func, sch)
+
+
+def test_turns_that_leave_elements_out_are_refused() -> None:
+    func = joined((MAP, 4, "vj * 3"), (MAP, 4, "vj * 3 + 1"), columns=12)
+    sch = Schedule(func)
+    loop = sch.get_loops("C")[0]
+    message = "which is not proved to be written before"
+    check_refused(sch, lambda: sch.compute_at("D0", loop), "region-cover", message)
+
+
+def test_a_producer_whose_elements_another_overwrites_stays() -> None:
+    """D0 below C's loop would clear what D1 has written."""
+    func = joined((MAP, 12, "vj"), (MAP, 6, "vj + 3"), columns=12)
+    sch = Schedule(func)
+    loop = sch.get_loops("C")[0]
+    check_refused(
+        sch, lambda: sch.compute_at("D0", loop), "not-complete-or-reduction",
+        "D0 is not the only writer of its elements of D: D1 may write them too",
+    )  # fmt: skip
+    check_refused(
+        sch, lambda: sch.compute_at("D1", loop), "not-complete-or-reduction",
+        "D1 is not the only writer of its elements of D: D0 may write them too",
+    )  # fmt: skip
+
+
+@T.prim_func
+def two_readers(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    D = T.alloc_buffer((8,), "float32")
+    for i in range(4):
+        with T.block("D0"):
+            vi = T.axis.spatial(4, i)
+            D[vi] = A[vi] + T.float32(1)
+    for i in range(4):
+        with T.block("D1"):
+            vi = T.axis.spatial(4, i)
+            D[vi + 4] = D[vi] * T.float32(2)
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = D[vi] + D[vi // 2]
+
+
+def test_a_producer_that_another_producer_reads_stays_before_it() -> None:
+    sch = Schedule(two_readers)
+    loop = sch.get_loops("C")[0]
+    check_refused(sch, lambda: sch.compute_at("D0", loop), "consumer-outside", "D1 is not")
