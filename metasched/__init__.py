@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     # The public names once more, as a type checker reads them: the table below, name by name.
     from metasched.arith.indexmap import IndexMap as IndexMap
+    from metasched.cost.extractor import feature_extractor as feature_extractor
     from metasched.cost.model import cost_model as cost_model
+    from metasched.database.base import database_kind as database_kind
     from metasched.database.record import TraceFile as TraceFile
+    from metasched.database.replay import replay as replay
     from metasched.errors import MetaschedError as MetaschedError
     from metasched.errors import ScheduleError as ScheduleError
     from metasched.frontend.einsum import einsum as einsum
@@ -48,14 +51,16 @@ if TYPE_CHECKING:
     from metasched.schedule.schedule import Schedule as Schedule
     from metasched.schedule.trace import Trace as Trace
     from metasched.script import parse as parse
+    from metasched.search.observe import observer as observer
     from metasched.search.result import TuneResult as TuneResult
+    from metasched.search.scheduler import task_scheduler as task_scheduler
     from metasched.search.strategy import strategy as strategy
     from metasched.space.generate import SpaceGenerator as SpaceGenerator
+    from metasched.space.generate import search_space as search_space
     from metasched.space.module import schedule_module as schedule_module
     from metasched.target import Target as Target
     from metasched.target import register_target as register_target
     from metasched.target import target_kind as target_kind
-    from metasched.tune import replay as replay
     from metasched.tune import tune as tune
     from metasched.tune import tune_tasks as tune_tasks
 
@@ -92,6 +97,11 @@ _PUBLIC = {
     "mutator": "metasched.mutate.base",
     "strategy": "metasched.search.strategy",
     "cost_model": "metasched.cost.model",
+    "feature_extractor": "metasched.cost.extractor",
+    "task_scheduler": "metasched.search.scheduler",
+    "search_space": "metasched.space.generate",
+    "database_kind": "metasched.database.base",
+    "observer": "metasched.search.observe",
     "target_kind": "metasched.target",
     "register_target": "metasched.target",
     "TraceFile": "metasched.database.record",
@@ -104,7 +114,7 @@ _PUBLIC = {
     "TuneResult": "metasched.search.result",
     "tune": "metasched.tune",
     "tune_tasks": "metasched.tune",
-    "replay": "metasched.tune",
+    "replay": "metasched.database.replay",
 }
 
 _MODULES = {"te": "metasched.frontend.te", "workloads": "metasched.workloads"}

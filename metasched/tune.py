@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import warnings
@@ -12,52 +11,45 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from metasched import config
-from metasched.cost import lightgbm_lack
-from metasched.cost.model import (
-    COST_MODELS,
-    METHODS,
-    CostModel,
-    StartsFromPrior,
-    TakesFeatures,
-)
-from metasched.cost.prior import Prior, shipped
-from metasched.database.lookup import Miss, explain
+from metasched.cost.features import FeatureSet
+from metasched.cost.model import CostModel
+from metasched.database.base import DATABASES, STORE, Database
 from metasched.database.record import TraceFile
-from metasched.database.store import Store
-from metasched.errors import (
-    DatabaseError,
-    MetaschedError,
-    StandInError,
-    TraceError,
-    TraceMiss,
-    TuneError,
-    brief,
-)
+from metasched.database.replay import single
+from metasched.errors import DatabaseError, StandInError, TuneError
 from metasched.foreign import ANYTHING, failure
-from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.kinds import default_space, default_trace, space_of
+from metasched.kinds import default_trace, space_of
 from metasched.measure.candidate import Compares, Runner
-from metasched.registry import complete, load_plugin
+from metasched.registry import load_plugin
+from metasched.runtime import cpu as cpu  # enters the row of CPUs into the table of devices
 from metasched.runtime.devices import device_of
-from metasched.runtime.foreign import require_known_calls
-from metasched.runtime.parallel import SERIAL, has_openmp
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.search.final import final_comparison, rescued
-from metasched.search.observe import EventLog, Observer, fan_out, silent
+from metasched.search.observe import EventLog, Observer, fan_out, observers_of
+from metasched.search.parts import (
+    Spaces,
+    cost_model_of,
+    feature_set,
+    opened_database,
+    spaces_of,
+)
 from metasched.search.pool import ReplayPool
 from metasched.search.population import Individual, Workshop
 from metasched.search.result import Best, TuneResult
 from metasched.search.run import TaskRun
+from metasched.search.scheduler import TASK_SCHEDULERS
 from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
-from metasched.space.generate import ScheduleFn, Space, SpaceGenerator, Union
+from metasched.space.generate import Space
 from metasched.target import Target
 
+Observers: TypeAlias = "Observer | str | Sequence[Observer | str] | None"
 Source: TypeAlias = "PrimFunc | IRModule"
 MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
-STORE, EVENTS, MODEL = "metasched.db", "events.jsonl", "model.npz"
+EVENTS, MODEL = "events.jsonl", "model.npz"
+__all__ = ["EVENTS", "MODEL", "STORE", "tune", "tune_tasks"]
 
 
 def tune(
@@ -70,11 +62,13 @@ def tune(
     seed: int | None = None,
     strategy: str | None = None,
     model: str | CostModel | None = None,
+    features: str | FeatureSet | None = None,
     prior: bool | None = None,
-    space: Space | None = None,
+    space: Space | str | None = None,
+    database: str | Database | None = None,
     plugins: str | Path | Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
-    observer: Observer = silent,
+    observer: Observers = None,
     name: str | None = None,
 ) -> TuneResult:
     """Search for the fastest schedule of one function on this machine.
@@ -92,25 +86,28 @@ def tune(
         work_dir: folder of the store, the event log and the trace file.
         seed: of every random choice.
         strategy, model: names in their registries; a model may be given itself.
+        features: what the model sees of a candidate: the name of a feature extractor, or a set.
         prior: start from what earlier records on other tasks taught (default yes); it is dropped
             when the first measurements do not bear it out. A model that is given starts as it is.
-        space: modules with postprocs and mutators, a function of a schedule, or a union of such
-            spaces; None takes the target's defaults.
+        space: modules with postprocs and mutators, a function of a schedule, a union of such
+            spaces, or the name of a space; None takes the target's defaults.
+        database: keeps the records: a database, or its name; None keeps them in `work_dir`. One
+            that is given is not closed.
         plugins: Python files (or one) that register what is searched with, see PLUGINS.md.
         runner: makes what measures; None measures on this machine.
-        observer: is told what happens.
+        observer: is told what happens: a function of an event, its name, or several of both.
         name: for reports; None takes the function's.
 
     Raises TuneError when the function cannot be tuned, TargetError when this machine is to measure
     for a target that it is not, MeasureError when measuring breaks down, DatabaseError when the
     store cannot be written.
     """
-    only = _single(func)
+    only = single(func)
     label = name or str(only.attrs.get("global_symbol", "main"))
     results = tune_tasks(
         {label: only}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
-        seed=seed, strategy=strategy, model=model, prior=prior, space=space, plugins=plugins,
-        runner=runner, observer=observer,
+        seed=seed, strategy=strategy, model=model, features=features, prior=prior, space=space,
+        database=database, plugins=plugins, runner=runner, observer=observer,
     )  # fmt: skip
     return results[label]
 
@@ -127,11 +124,14 @@ def tune_tasks(
     seed: int | None = None,
     strategy: str | None = None,
     model: str | CostModel | None = None,
+    features: str | FeatureSet | None = None,
     prior: bool | None = None,
-    space: Space | None = None,
+    space: Spaces = None,
+    scheduler: str | None = None,
+    database: str | Database | None = None,
     plugins: str | Path | Sequence[str | Path] | None = None,
     runner: MakeRunner | None = None,
-    observer: Observer = silent,
+    observer: Observers = None,
 ) -> dict[str, TuneResult]:
     """Tune several functions with one budget, spent where it gains most; see `tune`.
 
@@ -139,42 +139,67 @@ def tune_tasks(
         tasks: functions by name.
         weights: calls of each in the program they come from (default 1).
         trials: limit of each task; total_trials: of all together in this run.
+        space: of all tasks, or by their names; a task that is not named takes the default.
+        scheduler: name of the task scheduler, which says whose round is next.
     """
     funcs, weights = _checked_tasks(tasks), weights or {}
+    _check_limits(funcs, weights, time_limit)
+    c = config.load(
+        trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
+        strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
+        features=features if isinstance(features, str) else None, scheduler=scheduler,
+        database=database if isinstance(database, str) else None,
+    )  # fmt: skip
+    files = _load_plugins(c.plugins if plugins is None else plugins)
+    kept = c.database if database is None else database
+    STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
+    TASK_SCHEDULERS.get(c.scheduler)
+    _ = DATABASES.get(kept) if isinstance(kept, str) else kept
+    tell = observers_of(c.observers if observer is None else observer)
+    machine = _machine(target if target is not None else c.target, timed=runner is None)
+    spaces = spaces_of(space, c.space, funcs, machine)
+    seen = feature_set(c.features if features is None else features, machine)
+    limits = (weights, total_trials, time_limit, tell)
+
+    def session(compare_with_default: bool) -> _Session:
+        given = None if isinstance(model, str) else model
+        learner = cost_model_of(given, c, machine, seen)
+        parts = (machine, learner, seen, spaces, runner, kept)
+        return _Session(c, *parts, files, time_limit, compare_with_default)
+
+    try:
+        return session(True).run(funcs, *limits)
+    except StandInError as error:
+        warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
+        return session(False).run(funcs, *limits)
+
+
+def _load_plugins(given: str | Path | Sequence[str | Path]) -> list[str]:
+    """Run plug-in files, one or several; their paths."""
+    files = [str(path) for path in ([given] if isinstance(given, str | Path) else given)]
+    for file in files:
+        load_plugin(file)
+    return files
+
+
+def _machine(given: Target | str | Mapping[str, Any], *, timed: bool) -> Target:
+    """The target; where programs are timed here, as this process can use it."""
+    machine = Target.of(given)
+    if not timed:
+        return machine
+    machine.require_here(timed=True)
+    return device_of(machine).usable(machine)
+
+
+def _check_limits(
+    funcs: Mapping[str, PrimFunc], weights: Mapping[str, float], time_limit: float | None
+) -> None:
     if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit >= 0):
         raise TuneError(f"time_limit is {time_limit!r}; it must be 0 seconds or more")
     if not isinstance(weights, Mapping):
         raise TuneError(f"weights are numbers by the name of the task, not {weights!r}")
-    if not isinstance(space, SpaceGenerator | ScheduleFn | Union | None):
-        raise TuneError(
-            f"space is {brief(space)}; it must be a SpaceGenerator, ScheduleFn or Union"
-        )
     for name in weights.keys() - funcs.keys():
         raise TuneError(f"{name!r} has a weight, but the tasks are {', '.join(funcs)}")
-    c = config.load(
-        trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
-        strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
-    )  # fmt: skip
-    given = c.plugins if plugins is None else plugins
-    files = [str(p) for p in ([given] if isinstance(given, str | Path) else given)]
-    for file in files:
-        load_plugin(file)
-    STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
-    machine = Target.of(target if target is not None else c.target)
-    if runner is None:
-        machine.require_here(timed=True)
-        machine = device_of(machine).usable(machine)
-    shared = model if model is not None and not isinstance(model, str) else None
-    if shared is not None:
-        complete(f"the cost model {type(shared).__name__}", lambda: shared, *METHODS)
-    limits = (weights, total_trials, time_limit, observer)
-    common = c, machine, shared or _model(c, machine), space, runner, files, time_limit
-    try:
-        return _Session(*common).run(funcs, *limits)
-    except StandInError as error:
-        warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
-        common = c, machine, shared or _model(c, machine), space, runner, files, time_limit
-        return _Session(*common, compare_with_default=False).run(funcs, *limits)
 
 
 def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
@@ -183,25 +208,7 @@ def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
     for name in tasks:
         if not name or "/" in name or "\0" in name:
             raise TuneError(f"a task called {name!r} has no place: its trace file bears its name")
-    return {name: _single(source) for name, source in tasks.items()}
-
-
-def _model(settings: config.Config, machine: Target) -> CostModel:
-    """The model that the settings name, with the prior that ships for the machine."""
-    factory, what = COST_MODELS.get(settings.model), f"the cost model {settings.model}"
-    model = complete(what, lambda: factory(settings.seed), *METHODS)
-    if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
-        warnings.warn(SERIAL, stacklevel=4)  # the model of trees says both in one warning
-    features = space_of(machine).features
-    if isinstance(model, TakesFeatures):
-        model.take_features(features)
-    path = shipped(machine.mcpu, features) if settings.prior else None
-    if path is not None and isinstance(model, StartsFromPrior):
-        try:
-            model.start_from(Prior.load(path))
-        except DatabaseError as error:
-            warnings.warn(f"{error}; the model starts without it", stacklevel=4)
-    return model
+    return {name: single(source) for name, source in tasks.items()}
 
 
 @dataclass
@@ -211,8 +218,10 @@ class _Session:
     settings: config.Config
     machine: Target
     model: CostModel
-    space: Space | None
+    features: FeatureSet
+    spaces: Mapping[str, Space]
     make: MakeRunner | None
+    database: str | Database = "sqlite"
     plugins: Sequence[str] = ()
     time_limit: float | None = None
     compare_with_default: bool = True
@@ -229,7 +238,7 @@ class _Session:
         weights: Mapping[str, float],
         total: int | None,
         time_limit: float | None,
-        observer: Observer,
+        observers: Sequence[Observer],
     ) -> dict[str, TuneResult]:
         c, folder = self.settings, Path(self.settings.work_dir)
         try:
@@ -241,15 +250,15 @@ class _Session:
         runners: list[Runner] = []
         self._recall(folder / MODEL)
         try:
-            with Store(folder / STORE) as store:
-                tell = fan_out(log, observer)
+            with opened_database(self.database, folder) as store:
+                tell = fan_out(log, *observers)
                 runs = [
                     self._task(name, func, store, tell, runners) for name, func in tasks.items()
                 ]
                 try:
                     reason = tune_all(
                         runs, [weights.get(run.name, 1.0) for run in runs],
-                        round_size=c.round_size, total=total, seed=c.seed,
+                        round_size=c.round_size, total=total, seed=c.seed, scheduler=c.scheduler,
                         deadline=None if time_limit is None else self.start + time_limit,
                     )  # fmt: skip
                     self._remember(folder / MODEL)
@@ -288,14 +297,14 @@ class _Session:
             warnings.warn(text, stacklevel=4)
 
     def _task(
-        self, name: str, func: PrimFunc, store: Store, tell: Observer, runners: list[Runner]
+        self, name: str, func: PrimFunc, store: Database, tell: Observer, runners: list[Runner]
     ) -> TaskRun:
         """A task ready for its first round; its runner is entered in `runners`."""
         c = self.settings
         default = default_trace(func, self.machine)
         runners.append(self._runner(func, default))
-        space = self.space or default_space(self.machine)
-        workshop = Workshop(func, self.machine, space, c.seed, self.pool)
+        features = None if self.features is space_of(self.machine).features else self.features
+        workshop = Workshop(func, self.machine, self.spaces[name], c.seed, self.pool, features)
         return TaskRun(
             name, func, workshop, runners[-1], store, self.model, default,
             strategy=c.strategy, seed=c.seed, budget=c.trials,
@@ -311,21 +320,8 @@ class _Session:
             settings = replace(settings, baseline_timeout=limit)
         by_default = Schedule(func, seed=0, check=False)
         default.apply(by_default)
-        default_schedule = _single(by_default.mod) if self.compare_with_default else None
+        default_schedule = single(by_default.mod) if self.compare_with_default else None
         return space_of(self.machine).runner(func, self.machine, settings, default_schedule)
-
-
-def _single(source: Source) -> PrimFunc:
-    if isinstance(source, PrimFunc):
-        return source
-    if not isinstance(source, IRModule):
-        raise TuneError(f"a program is a PrimFunc or an IRModule, not {type(source).__name__}")
-    if len(source) != 1:
-        raise TuneError(
-            f"the module has {len(source)} functions ({', '.join(source)}); "
-            "pass one of them, or all to tune_tasks"
-        )
-    return next(iter(source.values()))
 
 
 def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: str) -> TuneResult:
@@ -365,40 +361,3 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
         run.workshop.survival, run.finished or reason, tuple(run.progress.history),
         tuple(run.notes), run.refusals,
     )  # fmt: skip
-
-
-def replay(
-    path: str | Path,
-    func: Source,
-    *,
-    target: Target | str | Mapping[str, Any] | None = None,
-    allow_extern: Sequence[str] | str = (),
-) -> Schedule:
-    """Apply a stored trace to the function it was tuned for; nothing is drawn or measured.
-
-    Args:
-        path: a trace file (`work/NAME.HASH.trace.json`).
-        func: the unscheduled function.
-        target: where the result shall run; None is this machine.
-        allow_extern: foreign functions that the result may call, by name. A trace from elsewhere
-            may name any; a function of your own that calls one is built directly as it stands.
-
-    Returns the schedule; `metasched.build(schedule)` compiles it.
-
-    Raises TraceMiss, a TraceError, when the trace is for another workload, schema version or a
-    machine whose features are missing here (the message says what differs), and TraceError when
-    the file cannot be read, does not replay or calls foreign code that is not allowed.
-    """
-    only = _single(func)
-    stored = TraceFile.load(path)
-    machine = Target.of(target)
-    found = explain(stored, structural_hash(only), machine, script=only.script())
-    if isinstance(found, Miss):
-        raise TraceMiss(f"{path}: {found.reason}")
-    sch = Schedule(only, seed=stored.seed)
-    try:
-        Trace.from_json(json.dumps(stored.trace)).apply(sch)
-    except MetaschedError as error:
-        raise TraceError(f"{path}: the trace does not replay: {error}") from error
-    require_known_calls(sch.mod, allow_extern, path)
-    return sch

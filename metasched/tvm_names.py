@@ -22,10 +22,11 @@ PACKAGE = {
     **dict.fromkeys(("tune_tir", "tune_te", "tune_relay", "tune_relax", "optimize_tasks"), _TUNE),
     "meta_schedule": f"this package is it: {_TUNE}",
     **dict.fromkeys(
-        ("TuneConfig", "TuneContext", "EvolutionarySearchConfig", "ReplayTraceConfig",
-         "TaskScheduler", "task_scheduler"),
+        ("TuneConfig", "TuneContext", "EvolutionarySearchConfig", "ReplayTraceConfig"),
         _SETTINGS,
     ),
+    "TaskScheduler": "write one with @ms.task_scheduler(name), and name it in "
+    "ms.tune_tasks(..., scheduler=)",
     **dict.fromkeys(
         ("SearchStrategy", "PySearchStrategy", "search_strategy"),
         "write a strategy with @ms.strategy(name), and name it in ms.tune(..., strategy=)",

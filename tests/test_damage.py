@@ -16,6 +16,7 @@ import pytest
 from damage import damaged_text
 from search.tasks import TARGET, replay_runner
 
+from metasched.database.replay import replay
 from metasched.database.store import Store
 from metasched.errors import MetaschedError, ScheduleError, TraceError
 from metasched.report.html import Machine, chapters_of, page
@@ -23,7 +24,7 @@ from metasched.report.tables import records_text
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.search.learning import samples_of
-from metasched.tune import EVENTS, STORE, replay, tune
+from metasched.tune import EVENTS, STORE, tune
 from metasched.workloads import get
 
 FUNC = get("gmm").func((1, 16, 16, 16))

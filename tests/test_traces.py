@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from metasched.database.record import TraceFile
+from metasched.database.replay import replay
 from metasched.ir.equal import structural_hash
 from metasched.ir.verify import verify
 from metasched.schedule.trace import Trace
 from metasched.script import parse
-from metasched.tune import replay
 
 FILES = sorted((Path(__file__).resolve().parent.parent / "traces").glob("*.trace.json"))
 

@@ -11,11 +11,11 @@ from typing import Any
 from metasched.commands.names import HELP
 from metasched.commands.source import add_source, add_target, load, target_of
 from metasched.database.record import TraceFile
+from metasched.database.replay import replay
 from metasched.errors import TraceError, TraceMiss
 from metasched.ir.func import PrimFunc
 from metasched.runtime.build import build
 from metasched.script.parser import parse
-from metasched.tune import replay
 
 MISS = 3
 

@@ -33,6 +33,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--seed", type=int, help="of every random choice")
     parser.add_argument("--strategy", help="search strategy (default evolutionary)")
     parser.add_argument("--model", help="cost model (default lightgbm)")
+    parser.add_argument("--features", help="feature extractor of the cost model")
+    parser.add_argument("--space", help="search space (default: that of the target)")
+    parser.add_argument("--scheduler", help="task scheduler of a module (default gradient)")
+    parser.add_argument("--database", help="database that keeps the records (default sqlite)")
+    parser.add_argument("--observer", action="append", help="observer by name; may be repeated")
     parser.add_argument("--no-prior", action="store_true", help="let the cost model start empty")
     parser.add_argument("--plugin", action="append", help="Python file that is run first")
     parser.add_argument("--no-peer", action="store_true", help="do not time NumPy beside it")
@@ -49,10 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     target = device_of(target).usable(target)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
     peak = device_of(target).peak(target, target.num_cores)
+    named = config.load(observers=arguments.observer).observers
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
         results = _tuned(
-            programs, arguments, target=target, observer=observer, plugins=settings.plugins
-        )
+            programs, arguments, target=target, observer=[observer, *named],
+            plugins=settings.plugins,
+        )  # fmt: skip
     data, texts = [], []
     for program, result in zip(programs, results, strict=True):
         peer = _peer(program, result, arguments)
@@ -71,12 +78,14 @@ def _tuned(
     options |= {
         "trials": arguments.trials, "seed": arguments.seed, "time_limit": arguments.time_limit,
         "work_dir": arguments.work_dir, "strategy": arguments.strategy, "model": arguments.model,
+        "features": arguments.features, "space": arguments.space, "database": arguments.database,
         "prior": False if arguments.no_prior else None,
     }  # fmt: skip
     if len(programs) == 1:
         (program,) = programs
         return [tune(program.func, name=program.name, **options)]
-    results = tune_tasks({program.name: program.func for program in programs}, **options)
+    funcs = {program.name: program.func for program in programs}
+    results = tune_tasks(funcs, scheduler=arguments.scheduler, **options)
     return [results[program.name] for program in programs]
 
 

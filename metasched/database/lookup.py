@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
+from metasched.database.base import Database
 from metasched.database.record import Measured, Record
-from metasched.database.store import Store
 from metasched.target import Target
 
 
@@ -41,7 +41,7 @@ class Miss:
 
 
 def lookup(
-    store: Store, workload_hash: str, target: Target, *, script: str = "", strict: bool = False
+    store: Database, workload_hash: str, target: Target, *, script: str = "", strict: bool = False
 ) -> Hit | Miss:
     """The best record for a workload on a target.
 
@@ -111,7 +111,7 @@ def first_change(theirs: str, ours: str) -> str:
     return ""
 
 
-def _unknown_workload(store: Store, workload_hash: str, script: str) -> Miss:
+def _unknown_workload(store: Database, workload_hash: str, script: str) -> Miss:
     known = store.workloads()
     if not known:
         return Miss("the database has no records")

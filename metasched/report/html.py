@@ -12,6 +12,7 @@ from pathlib import Path
 
 from metasched.codegen.peak import measured_peak
 from metasched.database.record import TraceFile, tool_version
+from metasched.database.replay import replay
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
 from metasched.report.bandwidth import measured_bandwidth
@@ -21,7 +22,7 @@ from metasched.report.tables import duration, ending
 from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
 from metasched.target import Target
-from metasched.tune import EVENTS, replay
+from metasched.tune import EVENTS
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d5d9de; --code: #f4f6f8; }

@@ -21,13 +21,13 @@ import numpy as np
 from metasched import workloads
 from metasched.codegen.peak import multiply_adds
 from metasched.database.record import TraceFile
+from metasched.database.replay import replay
 from metasched.ir.equal import structural_hash
 from metasched.measure.priority import FIRST, prioritise
 from metasched.report.torch_ops import torch_call
 from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
 from metasched.target import Target
-from metasched.tune import replay
 
 OURS = "metasched"
 PEERS = ("numpy", "torch", "torch-compiled")

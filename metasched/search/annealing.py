@@ -16,7 +16,7 @@ from metasched.cost.model import predicted, teach
 from metasched.mutate.base import mutate
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.population import Individual, Request
-from metasched.search.strategy import STRATEGIES, SearchTask
+from metasched.search.strategy import SearchTask, strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class AnnealingOptions:
     cooling: float = 0.8
 
 
+@strategy("annealing")
 class SimulatedAnnealing:
     """See the module's docstring."""
 
@@ -100,6 +101,3 @@ class SimulatedAnnealing:
 
     def _scores(self, individuals: Sequence[Individual]) -> np.ndarray:
         return predicted(self.task.model, individuals)
-
-
-STRATEGIES.register("annealing", SimulatedAnnealing)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from metasched.schedule.rng import derive_seed
 from metasched.search.population import Individual
-from metasched.search.strategy import STRATEGIES, SearchTask
+from metasched.search.strategy import SearchTask, strategy
 
 MAX_FAILURES = 100  # replays in a row without a new program before a space counts as exhausted
 
 
-class ReplayTrace:
+@strategy("random")
+class RandomSearch:
     """Each candidate is a random design space with fresh decisions (MetaSchedule's ReplayTrace)."""
 
     def __init__(self, task: SearchTask) -> None:
@@ -38,7 +39,3 @@ class ReplayTrace:
     def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
         """Remember what was measured."""
         self.task.population.add(individuals, seconds)
-
-
-STRATEGIES.register("replay-trace", ReplayTrace)
-STRATEGIES.register("random", ReplayTrace)

@@ -20,7 +20,7 @@ from metasched.search.proposals.mutants import Mutants
 from metasched.search.proposals.near import Neighbours
 from metasched.search.proposals.new_decisions import NewDecisions
 from metasched.search.proposals.source import EvolutionOptions, SearchState, Source
-from metasched.search.strategy import STRATEGIES, SearchTask
+from metasched.search.strategy import SearchTask, strategy
 
 __all__ = ["PROPOSALS", "EvolutionOptions", "EvolutionarySearch", "Proposal"]
 
@@ -57,6 +57,7 @@ LEAST_MEASURED = 0.25
 """Share of a round's measured programs for design spaces of which few were measured."""
 
 
+@strategy("evolutionary")
 class EvolutionarySearch:
     """See the module's docstring."""
 
@@ -124,6 +125,3 @@ class EvolutionarySearch:
         bold = min(round(count * share), max(0, len(ranked) - count))
         chosen = ranked[: count - bold]
         return [*chosen, *exploratory(state, chosen, ranked[count - bold :], bold)]
-
-
-STRATEGIES.register("evolutionary", EvolutionarySearch)

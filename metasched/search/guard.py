@@ -8,7 +8,8 @@ from typing import Any
 
 from metasched.foreign import ANYTHING, failure
 from metasched.registry import complete
-from metasched.search.baselines import ReplayTrace
+from metasched.schedule.schedule import Schedule
+from metasched.search.baselines import RandomSearch
 from metasched.search.population import Individual
 from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
@@ -35,7 +36,7 @@ class GuardedStrategy:
             return self._fresh(self.inner.propose(count))[:count]
         except ANYTHING as error:
             self._replace(error)
-            return self.inner.propose(count)
+            return self._fresh(self.inner.propose(count))[:count]
 
     def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
         """Let the strategy learn, and enter what it has not entered."""
@@ -51,18 +52,24 @@ class GuardedStrategy:
                 population.add([one], [time])
 
     def _fresh(self, found: Any) -> list[Individual]:
-        if not isinstance(found, Sequence) or not all(isinstance(p, Individual) for p in found):
+        whole = isinstance(found, Sequence) and all(
+            isinstance(one, (Individual, Schedule)) for one in found
+        )
+        if not whole:
             raise TypeError(f"it must propose a list of individuals, not {type(found).__name__}")
         seen, once = self.task.population.seen, dict[str, Individual]()
-        for one in found:
+        for given in found:
+            one = given
+            if isinstance(given, Schedule):  # made by hand
+                one = self.task.workshop.finished(given.trace)
             if one.key not in seen:
                 once.setdefault(one.key, one)
         return list(once.values())
 
     def _replace(self, error: BaseException) -> None:
         """Draw at random from now on; raises the error where that is what was done already."""
-        if isinstance(self.inner, ReplayTrace):
+        if isinstance(self.inner, RandomSearch):
             raise error
         text = f"the strategy {self.name} raised {failure(error)}; programs are drawn at random"
         warnings.warn(text, stacklevel=3)
-        self.inner = ReplayTrace(self.task)
+        self.inner = RandomSearch(self.task)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
+from metasched.errors import TuneError, brief
 from metasched.foreign import ANYTHING, failure
+from metasched.measure.candidate import Candidate, Outcome
+from metasched.registry import Registry
+from metasched.schedule.trace import Trace
+
+_NOT_LOGGED = {"only in memory": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,13 @@ class TaskStarted:
 class TrialDone:
     """One candidate ended, `elapsed` seconds after its task began.
 
-    `predicted` is the model's score (higher is faster) before it was measured, None without one.
+    Attributes:
+        predicted: the model's score (higher is faster) before it was measured, None without one.
+        candidate: the program that was measured: `module` and `key`.
+        trace: its steps, those of the postprocs included; `Trace.apply` replays them.
+        outcome: status, all samples, and how the results were compared.
+
+    The last three are not written to the event log; the database holds them.
     """
 
     task: str
@@ -42,6 +55,9 @@ class TrialDone:
     failed: int
     elapsed: float = 0.0
     predicted: float | None = None
+    candidate: Candidate | None = field(default=None, repr=False, metadata=_NOT_LOGGED)
+    trace: Trace | None = field(default=None, repr=False, metadata=_NOT_LOGGED)
+    outcome: Outcome | None = field(default=None, repr=False, metadata=_NOT_LOGGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +116,42 @@ Event: TypeAlias = (
 Observer: TypeAlias = "Callable[[Event], None]"
 
 
+OBSERVERS: Registry[Observer] = Registry("observer", Callable)
+"""Functions of an event, by name."""
+
+Told = TypeVar("Told", bound="Callable[..., None]")
+
+
+def observer(name: str, *, override: bool = False) -> Callable[[Told], Told]:
+    """Register a function of an event as an observer.
+
+    Args:
+        name: what `ms.tune(observer=...)` and `metasched tune --observer` call it.
+        override: replace an observer of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+    signature = "(event) -> None"
+    return cast("Callable[[Told], Told]", OBSERVERS.decorator(name, signature, None, override))
+
+
+def observers_of(given: Observer | str | Sequence[Observer | str] | None) -> list[Observer]:
+    """The observers that are given, one or several, each a function or a name.
+
+    Raises RegistryError for an unknown name, TuneError for what is no function of an event.
+    """
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    found: list[Observer] = []
+    for each in several:
+        if each is None:
+            continue
+        one = OBSERVERS.get(each) if isinstance(each, str) else each
+        if not callable(one):
+            raise TuneError(f"observer is {brief(one)}; it must be a function of an event")
+        found.append(one)
+    return found
+
+
 def silent(event: Event) -> None:
     """Listen to nothing."""
 
@@ -118,8 +170,11 @@ class EventLog:
     def __call__(self, event: Event) -> None:
         if self._broken:
             return
-        data: dict[str, Any] = {"event": type(event).__name__, **asdict(event)}
-        plain = {k: (None if v in (float("inf"),) else v) for k, v in data.items()}
+        plain: dict[str, Any] = {"event": type(event).__name__}
+        for each in fields(event):
+            if not each.metadata.get("only in memory"):
+                value = getattr(event, each.name)
+                plain[each.name] = None if value in (math.inf,) else value
         try:
             self._file.write((json.dumps(plain) + "\n").encode())
         except OSError as error:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from metasched.cost.features import FeatureSet
 from metasched.foreign import failure
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
@@ -50,6 +51,7 @@ class ReplayPool:
         spaces: Sequence[Trace],
         postprocs: tuple[Postproc, ...],
         target: Target,
+        features: FeatureSet | None = None,
     ) -> int | None:
         """Enter a task; its number, or None when this process has to replay it itself.
 
@@ -59,16 +61,18 @@ class ReplayPool:
             self._took(wait(self._workers))
         if self._broken:
             return None
-        try:
-            pickle.dumps(postprocs)
-        except Exception as error:  # which one it is depends on what stands in its way
-            what = f"the postprocs cannot be sent to other processes ({failure(error)})"
-            warnings.warn(f"{what}; this one replays alone", stacklevel=4)
-            return None
+        for what, sent in (("postprocs", postprocs), ("feature extractor", features)):
+            try:
+                pickle.dumps(sent)
+            except Exception as error:  # which one it is depends on what stands in its way
+                text = f"the {what} cannot be sent to other processes ({failure(error)})"
+                warnings.warn(f"{text}; this one replays alone", stacklevel=4)
+                return None
         number = next(self._numbers)
         texts = [trace.to_json() for trace in spaces]
+        task = postprocs, target, features
         for worker in self._workers:
-            worker.submit(_JOBS + "prepare", number, func, texts, postprocs, target, limit=_LIMIT)
+            worker.submit(_JOBS + "prepare", number, func, texts, *task, limit=_LIMIT)
         return number
 
     def replay(

@@ -11,18 +11,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metasched.cost.features import FeatureSet
 from metasched.errors import ScheduleError, TraceError, TuneError
 from metasched.foreign import ANYTHING
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.kinds import space_of
 from metasched.measure.candidate import Candidate
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.pool import ReplayPool
-from metasched.search.replaying import BROKEN, Replayer, Summary, slug_of, with_decisions
-from metasched.space.generate import Space
+from metasched.search.replaying import (
+    BROKEN,
+    EXTRACTOR,
+    Replayer,
+    Summary,
+    slug_of,
+    with_decisions,
+)
+from metasched.space.generate import Space, design_spaces
 from metasched.target import Target
 
 
@@ -78,9 +85,7 @@ class Individual:
     @property
     def vector(self) -> np.ndarray[Any, Any]:
         if self._vector is None:
-            shop = self._workshop
-            vector = space_of(shop.target).features.vector
-            self._vector = vector(self.module, shop.target, shop.work)
+            self._vector = self._workshop.vector_of(self.module)
         return self._vector
 
     @cached_property
@@ -128,20 +133,29 @@ class Workshop:
         generator: Space,
         seed: int = 0,
         pool: ReplayPool | None = None,
+        features: FeatureSet | None = None,
     ) -> None:
-        """`pool` replays on several cores; without one this process does."""
+        """Generate the design spaces.
+
+        Args:
+            pool: replays on several cores; without one this process does.
+            features: what the cost model sees; None takes the set of the target's kind.
+
+        Raises PluginError when the space or the feature extractor is broken.
+        """
         self.func, self.target, self.generator = func, target, generator
         self.base = Schedule(func, seed=derive_seed(seed, "base"), check=False)
-        self.spaces = generator.generate(func, target, derive_seed(seed, "space"))
-        self._replayer = Replayer(self.base, self.spaces, generator.postprocs, target)
+        self.spaces = design_spaces(generator, func, target, derive_seed(seed, "space"))
+        self._replayer = Replayer(self.base, self.spaces, generator.postprocs, target, features)
         self.work = self._replayer.work
         self.survival = Survival()
         self._pool = pool
         self._number: int | None = None
-        self._named: set[str] = set()  # broken postprocs that a warning named
+        self._named: set[str] = set()  # broken plug-ins that a warning named
         self._doubted: set[int] = set()  # spaces of which an illegal member was chosen
         if pool is not None:
-            self._number = pool.prepare(func, self.spaces, tuple(generator.postprocs), target)
+            postprocs = tuple(generator.postprocs)
+            self._number = pool.prepare(func, self.spaces, postprocs, target, features)
 
     def fresh(self, space: int, seed: int) -> Individual | None:
         """A random member of a space."""
@@ -206,12 +220,25 @@ class Workshop:
         except ANYTHING:  # its summary came from a replay with proofs: see `Replayer.told`
             return self._replayer.member(space, decisions, 0)
 
+    def vector_of(self, mod: IRModule) -> np.ndarray[Any, Any]:
+        """What the cost model sees of a program; zeros, and a warning, where that fails."""
+        vector, broken = self._replayer.vector_of(mod)
+        self._name_extractor(broken)
+        return vector
+
+    def _name_extractor(self, broken: str) -> None:
+        """Warn of a feature extractor that failed on a program, once."""
+        if broken and EXTRACTOR not in self._named:
+            self._named.add(EXTRACTOR)
+            warnings.warn(f"{broken}; the model is given zeros instead", stacklevel=4)
+
     def _entered(self, request: Request, result: Summary | str) -> Individual | None:
         """What a worker told, as an individual."""
         self.survival.tried += 1
         if isinstance(result, str):
             self._refused(result)
             return None
+        self._name_extractor(result.broken)
         self.survival.survived += 1
         self.survival.repaired += result.repairs
         trace = with_decisions(request.trace, result.decisions, result.domains)

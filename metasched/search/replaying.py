@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from metasched.errors import MeasureError, ScheduleError, TraceError
+from metasched.cost.extractor import extracted
+from metasched.cost.features import FeatureSet
+from metasched.errors import MeasureError, PluginError, ScheduleError, TraceError
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
@@ -28,6 +30,7 @@ from metasched.target import Target
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
 
+EXTRACTOR = "feature extractor "
 BROKEN = "postproc "
 """Begins the slug of a postproc that is broken, rather than one that rejects."""
 
@@ -52,12 +55,24 @@ class Replayer:
     """
 
     def __init__(
-        self, base: Schedule, spaces: Sequence[Trace], postprocs: Sequence[Postproc], target: Target
+        self,
+        base: Schedule,
+        spaces: Sequence[Trace],
+        postprocs: Sequence[Postproc],
+        target: Target,
+        features: FeatureSet | None = None,
     ) -> None:
+        """`features` are what the cost model sees; None takes those of the target's kind.
+
+        Raises PluginError when they cannot be had of the unscheduled program.
+        """
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target
-        self.features = space_of(target).features
-        self.work = self.features.work(base.mod, target)
+        self.features = space_of(target).features if features is None else features
+        try:
+            self.work = float(self.features.work(base.mod, target))
+        except ANYTHING as error:
+            raise PluginError(f"{EXTRACTOR}{self.features.name} raised {failure(error)}") from error
         self._runs = [runs_of(trace) for trace in spaces]
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
@@ -66,7 +81,8 @@ class Replayer:
         space, decisions, seed, trusting = request
         while True:
             try:
-                return self._summary(self.member(space, decisions, seed, trusting=trusting))
+                sch = self.member(space, decisions, seed, trusting=trusting)
+                return self._summary(sch, trusting=trusting)
             except (ScheduleError, TraceError) as error:
                 return slug_of(error)
             except ANYTHING:  # an illegal program may do that to any step, and a proof says why
@@ -120,11 +136,23 @@ class Replayer:
         state.trusting = False
         return sch
 
-    def _summary(self, sch: Schedule) -> Summary:
+    def vector_of(self, mod: IRModule, *, trusting: bool = False) -> tuple[np.ndarray, str]:
+        """What the model sees of a program, and what is wrong with the extractor; where something
+        is, the vector is zeros. An error goes through where the program may be illegal."""
+        try:
+            return extracted(self.features, mod, self.target, self.work), ""
+        except ANYTHING as error:
+            if trusting:
+                raise
+            text = f"{EXTRACTOR}{self.features.name} raised {failure(error)}"
+            return np.zeros(len(self.features.names), np.float32), text
+
+    def _summary(self, sch: Schedule, *, trusting: bool) -> Summary:
         steps = [e for _, e in sch.trace.before_postproc().sampling()]
+        vector, broken = self.vector_of(sch.mod, trusting=trusting)
         return Summary(
-            structural_hash(sch.mod), self.features.vector(sch.mod, self.target, self.work),
-            [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs,
+            structural_hash(sch.mod), vector,
+            [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs, broken,
         )  # fmt: skip
 
     def _run(
@@ -202,6 +230,7 @@ class Summary:
     Attributes:
         decisions, domains: of the sampling steps, repairs included.
         repairs: how many decisions were repaired.
+        broken: what is wrong with the feature extractor, whose vector is zeros then; else empty.
     """
 
     key: str
@@ -209,6 +238,7 @@ class Summary:
     decisions: list[Any]
     domains: list[Any]
     repairs: int
+    broken: str = ""
 
 
 def slug_of(error: ScheduleError | TraceError) -> str:
@@ -231,12 +261,13 @@ def prepare(
     spaces: Sequence[str],
     postprocs: tuple[Postproc, ...],
     target: Target,
+    features: FeatureSet | None = None,
 ) -> None:
     """In a worker: get ready for the replays of one task."""
     gc.disable()
     traces = [Trace.from_json(text) for text in spaces]
     base = Schedule(func, seed=0, check=False)
-    _tasks[number] = Replayer(base, traces, postprocs, target)
+    _tasks[number] = Replayer(base, traces, postprocs, target, features)
 
 
 def replay_part(

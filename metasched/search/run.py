@@ -15,8 +15,8 @@ from statistics import median
 
 from metasched.analysis.flops import flops
 from metasched.cost.model import CostModel, teach
+from metasched.database.base import Database
 from metasched.database.record import Record
-from metasched.database.store import Store
 from metasched.errors import MeasureError, ScheduleError, StandInError, TraceError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
@@ -42,7 +42,7 @@ from metasched.search.observe import (
 )
 from metasched.search.phases import Phases, timed
 from metasched.search.population import Individual, Population, Workshop
-from metasched.search.strategy import SearchTask, Strategy
+from metasched.search.strategy import SearchTask
 
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
 # Programs that are timed again after a round, those read least and as many read most often, among
@@ -109,7 +109,7 @@ class TaskRun:
         func: PrimFunc,
         workshop: Workshop,
         runner: Runner,
-        store: Store,
+        store: Database,
         model: CostModel,
         default: Trace,
         *,
@@ -133,7 +133,7 @@ class TaskRun:
             self.population = Population()
             self._reload(self._model)
         task = SearchTask(self.workload, workshop, self.population, self._model, seed)
-        self.strategy: Strategy = GuardedStrategy(strategy, task)
+        self.strategy = GuardedStrategy(strategy, task)
         self.round = 0
         self._empty = 0
         self.held: list[Record] = []
@@ -297,7 +297,7 @@ class TaskRun:
             TrialDone(
                 self.name, candidate.index, outcome.status.value, outcome.median,
                 outcome.message, best, p.trials, p.failed, time.perf_counter() - self.started,
-                one.score,
+                one.score, candidate, one.shipped, outcome,
             )
         )  # fmt: skip
 

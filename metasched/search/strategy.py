@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar, cast
 
 from metasched.cost.model import CostModel
 from metasched.registry import Registry
+from metasched.schedule.schedule import Schedule
 from metasched.search.population import Individual, Population, Workshop
 
 
@@ -33,8 +34,11 @@ class SearchTask:
 class Strategy(Protocol):
     """Proposes individuals in rounds; the same seed and outcomes give the same proposals."""
 
-    def propose(self, count: int) -> list[Individual]:
-        """At most `count` programs not seen before; none when the space is exhausted."""
+    def propose(self, count: int) -> Sequence[Individual | Schedule]:
+        """At most `count` programs not seen before; none when the space is exhausted.
+
+        A schedule that was made by hand needs no design space; no postproc is run on it.
+        """
         ...
 
     def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
-from metasched.errors import MetaschedError, ScheduleError
+from metasched.errors import MetaschedError, PluginError, ScheduleError, brief
 from metasched.foreign import ANYTHING, apart, failure
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BlockRealize, BlockToken
 from metasched.ir.visit import blocks_of
+from metasched.registry import Registry
 from metasched.schedule.instruction import Entry
 from metasched.schedule.plugin import Postproc, Weighted
 from metasched.schedule.rng import derive_seed
@@ -161,7 +162,7 @@ class ScheduleFn:
 class Union:
     """The design spaces of several generators; postprocs and mutators are those of the first."""
 
-    generators: tuple[SpaceGenerator | ScheduleFn, ...]
+    generators: tuple[Space, ...]
 
     @property
     def postprocs(self) -> tuple[Postproc, ...]:
@@ -177,7 +178,60 @@ class Union:
         return [t for i, g in parts for t in g.generate(source, target, derive_seed(seed, i))]
 
 
-Space: TypeAlias = "SpaceGenerator | ScheduleFn | Union"
+@runtime_checkable
+class Space(Protocol):
+    """What a search draws from: `SpaceGenerator`, `ScheduleFn`, `Union`, or any such object."""
+
+    @property
+    def postprocs(self) -> tuple[Postproc, ...]:
+        """Run on every candidate after its decisions, in this order."""
+
+    @property
+    def mutators(self) -> Weighted:
+        """Moves from one decision vector to another, with their weights."""
+
+    def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
+        """The design spaces of a program: traces whose decisions are open, at least one."""
+
+
+SEARCH_SPACES: Registry[Callable[[Target], Space]] = Registry("search space", Callable)
+"""Factories that take the target, by name."""
+
+Factory = TypeVar("Factory", bound="Callable[[Target], Space]")
+
+
+def search_space(name: str, *, override: bool = False) -> Callable[[Factory], Factory]:
+    """Register a search space: a class or function `(target) -> Space`.
+
+    Args:
+        name: what `ms.tune(space=...)` and `metasched tune --space` call it.
+        override: replace a search space of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+    signature = "(target) -> Space"
+    return cast(
+        "Callable[[Factory], Factory]", SEARCH_SPACES.decorator(name, signature, None, override)
+    )
+
+
+def design_spaces(space: Space, func: PrimFunc, target: Target, seed: int) -> list[Trace]:
+    """The design spaces of a program. An error of metasched's goes through.
+
+    Raises PluginError when the space raises anything else, or gives no list of traces.
+    """
+    what = f"the space {type(space).__name__}"
+    try:
+        found: Any = space.generate(func, target, seed)
+    except MetaschedError:
+        raise
+    except ANYTHING as error:
+        raise PluginError(f"{what} raised {failure(error)}") from error
+    if not isinstance(found, list) or not all(isinstance(trace, Trace) for trace in found):
+        raise PluginError(f"{what} must generate a list of traces, not {brief(found)}")
+    if not found:
+        raise PluginError(f"{what} generated no design space; the trace of no step is one")
+    return found
 
 
 def visit_order(body: Any) -> list[BlockToken]:

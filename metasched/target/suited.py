@@ -35,15 +35,23 @@ class ForTargets:
 
         Raises PicklingError when there is no such name in a file that other processes load.
         """
-        place = getattr(self.fn, "__module__", None), getattr(self.fn, "__qualname__", None)
-        try:
-            known = place[0] != "__main__" and global_of(*place) is self
-        except (AttributeError, KeyError, TypeError):
-            known = False
-        if not known:
-            advice = "put it at the top level of a plug-in file"
-            raise pickle.PicklingError(f"{self.name} has no name in another process: {advice}")
-        return global_of, place
+        return by_global_name(self.fn, self, self.name)
+
+
+def by_global_name(fn: Any, made: Any, name: str) -> tuple[Any, ...]:
+    """What pickles `made`, which a decorator has put in the place of the function `fn`.
+
+    Raises PicklingError when `fn` stands in no file that other processes load.
+    """
+    place = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    try:
+        known = place[0] != "__main__" and global_of(*place) is made
+    except (AttributeError, KeyError, TypeError):
+        known = False
+    if not known:
+        advice = "put it at the top level of a plug-in file"
+        raise pickle.PicklingError(f"{name} has no name in another process: {advice}")
+    return global_of, place
 
 
 def global_of(module: Any, name: Any) -> Any:

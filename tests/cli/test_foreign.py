@@ -9,11 +9,11 @@ import pytest
 
 import metasched as ms
 from metasched.database.record import TraceFile
+from metasched.database.replay import replay
 from metasched.errors import TraceError
 from metasched.runtime.build import build
 from metasched.runtime.foreign import foreign_calls
 from metasched.script.parser import parse
-from metasched.tune import replay
 
 BODY = """
 @T.prim_func

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from search.tasks import TARGET, matmul, replay_runner
 
+from metasched.kinds import default_space
 from metasched.search.pool import ReplayPool
-from metasched.tune import default_space, tune
+from metasched.tune import tune
 
 FUNC = matmul(32)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from metasched.cost.lightgbm import LightGBMModel, train_prior
 from metasched.database.store import Store
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
+from metasched.search import parts
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.learning import samples_of
 from metasched.search.observe import ModelNews
@@ -21,7 +21,6 @@ from metasched.search.strategy import STRATEGIES
 from metasched.tune import STORE, tune
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
-TUNE = sys.modules[tune.__module__]  # `metasched.tune` is the function
 FEW = EvolutionOptions(drafts=512, replays=32, first=24, generations=1)
 STRATEGIES.register("few", lambda task: EvolutionarySearch(task, FEW), override=True)
 
@@ -81,7 +80,7 @@ def times(folder):
 def test_a_prior_makes_the_first_round_good(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
     train_prior(samples[0]).save(file)
-    monkeypatch.setattr(TUNE, "shipped", lambda *_: file)
+    monkeypatch.setattr(parts, "shipped", lambda *_: file)
     heard = []
     led = run(tmp_path / "a", matmul(256), trials=16, prior=True, observer=heard.append)
     alone = run(tmp_path / "b", matmul(256), trials=16)
@@ -96,7 +95,7 @@ def test_a_prior_makes_the_first_round_good(samples, tmp_path, monkeypatch):
 def test_a_prior_of_another_machine_is_dropped_and_said_to_be(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
     train_prior(samples[0]).save(file)
-    monkeypatch.setattr(TUNE, "shipped", lambda *_: file)
+    monkeypatch.setattr(parts, "shipped", lambda *_: file)
     upside_down = ReplayRunner(cost=lambda c: 1e-6 / made_up_seconds(c))
     result = run(tmp_path / "a", matmul(256), prior=True, runner=lambda f, t: upside_down)
     assert len(result.notes) == 2 and result.notes[1].startswith("dropped its prior, which put")
@@ -109,7 +108,7 @@ def test_a_prior_for_other_features_is_left_out_with_a_warning(samples, tmp_path
     train_prior(samples[0]).save(file)
     monkeypatch.undo()
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
-    monkeypatch.setattr(TUNE, "shipped", lambda *_: file)
+    monkeypatch.setattr(parts, "shipped", lambda *_: file)
     with pytest.warns(UserWarning, match=r"features of version .* the model starts without it"):
         assert run(tmp_path / "a", matmul(), trials=4, prior=True).notes == ()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from metasched.search.run import Progress
-from metasched.search.tasks import GradientScheduler, structure
+from metasched.search.scheduler import GradientScheduler, structure
 from metasched.workloads import get
 from tests.search.tasks import matmul
 

@@ -11,14 +11,14 @@ import pytest
 from metasched.database.store import Store
 from metasched.errors import ScheduleError
 from metasched.ir.stmt import ForKind
-from metasched.kinds import default_mutators
+from metasched.kinds import default_mutators, default_space
 from metasched.measure.candidate import Candidate
 from metasched.measure.replay import ReplayRunner
 from metasched.search.draft import Draft
 from metasched.search.population import Workshop
 from metasched.search.replaying import Replayer
 from metasched.space.generate import SpaceGenerator
-from metasched.tune import STORE, default_space, tune
+from metasched.tune import STORE, tune
 from tests.search.tasks import TARGET, matmul
 
 

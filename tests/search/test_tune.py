@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from typing import ClassVar
 import pytest
 
 from metasched.database.record import TraceFile
+from metasched.database.replay import replay
 from metasched.database.store import Store
 from metasched.errors import (
     MeasureError,
@@ -25,6 +28,7 @@ from metasched.errors import (
 )
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule
+from metasched.kinds import default_space
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
 from metasched.mutate.neighbours import neighbours
@@ -38,7 +42,7 @@ from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.space.generate import ScheduleFn, Union
 from metasched.target import Target
-from metasched.tune import STORE, default_space, replay, tune, tune_tasks
+from metasched.tune import STORE, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 
 FUNC = matmul()
@@ -313,7 +317,19 @@ def test_a_module_of_two_functions_needs_a_choice(tmp_path):
         ({"a/b": matmul(16)}, {}, "a task called 'a/b' has no place"),
         ({"a": matmul(16)}, {"weights": {"b": 2.0}}, "'b' has a weight, but the tasks are a"),
         ({"a": matmul(16)}, {"weights": 3}, "weights are numbers by the name of the task, not 3"),
-        ({"a": matmul(16)}, {"space": "cpu"}, "space is 'cpu'; it must be a SpaceGenerator"),
+        ({"a": matmul(16)}, {"space": 3}, "space is 3; it must be a SpaceGenerator"),
+        ({"a": matmul(16)}, {"space": "cpu"}, "no search space is called 'cpu'"),
+        ({"a": matmul(16)}, {"space": {"b": "cpu"}}, "'b' has a space, but the tasks are a"),
+        ({"a": matmul(16)}, {"scheduler": "gradiant"}, "did you mean gradient"),
+        (
+            {"a": matmul(16)},
+            {"features": "cpus"},
+            "is called 'cpus'; did you mean cpu",
+        ),
+        ({"a": matmul(16)}, {"features": 3}, "features is 3; it must be a name or a FeatureSet"),
+        ({"a": matmul(16)}, {"observer": "w"}, "no observer is called 'w'"),
+        ({"a": matmul(16)}, {"observer": [3]}, "observer is 3; it must be a function of an event"),
+        ({"a": matmul(16)}, {"database": "sqlit"}, "did you mean sqlite"),
         ({"a": matmul(16)}, {"time_limit": -1.0}, "time_limit is -1.0; it must be 0"),
         ({"a": matmul(16)}, {"time_limit": math.nan}, "time_limit is nan"),
         ({"a": matmul(16)}, {"strategy": "smal"}, "did you mean small"),
@@ -323,6 +339,15 @@ def test_what_cannot_be_tuned_is_refused_before_anything_starts(tmp_path, tasks,
     with pytest.raises(MetaschedError, match=re.escape(said)):
         tune_tasks(tasks, target=TARGET, work_dir=tmp_path / "w", **options)
     assert not (tmp_path / "w").exists()
+
+
+def test_tuning_needs_no_build_before_it():
+    """The row of CPUs in the table of devices is there as soon as `tune` is."""
+    program = (
+        "from metasched.tune import tune\nfrom metasched.runtime.devices import DEVICES\n"
+        "assert 'cpu' in DEVICES"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_one_plugin_is_a_path_like_several(tmp_path):

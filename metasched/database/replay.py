@@ -1,0 +1,123 @@
+"""replay: apply a stored trace of a file or a database to the function it was made for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from metasched.database.base import Database
+from metasched.database.equality import EQUALITIES, ModuleEquality
+from metasched.database.lookup import Hit, Miss, explain, lookup
+from metasched.database.record import Measured, TraceFile
+from metasched.errors import MetaschedError, TraceError, TraceMiss, TuneError
+from metasched.foreign import ANYTHING, failure
+from metasched.ir.equal import structural_hash
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.runtime.foreign import require_known_calls
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.trace import Trace
+from metasched.script.parser import parse
+from metasched.target import Target
+
+
+def replay(
+    source: str | Path | Database,
+    func: PrimFunc | IRModule,
+    *,
+    target: Target | str | Mapping[str, Any] | None = None,
+    allow_extern: Sequence[str] | str = (),
+    equality: str = "structural",
+) -> Schedule:
+    """Apply a stored trace to the function it was tuned for; nothing is drawn or measured.
+
+    Args:
+        source: a trace file (`work/NAME.HASH.trace.json`), or a database, of which the fastest
+            record counts whose trace applies.
+        func: the unscheduled function.
+        target: where the result shall run; None is this machine.
+        allow_extern: foreign functions that the result may call, by name. A trace from elsewhere
+            may name any; a function of your own that calls one is built directly as it stands.
+        equality: which functions count as the one the trace was made for: `structural`,
+            `ignore-constants` (but for the values of floating constants), `anchor-block` (the block
+            with the most operations is the same; other blocks are inlined where that is possible).
+
+    Returns the schedule; `metasched.build(schedule)` compiles it.
+
+    Raises TraceMiss, a TraceError, when there is no trace for this workload, schema version or
+    machine (the message says what differs), and TraceError when the trace cannot be read, does not
+    replay or calls foreign code that is not allowed.
+    """
+    only, machine, same = single(func), Target.of(target), EQUALITIES.get(equality)
+    if isinstance(source, str | Path):
+        stored: list[Measured] = [_of_file(source, only, machine, equality, same)]
+    else:
+        stored = _of_database(source, only, machine, equality, same)
+    where = source if isinstance(source, str | Path) else f"record {stored[0].workload_hash[:12]}"
+    refused: MetaschedError | None = None
+    for record in stored:
+        sch = Schedule(only, seed=record.seed)
+        try:
+            same.apply(sch, Trace.from_json(json.dumps(record.trace)))
+        except MetaschedError as error:
+            refused = refused or error
+            continue
+        require_known_calls(sch.mod, allow_extern, where)
+        return sch
+    raise TraceError(f"{where}: the trace does not replay: {refused}") from refused
+
+
+def single(source: PrimFunc | IRModule) -> PrimFunc:
+    """The one function of a program; TuneError where there is another number."""
+    if isinstance(source, PrimFunc):
+        return source
+    if not isinstance(source, IRModule):
+        raise TuneError(f"a program is a PrimFunc or an IRModule, not {type(source).__name__}")
+    if len(source) != 1:
+        raise TuneError(
+            f"the module has {len(source)} functions ({', '.join(source)}); "
+            "pass one of them, or all to tune_tasks"
+        )
+    return next(iter(source.values()))
+
+
+def _of_file(
+    path: str | Path, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
+) -> TraceFile:
+    """The record of a trace file, where it fits."""
+    stored = TraceFile.load(path)
+    workload = structural_hash(func)
+    if equality != "structural" and _key(same, single(parse(stored.workload))) == _key(same, func):
+        workload = stored.workload_hash
+    found = explain(stored, workload, machine, script=func.script())
+    if isinstance(found, Miss):
+        raise TraceMiss(f"{path}: {found.reason}")
+    return stored
+
+
+def _of_database(
+    database: Database, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
+) -> list[Measured]:
+    """The best records of all workloads that are equal, the function's own before all others."""
+    own = structural_hash(func)
+    found = [lookup(database, own, machine, script=func.script())]
+    if equality != "structural":
+        key = _key(same, func)
+        found += [
+            lookup(database, workload, machine)
+            for workload, text in database.workloads().items()
+            if workload != own and _key(same, single(parse(text))) == key
+        ]
+    hits = [one.record for one in found if isinstance(one, Hit)]
+    if not hits and isinstance(found[0], Miss):
+        raise TraceMiss(f"the database: {found[0].reason}")
+    return sorted(hits, key=lambda one: (one.workload_hash != own, one.seconds))
+
+
+def _key(same: ModuleEquality, func: PrimFunc) -> str:
+    """The key of a function; TraceError when the equality is broken."""
+    try:
+        return same.key(func)
+    except ANYTHING as error:
+        raise TraceError(f"the module equality raised {failure(error)}") from error

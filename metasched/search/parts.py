@@ -1,0 +1,181 @@
+"""The parts of a tuning run, from names or as they are given: model, features, space, database."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from metasched.config import Config
+from metasched.cost import lightgbm_lack
+from metasched.cost.extractor import EXTRACTORS
+from metasched.cost.features import FeatureSet
+from metasched.cost.model import COST_MODELS, METHODS, CostModel, StartsFromPrior, TakesFeatures
+from metasched.cost.prior import Prior, shipped
+from metasched.database.base import DATABASE_METHODS, DATABASES, OWN, STORE, Database
+from metasched.database.record import Record
+from metasched.database.store import Store
+from metasched.errors import DatabaseError, TuneError, brief
+from metasched.foreign import ANYTHING, failure
+from metasched.kinds import default_space, space_of
+from metasched.measure.candidate import Status
+from metasched.registry import complete
+from metasched.runtime.parallel import SERIAL, has_openmp
+from metasched.space.generate import SEARCH_SPACES, Space
+from metasched.target import Target
+
+T = TypeVar("T")
+Spaces: TypeAlias = "Space | str | Mapping[str, Space | str] | None"
+
+
+def feature_set(given: FeatureSet | str, machine: Target) -> FeatureSet:
+    """What the model sees: a set, one by its name, or that of the target's kind for "".
+
+    Raises RegistryError for an unknown name, TuneError for what is no feature set.
+    """
+    if not given:
+        return space_of(machine).features
+    found = EXTRACTORS.get(given) if isinstance(given, str) else given
+    if not isinstance(found, FeatureSet):
+        raise TuneError(f"features is {brief(found)}; it must be a name or a FeatureSet")
+    return found
+
+
+def cost_model_of(
+    given: CostModel | None, settings: Config, machine: Target, features: FeatureSet
+) -> CostModel:
+    """The model that is given, or the one that the settings name with the prior that ships.
+
+    Raises RegistryError for an unknown name, PluginError when no model can be made.
+    """
+    if given is not None:
+        model = complete(f"the cost model {type(given).__name__}", lambda: given, *METHODS)
+    else:
+        factory, what = COST_MODELS.get(settings.model), f"the cost model {settings.model}"
+        model = complete(what, lambda: factory(settings.seed), *METHODS)
+        if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
+            warnings.warn(SERIAL, stacklevel=4)  # the model of trees says both in one warning
+    if isinstance(model, TakesFeatures):
+        model.take_features(features)
+    path = shipped(machine.mcpu, features) if settings.prior and given is None else None
+    if path is not None and isinstance(model, StartsFromPrior):
+        try:
+            model.start_from(Prior.load(path))
+        except DatabaseError as error:
+            warnings.warn(f"{error}; the model starts without it", stacklevel=4)
+    return model
+
+
+def spaces_of(
+    given: Spaces, default: str, tasks: Iterable[str], machine: Target
+) -> dict[str, Space]:
+    """The space of each task.
+
+    Args:
+        given: a space or its name, for all tasks or by the names of tasks; None takes `default`.
+        default: the name that the settings give; "" is the default space of the target.
+
+    Raises RegistryError for an unknown name, PluginError when a space cannot be made, TuneError for
+    what is no space.
+    """
+    by_task = dict(given) if isinstance(given, Mapping) else dict.fromkeys(tasks, given)
+    names = list(tasks)
+    for name in by_task.keys() - set(names):
+        raise TuneError(f"{name!r} has a space, but the tasks are {', '.join(names)}")
+    made: dict[str, Space] = {}
+
+    def named(name: str) -> Space:
+        if name not in made:
+            factory = SEARCH_SPACES.get(name) if name else default_space
+            made[name] = complete(f"the space {name}", lambda: factory(machine), "generate")
+        return made[name]
+
+    found: dict[str, Space] = {}
+    for name in names:
+        space = by_task.get(name)
+        found[name] = named(space or default) if space is None or isinstance(space, str) else space
+        if not isinstance(found[name], Space):
+            raise TuneError(
+                f"space is {brief(found[name])}; it must be a SpaceGenerator, ScheduleFn or Union, "
+                "or have generate, postprocs and mutators as they do"
+            )
+    return found
+
+
+class GuardedDatabase(Database):
+    """A database of a user's; one that fails is named by a warning, and the file of the work folder
+    takes the records from then on."""
+
+    def __init__(self, inner: Database, name: str, folder: Path) -> None:
+        self.inner, self.name, self.folder = inner, name, folder
+        self._own: Store | None = None
+
+    def put(self, records: Record | Iterable[Record]) -> None:
+        """Store records."""
+        new = [records] if isinstance(records, Record) else list(records)
+        self._tried(lambda database: database.put(new))
+
+    def all(
+        self,
+        workload_hash: str | None = None,
+        target: Target | None = None,
+        status: Status | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """The records that match."""
+
+        def asked(database: Database) -> list[Record]:
+            found = database.all(workload_hash, target, status, limit)
+            if not isinstance(found, list) or not all(isinstance(one, Record) for one in found):
+                raise TypeError(f"it must return a list of records, not {brief(found)}")
+            return found
+
+        return self._tried(asked)
+
+    def close(self) -> None:
+        """Close the file of the work folder, where it was needed."""
+        if self._own is not None:
+            self._own.close()
+
+    def _tried(self, ask: Callable[[Database], T]) -> T:
+        if self._own is None:
+            try:
+                return ask(self.inner)
+            except ANYTHING as error:
+                self._own = Store(self.folder / STORE)
+                text = f"the database {self.name} raised {failure(error)}"
+                warnings.warn(f"{text}; records go to {self._own.path} from now on", stacklevel=4)
+        return ask(self._own)
+
+
+@contextmanager
+def opened_database(given: Database | str, folder: Path) -> Iterator[Database]:
+    """A database that is given or named, for a search; one that is named is closed afterwards.
+
+    Raises RegistryError for an unknown name, PluginError when a user's cannot be made,
+    DatabaseError when the file of the work folder cannot be used.
+    """
+    if isinstance(given, str):
+        factory, name = DATABASES.get(given), given
+        found = (
+            factory(folder)
+            if given in OWN
+            else complete(f"the database {name}", lambda: factory(folder), *DATABASE_METHODS)
+        )
+    else:
+        name = type(given).__name__
+        found = complete(f"the database {name}", lambda: given, *DATABASE_METHODS)
+    used = found if isinstance(found, Store) else GuardedDatabase(found, name, folder)
+    try:
+        yield used
+    finally:
+        if used is not found:
+            used.close()
+        if isinstance(given, str):
+            try:
+                found.close()
+            except ANYTHING as error:
+                text = f"the database {name} raised {failure(error)} when it was closed"
+                warnings.warn(text, stacklevel=4)
