@@ -1,4 +1,4 @@
-"""The fastest multiply-add rate of this machine, measured: the yardstick of GFLOP/s figures."""
+"""The fastest multiply-add rate of this machine, measured: what GFLOP/s figures are a share of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from metasched.codegen.compile import compile_text
@@ -85,16 +85,17 @@ def multiply_adds(
 
     def seconds() -> float:
         assert library  # whose code must not go before this does
-        return _together(run, count) / billions
+        return together([lambda: run(_STEPS)] * count) / billions
 
     return seconds
 
 
-def _together(run: Callable[[int], float], count: int) -> float:
-    """Seconds from the first start to the last end of `count` threads that start together.
+def together(runs: Sequence[Callable[[], object]]) -> float:
+    """Seconds from the first start to the last end of functions that start together, in threads.
 
     Each has a core of its own: left to the scheduler, two short ones may share one to their end.
     """
+    count = len(runs)
     barrier = threading.Barrier(count)
     spans: list[tuple[float, float]] = []
     ended = [threading.Event() for _ in range(count)]
@@ -105,7 +106,7 @@ def _together(run: Callable[[int], float], count: int) -> float:
         try:
             barrier.wait()
             begin = time.perf_counter()
-            run(_STEPS)
+            runs[number]()
             spans.append((begin, time.perf_counter()))
         except threading.BrokenBarrierError:
             pass

@@ -87,6 +87,7 @@ class Worker:
         plugins: Sequence[str] = (),
         fds: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
+        whole_environment: Mapping[str, str] | None = None,
         start_limit: float = 60.0,
     ) -> None:
         """Nothing starts before `start` or `submit`.
@@ -99,7 +100,8 @@ class Worker:
             plugins: files that the process loads then; each job of one whose file fails is an
                 error that says so.
             fds: file descriptors to hand on under the same numbers.
-            environment: variables to add to this process's.
+            environment: variables to add to this process's, without its idle thread pools.
+            whole_environment: all variables, instead of this process's and the above.
             start_limit: seconds until the process must be ready.
         """
         self.name = name
@@ -110,7 +112,9 @@ class Worker:
         for file in plugins:
             self._arguments += ["--plugin", file]
         self._fds = tuple(fds)
-        self._environment = dict(environment or {})
+        self._environment = whole_environment or {
+            **os.environ, **_ENVIRONMENT, **(environment or {})
+        }  # fmt: skip
         self._start_limit = start_limit
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
@@ -136,7 +140,7 @@ class Worker:
         if self._alive():
             return
         self._bury()
-        paths = [_PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [_PACKAGE_PARENT, *filter(None, [self._environment.get("PYTHONPATH")])]
         search = {"PYTHONPATH": os.pathsep.join(paths)}
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -148,7 +152,7 @@ class Worker:
                 bufsize=0,
                 pass_fds=self._fds,
                 start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT, **search, **self._environment},
+                env={**self._environment, **search},
             )
         except OSError as error:
             self._log.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.errors import MetaschedError
-from metasched.report.contest import Outcome, contest, ratio
+from metasched.report.contest import Standing, contest, ratio
 from metasched.report.peers import OURS, PEERS, what_is_missing
 from metasched.report.tables import columns, duration
 from metasched.report.tvm_record import Times
@@ -67,7 +67,7 @@ def side_by_side(
     """
     live = [*([OURS] if trace else []), *(peer for peer in peers if peer != TVM)]
     outcomes = contest(op, shape, live, trace)
-    ours = outcomes.get(OURS, Outcome(note="no candidate was right"))
+    ours = outcomes.get(OURS, Standing(note="no candidate was right"))
     sides = {OURS: Side(ours.seconds, None if ours.seconds is None else 1.0, ours.note)}
     for peer in peers:
         if peer == TVM:

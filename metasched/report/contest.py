@@ -1,35 +1,35 @@
 """A contest: our kernel and its peers timed in turns, so that a noisy machine is noisy for all.
 
-Each contestant is a child process without tuning variables in its environment (`report.peers`).
+Each contestant is a worker process without tuning variables in its environment (`report.peers`).
 They take turns in short bursts; a ratio is the median over the rounds of two bursts that stood
 next to each other, which a machine that slows down for a minute does not move.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import select
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from metasched.errors import MeasureError
+from metasched.measure.priority import FIRST
+from metasched.measure.process import Worker
 from metasched.report.peers import OURS, PEAK, PEERS
 
 _TUNING = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_", "GOMP_", "KMP_", "NUMEXPR_")
+_JOBS = "metasched.report.peers"
 _ROUNDS, _BURST = 7, 0.1
 # An idle OpenMP team of one contestant spins for some milliseconds beside the next one's burst.
 _PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Standing:
     """What a contestant did.
 
     Attributes:
@@ -51,49 +51,35 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(_TUNING)}
 
 
-class _Child:
-    """One contestant's process."""
+class _Contestant:
+    """One contestant and its worker process."""
 
-    def __init__(self, name: str, op: str, shape: Sequence[int], trace: Path | None) -> None:
-        self.name, self.op = name, op
-        command = [sys.executable, "-m", "metasched.report.peers", name, op]
-        command += [",".join(map(str, shape)), *([str(trace)] if trace else [])]
-        # A pipe that nobody reads would stop a talkative child.
-        self._told = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._told, start_new_session=True,
-        )  # fmt: skip
+    def __init__(self, name: str, op: str, timeout: float) -> None:
+        """Nothing starts yet."""
+        self.name, self._op, self._timeout = name, op, timeout
+        self._worker = Worker(name, nice=FIRST, whole_environment=clean_environment())
 
-    def answer(self, timeout: float) -> dict[str, float]:
-        """The next line it says; MeasureError when it fails or is silent for too long."""
-        out = self._process.stdout
-        assert out is not None
-        if not select.select([out], [], [], timeout)[0]:
-            raise MeasureError(f"{self.name} took more than {timeout:.0f} s for {self.op}")
-        line = out.readline()
-        if not line:
-            self._process.wait()
-            self._told.seek(0)
-            told = self._told.read().decode(errors="replace").strip()
-            raise MeasureError(f"{self.name} failed on {self.op}: {told[-300:]}")
-        return dict(json.loads(line))
+    def prepare(self, shape: Sequence[int], trace: Path | None) -> None:
+        """Start it; MeasureError when it fails, is silent for too long or lacks the operator."""
+        given = self.name, self._op, tuple(shape), None if trace is None else str(trace)
+        if not self._do("prepare", *given):
+            raise MeasureError("it lacks the operator")
 
-    def burst(self, seconds: float, timeout: float) -> float:
+    def burst(self, seconds: float) -> float:
         """Median seconds of a call."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{seconds}\n".encode())
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # `answer` tells what it died of
-        return self.answer(timeout)["seconds"]
+        return float(self._do("burst", seconds))
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._told.close()
+        self._worker.close(grace=0.0)
+
+    def _do(self, job: str, *arguments: Any) -> Any:
+        reply = self._worker.run(f"{_JOBS}:{job}", *arguments, limit=self._timeout)
+        if reply.kind == "timeout":
+            raise MeasureError(f"{self.name} took more than {self._timeout:.0f} s for {self._op}")
+        if reply.kind != "value":
+            raise MeasureError(f"{self.name} failed on {self._op}: {reply.reason[-300:]}")
+        return reply.value
 
 
 def contest(
@@ -104,7 +90,7 @@ def contest(
     *,
     rounds: int = _ROUNDS,
     timeout: float = 300.0,
-) -> dict[str, Outcome]:
+) -> dict[str, Standing]:
     """Time contestants in turns.
 
     Args:
@@ -121,41 +107,34 @@ def contest(
     for name in names:
         if name not in (*PEERS, OURS, PEAK):
             raise MeasureError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
-    children: dict[str, _Child] = {}
+    contestants = {name: _Contestant(name, op, timeout) for name in names}
     bursts: dict[str, list[float]] = {name: [] for name in names}
     notes: dict[str, str] = {}
     try:
-        for name in names:  # one after another: they would disturb each other's warm-up
-            children[name] = _Child(name, op, shape, trace if name == OURS else None)
-            _noting(notes, children[name], lambda child: _ready(child, timeout))
+        for name, one in contestants.items():  # in turns: they would disturb each other's warm-up
+            with _noting(notes, name):
+                one.prepare(shape, trace if name == OURS else None)
         for _ in range(rounds):
             for name in [n for n in names if n not in notes]:
                 time.sleep(_PAUSE)
-                _noting(
-                    notes,
-                    children[name],
-                    lambda child: bursts[child.name].append(child.burst(_BURST, timeout)),
-                )
+                with _noting(notes, name):
+                    bursts[name].append(contestants[name].burst(_BURST))
     finally:
-        for child in children.values():
-            child.close()
-    return {n: Outcome(note=notes[n]) if n in notes else Outcome(tuple(bursts[n])) for n in names}
+        for one in contestants.values():
+            one.close()
+    return {n: Standing(note=notes[n]) if n in notes else Standing(tuple(bursts[n])) for n in names}
 
 
-def _ready(child: _Child, timeout: float) -> None:
-    if not child.answer(timeout)["ready"]:
-        raise MeasureError("it lacks the operator")
-
-
-def _noting(notes: dict[str, str], child: _Child, work: Callable[[_Child], None]) -> None:
-    """Do a step of one contestant; its failure is its own note, not the end of the contest."""
+@contextlib.contextmanager
+def _noting(notes: dict[str, str], name: str) -> Iterator[None]:
+    """The failure of one contestant is a note on it, not the end of the contest."""
     try:
-        work(child)
+        yield
     except MeasureError as error:
-        notes[child.name] = str(error)
+        notes[name] = str(error)
 
 
-def ratio(theirs: Outcome, ours: Outcome) -> float | None:
+def ratio(theirs: Standing, ours: Standing) -> float | None:
     """Their time over ours: the median over the rounds; None when one of them has no time."""
     pairs = [t / o for t, o in zip(theirs.bursts, ours.bursts, strict=False)]
     return statistics.median(pairs) if pairs else None

@@ -1,19 +1,15 @@
 """What is compared: our tuned kernel and the same operator in other libraries, as bursts of calls.
 
-`python -m metasched.report.peers NAME OP SHAPE [TRACE]` serves one of them: it says on standard
-output when it is ready, then answers each line of standard input, the seconds that a burst may
-take, with the median seconds of a call. `report.contest` is the other end.
+Each contestant has a worker process, which does `prepare` once and then `burst` as often as
+`report.contest` asks for it.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +19,10 @@ from metasched.codegen.peak import multiply_adds
 from metasched.database.record import TraceFile
 from metasched.database.replay import replay
 from metasched.ir.equal import structural_hash
-from metasched.measure.priority import FIRST, prioritise
 from metasched.report.torch_ops import torch_call
 from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
+from metasched.runtime.timing import Repeat, clocked, take
 from metasched.target import Target
 
 OURS = "metasched"
@@ -45,35 +41,31 @@ def what_is_missing(peer: str) -> str:
     return "PyTorch is not installed"
 
 
-def called(call: Callable[[], Any]) -> Burst:
-    """Bursts of a Python call, warmed up by one."""
-    start = time.perf_counter()
-    call()
-    once = max(time.perf_counter() - start, 1e-7)
+def bursts(repeat: Repeat) -> Burst:
+    """Bursts of something that is repeated, warmed up by one call."""
+    once = max(repeat(1), 1e-7)
 
     def burst(budget: float) -> float:
         nonlocal once
-        inner = max(1, int(_SAMPLE / once))
-
-        def sample() -> float:
-            start = time.perf_counter()
-            for _ in range(inner):
-                call()
-            return (time.perf_counter() - start) / inner
-
-        once = statistics.median(_until(budget, sample, _LEAST if once < _LONG else 1))
+        calls, least = max(1, int(_SAMPLE / once)), _LEAST if once < _LONG else 1
+        samples: list[float] = []
+        end = time.perf_counter() + budget
+        while len(samples) < least or time.perf_counter() < end:
+            samples.append(take(repeat, calls))
+        once = max(statistics.median(samples), 1e-9)
         return once
 
     return burst
 
 
-def _until(budget: float, sample: Callable[[], float], least: int = _LEAST) -> list[float]:
-    """Samples for so many seconds, and at least so many."""
-    samples: list[float] = []
-    end = time.perf_counter() + budget
-    while len(samples) < least or time.perf_counter() < end:
-        samples.append(sample())
-    return samples
+def called(call: Callable[[], Any]) -> Burst:
+    """Bursts of a Python call."""
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            call()
+
+    return bursts(clocked(run))
 
 
 def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = None) -> Burst | None:
@@ -87,7 +79,7 @@ def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = Non
     """
     if name == PEAK:
         run = multiply_adds(Target.of("native"))
-        return lambda budget: statistics.median(_until(budget, run))
+        return bursts(lambda calls: sum(run() for _ in range(calls)))
     if name == OURS:
         return _ours(op, shape, str(trace))
     if name == "numpy":
@@ -108,12 +100,7 @@ def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
         (position,) = work.weights
         arrays[position] = kernel.pack(arrays[position])
 
-    def burst(budget: float) -> float:
-        once = kernel.time(*arrays, repeats=2, min_repeat_ms=_SAMPLE * 1e3).median
-        repeats = max(_LEAST if once < _LONG else 1, int(budget / max(once, _SAMPLE)))
-        return float(kernel.time(*arrays, repeats=repeats, min_repeat_ms=_SAMPLE * 1e3).median)
-
-    return burst
+    return bursts(kernel.repeat(*arrays))
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -132,18 +119,16 @@ def _numpy_call(op: str, shape: tuple[int, ...]) -> Callable[[], Any]:
     return lambda: work.reference(shape, *arrays)
 
 
-def main(argv: Sequence[str]) -> None:
-    """The child process: answers go to the real standard output, a library's chatter does not."""
-    name, op, text, *trace = argv
-    prioritise(FIRST)  # as our own runner does, and each of the others here
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    shape = tuple(int(v) for v in text.split(","))
-    burst = burst_of(name, op, shape, *trace)
-    print(json.dumps({"ready": burst is not None}), file=answers)
-    for line in sys.stdin if burst else ():
-        print(json.dumps({"seconds": burst(float(line))}), file=answers)  # type: ignore[misc]
+_BURSTS: list[Burst] = []  # the contestant of this process
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def prepare(name: str, op: str, shape: tuple[int, ...], trace: str | None) -> bool:
+    """Get a contestant ready, in its process; whether it has the operator."""
+    burst = burst_of(name, op, shape, trace)
+    _BURSTS[:] = [] if burst is None else [burst]
+    return bool(_BURSTS)
+
+
+def burst(budget: float) -> float:
+    """Median seconds of a call of the contestant, in a burst of so many seconds."""
+    return _BURSTS[0](budget)

@@ -15,7 +15,7 @@ from metasched.runtime.arguments import Checker
 from metasched.runtime.export import Exported, export
 from metasched.runtime.native import Native
 from metasched.runtime.packing import Packer
-from metasched.runtime.timing import Timing, clocked, measure
+from metasched.runtime.timing import Repeat, Timing, clocked, measure
 from metasched.target import Target
 from metasched.tvm_names import KERNEL, hint
 
@@ -156,26 +156,30 @@ class Kernel:
 
         Raises KernelError as a call does, and where a number is none or too small.
         """
-        given, _, held = self._check.complete(arguments)
-        values = self._check(given)
-        run = self._native.repeat
+        repeat = self.repeat(*arguments)
         for what, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
             if not isinstance(count, Integral) or count < least:
                 raise KernelError(f"{what} is {count!r}, not an integer from {least}")
         if not isinstance(min_repeat_ms, Real) or min_repeat_ms < 0:
             raise KernelError(f"min_repeat_ms is {min_repeat_ms!r}, not a number from 0")
+        return measure(
+            repeat, warmup=warmup, repeats=repeats, min_repeat_ms=min_repeat_ms, before=before
+        )
 
-        def repeat(count: int) -> None:
-            code = run(*values, count)
+    def repeat(self, *arguments: Any) -> Repeat:
+        """What runs the kernel on these arguments n times in one native loop, and says the seconds.
+
+        Raises KernelError as a call does, also while it runs.
+        """
+        given, _, held = self._check.complete(arguments)
+        values, native = self._check(given), self._native
+
+        def run(count: int, held: Any = held) -> None:  # the memory of tensors lives as long
+            code = native.repeat(*values, count)
             if code:
-                raise KernelError(f"{self.name}: {self._said(code)}")
+                raise KernelError(f"{self.name}: {self.signature.failure(code)}")
 
-        found = measure(
-            clocked(repeat),
-            warmup=warmup, repeats=repeats, min_repeat_ms=min_repeat_ms, before=before,
-        )  # fmt: skip
-        del held  # the memory of tensors, until here
-        return found
+        return clocked(run)
 
     def export(self, folder: str | Path, name: str | None = None) -> Exported:
         """Write NAME.o, NAME.so, NAME.h and NAME.json to a folder; see `runtime.export.export`."""

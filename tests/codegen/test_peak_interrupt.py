@@ -1,4 +1,4 @@
-"""The yardstick under Ctrl-C: no thread is left waiting for one that never started."""
+"""The measured peak under Ctrl-C: no thread is left waiting for one that never started."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_an_interrupt_between_two_starts_leaves_no_thread(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        peak._together(lambda steps: 0.0, 2)
+        peak.together([lambda: 0.0] * 2)
     started[0].join(10)
     assert not started[0].is_alive()

@@ -15,7 +15,7 @@ from metasched.codegen.peak import measured_peak
 from metasched.errors import MeasureError
 from metasched.report import compare, contest, peers
 from metasched.report.bandwidth import measured_bandwidth
-from metasched.report.contest import Outcome
+from metasched.report.contest import Standing
 from metasched.report.torch_ops import OPS, torch_call, torch_op
 from metasched.report.tvm_record import load_record
 from metasched.target import Target
@@ -92,9 +92,9 @@ def tuned_gmm(folder):
 
 
 def test_a_ratio_is_the_median_over_the_rounds():
-    ours, theirs = Outcome((1.0, 2.0, 10.0)), Outcome((3.0, 8.0, 10.0))
+    ours, theirs = Standing((1.0, 2.0, 10.0)), Standing((3.0, 8.0, 10.0))
     assert contest.ratio(theirs, ours) == 3.0
-    assert contest.ratio(theirs, Outcome(note="it failed")) is None
+    assert contest.ratio(theirs, Standing(note="it failed")) is None
 
 
 def test_a_peer_that_does_not_exist_or_fails_or_hangs():
