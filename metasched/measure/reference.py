@@ -27,7 +27,7 @@ from metasched.measure.data import Task, inexact_reason
 from metasched.measure.jobs import Baseline
 from metasched.measure.loaded_task import shared_size
 from metasched.measure.process import Reply, Worker
-from metasched.measure.sampling import Sample, sampled
+from metasched.measure.sampling import Sample, sampled, why_whole
 from metasched.measure.settings import MeasureOptions
 from metasched.measure.workers import Workers
 from metasched.target import Target
@@ -73,6 +73,8 @@ class References:
         self._alarm = threading.Timer(_PATIENCE, self._warn_slow)
         self._alarm.daemon = True
         self._alarm.start()
+        if self._sample is None:
+            self._warn_whole()
         if self._default is None:
             self._run_unscheduled(workers.runner)
             return
@@ -132,11 +134,30 @@ class References:
         self._sample = self._unscheduled = self.baseline = None
         self._run_unscheduled(self._workers.reference)
 
-    def _warn_slow(self) -> None:
-        name = str(self._given[0].attrs.get("global_symbol", "main"))
+    def _warn_whole(self) -> None:
+        """Warn that an unscheduled program which takes long is run as a whole, and say why."""
+        func = self._given[0]
+        inexact, why = inexact_reason(func), why_whole(func)
+        if not why:
+            return
+        if inexact:
+            why = f"its results are compared with a tolerance because of {inexact}"
+        elif self._default is None:
+            why = "no default schedule is there to be compared with the rest"
         warnings.warn(
-            f"{name}: the program as written has run for {_PATIENCE:.0f} s and goes on; a time "
-            f"limit ends it, at the latest {self._options.baseline_timeout:.0f} s do",
+            f"{self._name}: the program as written is run as a whole to check results, not for "
+            f"some rows alone: {why}",
+            stacklevel=2,
+        )
+
+    @property
+    def _name(self) -> str:
+        return str(self._given[0].attrs.get("global_symbol", "main"))
+
+    def _warn_slow(self) -> None:
+        warnings.warn(
+            f"{self._name}: the program as written has run for {_PATIENCE:.0f} s and goes on; a "
+            f"time limit ends it, at the latest {self._options.baseline_timeout:.0f} s do",
             stacklevel=2,
         )
 

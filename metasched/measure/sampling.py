@@ -62,6 +62,28 @@ def sampled(func: PrimFunc) -> Sample | None:
     return best
 
 
+def why_whole(func: PrimFunc) -> str:
+    """Why `sampled` gives nothing for a program that takes long; empty for one that does not."""
+    whole = flops(func)
+    if whole <= 2 * _ENOUGH:
+        return ""
+    heaviest, times = max(_leaves(func.body, 1), key=lambda leaf: leaf[1] * flops(leaf[0]))
+    share = 100 * times * flops(heaviest) / whole
+    text = f"block {heaviest.name}, {share:.0f} % of its operations,"
+    hidden = [r.buffer.name for r in heaviest.writes if r.buffer not in func.buffers]
+    if hidden:
+        return f"{text} writes the intermediate buffer {hidden[0]}"
+    return f"no loop of {text} surely computes rows of an output by itself"
+
+
+def _leaves(stmt: Stmt, times: int) -> list[tuple[Block, int]]:
+    """The innermost blocks of a body, and how often each one runs."""
+    if isinstance(stmt, For):
+        times *= max(as_int(stmt.extent) or 1, 1)
+    below = [leaf for part in stmt.stmts for leaf in _leaves(part, times)]
+    return below or ([(stmt, times)] if isinstance(stmt, Block) else [])
+
+
 def _restricted(body: Stmt, chosen: For, step: int, count: int) -> Stmt:
     def on_stmt(stmt: Stmt) -> Stmt | None:
         if not isinstance(stmt, For) or stmt.var is not chosen.var:

@@ -104,7 +104,7 @@ class ModelNews:
 
 @dataclass(frozen=True, slots=True)
 class SpaceNews:
-    """A schedule module left a block alone: a step of each of its alternatives was refused."""
+    """A schedule module gave up some or all of its alternatives on a block: steps were refused."""
 
     task: str
     text: str

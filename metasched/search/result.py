@@ -48,8 +48,8 @@ class TuneResult:
         ended: budget, time, exhausted or interrupted.
         history: the best seconds after each trial of this run.
         notes: what the cost model said of itself: that it started from a prior, or dropped it.
-        refusals: the schedule modules that left a block alone because every alternative was refused
-            a step: module, block and the first refusal.
+        refusals: the schedule modules that gave up some or all of their alternatives on a block
+            because a step was refused: module, block, how many, and the first refusal.
     """
 
     workload: str

@@ -144,10 +144,7 @@ class TaskRun:
         self.notes: list[str] = []
         known = self.progress.trials
         observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload))
-        self.refusals = tuple(
-            f"{one.module} leaves block {one.block} alone: {one.message}"
-            for one in getattr(workshop.generator, "refusals", ())
-        )
+        self.refusals = tuple(one.told for one in getattr(workshop.generator, "refusals", ()))
         for text in self.refusals:
             observer(SpaceNews(name, text))
         self._tell_news()

@@ -42,12 +42,25 @@ class ModuleFailure:
         module, block: their names.
         refused: a schedule step was refused (ScheduleError), rather than the module being broken.
         message: what was raised.
+        lost, kept: alternatives that were given up for a refused step, and that were not.
     """
 
     module: str
     block: str
     refused: bool
     message: str
+    lost: int = 0
+    kept: int = 0
+
+    @property
+    def told(self) -> str:
+        """What a run says of refused alternatives."""
+        if not self.kept:
+            return f"{self.module} leaves block {self.block} alone: {self.message}"
+        return (
+            f"{self.module} gives up {self.lost} of {self.lost + self.kept} alternatives on block "
+            f"{self.block}: {self.message}"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,8 +72,8 @@ class SpaceGenerator:
         postprocs: run on every candidate after its decisions, in this order.
         mutators: with their weights.
         failures: filled by `generate`: the modules that failed, and where.
-        refusals: likewise: the modules that left a block alone because a step of each of their
-            alternatives was refused, with the first refusal.
+        refusals: likewise: the modules that gave up some or all of their alternatives on a block
+            because a step was refused, with the first refusal.
     """
 
     modules: tuple[Module, ...]
@@ -107,20 +120,25 @@ class SpaceGenerator:
         try:
             block = attempt.get_block(realize.block.name, func if several else None)
             found = _checked(module(attempt, block))
-            if attempt.refused and all(one.mod is sch.mod for one in found):
-                self._refusal(module, realize, attempt.refused[0])
+            if attempt.refused:
+                kept = sum(one.mod is not sch.mod for one in found)
+                self._refusal(module, realize, attempt.refused, kept)
             return found
         except ANYTHING as error:
             self._note(module, realize, error)
             return [sch]
 
-    def _refusal(self, module: Module, realize: BlockRealize, error: ScheduleError) -> None:
-        """A module that would have done something, but every way was refused."""
+    def _refusal(
+        self, module: Module, realize: BlockRealize, errors: Sequence[ScheduleError], kept: int
+    ) -> None:
+        """A module that would have done more, but some ways were refused. (One that had nothing to
+        refuse on the alternatives of an earlier module is told of once as well.)"""
         name, block = module.name, realize.block.name
         known = any((note.module, note.block) == (name, block) for note in self.refusals)
         if not known:
-            said = f"{error.primitive}: {error.message} [{error.reason}]"
-            self.refusals.append(ModuleFailure(name, block, True, said))
+            first = errors[0]
+            said = f"{first.primitive}: {first.message} [{first.reason}]"
+            self.refusals.append(ModuleFailure(name, block, True, said, len(errors), kept))
 
     def _note(self, module: Module, realize: BlockRealize, error: BaseException) -> None:
         refused = isinstance(error, ScheduleError)
@@ -171,6 +189,11 @@ class Union:
     @property
     def mutators(self) -> Weighted:
         return self.generators[0].mutators
+
+    @property
+    def refusals(self) -> tuple[ModuleFailure, ...]:
+        """Those of all generators."""
+        return tuple(one for g in self.generators for one in getattr(g, "refusals", ()))
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """All design spaces, those of the first generator first."""

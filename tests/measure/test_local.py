@@ -581,6 +581,22 @@ def test_a_sample_of_the_program_as_written_confirms_the_default_schedule(monkey
         assert made.unscheduled().ok and made._references._sample is None  # all of it has decided
 
 
+def test_a_run_says_once_that_a_long_program_is_not_sampled(monkeypatch):
+    monkeypatch.setattr(reference, "_LONG", 0.0)
+    monkeypatch.setattr(sampling, "_ENOUGH", 1.0)
+    chain = get("cbr").func((1, 6, 6, 4, 4, 3, 1, 1))
+    warned = pytest.warns(UserWarning, match="as a whole to check results")
+    with warned as said, LocalRunner(chain, options=OPTIONS, default_schedule=chain) as made:
+        assert one(made, chain).ok and one(made, chain).ok
+    (text,) = [str(w.message) for w in said if "as a whole" in str(w.message)]
+    assert "not for some rows alone: block " in text and "intermediate buffer" in text
+    rooted = elementwise(lambda x: call("exp", x))
+    with pytest.warns(UserWarning, match="compared with a tolerance because of exp"):
+        LocalRunner(rooted, options=OPTIONS, default_schedule=rooted).close()
+    with pytest.warns(UserWarning, match="no default schedule is there"):
+        LocalRunner(matmul(64), options=OPTIONS).close()
+
+
 def test_a_default_schedule_that_is_wrong_in_a_sampled_row_is_found_out(monkeypatch):
     func = rows_of(monkeypatch)
     said = pytest.raises(StandInError, match=r"default schedule gives other results .*Z\[")

@@ -8,8 +8,9 @@ import pytest
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.measure import sampling
-from metasched.measure.sampling import sampled
+from metasched.measure.sampling import sampled, why_whole
 from metasched.script import parse
+from metasched.workloads import get
 
 PRODUCT = """
 @T.prim_func
@@ -84,4 +85,14 @@ def test_what_is_not_surely_right_is_run_whole(parts: dict[str, str]):
 
 def test_a_short_program_is_run_whole(monkeypatch):
     monkeypatch.setattr(sampling, "_ENOUGH", 1e9)
-    assert sampled(program()) is None
+    assert sampled(program()) is None and why_whole(program()) == ""
+
+
+def test_why_a_long_program_is_run_whole_is_said():
+    assert why_whole(program(where="T.where(i < 30)")) == (
+        "no loop of block C, 100 % of its operations, surely computes rows of an output by itself"
+    )
+    func = get("cbr").func((1, 8, 8, 4, 4, 3, 1, 1))
+    assert sampled(func) is None
+    said = why_whole(func)
+    assert said.startswith("block ") and "writes the intermediate buffer " in said

@@ -32,15 +32,18 @@ from metasched.kinds import default_space
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
 from metasched.mutate.neighbours import neighbours
+from metasched.report.tables import tune_text
 from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.final import final_comparison
-from metasched.search.observe import RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.observe import RoundDone, SpaceNews, TaskFinished, TaskStarted, TrialDone
 from metasched.search.phases import Phases
 from metasched.search.population import Population, Workshop
 from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
-from metasched.space.generate import ScheduleFn, Union
+from metasched.space.combinators import attempt, choose
+from metasched.space.generate import ScheduleFn, SpaceGenerator, Union
+from metasched.space.module import ScheduleModule
 from metasched.target import Target
 from metasched.tune import STORE, tune, tune_tasks
 from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
@@ -283,6 +286,31 @@ def test_a_function_or_a_union_is_a_space(tmp_path, kind):
     assert result.best is not None and result.trials >= 3
     with pytest.raises(TuneError, match="space is 3; it must be a SpaceGenerator, ScheduleFn or"):
         run(tmp_path, space=3)
+
+
+def test_a_run_and_its_result_name_alternatives_that_were_lost_to_refused_steps(tmp_path):
+    def unrolls(sch, block):
+        sch.annotate(block, "meta_schedule.unroll_explicit", 16)
+        return [sch]
+
+    def refuses(sch, block):
+        for loop in sch.get_loops(block)[-1:]:
+            sch.vectorize(loop)
+        return [sch]
+
+    ways = [
+        attempt(ScheduleModule(fn.__name__, ("cpu",), fn)) if fn is refuses
+        else ScheduleModule(fn.__name__, ("cpu",), fn)
+        for fn in (unrolls, refuses)
+    ]  # fmt: skip
+    heard = []
+    space = SpaceGenerator((choose(*ways),))
+    result = run(tmp_path, space=space, trials=4, strategy="random", observer=heard.append)
+    news = [e.text for e in heard if isinstance(e, SpaceNews)]
+    assert list(result.refusals) == news
+    (said,) = [text for text in news if "block Z" in text]
+    assert " gives up 1 of 2 alternatives on block Z: vectorize: " in said
+    assert said in tune_text(result)
 
 
 def test_a_truncated_trace_file_is_named(tmp_path):

@@ -47,6 +47,20 @@ def test_a_module_whose_every_way_is_refused_says_so_once():
     assert len([r for r in space.refusals if r.block == "Z"]) == 1
 
 
+def test_a_module_that_loses_some_of_its_ways_says_how_many_once():
+    space = SpaceGenerator((choose(attempt(REFUSE), note("a"), note("b")),))
+    assert len(space.generate(tiny("gmm"), Target.native())) > 1
+    (found,) = [r for r in space.refusals if r.block == "Z"]
+    assert (found.lost, found.kept, found.refused) == (1, 2, True)
+    assert found.told == (
+        f"{found.module} gives up 1 of 3 alternatives on block Z: refuse: always refused [no]"
+    )
+    both = Union((space, SpaceGenerator((attempt(REFUSE),))))
+    both.generate(tiny("gmm"), Target.native())
+    told = [r.told for r in both.refusals if r.block == "Z"]
+    assert told == [found.told, "attempt(refuse) leaves block Z alone: refuse: always refused [no]"]
+
+
 def test_chain_runs_one_after_the_other():
     sch = Schedule(tiny("gmm"))
     (after,) = chain(note("a"), note("b"))(sch, sch.get_block("Z"))
