@@ -56,6 +56,17 @@ def test_every_group_of_entry_points_is_listed():
     assert sorted(listed) == kinds()
 
 
+def test_the_additions_name_files_that_exist():
+    text = (ROOT / "metasched" / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## How to add")[2].partition("\n## ")[0]
+    paths = {p for p in re.findall(r"`([\w/.]+)`", section) if "/" in p or p.endswith(".py")}
+    assert len(paths) > 20
+    roots = (ROOT, ROOT / "metasched")
+    assert not {p for p in paths if not any((root / p).exists() for root in roots)}
+    rows = [line for line in section.splitlines() if line.startswith("| a ")]
+    assert len(rows) == 8 + 5
+
+
 def test_commands_name_what_exists():
     text = README.read_text(encoding="utf-8")
     assert "pip install -e '.[test]' && metasched tune gmm --shape 1,1024,1024,1024" in text
