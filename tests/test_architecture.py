@@ -79,7 +79,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "space",
         2100,
-        "module strides combinators tiling finish modules.* generate default_schedule",
+        "module strides combinators tiling loop_kinds modules.* generate default_schedule",
     ),
     ("postproc", 400, "*"),
     ("mutate", 270, "*"),

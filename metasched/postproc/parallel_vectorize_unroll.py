@@ -9,7 +9,7 @@ from metasched.analysis.scope import Scope
 from metasched.ir.stmt import Block
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
-from metasched.space.finish import (
+from metasched.space.loop_kinds import (
     child_of,
     spread_nest,
     unroll_reduction,

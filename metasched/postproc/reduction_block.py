@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metasched.ir.visit import blocks_of
 from metasched.schedule.schedule import Schedule
-from metasched.space.finish import decompose_init
+from metasched.space.loop_kinds import decompose_init
 from metasched.target import Target
 
 

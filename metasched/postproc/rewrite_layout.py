@@ -33,7 +33,7 @@ from metasched.lower.packing import PREPROC
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.schedule import Schedule
-from metasched.space.finish import take_back
+from metasched.space.loop_kinds import take_back
 from metasched.space.strides import iter_stride
 from metasched.target import Target
 

@@ -34,11 +34,11 @@ P = ParamSpec("P")
 def proof(
     check: Callable[Concatenate[State, P], None],
 ) -> Callable[Concatenate[State, P], None]:
-    """Of a check of legality that does nothing but refuse: a state that trusts skips it."""
+    """Of a check that does nothing but refuse: `State.skip_legality_checks` leaves it out."""
 
     @wraps(check)
     def checked(state: State, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if not state.trusting:
+        if not state.skip_legality_checks:
             check(state, *args, **kwargs)
 
     return checked
@@ -139,7 +139,7 @@ def _layout_vars(buffer: Buffer) -> frozenset[Var]:
 def require_stage_pipeline(state: State, node: Stmt) -> Scope:
     """The scope around `node` is a stage pipeline (a `proof`); returns the scope."""
     scope = state.scope(node)
-    if not state.trusting:
+    if not state.skip_legality_checks:
         refuse_on(state, block_facts.stage_pipeline(scope), node)
     return scope
 

@@ -267,7 +267,7 @@ class Schedule(Methods):
         self, kind: InstructionKind, values: tuple[Any, ...], decision: Any, entry: Entry | None
     ) -> Any:
         state = self.state
-        saved = None if state.trusting else state.snapshot()
+        saved = None if state.skip_legality_checks else state.snapshot()
         result = kind.call(state, values, decision, saved)
         outputs = flat_outputs(result)
         drawn = state.drawn or (None, None)

@@ -145,14 +145,15 @@ class State:
         mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
         repairs: how many decisions were repaired.
         check: whether every commit is verified (`selfcheck`).
-        trusting: whether steps are taken to be legal without proof (see `checks.proof`).
+        skip_legality_checks: whether steps are taken to be legal without proof (`checks.proof`).
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments to record in a plainer form than they were given, by name.
     """
 
     __slots__ = (
         "_index", "_index_lent", "_lent", "_mod", "_pending", "canonical", "check", "drawn",
-        "func_name", "mode", "primitive", "repairs", "rng", "serial", "table", "trusting",
+        "func_name", "mode", "primitive", "repairs", "rng", "serial", "skip_legality_checks",
+        "table",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
@@ -171,7 +172,7 @@ class State:
         self.mode = "live"
         self.repairs = 0
         self.check = check
-        self.trusting = False
+        self.skip_legality_checks = False
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class State:
         """What the state is now, with the index if that will be wanted again."""
         self._lent = True
         if index:  # of what will be compared by identity
-            self._settle()
+            self._apply_pending()
             self._index_lent = True
         return Snapshot(
             self._mod, self._index if index else None, self.table, self.serial, self.rng.state,
@@ -202,7 +203,8 @@ class State:
         self._lent = self._index_lent = True
         other = copy(self)
         other.rng = Rng(self.rng.state)
-        other.primitive, other.mode, other.repairs, other.trusting = "", "live", 0, False
+        other.primitive, other.mode, other.repairs = "", "live", 0
+        other.skip_legality_checks = False
         return other
 
     def take_place(self, saved: Snapshot) -> None:
@@ -223,13 +225,13 @@ class State:
     def mod(self) -> IRModule:
         """The module as it stands."""
         if self._pending:
-            self._settle()
+            self._apply_pending()
         return self._mod
 
     @property
     def index(self) -> Index:
         if self._pending:
-            self._settle()
+            self._apply_pending()
         if self._index is None:
             self._index, self._index_lent = Index(self.mod), False
         return self._index
@@ -274,8 +276,8 @@ class State:
     def labelled(self, rv: LoopRV | BlockRV) -> For | Block:
         """What a handle stands for, for a step that reads and changes its labels alone (see
         `relabel`): its place and its parts may be older than the tree."""
-        if not self.trusting:
-            self._settle()
+        if not self.skip_legality_checks:
+            self._apply_pending()
         found = self._pending.get(self.value(rv))
         if found is not None:
             return found[0]
@@ -409,10 +411,10 @@ class State:
     def relabel(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
         """Change the labels of a loop or block: its kind, thread and annotations, nothing else.
 
-        Each commit copies a path, and such steps come in runs: where steps are trusted, they are
-        put off until the tree is looked at.
+        Each commit copies a path, and such steps come in runs: where legality checks are skipped,
+        they are put off until the tree is looked at.
         """
-        if not self.trusting:
+        if not self.skip_legality_checks:
             self.commit(edit.wrap(node, change))
             return
         key = node.var if isinstance(node, For) else node.token
@@ -420,7 +422,7 @@ class State:
         whole = change if known is None else edit.after(known[1], change)
         self._pending = {**self._pending, key: (change(node), whole)}
 
-    def _settle(self) -> None:
+    def _apply_pending(self) -> None:
         """Commit what was put off."""
         pending, self._pending = self._pending, {}
         if pending:

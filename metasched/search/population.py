@@ -216,7 +216,7 @@ class Workshop:
         """The schedule of which a summary was told, for who ranks it; it is not proved again."""
         decisions = _decisions(trace)
         try:
-            return self._replayer.member(space, decisions, 0, trusting=True)
+            return self._replayer.member(space, decisions, 0, skip_checks=True)
         except ANYTHING:  # its summary came from a replay with proofs: see `Replayer.told`
             return self._replayer.member(space, decisions, 0)
 

@@ -78,20 +78,20 @@ class Replayer:
 
     def told(self, request: Request) -> Summary | str:
         """What there is to know of a member of a space, or the slug of a refusal."""
-        space, decisions, seed, trusting = request
+        space, decisions, seed, skip_checks = request
         while True:
             try:
-                sch = self.member(space, decisions, seed, trusting=trusting)
-                return self._summary(sch, trusting=trusting)
+                sch = self.member(space, decisions, seed, skip_checks=skip_checks)
+                return self._summary(sch, skip_checks=skip_checks)
             except (ScheduleError, TraceError) as error:
                 return slug_of(error)
             except ANYTHING:  # an illegal program may do that to any step, and a proof says why
-                if not trusting:
+                if not skip_checks:
                     raise
-                trusting = False
+                skip_checks = False
 
     def member(
-        self, space: int, decisions: Sequence[Any], seed: int, *, trusting: bool = False
+        self, space: int, decisions: Sequence[Any], seed: int, *, skip_checks: bool = False
     ) -> Schedule:
         """Replay a member of a space, impossible decisions repaired, and run the postprocs.
 
@@ -108,48 +108,48 @@ class Replayer:
                     for entry in entries:
                         sch.execute(entry, "repair")
 
-        return self._finished(steps, seed, trusting=trusting)
+        return self._finished(steps, seed, skip_checks=skip_checks)
 
     def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Schedule:
         """Replay any trace and run the postprocs; raises as `member`."""
         return self._finished(lambda sch: trace.apply(sch, decisions=decisions), seed)
 
     def _finished(
-        self, steps: Callable[[Schedule], None], seed: int, *, trusting: bool = False
+        self, steps: Callable[[Schedule], None], seed: int, *, skip_checks: bool = False
     ) -> Schedule:
         sch = self.base.copy()
         state = sch.state
-        state.rng.state, state.trusting = seed, trusting
+        state.rng.state, state.skip_legality_checks = seed, skip_checks
         steps(sch)
         sch.enter_postproc()
         for postproc in self.postprocs:
-            state.trusting = trusting and not getattr(postproc, "tries", True)
+            state.skip_legality_checks = skip_checks and not getattr(postproc, "tries", True)
             try:
                 run_postproc(postproc, sch, self.target)
             except (ScheduleError, TraceError):
                 raise
             except ANYTHING as error:
-                if trusting:  # perhaps the program is illegal: see `told`
+                if skip_checks:  # perhaps the program is illegal: see `told`
                     raise
                 name = getattr(postproc, "name", type(postproc).__name__)
                 raise ScheduleError(name, f"{BROKEN}{name} raised {failure(error)}", "") from error
-        state.trusting = False
+        state.skip_legality_checks = False
         return sch
 
-    def vector_of(self, mod: IRModule, *, trusting: bool = False) -> tuple[np.ndarray, str]:
+    def vector_of(self, mod: IRModule, *, skip_checks: bool = False) -> tuple[np.ndarray, str]:
         """What the model sees of a program, and what is wrong with the extractor; where something
         is, the vector is zeros. An error goes through where the program may be illegal."""
         try:
             return extracted(self.features, mod, self.target, self.work), ""
         except ANYTHING as error:
-            if trusting:
+            if skip_checks:
                 raise
             text = f"{EXTRACTOR}{self.features.name} raised {failure(error)}"
             return np.zeros(len(self.features.names), np.float32), text
 
-    def _summary(self, sch: Schedule, *, trusting: bool) -> Summary:
+    def _summary(self, sch: Schedule, *, skip_checks: bool) -> Summary:
         steps = [e for _, e in sch.trace.before_postproc().sampling()]
-        vector, broken = self.vector_of(sch.mod, trusting=trusting)
+        vector, broken = self.vector_of(sch.mod, skip_checks=skip_checks)
         return Summary(
             structural_hash(sch.mod), vector,
             [e.decision for e in steps], [e.domain for e in steps], sch.state.repairs, broken,
@@ -162,7 +162,7 @@ class Replayer:
         state = sch.state
         given = [state.table.get(rv) for rv in inputs]
         before = state.mod  # kept as well: its identity is part of the key
-        key = (*place, state.trusting, id(before), state.serial, *given)
+        key = (*place, state.skip_legality_checks, id(before), state.serial, *given)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)

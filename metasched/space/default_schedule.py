@@ -14,8 +14,14 @@ from metasched.errors import ScheduleError
 from metasched.ir.stmt import BlockToken
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.space.finish import child_of, decompose_init, spread_nest, take_back, vectorize_leaf
 from metasched.space.generate import Source
+from metasched.space.loop_kinds import (
+    child_of,
+    decompose_init,
+    spread_nest,
+    take_back,
+    vectorize_leaf,
+)
 from metasched.target import Target, cpu_of
 
 JOBS_PER_CORE = 4

@@ -14,7 +14,7 @@ from metasched.ir.visit import walk_stmts
 from metasched.lower.passes.zeros import FINITE
 from metasched.lower.pipeline import lower
 from metasched.script import parse
-from metasched.space.finish import decompose_init
+from metasched.space.loop_kinds import decompose_init
 
 PROMISE = f'T.func_attr({{"{FINITE}": True}})'
 SUMS = """

@@ -17,7 +17,7 @@ from metasched.postproc.reduction_block import RewriteReductionBlock
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
-from metasched.space.finish import AUTO_UNROLL
+from metasched.space.loop_kinds import AUTO_UNROLL
 from metasched.space.modules.parallel_vectorize_unroll import (
     PARALLEL,
     UNROLL,

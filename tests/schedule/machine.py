@@ -24,13 +24,13 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from oracle import check_numbers, check_trace, picture
-from schedule.declared import with_accumulators
+from schedule.declared_accumulators import with_accumulators
+from schedule.machine_blocks import BLOCK_OPS
 from schedule.machine_layout import LAYOUT_OPS
-from schedule.machine_plans import PLANS, relayout
+from schedule.machine_situations import SITUATIONS, relayout
 from schedule.machine_ways import tried
-from schedule.more import MORE
+from schedule.program_families import FAMILIES, family, special
 from schedule.programs import PROGRAMS
-from schedule.special import FAMILIES, family, special
 from strategies import random_func
 
 from metasched.analysis.scope import Scope
@@ -276,7 +276,7 @@ OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
 }
 
 
-ALL = {**OPS, **MORE, **LAYOUT_OPS, **PLANS}
+ALL = {**OPS, **BLOCK_OPS, **LAYOUT_OPS, **SITUATIONS}
 
 
 def operations() -> dict[str, tuple[int, Callable[[Player], None]]]:
@@ -445,7 +445,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50_000, help="accepted steps to reach")
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--failures", type=int, default=5, help="failures after which to stop")
-    parser.add_argument("--all", action="store_true", help="with the operations of schedule.more")
+    parser.add_argument("--all", action="store_true", help="with the operations of other files")
     options = parser.parse_args()
     tally, failed, began = Tally(), 0, time.monotonic()
     number = options.start

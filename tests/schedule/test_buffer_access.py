@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from oracle import check_refused, check_transform
-from schedule.expected import becomes
+from schedule.golden_programs import becomes
 from schedule.programs import elementwise, matmul_relu
 
 from metasched.schedule.schedule import Schedule

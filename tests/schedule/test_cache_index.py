@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oracle import check_refused, check_transform
-from schedule.expected import becomes
+from schedule.golden_programs import becomes
 from schedule.programs import matmul
 
 from metasched.schedule.schedule import Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from oracle import check_numbers, check_refused
-from schedule.declared import with_accumulators, without_accumulators
+from schedule.declared_accumulators import with_accumulators, without_accumulators
 from schedule.machine import ALL, Player, _Nothing, program, recipe
 from schedule.programs import matmul, matmul_relu
 

@@ -377,7 +377,7 @@ def test_labels_that_are_trusted_are_put_off_and_committed_at_once(monkeypatch) 
     assert len(commits) == 6
     del commits[:]
     trusted = Schedule(matmul)
-    trusted.state.trusting = True
+    trusted.state.skip_legality_checks = True
     labelled(trusted)
     assert not commits
     saved = trusted.state.snapshot()
@@ -390,7 +390,7 @@ def test_labels_that_are_trusted_are_put_off_and_committed_at_once(monkeypatch) 
 
 def test_a_label_that_is_put_off_counts_at_once() -> None:
     sch = Schedule(matmul)
-    sch.state.trusting = True
+    sch.state.skip_legality_checks = True
     block = sch.get_block("C")
     loop = sch.get_loops(block)[1]
     sch.parallel(loop)
@@ -399,7 +399,7 @@ def test_a_label_that_is_put_off_counts_at_once() -> None:
         sch.unroll(loop)
     with pytest.raises(ScheduleError, match="'note' is 1 already"):
         sch.annotate(block, "note", 2)
-    sch.state.trusting = False
+    sch.state.skip_legality_checks = False
     with pytest.raises(ScheduleError, match="is parallel already"):
         sch.unroll(loop)
     assert sch.get(loop).kind is ForKind.PARALLEL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from oracle import check_refused, check_transform
-from schedule.expected import becomes
+from schedule.golden_programs import becomes
 
 from metasched.ir.expr import TRUE
 from metasched.schedule import domain as domains

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from oracle import check_numbers, check_refused, check_transform
-from schedule.expected import becomes
+from schedule.golden_programs import becomes
 from schedule.programs import matmul
 
 from metasched.ir.equal import structural_equal

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from oracle import check_refused, check_transform
-from schedule.expected import becomes
+from schedule.golden_programs import becomes
 from schedule.programs import elementwise, matmul_relu
 
 from metasched.arith.indexmap import IndexMap

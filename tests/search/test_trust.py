@@ -107,7 +107,7 @@ def test_what_an_illegal_program_breaks_is_a_refusal_and_what_a_legal_one_breaks
 
 def test_a_program_is_the_same_with_proofs_and_without():
     shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
-    trusting, proving = (
+    skipping, proving = (
         Replayer(shop.base, shop.spaces, shop.generator.postprocs, TARGET) for _ in range(2)
     )
     for space in range(len(shop.spaces)):
@@ -115,7 +115,7 @@ def test_a_program_is_the_same_with_proofs_and_without():
         rows = draft.draw(2000, np.random.default_rng(0))
         for n in range(10):
             decisions = [e.decision for _, e in draft.decoded(rows, n).sampling()]
-            a = trusting.told((space, decisions, 0, True))
+            a = skipping.told((space, decisions, 0, True))
             b = proving.told((space, decisions, 0, False))
             assert (a.key, a.decisions, a.domains) == (b.key, b.decisions, b.domains)
             assert np.array_equal(a.vector, b.vector)
@@ -130,21 +130,21 @@ def test_only_postprocs_that_try_nothing_are_trusted():
         tries: bool
 
         def __call__(self, sch, target):
-            seen.append((self.name, sch.state.trusting))
+            seen.append((self.name, sch.state.skip_legality_checks))
 
     class Plain:
         name = "plain"
 
         def __call__(self, sch, target):
-            seen.append((self.name, sch.state.trusting))
+            seen.append((self.name, sch.state.skip_legality_checks))
 
     shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
     looks = (Look("sure", False), Plain(), Look("tries", True))
     replayer = Replayer(shop.base, shop.spaces, looks, TARGET)
     decisions = [entry.decision for _, entry in shop.fresh(0, 1).trace.sampling()]
-    sch = replayer.member(0, decisions, 0, trusting=True)
+    sch = replayer.member(0, decisions, 0, skip_checks=True)
     assert seen == [("sure", True), ("plain", False), ("tries", False)]
-    assert not sch.state.trusting
+    assert not sch.state.skip_legality_checks
     del seen[:]
     replayer.member(0, decisions, 0)
     assert seen == [("sure", False), ("plain", False), ("tries", False)]

@@ -4,7 +4,7 @@ not."""
 from __future__ import annotations
 
 import pytest
-from schedule.declared import with_accumulators, without_accumulators
+from schedule.declared_accumulators import with_accumulators, without_accumulators
 from space.candidates import TARGET, draw, spaces, tiny
 
 from metasched.ir.equal import assert_structural_equal

@@ -13,8 +13,8 @@ from metasched.kinds import default_modules
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
-from metasched.space.finish import child_of, spread_nest, steps, vectorize_leaf
 from metasched.space.generate import SpaceGenerator
+from metasched.space.loop_kinds import child_of, spread_nest, steps, vectorize_leaf
 from metasched.space.modules.rfactor import VectorReduction
 from metasched.workloads import get
 

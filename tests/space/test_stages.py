@@ -10,8 +10,8 @@ from metasched.analysis.cover import shared_loops
 from metasched.ir.stmt import ForKind
 from metasched.kinds import default_modules
 from metasched.runtime.build import build
-from metasched.space.finish import child_of
 from metasched.space.generate import SpaceGenerator
+from metasched.space.loop_kinds import child_of
 from metasched.workloads import get
 
 

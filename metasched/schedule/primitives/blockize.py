@@ -24,8 +24,8 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_root_free, require_same_scope
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.block_division import Part, divided, under
 from metasched.schedule.primitives.decompose_reduction import init_reads, without_init
-from metasched.schedule.primitives.division import Part, divided, under
 from metasched.schedule.state import State
 
 

@@ -26,8 +26,8 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.block_division import fixed_domain
 from metasched.schedule.primitives.decompose_reduction import without_init
-from metasched.schedule.primitives.division import fixed_domain
 from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
 

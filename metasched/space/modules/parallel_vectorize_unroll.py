@@ -14,7 +14,7 @@ from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.finish import steps
+from metasched.space.loop_kinds import steps
 from metasched.space.strides import has_vectors
 
 PARALLEL = "meta_schedule.parallel"

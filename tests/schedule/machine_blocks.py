@@ -39,7 +39,7 @@ def copy_at(p: Player) -> None:
     step(loop, block, p.number(max(1, len(regions))), p.pick(["global", "local"]))
 
 
-MORE = {
+BLOCK_OPS = {
     "blockize": (8, blockize),
     "merge": (5, merge),
     "loop_partition": (5, loop_partition),

@@ -301,7 +301,7 @@ def overlap(p: Any) -> None:
     p.sch.reorder(*(chosen[::-1] if p.number(3) else [*chosen[1:], *chosen[:1]]))
 
 
-PLANS: dict[str, tuple[int, Callable[[Any], None]]] = {
+SITUATIONS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "rolling_buffer": (3, roll),
     "fuse_reduction_epilogue": (4, fuse_epilogue),
     "unsafe_hide_buffer_access": (1, hide),

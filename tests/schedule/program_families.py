@@ -9,8 +9,8 @@ import functools
 import random
 from collections.abc import Callable, Mapping
 
-from schedule.special_blocks import BLOCKS
-from schedule.special_borders import BORDERS
+from schedule.program_families_blocks import BLOCKS
+from schedule.program_families_borders import BORDERS
 
 from metasched.ir.func import PrimFunc
 from metasched.script.parser import parse
