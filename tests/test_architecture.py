@@ -39,7 +39,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "arith",
         3670,
         "bounds linear affine modular rules atoms prove conditions analyzer iterform itercheck "
-        "itermap subspace intset regions corner outside inverse indexmap",
+        "iterlimit mixed_radix itermap subspace intset regions corner outside inverse indexmap",
     ),
     (
         "script",
@@ -52,7 +52,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         2900,
-        "failure radix collide scope threads guarded witness running cover producers binding "
+        "failure collide scope threads guarded witness running cover producers binding "
         "access closing block reducer loops dependence reordering sequence flops",
     ),
     (

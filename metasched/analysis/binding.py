@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.failure import Failure
-from metasched.analysis.radix import tiles
 from metasched.analysis.scope import Child
-from metasched.arith.itermap import detect_iter_map
-from metasched.ir.buffer import Range
+from metasched.arith.itermap import why_no_box
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import TRUE
 from metasched.ir.stmt import BlockRealize, For
 
 
@@ -57,23 +54,10 @@ def affine_binding(
     key = ("affine", *[(p.var, p.min, p.extent, p.step) for p in above])
     facts = realize.facts
     if key not in facts:
-        plain = realize.predicate is TRUE and all(p.step is None for p in above)
-        if plain and tiles(realize.iter_values, {p.var: p for p in above}):
-            facts[key] = None
-        else:
-            facts[key] = _by_iter_map(realize, above)
+        runs = {p.var: p for p in above}
+        why = why_no_box(realize.iter_values, runs, realize.predicate, unit_steps=True)
+        facts[key] = None if why is None else _not_affine(realize, why)
     return facts[key]  # type: ignore[no-any-return]
-
-
-def _by_iter_map(realize: BlockRealize, loops: Sequence[For]) -> Failure | None:
-    ranges = {loop.var: Range(loop.min, loop.extent) for loop in loops}
-    found = detect_iter_map(realize.iter_values, ranges, realize.predicate, "surjective")
-    if found.error is not None:
-        return _not_affine(realize, found.error)
-    for total in found.sums:
-        if total.splits and total.splits[0].scale != 1:
-            return _not_affine(realize, "a binding steps over values")
-    return None
 
 
 def _not_affine(realize: BlockRealize, why: str) -> Failure:

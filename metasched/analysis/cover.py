@@ -23,12 +23,13 @@ from metasched.analysis.witness import Writer, witnessed
 from metasched.arith.affine import Ranges, form_interval, interval, linear, range_interval
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import Interval
+from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import covers, intersect, lower_region, relax
 from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
-from metasched.ir.expr import LT, TRUE, And, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, compare
+from metasched.ir.expr import LT, TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, compare
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -118,18 +119,11 @@ class _Limit:
 def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
     """The conjuncts of a predicate as limits; None if one is of another form."""
     out: list[_Limit] = []
-    stack = [predicate]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, And):
-            stack += (part.a, part.b)
-        elif as_int(part) == 1:
-            continue
-        elif isinstance(part, LT):
-            gap = linear(part.a).plus(linear(part.b), -1)
-            out.append(_Limit(gap.terms, -gap.const - 1))
-        else:
+    for part in conjuncts(predicate):
+        if not isinstance(part, LT):
             return None
+        gap = linear(part.a).plus(linear(part.b), -1)
+        out.append(_Limit(gap.terms, -gap.const - 1))
     return out
 
 

@@ -43,7 +43,7 @@ from metasched.analysis.scope import (
 from metasched.analysis.threads import scope_rank, thread_rank
 from metasched.arith.affine import Ranges, form_interval, interval, linear
 from metasched.arith.bounds import Interval
-from metasched.arith.itermap import conjuncts
+from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion

@@ -22,9 +22,10 @@ from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope, writes
 from metasched.arith.affine import linear
 from metasched.arith.bounds import Interval
-from metasched.arith.itermap import conjuncts, detect_iter_map
+from metasched.arith.conditions import conjuncts
+from metasched.arith.itermap import why_no_box
 from metasched.arith.regions import inputs
-from metasched.ir.buffer import Buffer, Range
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Expr, Var, as_int
 from metasched.ir.stmt import Block, For
 from metasched.ir.visit import free_vars
@@ -149,9 +150,9 @@ def _untold(child: Child, values: Sequence[Expr], moving: Sequence[Var]) -> froz
 def _starts_first(child: Child) -> bool:
     """Whether all reduce iterators begin where all loops do that they depend on: only there."""
     values = _values(child, reduce=True)
-    ranges = {n.var: Range(n.min, n.extent) for n in child.loops}
+    ranges = {n.var: n for n in child.loops}
     predicates = dict.fromkeys((TRUE, child.realize.predicate))
-    return any(detect_iter_map(values, ranges, p, "surjective") for p in predicates)
+    return any(why_no_box(values, ranges, p) is None for p in predicates)
 
 
 def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:

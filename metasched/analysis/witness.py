@@ -16,9 +16,9 @@ from metasched.analysis.guarded import Read, cases, guarded_reads
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import running
 from metasched.arith.inverse import left_inverse
-from metasched.arith.itermap import conjuncts
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import DType

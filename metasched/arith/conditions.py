@@ -39,6 +39,25 @@ if TYPE_CHECKING:
 _OPPOSITE: dict[type[Compare], type[Compare]] = {EQ: NE, NE: EQ, LT: GE, GE: LT, GT: LE, LE: GT}
 
 
+def conjuncts(condition: Expr, *, hints: bool = True) -> list[Expr]:
+    """The conditions that `condition` is the conjunction of, in order; none for true.
+
+    Args:
+        hints: look into the hint `likely`, and leave it out.
+    """
+    result: list[Expr] = []
+    stack = [condition]
+    while stack:
+        cond = stack.pop()
+        if isinstance(cond, And):
+            stack += (cond.b, cond.a)
+        elif hints and isinstance(cond, Call) and cond.op.name == "likely":
+            stack.append(cond.args[0])
+        elif cond is not TRUE:
+            result.append(cond)
+    return result
+
+
 def simplify(an: Analyzer, expr: Expr) -> Expr:
     """An equal condition in canonical form."""
     if isinstance(expr, Compare):

@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import INF
-from metasched.arith.itermap import conjuncts, detect_iter_map, narrowed_ranges
+from metasched.arith.conditions import conjuncts
+from metasched.arith.iterlimit import narrowed_ranges
+from metasched.arith.itermap import detect_iter_map
 from metasched.arith.linear import Linear, emit, factors, multiply, without
 from metasched.ir.buffer import BufferRegion, Range
 from metasched.ir.dtype import DType

@@ -13,41 +13,30 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itercheck import check, depth
 from metasched.arith.iterform import (
-    Group,
     IterMark,
     IterSplit,
     IterSum,
     NotAffine,
     Reader,
-    Size,
     size_expr,
 )
+from metasched.arith.iterlimit import is_empty, limit, narrowed, narrowed_ranges
 from metasched.arith.linear import Linear, emit
+from metasched.arith.mixed_radix import Runs, in_mixed_radix, tiles
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
-from metasched.ir.dtype import INT64, DType
+from metasched.ir.dtype import DType
 from metasched.ir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
     TRUE,
     Add,
-    And,
-    Compare,
     Expr,
     FloorDiv,
     FloorMod,
     IntImm,
-    Max,
-    Min,
     Var,
     as_int,
 )
-from metasched.ir.op import Call
-from metasched.ir.visit import free_vars, walk_exprs
+from metasched.ir.visit import walk_exprs
 
 T = TypeVar("T")
 Level: TypeAlias = Literal["none", "surjective", "bijective"]
@@ -99,6 +88,29 @@ def detect_iter_map(
     return _known(_FOUND, _attempt, exprs, ranges, (predicate, level, simplify_trivial))
 
 
+def why_no_box(
+    values: Sequence[Expr],
+    ranges: Runs,
+    predicate: Expr = TRUE,
+    level: Level = "surjective",
+    *,
+    unit_steps: bool = False,
+) -> str | None:
+    """Why the values do not fill a box, each independent of the others; None where they do.
+
+    Args:
+        ranges, predicate, level: as for `detect_iter_map`.
+        unit_steps: demand as well that the leading digit of each value has the scale one.
+    """
+    if predicate is TRUE and tiles(values, ranges, every=level == "bijective"):
+        return None
+    domain = {v: Range(r.min, r.extent) for v, r in ranges.items()}
+    found = detect_iter_map(values, domain, predicate, level)
+    if unit_steps and any(total.splits and total.splits[0].scale != 1 for total in found.sums):
+        return "a binding steps over values"
+    return found.error
+
+
 def _known(
     table: dict[Any, T], make: Callable[..., T], exprs: Any, ranges: Mapping[Var, Range], how: _How
 ) -> T:
@@ -132,12 +144,12 @@ def _detect(
     limits: list[tuple[Linear, Expr]] = []
     if predicate is not TRUE:
         whole = ranges
-        ranges, limits = _narrowed(whole, predicate)
-        if any(_empty(r) and not _empty(whole[v]) for v, r in ranges.items()):
+        ranges, limits = narrowed(whole, predicate)
+        if any(is_empty(r) and not is_empty(whole[v]) for v, r in ranges.items()):
             raise NotAffine(f"the predicate {show_expr(predicate)} never holds")
     reader = Reader(ranges, not simplify_trivial, literal)
     for gap, condition in limits:
-        _limit(reader, gap, condition)
+        limit(reader, gap, condition)
     for group in reader.groups:
         left = group.count(reader)
         if isinstance(left, int) and left < 1:
@@ -159,160 +171,6 @@ def _detect(
     if level != "none":
         check(reader, exprs, sums, level == "bijective")
     return tuple(sums)
-
-
-# ---- predicates --------------------------------------------------------------------------
-
-
-def conjuncts(predicate: Expr) -> list[Expr]:
-    """The conditions that a predicate is the conjunction of, in order; none for true."""
-    result: list[Expr] = []
-    stack = [predicate]
-    while stack:
-        cond = stack.pop()
-        if isinstance(cond, And):
-            stack += (cond.b, cond.a)
-        elif isinstance(cond, Call) and cond.op.name == "likely":
-            stack.append(cond.args[0])
-        elif cond is not TRUE:
-            result.append(cond)
-    return result
-
-
-def _narrowed(
-    ranges: Mapping[Var, Range], predicate: Expr
-) -> tuple[dict[Var, Range], list[tuple[Linear, Expr]]]:
-    """Conditions on one iterator narrow its range; the others come back as forms >= 0."""
-    result = dict(ranges)
-    reader = Reader(ranges, keep_units=True)
-    limits: list[tuple[Linear, Expr]] = []
-    for cond in conjuncts(predicate):
-        if free_vars(cond).isdisjoint(ranges):
-            continue
-        for gap in _gaps(reader, cond):
-            atoms = [a for a in gap.terms if not free_vars(a).isdisjoint(ranges)]
-            if not atoms:
-                continue
-            if len(atoms) == 1 and _narrow(reader, result, gap, atoms[0]):
-                continue
-            limits.append((gap, cond))
-    return result, limits
-
-
-def _empty(run: Range) -> bool:
-    extent = as_int(run.extent)
-    return extent is not None and extent < 1
-
-
-def narrowed_ranges(ranges: Mapping[Var, Range], condition: Expr) -> Mapping[Var, Range]:
-    """The ranges where `condition` holds, as far as it bounds single iterators."""
-    result = ranges
-    for cond in conjuncts(condition):
-        try:
-            result, _ = _narrowed(result, cond)
-        except NotAffine:
-            continue
-    return result
-
-
-def _gaps(reader: Reader, cond: Expr) -> list[Linear]:
-    """`cond` as linear forms that are >= 0."""
-    if not isinstance(cond, Compare) or isinstance(cond, NE) or not cond.a.dtype.is_int:
-        raise NotAffine(f"the predicate {show_expr(cond)} is no bound on iterators")
-    a, b = reader.an.exact(cond.a), reader.an.exact(cond.b)
-    if a is None or b is None:
-        raise NotAffine(f"the predicate {show_expr(cond)} is no bound on iterators")
-    gap = reader.an.normal(b.plus(a, -1), INT64)
-    if isinstance(cond, LT):
-        return [gap.shifted(-1)]
-    if isinstance(cond, LE):
-        return [gap]
-    if isinstance(cond, GT):
-        return [gap.scaled(-1).shifted(-1)]
-    if isinstance(cond, GE):
-        return [gap.scaled(-1)]
-    assert isinstance(cond, EQ)
-    return [gap, gap.scaled(-1)]
-
-
-def _narrow(reader: Reader, ranges: dict[Var, Range], gap: Linear, atom: Expr) -> bool:
-    """Apply c * atom + rest >= 0 to a variable's range, if the atom is a variable (// constant)."""
-    var, unit = atom, 1
-    if type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
-        var, unit = atom.a, atom.b.value
-    if not isinstance(var, Var) or var not in ranges:
-        return False
-    c = gap.terms[atom]
-    rest = Linear({a: k for a, k in gap.terms.items() if a is not atom}, gap.const)
-    if rest.terms and abs(c) != 1:
-        return False
-    low, end = ranges[var].min, ranges[var].min + ranges[var].extent
-    an = reader.an
-    if c < 0:  # atom <= rest / -c
-        bound = rest if rest.terms else Linear({}, rest.const // -c)
-        top = emit(bound.shifted(1).scaled(unit), var.dtype)
-        if top is None:
-            return False
-        end = an.simplify(Min(end, top))
-    else:  # atom >= ceil(-rest / c)
-        bound = rest.scaled(-1) if rest.terms else Linear({}, -(rest.const // c))
-        bottom = emit(bound.scaled(unit), var.dtype)
-        if bottom is None:
-            return False
-        low = an.simplify(Max(low, bottom))
-    ranges[var] = Range(an.simplify(low), an.simplify(end - low))
-    return True
-
-
-def _limit(reader: Reader, gap: Linear, condition: Expr) -> None:
-    """Record gap >= 0, a bound on a fused iterator, as a limited group."""
-    try:
-        splits, base = reader.read_linear(gap)
-        positive = all(not isinstance(s.scale, int) or s.scale > 0 for s in splits)
-        if not positive:
-            splits = [s._replace(scale=reader.times(s.scale, -1)) for s in splits]
-        splits = [s for s in splits if s.extent != 1]
-        groups, reader.groups = reader.groups, []
-        scale, order, _ = reader.order(splits, condition)
-        reader.groups = groups
-    except NotAffine:
-        raise NotAffine(
-            f"the predicate {show_expr(condition)} is no bound on fused iterators"
-        ) from None
-    group = _group_for(reader, order)
-    if scale != 1:
-        if base.terms or not isinstance(scale, int):
-            raise NotAffine(f"the predicate {show_expr(condition)} is no bound on fused iterators")
-        base = Linear({}, base.const // scale)
-    if positive:  # sum + base >= 0
-        group.low = _max_size(reader, group.low, reader.back(base.scaled(-1), *_typed(base)))
-    else:  # base - sum >= 0
-        group.high = _min_size(reader, group.high, reader.back(base.shifted(1), *_typed(base)))
-
-
-def _typed(value: Linear) -> list[Expr]:
-    return list(value.terms)
-
-
-def _group_for(reader: Reader, order: list[IterSplit]) -> Group:
-    for group in reader.groups:
-        if group.order == order:
-            return group
-    extent: Size = 1
-    for s in order:
-        extent = reader.times(extent, s.extent)
-    group = Group(order, extent)
-    reader.groups.append(group)
-    reader.groups.sort(key=lambda g: -len(g.order))
-    return group
-
-
-def _max_size(reader: Reader, a: Size, b: Size) -> Size:
-    return a if reader.at_most(b, a) else b
-
-
-def _min_size(reader: Reader, a: Size, b: Size) -> Size:
-    return a if reader.at_most(a, b) else b
 
 
 # ---- back to expressions -----------------------------------------------------------------
@@ -367,6 +225,10 @@ def iter_map_simplify(
     Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
     value visible.
     """
+    if predicate is TRUE and level == "surjective" and not simplify_trivial:
+        simple = in_mixed_radix(exprs, ranges)
+        if simple is not None:
+            return simple
     found = _known(_SIMPLE, _simplified, exprs, ranges, (predicate, level, simplify_trivial))
     return list(found)
 

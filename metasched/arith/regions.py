@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, union_regions
-from metasched.arith.itermap import narrowed_ranges
+from metasched.arith.iterlimit import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_not

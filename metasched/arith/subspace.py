@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
 from metasched.arith.iterform import IterMark, IterSplit, IterSum, Size, size_expr
-from metasched.arith.itermap import Level, conjuncts, detect_iter_map, narrowed_ranges, split_expr
+from metasched.arith.iterlimit import narrowed_ranges
+from metasched.arith.itermap import Level, detect_iter_map, split_expr
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, logical_and

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from metasched.arith.conditions import conjuncts
 from metasched.ir import expr as ir
 from metasched.ir.expr import Expr, IntImm, Var
 
@@ -100,18 +101,23 @@ def conditions(
     test: Expr, bound: Mapping[Var, Expr | tuple[int, int]], skips: bool = False
 ) -> list[Condition]:
     """The comparisons of a conjunction."""
-    if isinstance(test, ir.And):
-        return conditions(test.a, bound, skips) + conditions(test.b, bound, skips)
+    found = [_condition(part, bound, skips) for part in conjuncts(test)]
+    return [condition for condition in found if condition is not None]
+
+
+def _condition(
+    test: Expr, bound: Mapping[Var, Expr | tuple[int, int]], skips: bool
+) -> Condition | None:
     if isinstance(test, (ir.LT, ir.LE)):
         low, high, strict = test.a, test.b, isinstance(test, ir.LT)
     elif isinstance(test, (ir.GT, ir.GE)):
         low, high, strict = test.b, test.a, isinstance(test, ir.GT)
     else:
-        return []
+        return None
     least, digits = _sum(*digits_of(low, bound), *digits_of(high, bound), -1)
     parts = sorted((-gap, loop, n) for loop, (gap, n) in digits.items() if n > 1)
     found = tuple((loop, -gap, n) for gap, loop, n in parts)
-    return [Condition(-least - strict, found, skips)] if found else []
+    return Condition(-least - strict, found, skips) if found else None
 
 
 def share(tests: Iterable[Condition], inner: Collection[int] = (), whole: bool = False) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metasched.analysis.radix import in_mixed_radix
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import iter_map_simplify
 from metasched.ir.buffer import Range
@@ -72,13 +71,9 @@ def rebind(
             predicate = logical_and(predicate, guard)
         if predicate is not TRUE and predicate is not node.predicate:
             predicate = Analyzer(known).simplify(predicate)
-        simple = None
-        if predicate is TRUE and preserve_unit_iters:
-            simple = in_mixed_radix(bindings, known)
-        if simple is None:
-            simple = iter_map_simplify(
-                bindings, known, predicate, simplify_trivial=not preserve_unit_iters
-            )
+        simple = iter_map_simplify(
+            bindings, known, predicate, simplify_trivial=not preserve_unit_iters
+        )
         return BlockRealize(tuple(simple), predicate, node.block)
 
     return visit(body, dict(ranges))

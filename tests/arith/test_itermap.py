@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.iterlimit import narrowed_ranges
 from metasched.arith.itermap import (
     IterMap,
     detect_iter_map,
     inverse_iter_map,
     iter_map_simplify,
-    narrowed_ranges,
     sum_expr,
 )
 from metasched.arith.subspace import subspace_divide

@@ -13,6 +13,7 @@ so that what S accumulates stays in registers.
 from __future__ import annotations
 
 from metasched.arith.affine import linear_address
+from metasched.arith.conditions import conjuncts
 from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
@@ -84,13 +85,6 @@ def _is_plain(condition: Expr) -> bool:
     return not any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(condition))
 
 
-def conjuncts(condition: Expr) -> list[Expr]:
-    """The conditions that hold together where `condition` does."""
-    if isinstance(condition, ir.And):
-        return conjuncts(condition.a) + conjuncts(condition.b)
-    return [condition]
-
-
 def _all(parts: list[Expr]) -> Expr:
     total: Expr = TRUE
     for part in parts:
@@ -105,7 +99,7 @@ def _guard(condition: Expr, body: Stmt, orelse: Stmt | None = None) -> Stmt:
 def _loop(loop: For, test: IfThenElse) -> Stmt | None:
     if loop.kind is ForKind.THREAD_BINDING:
         return None
-    parts = conjuncts(test.condition)
+    parts = conjuncts(test.condition, hints=False)
     if not all(map(_is_plain, parts)):
         return None
     if test.orelse is not None:

@@ -36,6 +36,7 @@ from typing import NamedTuple, TypeAlias
 from metasched.analysis.loops import perfect_nest
 from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad
@@ -55,7 +56,6 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import free_vars, fresh_copy, map_body, substitute, walk
-from metasched.lower.passes.guards import conjuncts
 
 FINITE = "tir.finite"
 """Attribute of a function: no element of its buffers is ever infinite or not a number."""

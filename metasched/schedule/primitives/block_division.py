@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import relax_ranges
-from metasched.arith.itermap import conjuncts
 from metasched.arith.subspace import Divided, Division, subspace_divide
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from metasched.analysis import block as block_facts
 from metasched.analysis.scope import EdgeKind, Scope
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.itermap import narrowed_ranges
+from metasched.arith.iterlimit import narrowed_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Range

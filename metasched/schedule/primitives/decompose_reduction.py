@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metasched.analysis.radix import tiles
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import relax
-from metasched.arith.itermap import conjuncts, detect_iter_map
+from metasched.arith.itermap import why_no_box
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import BufferLoad, BufferRegion
 from metasched.ir.describe import show_expr
@@ -108,9 +108,7 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
             )
     values, guard = realize.iter_values, realize.predicate
     known = [ranges_of(above) for above in (loops, state.loops_above(realize))]
-    if guard is TRUE and any(tiles(values, ranges, every=True) for ranges in known):
-        return
-    if any(detect_iter_map(values, r, guard, "bijective").error is None for r in known):
+    if any(why_no_box(values, ranges, guard, "bijective") is None for ranges in known):
         return
     raise state.error(
         "repeated-reduction",

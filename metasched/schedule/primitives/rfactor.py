@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from metasched.analysis.reducer import Reduction, match_reducer
 from metasched.analysis.running import is_dependent
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.itermap import conjuncts
+from metasched.arith.conditions import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_and
 from metasched.ir.stmt import (

@@ -10,8 +10,8 @@ from metasched.analysis.cover import bound_regions, shared_loops
 from metasched.analysis.scope import Child, EdgeKind, Scope
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import relax
-from metasched.arith.itermap import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import (

@@ -1,9 +1,11 @@
-"""Bindings in mixed radix, recognised without the iterator-map analysis.
+"""Numbers in mixed radix: the fast path of `itermap`.
 
 Splitting and fusing leave bindings that are sums of digits: `i_0 * 64 + i_1 * 4 + i_2`, where a
-digit is a loop variable or a part of a fused one (`f // 8`, `f % 8`, `f % 64 // 8`). Such sums are
-recognised by their coefficients alone, which is many times cheaper than the analysis and gives the
-same answers and the same text.
+digit is a loop variable or a part of a fused one (`f // 8`, `f % 8`, `f % 64 // 8`). This file
+recognises such sums by their coefficients alone. It keeps a reader of digits of its own beside
+`iterform.Reader`: that one simplifies with an Analyzer and carries symbolic sizes and predicates,
+which made the replay of a trace several times slower for the bindings that almost every step
+leaves. Both give the same answers and the same text; a test compares them.
 """
 
 from __future__ import annotations
@@ -20,19 +22,20 @@ from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
 from metasched.ir.stmt import For
 from metasched.ir.visit import free_vars
 
-Ranges: TypeAlias = "Mapping[Var, Range | For]"
-
+Runs: TypeAlias = "Mapping[Var, Range | For]"
+"""What variables run over: ranges, or the loops themselves."""
 
 _Digit: TypeAlias = tuple[Var, int, int]
 """Part of a loop variable, (var, low, high): value // low % (high // low)."""
 
 
-def tiles(values: Sequence[Expr], ranges: Ranges, *, every: bool = False) -> bool:
-    """Whether the values fill a box, each on its own, from step 1; False also where it takes more
-    than a look to tell.
+def tiles(values: Sequence[Expr], ranges: Runs, *, every: bool = False) -> bool:
+    """Whether the values fill a box, each independent of the others, in steps of one.
+
+    False also for values that are no sums of digits: `itermap.why_no_box` decides about these.
 
     Args:
-        every: demand as well that each point comes from one iteration of all the loops.
+        every: demand as well that each point of the box comes from one iteration of all loops.
     """
     used: dict[Var, list[_Digit]] = {}
     for value in values:
@@ -45,10 +48,10 @@ def tiles(values: Sequence[Expr], ranges: Ranges, *, every: bool = False) -> boo
     )
 
 
-def in_mixed_radix(bindings: Sequence[Expr], ranges: Ranges) -> list[Expr] | None:
-    """The bindings as sums of digits, largest step first; None when they are anything else.
+def in_mixed_radix(bindings: Sequence[Expr], ranges: Runs) -> list[Expr] | None:
+    """The bindings as sums of digits, largest coefficient first; None when they are anything else.
 
-    Every digit is used once, the steps of a sum fill its range without gap or overlap, and loop
+    Every digit is used once, the digits of a sum fill its range without gap or overlap, and loop
     variables of one iteration stay visible.
     """
     used: dict[Var, list[_Digit]] = {}
@@ -75,7 +78,7 @@ def _apart(digits: Iterable[_Digit], used: dict[Var, list[_Digit]]) -> bool:
     return True
 
 
-def _extents(expr: Expr, ranges: Ranges) -> list[int | None]:
+def _extents(expr: Expr, ranges: Runs) -> list[int | None]:
     """Of the variables of an expression the constant extents of those that count from zero."""
     out: list[int | None] = []
     for var in free_vars(expr):
@@ -87,10 +90,11 @@ def _extents(expr: Expr, ranges: Ranges) -> list[int | None]:
 
 @lru_cache(maxsize=1 << 14)
 def _read(value: Expr, *extents: int | None) -> tuple[list[_Digit] | None, Expr | None]:
-    """The digits of a sum, by rising step, that takes its values without gap or overlap (None
-    where it is anything else), and the sum anew, the largest step first, where every digit counts.
+    """The digits of a sum that fills its range, and the sum with its largest coefficient first.
 
-    Remembered by value: the loops of siblings have many extents in common.
+    The digits come smallest coefficient first; None where the sum is anything else. The new sum is
+    None where a part of it would not be read again as the same digit. Remembered by value: sibling
+    candidates have many bindings and extents in common.
     """
     form, sizes = linear(value), dict(zip(free_vars(value), extents, strict=True))
     terms = list(form.terms.items())
