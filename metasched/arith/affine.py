@@ -1,15 +1,15 @@
 """Affine expressions: the one reader of index expressions as sums, and their intervals.
 
 `terms` reads an expression as a `Linear`: a sum of integer multiples of atoms and a constant. Every
-analysis that needs such a sum calls `terms` and says two things: whether casts are read through,
-and what else it knows of an atom. The views on top are
+analysis that needs such a sum asks one of the views on `terms`:
 
+- `as_written`, for iterator maps and the cost model: the sum on the face of the expression;
 - `linear`, for questions about indices: casts that keep the value are read through;
-- `linear_address`, for addresses: no cast is read through, and the two halves of a
-  fused loop join;
-- `Analyzer.linear`, for proofs: atoms are simplified by what is known of the variables;
-- `iterform.Reader`, for iterator maps: the sum on the face of the expression, or the proved one;
-- `cost.index_stride`, for the cost model: how far each loop moves an index.
+- `linear_address`, for addresses: as written, and the two halves of a fused loop join;
+- `Analyzer.linear`, for proofs: an atom is what is known of it.
+
+The cost model folds `as_written` twice: `cost.index_stride` asks how far each loop moves an index,
+`cost.guard_fraction` which values each loop gives it.
 """
 
 from __future__ import annotations
@@ -99,6 +99,12 @@ def _keeps_value(node: Cast) -> bool:
 
 
 @lru_cache(maxsize=1 << 15)
+def as_written(expr: Expr) -> Linear:
+    """`terms` of an expression as it is written: a cast is an atom."""
+    return terms(expr)
+
+
+@lru_cache(maxsize=1 << 15)
 def linear(expr: Expr) -> Linear:
     """`terms` of an index: indices do not overflow, so casts to wider integers are read through."""
     return terms(expr, casts=True)
@@ -108,7 +114,7 @@ def linear(expr: Expr) -> Linear:
 def linear_address(expr: Expr) -> Linear:
     """`terms` of an address, with the two halves of a fused loop joined:
     x // c * c + x % c is x."""
-    found = terms(expr)
+    found = as_written(expr)
     for rest in [t for t in found.terms if isinstance(t, FloorMod)]:
         whole, by, factor = floordiv(rest.a, rest.b), rest.b, found.terms.get(rest, 0)
         if isinstance(by, IntImm) and found.terms.get(whole) == factor * by.value:

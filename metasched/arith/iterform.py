@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from metasched.arith.affine import terms
+from metasched.arith.affine import as_written
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.linear import Linear, emit, factors, multiply, product, without
 from metasched.ir.buffer import Range
@@ -142,7 +142,7 @@ class Reader:
 
     def read(self, expr: Expr) -> tuple[list[IterSplit], Linear]:
         """The digits and the base of an expression. Raises NotAffine."""
-        return self.read_linear(terms(expr) if self.literal else self.an.linear(expr))
+        return self.read_linear(as_written(expr) if self.literal else self.an.linear(expr))
 
     def read_linear(self, value: Linear) -> tuple[list[IterSplit], Linear]:
         """The digits and the base of a linear form. Raises NotAffine."""

@@ -19,14 +19,14 @@ from math import prod
 
 import numpy as np
 
+from metasched.cost.footprint import Footprint, Memory
 from metasched.cost.machine import (
     MACHINE_FEATURES,
     Nest,
     machine_features,
     work_of,
 )
-from metasched.cost.reach import Memory, Reach
-from metasched.cost.summary import KINDS, Access, Loop, Store, Summary, summarize
+from metasched.cost.summary import KINDS, Loop, Store, Summary, TouchedBuffer, summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
@@ -135,9 +135,9 @@ def _memory(summary: Summary) -> dict[Buffer, Memory]:
                 continue
             outer = {loop.index for loop in summary.shared[buffer]}
             need = extents.setdefault(buffer, [1] * len(access.dims))
-            for d, motion in enumerate(access.dims):
-                reach = 1 + sum(w for i, (_, w) in motion.items() if i not in outer)
-                need[d] = max(need[d], min(reach, _size(buffer.shape[d])))
+            for d, stride in enumerate(access.dims):
+                width = 1 + sum(w for i, (_, w) in stride.items() if i not in outer)
+                need[d] = max(need[d], min(width, _size(buffer.shape[d])))
     return {
         buffer: Memory(sizes, [_size(s) for s in buffer.strides] if buffer.strides else None)
         for buffer, sizes in extents.items()
@@ -161,7 +161,7 @@ def _kept(summary: Summary, memory: dict[Buffer, Memory], machine: MachineModel)
     return kept - summary.parameters
 
 
-def _moving(store: Store, access: Access, summary: Summary) -> list[Loop]:
+def _moving(store: Store, access: TouchedBuffer, summary: Summary) -> list[Loop]:
     """The loops that move an access, of those that the uses of its buffer do not share; without
     what is unrolled or a vector."""
     loops = store.loops[len(summary.shared[access.buffer]) :]
@@ -182,7 +182,7 @@ def _nest(
     for loop in order:
         products.append(products[-1] * max(loop.extent, 1))
     ahead = store.notes.ahead > 0
-    moves = [Reach(a, memory[a.buffer], order, ahead and n > 0, machine)
+    moves = [Footprint(a, memory[a.buffer], order, ahead and n > 0, machine)
              for n, a in enumerate(store.accesses)]  # fmt: skip
     outside = [m for m in moves if m.access.buffer not in kept]
     volumes = [sum(m.bytes * m.touched[k] for m in outside) for k in range(len(products))]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2
 
-from metasched.cost.passing import share as passing
-from metasched.cost.reach import Reach
+from metasched.cost.footprint import Footprint
+from metasched.cost.guard_fraction import guard_fraction
 from metasched.cost.summary import Loop, Store
 from metasched.lower.passes.zeros import TAPS, WORTH
 from metasched.target.machine import Level, MachineModel
@@ -44,8 +44,8 @@ class Nest:
     store: Store
     order: list[Loop]
     products: list[int]
-    moves: list[Reach]
-    outside: list[Reach]
+    moves: list[Footprint]
+    outside: list[Footprint]
     volumes: list[int]
     straight: set[int]
 
@@ -60,7 +60,7 @@ class Nest:
         if any(loop.kind not in ("serial", "parallel") for loop in self.order[k:]):
             k = len(self.order)
         cut = [x.kind == "unroll" or (x.kind == "serial" and x.extent <= TAPS) for x in self.order]
-        return passing(tests, {x.index for n, x in enumerate(self.order[:k]) if not cut[n]})
+        return guard_fraction(tests, {x.index for n, x in enumerate(self.order[:k]) if not cut[n]})
 
 
 @dataclass(slots=True)
@@ -191,8 +191,9 @@ def _places(cost: _Cost, machine: MachineModel) -> list[float]:
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
     moves = (m for m in cost.nest.outside if not m.asked)
-    crowd = sum(m.crowd(near, machine.page) for m in moves) * machine.page / machine.levels[0].bytes
-    numbers = (runs, pages, crowd, wide_runs, wide_pages)
+    ways = machine.page / machine.levels[0].bytes
+    conflicts = sum(m.set_conflicts(near, machine.page) for m in moves) * ways
+    numbers = (runs, pages, conflicts, wide_runs, wide_pages)
     return [log2(max(number, 2.0**-10)) for number in numbers]
 
 
@@ -230,9 +231,9 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
         trips = total / products[block.depth]
     guards = [t for t in nest.store.notes.tests if not t.skips]
     inner = {loop.index for loop in order[: block.depth]}
-    ran, partial = passing(guards, inner), 0.0
+    ran, partial = guard_fraction(guards, inner), 0.0
     if guards:
-        partial = 1.0 - passing(guards, inner, whole=True) / max(ran, 1e-9)
+        partial = 1.0 - guard_fraction(guards, inner, whole=True) / max(ran, 1e-9)
     ran *= nest.skipped()
     trips *= ran
     steps = machine.loop_step * trips if block.depth < len(order) else 0.0
@@ -332,7 +333,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     )  # fmt: skip
 
 
-def _registers(access: Reach, order: list[Loop], depth: int, lanes: int) -> float:
+def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> float:
     """Vector registers that hold what an access touches in the block; windows that overlap, as
     those of neighbouring results of a convolution do, share what they have in common."""
     count, width, shortest = 1.0, 1, 0
@@ -351,7 +352,7 @@ def _registers(access: Reach, order: list[Loop], depth: int, lanes: int) -> floa
     return max(count, 1.0) * -(-width // lanes)
 
 
-def _splits(access: Reach, order: list[Loop], width: int, line: int) -> bool:
+def _splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool:
     """Whether most vectors of `width` elements of an access lie across two lines of the cache."""
     size = access.bytes
     if width * size < line:
@@ -360,7 +361,7 @@ def _splits(access: Reach, order: list[Loop], width: int, line: int) -> bool:
     return any(step * size % line for step in steps)
 
 
-def _vector_stride(access: Reach, order: list[Loop], depth: int) -> int | None:
+def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | None:
     for k, loop in enumerate(order[:depth]):
         if loop.kind == "vectorized":
             return access.steps[k]
@@ -377,7 +378,7 @@ def _within(nest: Nest, level: Level) -> int:
         fits = k
     if level.ways:
         way = size // level.ways
-        while fits and sum(m.crowd(fits, way) for m in nest.outside) * way > size:
+        while fits and sum(m.set_conflicts(fits, way) for m in nest.outside) * way > size:
             fits -= 1
     return fits
 
@@ -394,7 +395,7 @@ def _traffic(nest: Nest, fits: int, line: int) -> float:
     return total
 
 
-def _still(nest: Nest, move: Reach, k: int) -> int:
+def _still(nest: Nest, move: Footprint, k: int) -> int:
     """What was brought stays while the loops around do not move the access."""
     while k < len(nest.order) and move.steps[k] is None:
         k += 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from metasched.analysis.block import FOLD
-from metasched.cost.motion import Motion, motion_of
-from metasched.cost.passing import Condition, conditions
+from metasched.cost.guard_fraction import Condition, conditions
+from metasched.cost.index_stride import IndexStride, index_stride
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, as_int
@@ -69,11 +69,11 @@ class StoreFacts:
 
 
 @dataclass(slots=True)
-class Access:
+class TouchedBuffer:
     """One buffer of a store: how each dimension moves with the loops (by position)."""
 
     buffer: Buffer
-    dims: list[Motion]
+    dims: list[IndexStride]
     reads: int = 0
 
 
@@ -83,7 +83,7 @@ class Store:
 
     counts: tuple[int, ...]
     loops: list[Loop]
-    accesses: list[Access]
+    accesses: list[TouchedBuffer]
     notes: Notes
 
 
@@ -113,7 +113,7 @@ class _Walker:
         self.out = Summary()
         self.loops_seen = 0
         self.finite = False
-        self.motion: dict[Var, Motion] = {}
+        self.strides: dict[Var, IndexStride] = {}
         self.views: dict[Buffer, BufferRegion] = {}
         self.bound: dict[Var, Expr | tuple[int, int]] = {}
         self.padded: dict[Buffer, tuple[tuple[Expr, ...], Expr]] = {}
@@ -145,7 +145,7 @@ class _Walker:
             self.loops_seen += 1
             step = 1 if loop.step is None else as_int(loop.step) or 1
             loops = [*loops, Loop(extent, loop.kind.value, index)]
-            self.motion[loop.var] = {index: (step, step * max(extent - 1, 0))}
+            self.strides[loop.var] = {index: (step, step * max(extent - 1, 0))}
             self.bound[loop.var] = (index, extent)
         self.visit(loop.body, loops, notes)
 
@@ -159,7 +159,7 @@ class _Walker:
             tests = conditions(realize.predicate, self.bound)
             notes = notes._replace(tests=(*notes.tests, *tests))
         for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
-            self.motion[iter_var.var] = motion_of(value, self.motion)
+            self.strides[iter_var.var] = index_stride(value, self.strides)
             self.bound[iter_var.var] = value
         self.views.update({m.buffer: m.source for m in block.match_buffers})
         before = len(self.out.stores)
@@ -168,14 +168,14 @@ class _Walker:
             self._store(_opaque_facts(block), loops, notes)
 
     def _store(self, facts: StoreFacts, loops: list[Loop], notes: Notes) -> None:
-        merged: dict[Buffer, Access] = {}
+        merged: dict[Buffer, TouchedBuffer] = {}
         for buffer, indices, writes in facts.accesses:
-            dims = [motion_of(i, self.motion) for i in indices]
+            dims = [index_stride(i, self.strides) for i in indices]
             while buffer in self.views:
-                buffer, dims = _through_view(self.views[buffer], dims, self.motion)
+                buffer, dims = _through_view(self.views[buffer], dims, self.strides)
             access = merged.get(buffer)
             if access is None:
-                access = merged[buffer] = Access(buffer, dims)
+                access = merged[buffer] = TouchedBuffer(buffer, dims)
                 self._share(buffer, loops)
             elif access.dims != dims:
                 access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
@@ -215,7 +215,7 @@ class _Walker:
                 self.out.shared[buffer] = old[:same]
 
 
-def _union(a: Motion, b: Motion) -> Motion:
+def _union(a: IndexStride, b: IndexStride) -> IndexStride:
     out = dict(a)
     for loop, pair in b.items():
         if loop not in out or out[loop][1] < pair[1]:
@@ -224,10 +224,10 @@ def _union(a: Motion, b: Motion) -> Motion:
 
 
 def _through_view(
-    source: BufferRegion, dims: list[Motion], env: dict[Var, Motion]
-) -> tuple[Buffer, list[Motion]]:
+    source: BufferRegion, dims: list[IndexStride], env: dict[Var, IndexStride]
+) -> tuple[Buffer, list[IndexStride]]:
     """The access to a view as one to the memory it names; trailing dimensions correspond."""
-    base = [motion_of(r.min, env) for r in source.region]
+    base = [index_stride(r.min, env) for r in source.region]
     lead = len(base) - len(dims)
     for d in range(max(lead, 0), len(base)):
         base[d] = _union(base[d], dims[d - lead])

@@ -125,7 +125,7 @@ def test_views_and_vector_stores_count_for_the_memory_they_name():
     root = Block("root", (), (), (), nest([(i, 64, ""), (j, 4, "")], realize))
     (named,) = summarize(IRModule.of(PrimFunc((A,), BlockRealize.plain(root)))).stores[0].accesses
     assert named.buffer is A
-    assert [sum(width for _, width in motion.values()) for motion in named.dims] == [63, 63]
+    assert [sum(width for _, width in stride.values()) for stride in named.dims] == [63, 63]
     assert row["vectorized.inner"] == 16
 
 

@@ -8,7 +8,7 @@ import pytest
 from cost.tiled import block, nest
 
 from metasched.cost.features import FEATURE_NAMES, features, work
-from metasched.cost.passing import conditions, share
+from metasched.cost.guard_fraction import conditions, guard_fraction
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Var, logical_and
 from metasched.ir.func import IRModule, PrimFunc
@@ -46,14 +46,14 @@ def counted(holds, inner=0, judge=any):
 )
 def test_shares_are_those_that_counting_gives(test, holds):
     found, last = conditions(test, BOUND), {BOUND[k][0]}
-    assert share(found) == pytest.approx(counted(holds))
-    assert share(found, last) == pytest.approx(counted(holds, 1))
-    assert share(found, last, whole=True) == pytest.approx(counted(holds, 1, all))
+    assert guard_fraction(found) == pytest.approx(counted(holds))
+    assert guard_fraction(found, last) == pytest.approx(counted(holds, 1))
+    assert guard_fraction(found, last, whole=True) == pytest.approx(counted(holds, 1, all))
 
 
 def test_what_cannot_be_followed_lets_all_through():
     X = Buffer.of("X", (12,), "int32")
-    assert share(conditions(X[i] < 3, BOUND)) == 1.0
+    assert guard_fraction(conditions(X[i] < 3, BOUND)) == 1.0
 
 
 def machine(mod, **kw):

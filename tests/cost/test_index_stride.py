@@ -1,11 +1,11 @@
-"""Motion of an index is what enumeration finds, for every index that one loop reaches."""
+"""The stride of an index is what enumeration finds, for every index that one loop reaches."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metasched.cost.motion import LANES, motion_of
+from metasched.cost.index_stride import LANES, STILL, index_stride
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import IntImm, Var, cast
 from metasched.ir.op import Broadcast, Ramp, call
@@ -39,39 +39,39 @@ def test_linear_is_exact(i, j, a, b, c):
     def index(x, y):
         return x * a + y * b + c
 
-    motion = motion_of(I * a + J * b - (-c), env(i, j))
-    assert {k: w for k, (_, w) in motion.items() if w} == enumerated(index, i, j)
-    assert motion.get(0, (0, 0))[0] == a
-    assert motion.get(1, (0, 0))[0] == b
+    moved = index_stride(I * a + J * b - (-c), env(i, j))
+    assert {k: w for k, (_, w) in moved.items() if w} == enumerated(index, i, j)
+    assert moved.get(0, (0, 0))[0] == a
+    assert moved.get(1, (0, 0))[0] == b
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
 def test_fused_loops_split_again(a, b, c):
     n = a * b * c
-    motion = motion_of((I // c) % b, {I: {0: (1, n - 1)}})
+    moved = index_stride((I // c) % b, {I: {0: (1, n - 1)}})
     values = [(x // c) % b for x in range(n)]
-    assert sum(w for _, w in motion.values()) == max(values) - min(values)
+    assert sum(w for _, w in moved.values()) == max(values) - min(values)
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 7))
 def test_remainder_of_a_strided_loop(extent, stride, divisor):
-    motion = motion_of((I * stride) % divisor, {I: {0: (1, extent - 1)}})
+    moved = index_stride((I * stride) % divisor, {I: {0: (1, extent - 1)}})
     values = [x * stride % divisor for x in range(extent)]
-    assert sum(w for _, w in motion.values()) >= max(values) - min(values)
+    assert sum(w for _, w in moved.values()) >= max(values) - min(values)
 
 
 def test_sum_of_a_variable_with_itself():
-    assert motion_of(I + I, env(4, 2)) == {0: (2, 6)}
-    assert motion_of(I - I, env(4, 2)) == {0: (0, 0)}
+    assert index_stride(I + I, env(4, 2)) == {0: (2, 6)}
+    assert index_stride(I - I, env(4, 2)) == STILL  # a loop that moves nothing is absent
 
 
 def test_vectors_casts_and_what_cannot_be_followed():
-    assert motion_of(cast("int64", I * 2), env(4, 2)) == {0: (2, 6)}
+    assert index_stride(cast("int64", I * 2), env(4, 2)) == {0: (2, 6)}
     ramp = Ramp(I * 16, IntImm("int32", 2), 8)
-    assert motion_of(ramp, env(4, 2)) == {0: (16, 48), LANES: (2, 14)}
-    assert motion_of(Broadcast(I, 4), env(4, 2)) == {0: (1, 3)}
+    assert index_stride(ramp, env(4, 2)) == {0: (16, 48), LANES: (2, 14)}
+    assert index_stride(Broadcast(I, 4), env(4, 2)) == {0: (1, 3)}
     table = Buffer.of("table", (8,), "int32")
-    assert motion_of(table[I] + 3, env(4, 2)) == {0: (1, 3)}
+    assert index_stride(table[I] + 3, env(4, 2)) == {0: (1, 3)}
     lazy = call("if_then_else", I < 2, J, 0)
-    assert motion_of(lazy, env(4, 5)) == {1: (1, 4)}
-    assert motion_of(Var("unknown"), env(4, 2)) == {}
+    assert index_stride(lazy, env(4, 5)) == {1: (1, 4)}
+    assert index_stride(Var("unknown"), env(4, 2)) == {}

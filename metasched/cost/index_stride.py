@@ -1,30 +1,31 @@
-"""Motion: how an index moves when a loop runs, as (step, width) for each loop.
+"""How an index moves when a loop runs: its step and its width, for each loop.
 
 `step` is by how much the index changes from one iteration to the next, `width` the distance
-between the smallest and the largest value over the loop with the others at rest. Linear indices
-are exact; quotients and remainders, which fused loops bring, are right when one loop reaches them
-and a good guess otherwise: this feeds a cost model, never a proof.
+between the smallest and the largest value over the loop while the other loops stand still. Linear
+indices are exact. Quotients and remainders, which fused loops bring, are exact where one loop
+moves them, and an estimate otherwise: this feeds a cost model, never a proof.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
+from metasched.arith.affine import as_written
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import Add, Cast, Expr, FloorDiv, FloorMod, IntImm, Mul, Sub, Var
+from metasched.ir.expr import Cast, Expr, FloorDiv, FloorMod, IntImm, Var
 from metasched.ir.op import Broadcast, Call, Ramp
 
 # Loop position -> (step, width); loops that do not move the index are absent.
-Motion = dict[int, tuple[int, int]]
+IndexStride = dict[int, tuple[int, int]]
 
 # The position that stands for the lanes of a vector index.
 LANES = -1
 
-STILL: Motion = {}
+STILL: IndexStride = {}
 
 
-def motion_of(expr: Expr, env: dict[Var, Motion]) -> Motion:
-    """The motion of an integer expression, given that of the variables in it.
+def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
+    """How loops move an integer expression, given how they move the variables in it.
 
     Expressions that cannot be followed (loads, calls, selections) move with everything they
     mention, by the width of what they mention.
@@ -34,32 +35,33 @@ def motion_of(expr: Expr, env: dict[Var, Motion]) -> Motion:
         return env.get(expr, STILL)  # type: ignore[call-overload, no-any-return]
     if kind is IntImm:
         return STILL
-    if kind is Add or kind is Sub:
-        a, b = motion_of(expr.a, env), motion_of(expr.b, env)  # type: ignore[attr-defined]
-        return _plus(a, b, 1 if kind is Add else -1)
-    if kind is Mul:
-        a, b = expr.a, expr.b  # type: ignore[attr-defined]
-        if type(b) is IntImm:
-            return _times(motion_of(a, env), b.value)
-        if type(a) is IntImm:
-            return _times(motion_of(b, env), a.value)
-    elif kind is FloorDiv or kind is FloorMod:
-        a, b = expr.a, expr.b  # type: ignore[attr-defined]
+    out = STILL
+    for atom, coef in as_written(expr).terms.items():
+        moved = _atom(atom, env)
+        if moved:
+            out = _plus(out, _times(moved, abs(coef)), 1 if coef > 0 else -1)
+    return out
+
+
+def _atom(atom: Expr, env: dict[Var, IndexStride]) -> IndexStride:
+    kind = type(atom)
+    if kind is Var:
+        return env.get(atom, STILL)  # type: ignore[call-overload, no-any-return]
+    if kind is FloorDiv or kind is FloorMod:
+        a, b = atom.a, atom.b  # type: ignore[attr-defined]
         if type(b) is IntImm and b.value > 0:
-            moved = motion_of(a, env)
+            moved = index_stride(a, env)
             return _quotient(moved, b.value) if kind is FloorDiv else _remainder(moved, b.value)
-    elif kind is Cast:
-        return motion_of(expr.value, env)  # type: ignore[attr-defined]
+    elif kind is Cast or kind is Broadcast:
+        return index_stride(atom.value, env)  # type: ignore[attr-defined]
     elif kind is Ramp:
-        return _ramp(expr, env)  # type: ignore[arg-type]
-    elif kind is Broadcast:
-        return motion_of(expr.value, env)  # type: ignore[attr-defined]
-    return _anything(expr, env)
+        return _ramp(atom, env)  # type: ignore[arg-type]
+    return _anything(atom, env)
 
 
-def _plus(a: Motion, b: Motion, sign: int) -> Motion:
-    if not b:
-        return a
+def _plus(a: IndexStride, b: IndexStride, sign: int) -> IndexStride:
+    if not a and sign > 0:
+        return b
     out = dict(a)
     for loop, (step, width) in b.items():
         old = out.get(loop)
@@ -71,14 +73,14 @@ def _plus(a: Motion, b: Motion, sign: int) -> Motion:
     return out
 
 
-def _times(a: Motion, factor: int) -> Motion:
+def _times(a: IndexStride, factor: int) -> IndexStride:
     if factor == 1 or not a:
         return a
     size = abs(factor)
     return {loop: (step * factor, width * size) for loop, (step, width) in a.items()}
 
 
-def _quotient(a: Motion, divisor: int) -> Motion:
+def _quotient(a: IndexStride, divisor: int) -> IndexStride:
     out = {}
     for loop, (step, width) in a.items():
         moved = step // divisor if step % divisor == 0 else 0
@@ -87,7 +89,7 @@ def _quotient(a: Motion, divisor: int) -> Motion:
     return out
 
 
-def _remainder(a: Motion, divisor: int) -> Motion:
+def _remainder(a: IndexStride, divisor: int) -> IndexStride:
     out = {}
     for loop, (step, width) in a.items():
         if width < divisor:
@@ -99,19 +101,19 @@ def _remainder(a: Motion, divisor: int) -> Motion:
     return out
 
 
-def _ramp(expr: Ramp, env: dict[Var, Motion]) -> Motion:
-    base = motion_of(expr.base, env)
+def _ramp(expr: Ramp, env: dict[Var, IndexStride]) -> IndexStride:
+    base = index_stride(expr.base, env)
     stride = expr.stride.value if isinstance(expr.stride, IntImm) else 1
     return _plus(base, {LANES: (stride, abs(stride) * (expr.lanes - 1))}, 1)
 
 
-def _anything(expr: Expr, env: dict[Var, Motion]) -> Motion:
-    out: Motion = {}
+def _anything(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
+    out: IndexStride = {}
     parts = expr.indices if isinstance(expr, BufferLoad) else expr.children
     if isinstance(expr, Call) and expr.op.name == "if_then_else":
         parts = parts[1:]
     for part in parts:
-        for loop, (step, width) in motion_of(part, env).items():
+        for loop, (step, width) in index_stride(part, env).items():
             old = out.get(loop, (0, 0))
             out[loop] = (step or old[0], max(width, old[1]))
     return out

@@ -1,11 +1,11 @@
-"""Reach: the memory that one access of a store touches under its innermost loops."""
+"""The footprint of an access: the memory that it touches under its innermost loops."""
 
 from __future__ import annotations
 
 from math import gcd
 
-from metasched.cost.motion import LANES
-from metasched.cost.summary import Access, Loop
+from metasched.cost.index_stride import LANES
+from metasched.cost.summary import Loop, TouchedBuffer
 from metasched.target.machine import MachineModel
 
 
@@ -23,16 +23,17 @@ class Memory:
         self.extents, self.strides, self.elements = extents, strides or dense, step
 
 
-class Reach:
-    """How one access moves: the flat element step of each loop, inner first (None: not at all),
-    the elements touched under the k innermost loops, and how many of them lie together.
+class Footprint:
+    """What one access touches, for each number k of innermost loops.
 
     Attributes:
         bytes: of an element.
-        steps: of each loop.
-        touched, run: for each k from none of the loops to all.
-        asked: whether software asks for its lines ahead of time, which then come as if they lay
-            together.
+        steps: flat element step of each loop, the inner loop first; None where it does not move
+            the access.
+        touched: elements that the k innermost loops touch.
+        run: how many of these elements follow each other in memory.
+        asked: whether a prefetch asks for the lines ahead of time; they then cost as much as
+            consecutive lines.
     """
 
     __slots__ = (
@@ -41,12 +42,17 @@ class Reach:
     )  # fmt: skip
 
     def __init__(
-        self, access: Access, memory: Memory, order: list[Loop], ahead: bool, machine: MachineModel
+        self,
+        access: TouchedBuffer,
+        memory: Memory,
+        order: list[Loop],
+        ahead: bool,
+        machine: MachineModel,
     ) -> None:
         self._line, self._page = machine.line, machine.page
         by_loop: dict[int, list[tuple[int, int, int]]] = {}
-        for d, motion in enumerate(access.dims):
-            for index, (step, width) in motion.items():
+        for d, stride in enumerate(access.dims):
+            for index, (step, width) in stride.items():
                 by_loop.setdefault(index, []).append((d, step, width))
         limits, strides = memory.extents, memory.strides
         widths = [1] * len(limits)
@@ -96,9 +102,11 @@ class Reach:
                 span += (count - 1) * distance
         return runs, pages * max(1.0, span / self._page)
 
-    def crowd(self, depth: int, way: int) -> float:
-        """Under the `depth` innermost loops: bytes touched for each byte of one way of a cache, in
-        which addresses `way` bytes apart meet."""
+    def set_conflicts(self, depth: int, way: int) -> float:
+        """Under the `depth` innermost loops: bytes touched for each byte of one cache way.
+
+        Addresses that lie `way` bytes apart fall into the same set.
+        """
         memory, size, apart = self._memory, self.bytes, self.run[depth]
         met = max(1.0, apart * size / way)
         for have, limit, stride in zip(
@@ -111,11 +119,11 @@ class Reach:
         return max(met, self.touched[depth] * lines / way)
 
 
-def _box(reach: list[int], limits: list[int]) -> tuple[int, int]:
+def _box(widths: list[int], limits: list[int]) -> tuple[int, int]:
     """Elements of a box in a buffer, and how many of them follow each other."""
     elements, run, together = 1, 1, True
     for d in range(len(limits) - 1, -1, -1):
-        have, limit = reach[d], limits[d]
+        have, limit = widths[d], limits[d]
         if have >= limit:
             elements *= limit
             if together:

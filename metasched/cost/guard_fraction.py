@@ -1,8 +1,8 @@
-"""Passing: which share of a nest's iterations the conditions around a store let through.
+"""The fraction of a nest's iterations that the conditions around a store let through.
 
-A condition is a sum of digits, each of a loop, that stays below a limit. Digits count as free of
-each other and conditions too: exact for the tiles of a dimension, a good guess where two digits of
-one fused loop meet. This feeds a cost model, never a proof.
+A condition is a sum of digits that is at most a limit; each loop gives one digit. Digits and
+conditions count as independent: exact for the tiles of a dimension, an estimate where one fused
+loop gives two digits. This feeds a cost model, never a proof.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from metasched.arith.affine import as_written
 from metasched.arith.conditions import conjuncts
 from metasched.ir import expr as ir
-from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.expr import Expr, Var
 
 # A loop's index -> (distance, number) of the values that it gives a sum, and the least of all.
 Digits = tuple[int, dict[int, tuple[int, int]]]
@@ -38,31 +39,35 @@ def digits_of(expr: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits
     Args:
         bound: the value of each variable: an expression, or a loop's index and extent.
     """
-    if isinstance(expr, IntImm):
-        return expr.value, {}
-    if isinstance(expr, Var):
-        found = bound.get(expr)
+    form = as_written(expr)
+    least, digits = form.const, dict[int, tuple[int, int]]()
+    for atom, coef in form.terms.items():
+        least, digits = _sum(least, digits, *_digits_of_atom(atom, bound), coef)
+    return least, digits
+
+
+def _digits_of_atom(atom: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits:
+    if isinstance(atom, Var):
+        found = bound.get(atom)
         if isinstance(found, tuple):
             return 0, {found[0]: (1, found[1])}
         return digits_of(found, bound) if found is not None else (0, {})
-    if isinstance(expr, ir.BinaryOp):
-        least, digits = digits_of(expr.a, bound)
-        other, more = digits_of(expr.b, bound)
-        if isinstance(expr, (ir.Add, ir.Sub)):
-            return _sum(least, digits, other, more, 1 if isinstance(expr, ir.Add) else -1)
-        if isinstance(expr, ir.Mul):
-            if digits:
-                least, digits, other, more = other, more, least, digits
-            return _sum(0, {}, other, more, least)
-        if not more and other > 0 and isinstance(expr, (ir.FloorDiv, ir.FloorMod)):
-            quotient = isinstance(expr, ir.FloorDiv)
-            cut = {loop: _cut(d, other, quotient) for loop, d in digits.items()}
-            return least // other if quotient else least % other, cut
-        if isinstance(expr, ir.Min) and not more:
-            top = {i: (gap, min(n, (other - least) // gap + 1)) for i, (gap, n) in digits.items()}
-            return least, top
-        return least, digits
-    return 0, {}
+    if not isinstance(atom, ir.BinaryOp):
+        return 0, {}
+    least, digits = digits_of(atom.a, bound)
+    other, more = digits_of(atom.b, bound)
+    if isinstance(atom, ir.Mul):
+        if digits:
+            least, digits, other, more = other, more, least, digits
+        return _sum(0, {}, other, more, least)
+    if not more and other > 0 and isinstance(atom, (ir.FloorDiv, ir.FloorMod)):
+        quotient = isinstance(atom, ir.FloorDiv)
+        cut = {loop: _cut(d, other, quotient) for loop, d in digits.items()}
+        return least // other if quotient else least % other, cut
+    if isinstance(atom, ir.Min) and not more:
+        top = {i: (gap, min(n, (other - least) // gap + 1)) for i, (gap, n) in digits.items()}
+        return least, top
+    return least, digits
 
 
 def _sum(
@@ -120,21 +125,27 @@ def _condition(
     return Condition(-least - strict, found, skips) if found else None
 
 
-def share(tests: Iterable[Condition], inner: Collection[int] = (), whole: bool = False) -> float:
-    """Of the iterations of the loops that are not `inner`, the share where each test holds for one
-    of the inner iterations at least; with `whole` for all of them."""
+def guard_fraction(
+    tests: Iterable[Condition], inner: Collection[int] = (), whole: bool = False
+) -> float:
+    """The fraction of the outer iterations in which every test holds for some inner iteration.
+
+    Args:
+        inner: the loops that are not counted.
+        whole: every test must hold for all inner iterations.
+    """
     out = 1.0
     for limit, digits, _ in tests:
         free = tuple([(gap, n) for loop, gap, n in digits if loop not in inner])
         if whole:
             limit -= sum(gap * (n - 1) for loop, gap, n in digits if loop in inner)
-        out *= _held(free, limit)
+        out *= _fraction(free, limit)
     return out
 
 
 @lru_cache(maxsize=4096)
-def _held(digits: tuple[tuple[int, int], ...], limit: int) -> float:
-    """The share of the combinations of digits that add up to `limit` at most, coarse ones first."""
+def _fraction(digits: tuple[tuple[int, int], ...], limit: int) -> float:
+    """The fraction of the combinations of digits whose sum is at most `limit`."""
     if limit < 0:
         return 0.0
     if limit >= sum(gap * (n - 1) for gap, n in digits):
@@ -143,4 +154,4 @@ def _held(digits: tuple[tuple[int, int], ...], limit: int) -> float:
     free = sum(g * (n - 1) for g, n in rest)
     sure = max(0, min(count, (limit - free) // gap + 1))
     last = min(count, limit // gap + 1)
-    return (sure + sum(_held(rest, limit - gap * k) for k in range(sure, last))) / count
+    return (sure + sum(_fraction(rest, limit - gap * k) for k in range(sure, last))) / count
