@@ -51,8 +51,8 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 320, "blocks te einsum"),
     (
         "analysis",
-        2800,
-        "failure collide scope threads guarded witness running cover producers binding "
+        2840,
+        "failure collide instances scope threads guarded witness running cover producers binding "
         "access closing block reducer loops dependence reordering sequence flops",
     ),
     (

@@ -32,6 +32,7 @@ from metasched.analysis.access import (
 from metasched.analysis.collide import Kept, Outside, Side, collide
 from metasched.analysis.cover import bound_regions, covered, covered_in_parts, loop_ranges
 from metasched.analysis.failure import Failure
+from metasched.analysis.instances import Place, distances
 from metasched.analysis.producers import apart, producer_groups
 from metasched.analysis.scope import (
     Child,
@@ -302,9 +303,19 @@ def carried_dependence(
             continue
         if not excuse(a.buffer):
             reduces = a.child is b.child and a.child is not None and feeds_reduction(loop, a.child)
-            if not (reduces and allow_reduction):
+            if reduces and allow_reduction:
+                continue
+            apart = None if reduces else distances(place(a), place(b), loop.var)
+            if apart is None or apart[loop.var].any():
                 return _carried(loop, a, b, reduces)
     return None
+
+
+def place(touch: Touch) -> Place:
+    """An access as what its instances touch. (Loads in a predicate happen whatever it says.)"""
+    if touch.child is None or not touch.guards:
+        return Place(touch.box, touch.loops)
+    return Place(touch.box, touch.loops, touch.child.realize.predicate)
 
 
 def unknown_effects(loop: For, scope: Scope) -> Failure | None:

@@ -15,10 +15,12 @@ from metasched.analysis.dependence import (
     idempotent,
     kept_twice,
     loops_below,
+    place,
     single_valued,
     unknown_effects,
 )
 from metasched.analysis.failure import Failure
+from metasched.analysis.instances import ahead, distances
 from metasched.analysis.scope import Child, Scope, writes
 from metasched.arith.affine import linear
 from metasched.arith.bounds import Interval
@@ -68,7 +70,7 @@ def reorder_violation(
             continue
         if a.buffer not in excused:
             excused[a.buffer] = harmless(a.buffer, scope, bottom, None, True)
-        if not excused[a.buffer]:
+        if not excused[a.buffer] and not _kept_one_by_one(old_vars, new_vars, a, b):
             mixed = a.child is b.child and a.child in runs and _mixed(a.child, old_vars)
             return _init_late(loops, a) if mixed else _reversed_pair(loops, a, b)
     return None
@@ -167,6 +169,12 @@ def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -
             return True
     left = [spans[v] for v in moving_old]
     return all(s[0] >= 0 for s in left) or all(s[1] <= 0 for s in left)
+
+
+def _kept_one_by_one(old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch) -> bool:
+    """Whether all pairs of instances that touch one element keep their order."""
+    apart = distances(place(a), place(b), old[0])
+    return apart is not None and bool((ahead(apart, old) == ahead(apart, new)).all())
 
 
 def _init_late(loops: Sequence[For], a: Touch) -> Failure:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from metasched.analysis.collide import Outside, collide
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.dependence import Touch, guard_pairs, touches, written
+from metasched.analysis.dependence import Touch, guard_pairs, place, touches, written
 from metasched.analysis.failure import Failure
+from metasched.analysis.instances import ahead, distances
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import Var
 from metasched.ir.stmt import For
@@ -57,6 +58,9 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
         if high < 0:
             return None
         if high > 0:
+            apart = distances(place(a), place(b), order[0])
+            if apart is not None and not (ahead(apart, order) < 0).any():
+                return None
 
             def sentence(var: Var = var) -> str:
                 return (

@@ -7,7 +7,7 @@ conditions that hold. A point is an iteration that passes all of it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -122,6 +122,26 @@ def at_samples(path: Path, value: Expr, extent: Expr) -> Point | None:
         return None
     found = {v: IntImm(v.dtype, int(a[missed[0]])) for v, a in points.items()}
     return Point(found, _told(path, value, extent))
+
+
+def at_all(path: Path, values: Sequence[Expr]) -> list[NDArray[np.int64]] | None:
+    """The values of expressions at every iteration of a path, in one order for all; None where the
+    iterations are many, or where only running the program can tell."""
+    points: _Values = {}
+    count = 1
+    try:
+        for entry in path:
+            if isinstance(entry, For):
+                if count * int(_number(entry.extent, points, count).max(initial=0)) > _ALL:
+                    return None
+                points, count = _entered(entry, points, count, True)
+            elif isinstance(entry, tuple):
+                points[entry[0]] = _number(entry[1], points, count)
+            else:
+                points, count = _kept(points, _number(entry, points, count) != 0)
+        return [_number(value, points, count) for value in values]
+    except _Unknown:
+        return None
 
 
 def _told(path: Path, *values: Expr) -> tuple[Var, ...]:

@@ -1,0 +1,97 @@
+"""Small nests, iteration by iteration: which pairs of them touch one element?
+
+`collide` proves that no two do, from bounds and remainders. Where it cannot, and the nest is small,
+all of its iterations are looked at: the answer is then exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metasched.analysis.collide import Side
+from metasched.arith.corner import at_all
+from metasched.ir.expr import TRUE, Expr, Var
+from metasched.ir.stmt import For
+
+_MOST = 1 << 18  # pairs that are looked at
+_Columns: TypeAlias = list[NDArray[np.int64]]
+
+
+class Place(NamedTuple):
+    """An access: the box that it touches, over the variables of `loops`, which `condition` cuts."""
+
+    box: tuple[Side, ...]
+    loops: tuple[For, ...]
+    condition: Expr = TRUE
+
+
+def distances(a: Place, b: Place, top: Var) -> dict[Var, NDArray[np.int64]] | None:
+    """By how much `b` is ahead of `a` in the loops that both share, from `top` inwards: an entry
+    for each pair of instances that touch one element in one iteration of the loops above `top`.
+
+    None where the instances are many, or where they are not known before the program runs.
+    """
+    shared = 0
+    while shared < min(len(a.loops), len(b.loops)) and a.loops[shared] is b.loops[shared]:
+        shared += 1
+    names = [loop.var for loop in a.loops[:shared]]
+    if top not in names or any(width != 1 for _, width in (*a.box, *b.box)):
+        return None
+    above = names.index(top)
+    found = [_columns(place, names) for place in (a, b)]
+    if found[0] is None or found[1] is None:
+        return None
+    mine, theirs = (np.stack(columns, axis=1) for columns in found if columns is not None)
+    met = _equal_rows(*(np.delete(x, range(above, shared), axis=1) for x in (mine, theirs)))
+    if met is None:
+        return None
+    left, right = met
+    return {v: theirs[right, k] - mine[left, k] for k, v in enumerate(names) if k >= above}
+
+
+def ahead(
+    apart: Mapping[Var, NDArray[np.int64]], order: Sequence[Var]
+) -> NDArray[np.signedinteger[Any]]:
+    """For each pair 1 where `b` comes after `a` in loops of this order, -1 before, 0 beside it."""
+    sign = np.zeros_like(apart[order[0]])
+    for var in order:
+        sign = np.where(sign == 0, np.sign(apart[var]), sign)
+    return sign
+
+
+def _columns(place: Place, names: list[Var]) -> _Columns | None:
+    """The loops and the element at each instance."""
+    atoms = [atom for form, _ in place.box for atom in form.terms]
+    values = at_all((*place.loops, place.condition), [*names, *atoms])
+    if values is None:
+        return None
+    rest = iter(values[len(names) :])
+    zero = np.zeros_like(values[0])
+    element = [
+        sum((c * next(rest) for c in form.terms.values()), zero + form.const)
+        for form, _ in place.box
+    ]
+    return [*values[: len(names)], *element]
+
+
+def _equal_rows(
+    a: NDArray[np.int64], b: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """The positions of all pairs of equal rows; None where they are many."""
+    if not a.shape[1]:
+        groups = np.zeros(len(a) + len(b), np.int64)
+    else:
+        _, groups = np.unique(np.concatenate([a, b]), axis=0, return_inverse=True)
+        groups = groups.reshape(-1)
+    mine, theirs = groups[: len(a)], groups[len(a) :]
+    order = np.argsort(theirs, kind="stable")
+    first = np.searchsorted(theirs[order], mine, "left")
+    count = np.searchsorted(theirs[order], mine, "right") - first
+    if int(count.sum()) > _MOST:
+        return None
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(np.arange(len(a)), count), order[np.repeat(first, count) + within]
