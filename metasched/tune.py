@@ -36,7 +36,7 @@ from metasched.search.parts import (
     spaces_of,
 )
 from metasched.search.pool import ReplayPool
-from metasched.search.population import Individual, Workshop
+from metasched.search.population import CandidateFactory, SearchCandidate
 from metasched.search.result import Best, TuneResult
 from metasched.search.run import TaskRun
 from metasched.search.scheduler import TASK_SCHEDULERS
@@ -304,9 +304,11 @@ class _Session:
         default = default_trace(func, self.machine)
         runners.append(self._runner(func, default))
         features = None if self.features is space_of(self.machine).features else self.features
-        workshop = Workshop(func, self.machine, self.spaces[name], c.seed, self.pool, features)
+        factory = CandidateFactory(
+            func, self.machine, self.spaces[name], c.seed, self.pool, features
+        )
         return TaskRun(
-            name, func, workshop, runners[-1], store, self.model, default,
+            name, func, factory, runners[-1], store, self.model, default,
             strategy=c.strategy, seed=c.seed, budget=c.trials,
             stop_gain=c.stop_gain, observer=tell,
         )  # fmt: skip
@@ -329,12 +331,12 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
     default = run.outcomes.get(run.default.key)
     default_seconds = default.median if default is not None and default.ok else None
     unscheduled: float | None = None
-    winner: tuple[Individual, float] | None = run.best
+    winner: tuple[SearchCandidate, float] | None = run.best
     if isinstance(run.runner, Compares) and reason != "interrupted":
         unscheduled = run.runner.unscheduled().median
         winner, default_seconds = final_comparison(run, run.runner, default_seconds)
     best: Best | None = None
-    run.settle()
+    run.flush()
     if run.held:
         winner = None
         warnings.warn(
@@ -342,9 +344,9 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
             "confirmed yet the results that they were compared with", stacklevel=4,
         )  # fmt: skip
     if winner is not None:
-        one, seconds = winner
+        candidate, seconds = winner
         path = folder / f"{run.name}.{run.workload[:12]}.trace.json"
-        record = run.record(one, run.outcomes[one.key], 0)
+        record = run.record(candidate, run.outcomes[candidate.key], 0)
         kept = TraceFile.from_record(
             record, default_seconds=default_seconds, unscheduled_seconds=unscheduled
         )
@@ -353,11 +355,11 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
             written = kept.save(path)
         except DatabaseError as error:  # a full disk: the winner itself is not lost
             warnings.warn(str(error), stacklevel=2)
-        best = Best(one.shipped, seconds, one.schedule.mod, run.workshop.target, written)
+        best = Best(candidate.shipped, seconds, candidate.schedule.mod, run.factory.target, written)
     return TuneResult(
-        run.name, run.workshop.target, run.seed, best, default_seconds, unscheduled,
+        run.name, run.factory.target, run.seed, best, default_seconds, unscheduled,
         run.progress.trials, run.progress.failed, run.progress.failures,
         time.perf_counter() - start, run.phases.seconds, run.flops, threads,
-        run.workshop.survival, run.finished or reason, tuple(run.progress.history),
+        run.factory.survival, run.finished or reason, tuple(run.progress.history),
         tuple(run.notes), run.refusals,
     )  # fmt: skip

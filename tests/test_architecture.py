@@ -100,7 +100,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "search",
         2200,
-        "board replaying pool population phases strategy draft proposals.source proposals.* picks "
+        "shared_queue replaying pool population phases strategy draft proposals.source "
+        "proposals.* picks "
         "evolution annealing baselines guard learning observe run scheduler final result tasks "
         "parts",
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from metasched.cost.model import predicted, teach
 from metasched.mutate.base import mutate
 from metasched.schedule.rng import Rng, derive_seed
-from metasched.search.population import Individual, Request
+from metasched.search.population import Request, SearchCandidate
 from metasched.search.strategy import SearchTask, strategy
 
 
@@ -44,52 +44,60 @@ class SimulatedAnnealing:
         self.task, self.options = task, options or AnnealingOptions()
         self.round = 0
 
-    def propose(self, count: int) -> list[Individual]:
+    def propose(self, count: int) -> list[SearchCandidate]:
         """The best new programs that the walks of this round have met."""
         rng = Rng(derive_seed(self.task.seed, "annealing", self.round))
         chains = self._starts(rng)
-        met: dict[str, Individual] = {one.key: one for one in chains}
+        met: dict[str, SearchCandidate] = {candidate.key: candidate for candidate in chains}
         temperature = self.options.temperature * self.options.cooling**self.round
         for _ in range(self.options.steps):
             chains = self._walk(chains, temperature, rng, met)
         self.round += 1
-        fresh = [one for one in met.values() if one.key not in self.task.population.seen]
-        scores = self._scores(fresh)
+        unseen = [
+            candidate
+            for candidate in met.values()
+            if candidate.key not in self.task.population.seen
+        ]
+        scores = self._scores(unseen)
         order = np.argsort(-scores, kind="stable")[:count]
-        return [fresh[int(i)] for i in order]
+        return [unseen[int(i)] for i in order]
 
-    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+    def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Remember the outcomes and train the model on them."""
-        self.task.population.add(individuals, seconds)
-        teach(self.task.model, self.task.name, individuals, seconds)
+        self.task.population.add(candidates, seconds)
+        teach(self.task.model, self.task.name, candidates, seconds)
 
-    def _starts(self, rng: Rng) -> list[Individual]:
+    def _starts(self, rng: Rng) -> list[SearchCandidate]:
         """Half the chains at the fastest programs measured, the others at random ones."""
-        workshop, wanted = self.task.workshop, self.options.chains
+        factory, wanted = self.task.factory, self.options.chains
         known = [p for p in self.task.population.parents(wanted // 2) if p.space >= 0]
         starts, tries = list(known), 0
         while len(starts) < wanted and tries < 4 * wanted:
             tries += 1
-            one = workshop.fresh(rng.below(len(workshop.spaces)), rng.fork())
-            if one is not None:
-                starts.append(one)
+            candidate = factory.random_member(rng.below(len(factory.spaces)), rng.fork())
+            if candidate is not None:
+                starts.append(candidate)
         return starts
 
     def _walk(
-        self, chains: list[Individual], temperature: float, rng: Rng, met: dict[str, Individual]
-    ) -> list[Individual]:
+        self,
+        chains: list[SearchCandidate],
+        temperature: float,
+        rng: Rng,
+        met: dict[str, SearchCandidate],
+    ) -> list[SearchCandidate]:
         if not chains:  # no sample of any space survives
             return []
-        workshop = self.task.workshop
-        mutators, target = workshop.generator.mutators, workshop.target
-        traces = [mutate(one.trace, mutators, rng, target) for one in chains]
+        factory = self.task.factory
+        mutators, target = factory.generator.mutators, factory.target
+        traces = [mutate(candidate.trace, mutators, rng, target) for candidate in chains]
         requests = [
-            Request(one.trace if trace is None else trace, one.space, rng.fork())
-            for one, trace in zip(chains, traces, strict=True)
+            Request(candidate.trace if trace is None else trace, candidate.space, rng.fork())
+            for candidate, trace in zip(chains, traces, strict=True)
         ]
-        made = workshop.replay_many(requests)
-        steps = [new or one for one, new in zip(chains, made, strict=True)]
-        met.update((one.key, one) for one in steps if one.key not in met)
+        made = factory.replay_many(requests)
+        steps = [new or candidate for candidate, new in zip(chains, made, strict=True)]
+        met.update((candidate.key, candidate) for candidate in steps if candidate.key not in met)
         scores = self._scores([*chains, *steps])
         scale = float(scores.std()) * max(temperature, 1e-9) or 1.0
         old, new = scores[: len(chains)], scores[len(chains) :]
@@ -99,5 +107,5 @@ class SimulatedAnnealing:
         ]
         return [s if ok else c for c, s, ok in zip(chains, steps, accepted, strict=True)]
 
-    def _scores(self, individuals: Sequence[Individual]) -> np.ndarray:
-        return predicted(self.task.model, individuals)
+    def _scores(self, candidates: Sequence[SearchCandidate]) -> np.ndarray:
+        return predicted(self.task.model, candidates)

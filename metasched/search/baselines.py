@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.schedule.rng import derive_seed
-from metasched.search.population import Individual
+from metasched.search.population import SearchCandidate
 from metasched.search.strategy import SearchTask, strategy
 
 MAX_FAILURES = 100  # replays in a row without a new program before a space counts as exhausted
@@ -19,23 +19,23 @@ class RandomSearch:
         self.task = task
         self._drawn = 0
 
-    def propose(self, count: int) -> list[Individual]:
+    def propose(self, count: int) -> list[SearchCandidate]:
         """New random programs."""
         task, failures = self.task, 0
-        found: list[Individual] = []
+        found: list[SearchCandidate] = []
         keys = set(task.population.seen)
         while len(found) < count and failures < MAX_FAILURES:
             seed = derive_seed(task.seed, "replay-trace", self._drawn)
             self._drawn += 1
-            one = task.workshop.fresh(self._drawn % len(task.workshop.spaces), seed)
-            if one is None or one.key in keys:
+            candidate = task.factory.random_member(self._drawn % len(task.factory.spaces), seed)
+            if candidate is None or candidate.key in keys:
                 failures += 1
                 continue
             failures = 0
-            keys.add(one.key)
-            found.append(one)
+            keys.add(candidate.key)
+            found.append(candidate)
         return found
 
-    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+    def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Remember what was measured."""
-        self.task.population.add(individuals, seconds)
+        self.task.population.add(candidates, seconds)

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from metasched.cost.model import teach
 from metasched.search.picks import best_apart, exploratory, least_measured_spaces
-from metasched.search.population import Individual, Request
+from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.drafts import BestDrafts, UnbiasedDrafts
 from metasched.search.proposals.grafts import Grafts
 from metasched.search.proposals.mutants import Mutants
@@ -71,7 +71,7 @@ class EvolutionarySearch:
         self.state = SearchState(task, options or EvolutionOptions(), guided)
         self.table = [(row, row.source()) for row in proposals]
 
-    def propose(self, count: int) -> list[Individual]:
+    def propose(self, count: int) -> list[SearchCandidate]:
         """The programs of the next round, the most promising first."""
         state, options = self.state, self.state.options
         state.begin_round()
@@ -86,13 +86,13 @@ class EvolutionarySearch:
         state.round += 1
         return self._pick(count)
 
-    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+    def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Remember the outcomes and train the model on them."""
         task, state = self.state.task, self.state
         best = task.population.measured[:1]
-        task.population.add(individuals, seconds)
+        task.population.add(candidates, seconds)
         state.stale = state.stale + 1 if best == task.population.measured[:1] else 0
-        teach(task.model, task.name, individuals, seconds)
+        teach(task.model, task.name, candidates, seconds)
 
     def _stage(self, rows: Sequence[tuple[Proposal, Source]]) -> None:
         """Ask the sources of one stage, replay what they propose, and tell each what came of it."""
@@ -107,21 +107,21 @@ class EvolutionarySearch:
             for source, requests in asked:
                 source.entered(requests, [next(keys) for _ in requests])
 
-    def _pick(self, count: int) -> list[Individual]:
+    def _pick(self, count: int) -> list[SearchCandidate]:
         """The programs of the pool that are measured: reserved shares first, then the model's best,
         the doubtful ones favoured, then the exploratory ones."""
         state, options = self.state, self.state.options
         scored = state.ranked(list(state.pool.values()), options.curiosity)
         if getattr(state.task.model, "ready", True):  # before, scores are random
-            for one, score in scored:
-                one.score = score
-        ranked = [one for one, _ in scored]
+            for candidate, score in scored:
+                candidate.score = score
+        ranked = [candidate for candidate, _ in scored]
         first = least_measured_spaces(state, ranked, int(count * LEAST_MEASURED))
         for row, source in self.table:
             if row.measured:
                 first += source.pick(state, ranked, max(1, int(count * row.measured)))
         ranked = list(dict.fromkeys([*first, *best_apart(ranked, count)]))
         share = options.epsilon if state.guided else options.unguided
-        bold = min(round(count * share), max(0, len(ranked) - count))
-        chosen = ranked[: count - bold]
-        return [*chosen, *exploratory(state, chosen, ranked[count - bold :], bold)]
+        explored = min(round(count * share), max(0, len(ranked) - count))
+        chosen = ranked[: count - explored]
+        return [*chosen, *exploratory(state, chosen, ranked[count - explored :], explored)]

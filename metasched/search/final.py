@@ -12,7 +12,7 @@ from metasched.database.record import TraceFile
 from metasched.errors import DatabaseError, MeasureError
 from metasched.measure.candidate import Compares
 from metasched.runtime.timing import beside_each_other
-from metasched.search.population import Individual
+from metasched.search.population import SearchCandidate
 from metasched.search.run import TaskRun
 
 FINALISTS = 8  # programs in the final, at least
@@ -31,7 +31,7 @@ TRIALS_PER_PROCESS = 65  # trials of a run for each further process
 
 def final_comparison(
     run: TaskRun, runner: Compares, default_seconds: float | None
-) -> tuple[tuple[Individual, float] | None, float | None]:
+) -> tuple[tuple[SearchCandidate, float] | None, float | None]:
     """The fastest program that is right on normal data too, its seconds, and those of the default.
 
     The fastest programs are timed again, in turns with the default schedule: the minimum of many
@@ -39,32 +39,36 @@ def final_comparison(
     """
     count = max(FINALISTS, int(run.progress.trials * FINALISTS_PER_TRIAL))
     ranking, limit = run.population.measured[: 2 * count], CLOSE * run.best_seconds
-    near = [one for n, (one, s) in enumerate(ranking) if n < ALWAYS or s <= limit]
+    near = [candidate for n, (candidate, s) in enumerate(ranking) if n < ALWAYS or s <= limit]
     if len(near) > count:  # the preliminaries say who takes part in the longer final
         first = _times_in_turns(run, runner, near, PRELIMINARY_ROUNDS)
-        near = sorted(near, key=lambda one: first.get(one.key, 0.0))[:count]
-    if default_seconds is not None and all(one.key != run.default.key for one in near):
+        near = sorted(near, key=lambda candidate: first.get(candidate.key, 0.0))[:count]
+    if default_seconds is not None and all(candidate.key != run.default.key for candidate in near):
         near.append(run.default)
     again = _times_in_turns(run, runner, near, FINAL_ROUNDS) if len(near) > 1 else {}
-    order = sorted((one for one in near if again), key=lambda one: again[one.key])
-    front, processes = order[:LEADERS], min(PROCESSES, run.progress.trials // TRIALS_PER_PROCESS)
-    more = (_times_in_turns(run, runner, front, FINAL_ROUNDS, processes) for _ in range(processes))
+    order = sorted(
+        (candidate for candidate in near if again), key=lambda candidate: again[candidate.key]
+    )
+    leaders, processes = order[:LEADERS], min(PROCESSES, run.progress.trials // TRIALS_PER_PROCESS)
+    more = (
+        _times_in_turns(run, runner, leaders, FINAL_ROUNDS, processes) for _ in range(processes)
+    )
     seen = [again, *(more if again else ())]
     usual = {key: median(t[key] for t in seen if key in t) for key in again}
-    order[:LEADERS] = sorted(front, key=lambda one: usual[one.key])
+    order[:LEADERS] = sorted(leaders, key=lambda candidate: usual[candidate.key])
     default_seconds = usual.get(run.default.key, default_seconds)
-    finalists = [(one, usual[one.key]) for one in order]
-    for one, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
-        outcome = runner.verify(one.candidate())
+    finalists = [(candidate, usual[candidate.key]) for candidate in order]
+    for candidate, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
+        outcome = runner.verify(candidate.to_measure())
         if outcome.ok:
-            return (one, seconds), default_seconds
+            return (candidate, seconds), default_seconds
         why = f"{outcome.status.value}: {outcome.message}"
         warnings.warn(f"{run.name}: a fast candidate was refused at last: {why}", stacklevel=4)
     return None, default_seconds
 
 
 def _times_in_turns(
-    run: TaskRun, runner: Compares, programs: Sequence[Individual], least: int, among: int = 0
+    run: TaskRun, runner: Compares, programs: Sequence[SearchCandidate], least: int, among: int = 0
 ) -> dict[str, float]:
     """Seconds of programs by their keys, timed in turns; nothing where that fails.
 
@@ -73,13 +77,17 @@ def _times_in_turns(
     took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
     rounds = int(min(80, max(least, SECONDS_PER_TRIAL * run.progress.trials / took)))
     try:
-        turns = runner.interleave([one.candidate() for one in programs], rounds, fresh=among > 0)
+        turns = runner.interleave(
+            [candidate.to_measure() for candidate in programs], rounds, fresh=among > 0
+        )
     except MeasureError as error:
         where = "in a further process" if among else "beside the default"
         text = f"{run.name}: the winner was not timed again {where}: {error}"
         warnings.warn(text, stacklevel=5)
         return {}
-    return dict(zip((one.key for one in programs), beside_each_other(turns), strict=False))
+    return dict(
+        zip((candidate.key for candidate in programs), beside_each_other(turns), strict=False)
+    )
 
 
 def rescued(run: TaskRun, folder: Path) -> str:
@@ -88,8 +96,8 @@ def rescued(run: TaskRun, folder: Path) -> str:
     run.finish("storage")
     if run.best is None:
         return ""
-    one, seconds = run.best
-    kept = TraceFile.from_record(run.record(one, run.outcomes[one.key], 0))
+    candidate, seconds = run.best
+    kept = TraceFile.from_record(run.record(candidate, run.outcomes[candidate.key], 0))
     said = f"{run.name}: the best program until then takes {seconds:.3g} s"
     for temporary in (False, True):
         try:
@@ -98,4 +106,4 @@ def rescued(run: TaskRun, folder: Path) -> str:
         except (DatabaseError, OSError):  # full as well: the next place, or the sentence alone
             continue
         return f"{said}; its trace is {path}"
-    return f"{said}; its trace could not be saved, its decisions are {one.trace.decisions()}"
+    return f"{said}; its trace could not be saved, its decisions are {candidate.trace.decisions()}"

@@ -10,7 +10,7 @@ from metasched.foreign import ANYTHING, failure
 from metasched.registry import complete
 from metasched.schedule.schedule import Schedule
 from metasched.search.baselines import RandomSearch
-from metasched.search.population import Individual
+from metasched.search.population import SearchCandidate
 from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
 
@@ -30,40 +30,40 @@ class GuardedStrategy:
             f"the strategy {name}", lambda: factory(task), "propose", "learn"
         )
 
-    def propose(self, count: int) -> list[Individual]:
+    def propose(self, count: int) -> list[SearchCandidate]:
         """At most `count` programs not seen before."""
         try:
-            return self._fresh(self.inner.propose(count))[:count]
+            return self._unseen(self.inner.propose(count))[:count]
         except ANYTHING as error:
             self._replace(error)
-            return self._fresh(self.inner.propose(count))[:count]
+            return self._unseen(self.inner.propose(count))[:count]
 
-    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+    def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Let the strategy learn, and enter what it has not entered."""
         population = self.task.population
-        before = {id(one) for one, _ in population.measured}
+        before = {id(candidate) for candidate, _ in population.measured}
         try:
-            self.inner.learn(individuals, seconds)
+            self.inner.learn(candidates, seconds)
         except ANYTHING as error:
             self._replace(error)
-        entered = {id(one) for one, _ in population.measured} - before
-        for one, time in zip(individuals, seconds, strict=True):
-            if id(one) not in entered:
-                population.add([one], [time])
+        entered = {id(candidate) for candidate, _ in population.measured} - before
+        for candidate, time in zip(candidates, seconds, strict=True):
+            if id(candidate) not in entered:
+                population.add([candidate], [time])
 
-    def _fresh(self, found: Any) -> list[Individual]:
+    def _unseen(self, found: Any) -> list[SearchCandidate]:
         whole = isinstance(found, Sequence) and all(
-            isinstance(one, (Individual, Schedule)) for one in found
+            isinstance(candidate, (SearchCandidate, Schedule)) for candidate in found
         )
         if not whole:
-            raise TypeError(f"it must propose a list of individuals, not {type(found).__name__}")
-        seen, once = self.task.population.seen, dict[str, Individual]()
+            raise TypeError(f"it must propose a list of candidates, not {type(found).__name__}")
+        seen, once = self.task.population.seen, dict[str, SearchCandidate]()
         for given in found:
-            one = given
+            candidate = given
             if isinstance(given, Schedule):  # made by hand
-                one = self.task.workshop.finished(given.trace)
-            if one.key not in seen:
-                once.setdefault(one.key, one)
+                candidate = self.task.factory.finished(given.trace)
+            if candidate.key not in seen:
+                once.setdefault(candidate.key, candidate)
         return list(once.values())
 
     def _replace(self, error: BaseException) -> None:

@@ -1,6 +1,6 @@
-"""Which programs of a round are measured: rules beside the model's ranking and the sources' shares.
+"""Which candidates of a round are measured: rules beside the model's ranking and sources' shares.
 
-The model ranks what it has seen programs like; these rules keep a share for what it has not.
+The model ranks well what is like the programs it has seen; these rules keep a share for the rest.
 """
 
 from __future__ import annotations
@@ -9,51 +9,60 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from metasched.search.population import Individual
+from metasched.search.population import SearchCandidate
 from metasched.search.proposals.source import Decisions, SearchState, changes
 
 
 def least_measured_spaces(
-    state: SearchState, ranked: Sequence[Individual], count: int
-) -> list[Individual]:
-    """The best of each space of which fewer than `EvolutionOptions.fair` programs were measured:
-    the first members of a space say little of its best."""
-    met = Counter(one.space for one, _ in state.task.population.measured)
-    found = dict.fromkeys(one.space for one in ranked if met[one.space] < state.options.fair)
-    spaces = sorted(found, key=met.__getitem__)
+    state: SearchState, ranked: Sequence[SearchCandidate], count: int
+) -> list[SearchCandidate]:
+    """The best of each under-measured space, which has fewer than `EvolutionOptions.fair` measured
+    programs: the first members of a space say little of its best."""
+    measured = Counter(candidate.space for candidate, _ in state.task.population.measured)
+    members: dict[int, list[SearchCandidate]] = {}
+    for candidate in ranked:
+        if measured[candidate.space] < state.options.fair:
+            members.setdefault(candidate.space, []).append(candidate)
+    spaces = sorted(members, key=measured.__getitem__)
     each = max(1, count // max(1, len(spaces)))
-    return [one for n in spaces for one in [p for p in ranked if p.space == n][:each]][:count]
+    return [candidate for space in spaces for candidate in members[space][:each]][:count]
 
 
-def best_apart(ranked: Sequence[Individual], count: int) -> list[Individual]:
+def best_apart(ranked: Sequence[SearchCandidate], count: int) -> list[SearchCandidate]:
     """A ranking headed by its first `count` programs of which no two are a single decision apart.
 
     What the model cannot tell from its best is almost as good, and teaches almost nothing.
     """
-    heads: dict[Individual, Decisions] = {}
-    for one in ranked:
+    heads: dict[SearchCandidate, Decisions] = {}
+    for candidate in ranked:
         if len(heads) == count:
             break
-        own = one.trace.decisions()
-        near = (other for head, other in heads.items() if head.space == one.space)
+        own = candidate.trace.decisions()
+        near = (other for head, other in heads.items() if head.space == candidate.space)
         if all(len(changes(own, other)) > 1 for other in near):
-            heads[one] = own
+            heads[candidate] = own
     return list(dict.fromkeys([*heads, *ranked]))
 
 
 def exploratory(
-    state: SearchState, chosen: Sequence[Individual], rest: Sequence[Individual], count: int
-) -> list[Individual]:
-    """`count` of the rest whatever the model says: the best of each block that was not met, then
-    any. A model that saw few blocks is sure of those it saw, and wrong about the others."""
+    state: SearchState,
+    chosen: Sequence[SearchCandidate],
+    rest: Sequence[SearchCandidate],
+    count: int,
+) -> list[SearchCandidate]:
+    """`count` of the rest, whatever the model says: the best of each block that was not measured,
+    then any. A model that saw few blocks is sure of these blocks, and wrong about the others."""
     seen = {_block(p) for p in (*chosen, *(p for p, _ in state.task.population.measured))}
-    fresh = {block: one for one in reversed(rest) if (block := _block(one)) not in seen}
-    new = [one for one in rest if fresh.get(_block(one)) is one][:count]
-    left = [one for one in rest if one not in new]
+    unseen: dict[tuple[Any, ...], SearchCandidate] = {}
+    for candidate in rest:
+        if (block := _block(candidate)) not in seen:
+            unseen.setdefault(block, candidate)
+    new = list(unseen.values())[:count]
+    left = [candidate for candidate in rest if candidate not in new]
     return [*new, *(left[i] for i in state.rng.sample(len(left), count - len(new)))]
 
 
-def _block(one: Individual) -> tuple[Any, ...]:
+def _block(candidate: SearchCandidate) -> tuple[Any, ...]:
     """What matters most of a program: the innermost tile of each loop, and what was chosen."""
-    decisions = one.trace.decisions()
-    return one.space, *(d[-1] if isinstance(d, tuple) else d for d in decisions)
+    decisions = candidate.trace.decisions()
+    return candidate.space, *(d[-1] if isinstance(d, tuple) else d for d in decisions)

@@ -17,8 +17,8 @@ from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, wait
 from metasched.schedule.plugin import Postproc
 from metasched.schedule.trace import Trace
-from metasched.search.board import Board
 from metasched.search.replaying import Request, Summary
+from metasched.search.shared_queue import SharedQueue
 from metasched.target import Target
 
 _JOBS = "metasched.search.replaying:"
@@ -32,8 +32,8 @@ class ReplayPool:
         """`workers` is how many processes replay, this one among them; `plugins` are files that
         were loaded here, which the others load as well."""
         preload = _JOBS.rstrip(":")
-        self._board = Board(workers)
-        fds = (self._board.fd,)
+        self._queue = SharedQueue(workers)
+        fds = (self._queue.fd,)
         self._workers = [
             Worker(f"replayer {n}", preload=preload, fds=fds) for n in range(workers - 1)
         ]
@@ -58,7 +58,7 @@ class ReplayPool:
         Workers that are still starting join in when they are ready.
         """
         while not self._broken and any(worker.busy for worker in self._workers):
-            self._took(wait(self._workers))
+            self._went_well(wait(self._workers))
         if self._broken:
             return None
         for what, sent in (("postprocs", postprocs), ("feature extractor", features)):
@@ -87,29 +87,29 @@ class ReplayPool:
             return None
         order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
         jobs = [requests[n] for n in order]  # those that begin alike together: they share steps
-        self._board.deal(len(jobs))
+        self._queue.deal(len(jobs))
         made: dict[int, Summary | str] = {}
         asked: set[Worker] = set()
 
-        def heard(timeout: float | None) -> bool:
+        def take_replies(timeout: float | None) -> bool:
             ended = wait(self._workers, timeout)
             for _, reply in ended:
                 made.update(reply.value or {})  # nothing, where it has got ready
-            return self._took(ended)
+            return self._went_well(ended)
 
         try:
-            for n in self._board.take(len(self._workers)):
+            for n in self._queue.take(len(self._workers)):
                 for part, worker in enumerate(self._workers):
                     if worker not in asked and not worker.busy:
-                        place = (self._board.fd, self._board.parts, part)
+                        place = (self._queue.fd, self._queue.parts, part)
                         worker.submit(_JOBS + "replay_part", number, jobs, *place, limit=_LIMIT)
                         asked.add(worker)
                 made[n] = here(jobs[n])
-                if not heard(0.0):
+                if not take_replies(0.0):
                     return None
         finally:  # after an interruption too: nobody may take from what is dealt next
-            self._board.deal(0)
-            while any(worker.busy for worker in asked) and heard(None):
+            self._queue.deal(0)
+            while any(worker.busy for worker in asked) and take_replies(None):
                 pass
         if self._broken:
             return None
@@ -122,9 +122,9 @@ class ReplayPool:
         """End the workers."""
         for worker in self._workers:
             worker.close()
-        self._board.close()
+        self._queue.close()
 
-    def _took(self, ended: list[tuple[Worker, Reply]]) -> bool:
+    def _went_well(self, ended: list[tuple[Worker, Reply]]) -> bool:
         """Whether all jobs that ended went well; otherwise this process goes on without workers."""
         for _, reply in ended:
             if reply.kind != "value" and not self._broken:

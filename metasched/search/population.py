@@ -33,7 +33,7 @@ from metasched.space.generate import Space, design_spaces
 from metasched.target import Target
 
 
-class Individual:
+class SearchCandidate:
     """A program that a trace gave; what was not needed yet is made when it is asked for.
 
     Attributes:
@@ -49,43 +49,43 @@ class Individual:
         trace: Trace,
         key: str,
         space: int,
-        workshop: Workshop,
+        factory: CandidateFactory,
         *,
         vector: np.ndarray[Any, Any] | None = None,
         schedule: Schedule | None = None,
     ) -> None:
         self.trace, self.key, self.space = trace, key, space
         self.score: float | None = None
-        self._workshop, self._vector, self._schedule = workshop, vector, schedule
+        self._factory, self._vector, self._schedule = factory, vector, schedule
 
     @property
     def schedule(self) -> Schedule:
         """The whole schedule, postprocs included, every step proved; raises ScheduleError where
-        one is illegal (see `Workshop.admits`)."""
+        one is illegal (see `CandidateFactory.admits`)."""
         if self._schedule is None:
-            self._schedule = self._workshop.again(self.trace, self.key, self.space)
+            self._schedule = self._factory.again(self.trace, self.key, self.space)
         return self._schedule
 
     @property
     def module(self) -> IRModule:
         """The scheduled program, as it was ranked: its steps are not proved here."""
         if self._schedule is None:
-            return self._workshop.ranked(self.trace, self.space).mod
+            return self._factory.ranked(self.trace, self.space).mod
         return self._schedule.mod
 
     @property
     def target(self) -> Target:
         """What the program is compiled for."""
-        return self._workshop.target
+        return self._factory.target
 
-    def candidate(self, index: int = 0) -> Candidate:
+    def to_measure(self, index: int = 0) -> Candidate:
         """What a runner measures; raises ScheduleError where a step is illegal."""
         return Candidate(index, self.schedule.mod, self.key)
 
     @property
     def vector(self) -> np.ndarray[Any, Any]:
         if self._vector is None:
-            self._vector = self._workshop.vector_of(self.module)
+            self._vector = self._factory.vector_of(self.module)
         return self._vector
 
     @cached_property
@@ -117,8 +117,8 @@ class Request(NamedTuple):
     seed: int = 0
 
 
-class Workshop:
-    """Makes individuals of one task: spaces, postprocs and the exact replay.
+class CandidateFactory:
+    """Makes candidates of one task: spaces, postprocs and the exact replay.
 
     Attributes:
         spaces: the design spaces, traces whose decisions are open.
@@ -157,42 +157,42 @@ class Workshop:
             postprocs = tuple(generator.postprocs)
             self._number = pool.prepare(func, self.spaces, postprocs, target, features)
 
-    def fresh(self, space: int, seed: int) -> Individual | None:
+    def random_member(self, space: int, seed: int) -> SearchCandidate | None:
         """A random member of a space."""
         return self._make(self.spaces[space], space, "fresh", seed)
 
     def replay(
         self, trace: Trace, space: int, seed: int = 0, decisions: Decisions = "repair"
-    ) -> Individual | None:
+    ) -> SearchCandidate | None:
         """The program of a trace with (repaired) decisions; None when it is refused."""
         if decisions != "repair":
             return self._make(trace, space, decisions, seed)
         return self.replay_many([Request(trace, space, seed)])[0]
 
-    def replay_many(self, requests: Sequence[Request]) -> list[Individual | None]:
+    def replay_many(self, requests: Sequence[Request]) -> list[SearchCandidate | None]:
         """`replay` of each, on all cores where there is a pool; the results are the same."""
         found: list[Summary | str] | None = None
         jobs = [(r.space, _decisions(r.trace), r.seed, r.space not in self._doubted)
                 for r in requests]  # fmt: skip
         if self._pool is not None and self._number is not None:
-            found = self._pool.replay(self._number, jobs, self._replayer.told)
+            found = self._pool.replay(self._number, jobs, self._replayer.summary_of)
         if found is None:
-            found = [self._replayer.told(job) for job in jobs]
-        return [self._entered(r, one) for r, one in zip(requests, found, strict=True)]
+            found = [self._replayer.summary_of(job) for job in jobs]
+        return [self._entered(r, candidate) for r, candidate in zip(requests, found, strict=True)]
 
-    def admits(self, one: Individual) -> bool:
-        """Whether the steps of an individual are proved to be legal. Where they are not, members
+    def admits(self, candidate: SearchCandidate) -> bool:
+        """Whether the steps of a candidate are proved to be legal. Where they are not, members
         of its space are no longer trusted."""
         try:
-            _ = one.schedule
+            _ = candidate.schedule
         except (ScheduleError, TraceError) as error:
-            self._doubted.add(one.space)
+            self._doubted.add(candidate.space)
             self.survival.survived -= 1
             self._refused(slug_of(error))
             return False
         return True
 
-    def finished(self, trace: Trace) -> Individual:
+    def finished(self, trace: Trace) -> SearchCandidate:
         """The program of a trace that holds its postprocs already, such as the default schedule.
 
         Raises ScheduleError or TraceError when it does not apply.
@@ -200,10 +200,10 @@ class Workshop:
         sch = self.base.copy()
         trace.apply(sch)
         key = structural_hash(sch.mod)
-        return Individual(trace.before_postproc(), key, -1, self, schedule=sch)
+        return SearchCandidate(trace.before_postproc(), key, -1, self, schedule=sch)
 
     def again(self, trace: Trace, key: str, space: int) -> Schedule:
-        """The schedule of an individual of which a summary is known, its steps proved.
+        """The schedule of a candidate of which a summary is known, its steps proved.
 
         Raises ScheduleError when a step is illegal, TuneError when another program comes out.
         """
@@ -232,8 +232,8 @@ class Workshop:
             self._named.add(EXTRACTOR)
             warnings.warn(f"{broken}; the model is given zeros instead", stacklevel=4)
 
-    def _entered(self, request: Request, result: Summary | str) -> Individual | None:
-        """What a worker told, as an individual."""
+    def _entered(self, request: Request, result: Summary | str) -> SearchCandidate | None:
+        """What a worker told, as a candidate."""
         self.survival.tried += 1
         if isinstance(result, str):
             self._refused(result)
@@ -242,7 +242,7 @@ class Workshop:
         self.survival.survived += 1
         self.survival.repaired += result.repairs
         trace = with_decisions(request.trace, result.decisions, result.domains)
-        return Individual(trace, result.key, request.space, self, vector=result.vector)
+        return SearchCandidate(trace, result.key, request.space, self, vector=result.vector)
 
     def _refused(self, slug: str) -> None:
         """Count a refusal; a postproc that is broken is named, once."""
@@ -252,7 +252,9 @@ class Workshop:
             self._named.add(what)
             warnings.warn(f"{slug}; the candidates on which it does are left out", stacklevel=4)
 
-    def _make(self, trace: Trace, space: int, decisions: Decisions, seed: int) -> Individual | None:
+    def _make(
+        self, trace: Trace, space: int, decisions: Decisions, seed: int
+    ) -> SearchCandidate | None:
         self.survival.tried += 1
         try:
             sch = self._replayer.replayed(trace, decisions, seed)
@@ -262,7 +264,7 @@ class Workshop:
         self.survival.survived += 1
         self.survival.repaired += sch.state.repairs
         before = sch.trace.before_postproc()
-        return Individual(before, structural_hash(sch.mod), space, self, schedule=sch)
+        return SearchCandidate(before, structural_hash(sch.mod), space, self, schedule=sch)
 
 
 def _decisions(trace: Trace) -> list[Any]:
@@ -270,30 +272,32 @@ def _decisions(trace: Trace) -> list[Any]:
 
 
 class Population:
-    """Individuals that were scored or measured, each program once.
+    """Candidates that were scored or measured, each program once.
 
     Attributes:
-        measured: (individual, median seconds) of those measured and right, the fastest first.
+        measured: (candidate, median seconds) of those measured and right, the fastest first.
         seen: keys of all programs measured in this or an earlier run, failures too.
     """
 
     def __init__(self, seen: set[str] | None = None) -> None:
-        self.measured: list[tuple[Individual, float]] = []
+        self.measured: list[tuple[SearchCandidate, float]] = []
         self.seen: set[str] = set(seen or ())
 
-    def add(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
-        """Enter measured individuals; infinity marks a failure, which is remembered only."""
-        for one, time in zip(individuals, seconds, strict=True):
-            self.seen.add(one.key)
+    def add(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
+        """Enter measured candidates; infinity marks a failure, which is remembered only."""
+        for candidate, time in zip(candidates, seconds, strict=True):
+            self.seen.add(candidate.key)
             if time < float("inf"):
-                self.measured.append((one, time))
+                self.measured.append((candidate, time))
         self.measured.sort(key=lambda pair: pair[1])
 
     def correct(self, seconds: Mapping[str, float]) -> None:
-        """Give individuals, by their keys, the times that are known better now."""
-        self.measured = [(one, seconds.get(one.key, time)) for one, time in self.measured]
+        """Give candidates, by their keys, the times that are known better now."""
+        self.measured = [
+            (candidate, seconds.get(candidate.key, time)) for candidate, time in self.measured
+        ]
         self.measured.sort(key=lambda pair: pair[1])
 
-    def parents(self, count: int) -> list[Individual]:
-        """The fastest measured individuals."""
-        return [one for one, _ in self.measured[:count]]
+    def parents(self, count: int) -> list[SearchCandidate]:
+        """The fastest measured candidates."""
+        return [candidate for candidate, _ in self.measured[:count]]

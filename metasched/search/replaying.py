@@ -25,7 +25,7 @@ from metasched.schedule.plugin import Postproc
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
-from metasched.search.board import Board
+from metasched.search.shared_queue import SharedQueue
 from metasched.target import Target
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
@@ -76,7 +76,7 @@ class Replayer:
         self._runs = [runs_of(trace) for trace in spaces]
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
-    def told(self, request: Request) -> Summary | str:
+    def summary_of(self, request: Request) -> Summary | str:
         """What there is to know of a member of a space, or the slug of a refusal."""
         space, decisions, seed, skip_checks = request
         while True:
@@ -273,13 +273,13 @@ def prepare(
 def replay_part(
     number: int, requests: Sequence[Request], fd: int, parts: int, part: int
 ) -> dict[int, Summary | str]:
-    """In a worker: replay what a board of `parts` has for it; a slug stands for a refusal."""
+    """In a worker: replay what a queue of `parts` has for it; a slug stands for a refusal."""
     task = _tasks.get(number)
     if task is None:
         raise MeasureError("the worker was restarted and does not know the task")
-    board = Board(parts, fd)
-    made = {n: task.told(requests[n]) for n in board.take(part)}
-    board.close()
+    queue = SharedQueue(parts, fd)
+    made = {n: task.summary_of(requests[n]) for n in queue.take(part)}
+    queue.close()
     return made
 
 

@@ -41,13 +41,13 @@ from metasched.search.observe import (
     TrialDone,
 )
 from metasched.search.phases import Phases, timed
-from metasched.search.population import Individual, Population, Workshop
+from metasched.search.population import CandidateFactory, Population, SearchCandidate
 from metasched.search.strategy import SearchTask
 
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
-# Programs that are timed again after a round, those read least and as many read most often, among
-# how many of the fastest, and how many times slower than the best these are at most.
-_AGAIN, _AMONG, _CLOSE = 3, 12, 1.15
+_RETIMED = 3  # programs timed again after a round: these with the fewest and the most readings
+_RETIMED_AMONG = 12  # the fastest programs, from which the programs to time again are chosen
+_RETIMED_CLOSE = 1.15  # a program timed again takes at most this many times the best seconds
 _GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
 _EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exhausted
 
@@ -96,18 +96,18 @@ class TaskRun:
     """The tuning of one function; `step` does a round.
 
     Attributes:
-        best: the fastest individual measured and right, with its median seconds, or None.
+        best: the fastest candidate measured and right, with its median seconds, or None.
         outcomes: of what was measured, of earlier runs what was right, by keys.
-        held: trials that are not stored yet: see `settle`.
+        held: trials that are not stored yet: see `flush`.
         notes: what the model had to say (of its prior, say).
-        default: the default schedule as an individual; it is candidate 0.
+        default: the default schedule as a candidate; it is candidate 0.
     """
 
     def __init__(
         self,
         name: str,
         func: PrimFunc,
-        workshop: Workshop,
+        factory: CandidateFactory,
         runner: Runner,
         store: Database,
         model: CostModel,
@@ -119,7 +119,7 @@ class TaskRun:
         stop_gain: float = 0.0,
         observer: Observer,
     ) -> None:
-        self.name, self.func, self.workshop = name, func, workshop
+        self.name, self.func, self.factory = name, func, factory
         self.runner, self.store, self.observer = runner, store, observer
         self.seed, self.budget, self.stop_gain = seed, budget, stop_gain
         self.phases, self.progress = Phases(), Progress()
@@ -129,22 +129,22 @@ class TaskRun:
         self.outcomes: dict[str, Outcome] = {}
         self._model = timed(model, self.phases)
         with self.phases.of("search"):
-            self.default = workshop.finished(default)
+            self.default = factory.finished(default)
             self.population = Population()
             self._reload(self._model)
-        task = SearchTask(self.workload, workshop, self.population, self._model, seed)
+        task = SearchTask(self.workload, factory, self.population, self._model, seed)
         self.strategy = GuardedStrategy(strategy, task)
         self.round = 0
         self._empty = 0
         self.held: list[Record] = []
-        self._unlearnt: list[tuple[Individual, float]] = []  # of a round that has not ended
+        self._unlearnt: list[tuple[SearchCandidate, float]] = []  # of a round that has not ended
         self._bests: list[float] = []
         self._readings: dict[str, list[float]] = {}  # of what was right in this run, by keys
         self.finished = ""
         self.notes: list[str] = []
         known = self.progress.trials
-        observer(TaskStarted(name, self.flops, budget, known, len(workshop.spaces), self.workload))
-        self.refusals = tuple(one.told for one in getattr(workshop.generator, "refusals", ()))
+        observer(TaskStarted(name, self.flops, budget, known, len(factory.spaces), self.workload))
+        self.refusals = tuple(one.told for one in getattr(factory.generator, "refusals", ()))
         for text in self.refusals:
             observer(SpaceNews(name, text))
         self._tell_news()
@@ -152,7 +152,7 @@ class TaskRun:
     # -- state -------------------------------------------------------------------------------------
 
     @property
-    def best(self) -> tuple[Individual, float] | None:
+    def best(self) -> tuple[SearchCandidate, float] | None:
         return self.population.measured[0] if self.population.measured else None
 
     @property
@@ -181,17 +181,17 @@ class TaskRun:
     def step(self, count: int) -> None:
         """Propose, measure and learn from at most `count` candidates."""
         count = min(count, self.budget - self.progress.trials)
-        chosen: list[Individual] = []
+        chosen: list[SearchCandidate] = []
         if self.default.key not in self.population.seen:
             chosen.append(self.default)
             self.population.seen.add(self.default.key)
         if len(chosen) < count:
             with self.phases.of("search"), paused_collection():
-                for one in self.strategy.propose(count - len(chosen)):
-                    if self.workshop.admits(one):
-                        chosen.append(one)
+                for candidate in self.strategy.propose(count - len(chosen)):
+                    if self.factory.admits(candidate):
+                        chosen.append(candidate)
                     else:
-                        self.population.seen.add(one.key)
+                        self.population.seen.add(candidate.key)
         self.round += 1
         if not chosen:
             self._empty += 1
@@ -224,19 +224,25 @@ class TaskRun:
         """
         if not isinstance(self.runner, ReadsAgain):
             return
-        fastest, limit = self.population.measured[:_AMONG], _CLOSE * self.best_seconds
-        near = [one for one, s in fastest if s <= limit and one.key in self._readings]
-        near.sort(key=lambda one: len(self._readings[one.key]))
-        chosen = [*near[:_AGAIN], *near[_AGAIN:][-_AGAIN:]]  # those read least, and those read most
+        fastest, limit = (
+            self.population.measured[:_RETIMED_AMONG],
+            _RETIMED_CLOSE * self.best_seconds,
+        )
+        near = [
+            candidate for candidate, s in fastest if s <= limit and candidate.key in self._readings
+        ]
+        near.sort(key=lambda candidate: len(self._readings[candidate.key]))
+        fewest, others = near[:_RETIMED], near[_RETIMED:]
+        chosen = [*fewest, *others[-_RETIMED:]]
         try:
             with self.phases.of("run"):
-                read = self.runner.read_again([one.candidate() for one in chosen])
+                read = self.runner.read_again([candidate.to_measure() for candidate in chosen])
         except StandInError:
             raise
         except MeasureError as error:
             warnings.warn(f"{self.name}: the fastest were not timed again: {error}", stacklevel=2)
             return
-        known = {one.key: seconds for one, seconds in fastest}
+        known = {candidate.key: seconds for candidate, seconds in fastest}
         often = [known[key] / read[key] for key in read if len(self._readings[key]) > 1]
         unit = median(often) if len(often) > 1 else 1.0
         for key, seconds in read.items():
@@ -252,8 +258,8 @@ class TaskRun:
 
     def finish(self, reason: str = "") -> None:
         """Tell the observer that the task has ended; what an interrupted round measured counts."""
-        for one, seconds in self._unlearnt:
-            self.population.add([one], [seconds])
+        for candidate, seconds in self._unlearnt:
+            self.population.add([candidate], [seconds])
         self._unlearnt.clear()
         self.finished = self.finished or reason
         p, elapsed = self.progress, time.perf_counter() - self.started
@@ -261,17 +267,17 @@ class TaskRun:
             TaskFinished(self.name, self.finished, self.best_seconds, p.trials, p.failed, elapsed)
         )
 
-    def _measure(self, chosen: Sequence[Individual]) -> list[Outcome]:
+    def _measure(self, chosen: Sequence[SearchCandidate]) -> list[Outcome]:
         first = self.progress.trials
-        candidates = [one.candidate(first + n) for n, one in enumerate(chosen)]
+        candidates = [candidate.to_measure(first + n) for n, candidate in enumerate(chosen)]
 
-        def ended(candidate: Candidate, outcome: Outcome) -> None:
+        def ended(measured: Candidate, outcome: Outcome) -> None:
             with uninterrupted():
-                self._note(candidate, chosen[candidate.index - first], outcome)
+                self._note(measured, chosen[measured.index - first], outcome)
 
         return self.runner.measure(candidates, ended)
 
-    def _note(self, candidate: Candidate, one: Individual, outcome: Outcome) -> None:
+    def _note(self, measured: Candidate, candidate: SearchCandidate, outcome: Outcome) -> None:
         """Store an outcome the moment it is known."""
         p, seconds = self.progress, self.phases.seconds
         p.trials += 1
@@ -283,75 +289,78 @@ class TaskRun:
             count, message = p.failures.get(outcome.status.value, (0, outcome.message))
             p.failures[outcome.status.value] = (count + 1, message)
         else:
-            self._readings[one.key] = [outcome.median]
-        self._unlearnt.append((one, outcome.median))
-        self.outcomes[one.key] = outcome
+            self._readings[candidate.key] = [outcome.median]
+        self._unlearnt.append((candidate, outcome.median))
+        self.outcomes[candidate.key] = outcome
         best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))
         p.history.append(best)
-        self.held.append(self.record(one, outcome, candidate.index))
-        self.settle()
+        self.held.append(self.record(candidate, outcome, measured.index))
+        self.flush()
         self.observer(
             TrialDone(
-                self.name, candidate.index, outcome.status.value, outcome.median,
+                self.name, measured.index, outcome.status.value, outcome.median,
                 outcome.message, best, p.trials, p.failed, time.perf_counter() - self.started,
-                one.score, candidate, one.shipped, outcome,
+                candidate.score, measured, candidate.shipped, outcome,
             )
         )  # fmt: skip
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Store the trials held back, once what their results were compared with is known to be
         right (see `Confirms`): no wrong program enters the store, even briefly."""
         if not isinstance(self.runner, Confirms) or self.runner.reference_confirmed:
             held, self.held = self.held, []
             self.store.put(held)
 
-    def record(self, one: Individual, outcome: Outcome, index: int) -> Record:
+    def record(self, candidate: SearchCandidate, outcome: Outcome, index: int) -> Record:
         """What the store keeps of a trial."""
         return Record(
             workload_hash=self.workload, workload=self.text, workload_name=self.name,
-            target=self.workshop.target.to_json(), seed=self.seed,
-            trace=json.loads(one.shipped.to_json()), samples=list(outcome.seconds),
+            target=self.factory.target.to_json(), seed=self.seed,
+            trace=json.loads(candidate.shipped.to_json()), samples=list(outcome.seconds),
             status=outcome.status, message=outcome.message, check=outcome.check,
-            candidate_key=one.key, index=index, space=one.space,
-            build_seconds=outcome.build_seconds, predicted=one.score,
+            candidate_key=candidate.key, index=index, space=candidate.space,
+            build_seconds=outcome.build_seconds, predicted=candidate.score,
         )  # fmt: skip
 
     # -- resuming ----------------------------------------------------------------------------------
 
     def _reload(self, model: CostModel) -> None:
         """Take over what the store holds: nothing measured is measured again."""
-        records = self.store.all(self.workload, self.workshop.target)
+        records = self.store.all(self.workload, self.factory.target)
         self.population.seen |= {r.candidate_key for r in records}
         self.progress.trials = len(records)
         self.progress.failed = sum(not r.ok for r in records)
         right = sorted((r for r in records if r.ok), key=lambda r: r.seconds)
-        reloaded: list[Individual] = []
+        reloaded: list[SearchCandidate] = []
         times: list[float] = []
         for record in right[:_RELOADED]:
-            one = self._individual(record)
-            if one is not None:
-                reloaded.append(one)
+            candidate = self._reloaded(record)
+            if candidate is not None:
+                reloaded.append(candidate)
                 times.append(record.seconds)
                 kept = Outcome(record.status, tuple(record.samples), check=record.check)
-                self.outcomes[one.key] = kept
+                self.outcomes[candidate.key] = kept
         self.population.add(reloaded, times)
         if isinstance(self.runner, Recalls):
             self.runner.recall(
-                [(one.candidate(), seconds) for one, seconds in self.population.measured]
+                [
+                    (candidate.to_measure(), seconds)
+                    for candidate, seconds in self.population.measured
+                ]
             )
         if len(reloaded) > 1 and not model.knows(self.workload):
             teach(model, self.workload, reloaded, times)
 
-    def _individual(self, record: Record) -> Individual | None:
+    def _reloaded(self, record: Record) -> SearchCandidate | None:
         """The program of a record; None when this version does not replay it any more."""
         try:
             trace = Trace.from_json(json.dumps(record.trace))
             space = record.space
-            if 0 <= space < len(self.workshop.spaces):
+            if 0 <= space < len(self.factory.spaces):
                 seed = derive_seed(self.seed, "reload")
-                made = self.workshop.replay(trace.before_postproc(), space, seed, "stored")
+                made = self.factory.replay(trace.before_postproc(), space, seed, "stored")
                 if made is not None and made.key == record.candidate_key:
                     return made
-            return self.workshop.finished(trace)
+            return self.factory.finished(trace)
         except (TraceError, ScheduleError):
             return None

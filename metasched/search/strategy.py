@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, cast
 from metasched.cost.model import CostModel
 from metasched.registry import Registry
 from metasched.schedule.schedule import Schedule
-from metasched.search.population import Individual, Population, Workshop
+from metasched.search.population import CandidateFactory, Population, SearchCandidate
 
 
 @dataclass
@@ -18,30 +18,30 @@ class SearchTask:
 
     Attributes:
         name: key of the workload, for the model.
-        workshop: makes individuals.
+        factory: makes candidates.
         population: what was measured before (in earlier runs too) and in this run.
         model: ranks candidates.
         seed: every random choice derives from it, the round and the slot.
     """
 
     name: str
-    workshop: Workshop
+    factory: CandidateFactory
     population: Population
     model: CostModel
     seed: int
 
 
 class Strategy(Protocol):
-    """Proposes individuals in rounds; the same seed and outcomes give the same proposals."""
+    """Proposes candidates in rounds; the same seed and outcomes give the same proposals."""
 
-    def propose(self, count: int) -> Sequence[Individual | Schedule]:
+    def propose(self, count: int) -> Sequence[SearchCandidate | Schedule]:
         """At most `count` programs not seen before; none when the space is exhausted.
 
         A schedule that was made by hand needs no design space; no postproc is run on it.
         """
         ...
 
-    def learn(self, individuals: Sequence[Individual], seconds: Sequence[float]) -> None:
+    def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Take in a measured round; infinity stands for a failure."""
         ...
 

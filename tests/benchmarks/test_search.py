@@ -21,7 +21,7 @@ from metasched.schedule.trace import Trace
 from metasched.search.draft import WHOLE, Draft
 from metasched.search.evolution import EvolutionarySearch
 from metasched.search.pool import ReplayPool
-from metasched.search.population import Population, Request, Workshop
+from metasched.search.population import CandidateFactory, Population, Request
 from metasched.search.run import paused_collection
 from metasched.search.strategy import SearchTask
 from metasched.target import Target
@@ -32,15 +32,15 @@ FUNC = get("gmm").func((1, 1024, 1024, 1024))
 
 
 @pytest.fixture(scope="module")
-def workshop():
-    return Workshop(FUNC, TARGET, default_space(TARGET), seed=0)
+def factory():
+    return CandidateFactory(FUNC, TARGET, default_space(TARGET), seed=0)
 
 
 @pytest.fixture(scope="module")
-def programs(workshop):
+def programs(factory):
     """A dozen random members of the space with the most decisions."""
-    space = max(range(len(workshop.spaces)), key=lambda n: len(workshop.spaces[n].sampling()))
-    made = (workshop.fresh(space, seed) for seed in range(40))
+    space = max(range(len(factory.spaces)), key=lambda n: len(factory.spaces[n].sampling()))
+    made = (factory.random_member(space, seed) for seed in range(40))
     return [one for one in made if one is not None][:12]
 
 
@@ -64,8 +64,10 @@ def test_replay_of_thirty_steps_with_postprocs(benchmark, budget, tell):
     """The row norm's two blocks give traces of 30 steps, postprocs included."""
     budget("replay of a 30-step trace with postprocs", 3e-3)
     func = get("nrm").func()
-    shop = Workshop(func, TARGET, default_space(TARGET), seed=0)
-    made = [shop.fresh(space, seed) for space in range(len(shop.spaces)) for seed in range(8)]
+    shop = CandidateFactory(func, TARGET, default_space(TARGET), seed=0)
+    made = [
+        shop.random_member(space, seed) for space in range(len(shop.spaces)) for seed in range(8)
+    ]
     traces = [one.shipped for one in made if one is not None]
     chosen = [trace for trace in traces if 28 <= len(trace) <= 32]
     text = in_turn([trace.to_json() for trace in chosen])
@@ -77,14 +79,14 @@ def test_replay_of_thirty_steps_with_postprocs(benchmark, budget, tell):
     benchmark(replay)
 
 
-def test_replay_in_search_with_features(benchmark, budget, programs, workshop, tell):
+def test_replay_in_search_with_features(benchmark, budget, programs, factory, tell):
     """A trace with changed decisions, the postprocs run anew, and the features of the result."""
     budget("replay, postprocs and features in search", 3e-3)
     take = in_turn(programs)
 
     def replay():
         one = take()
-        made = workshop.replay(one.trace, one.space)
+        made = factory.replay(one.trace, one.space)
         return made is not None and made.vector
 
     benchmark(replay)
@@ -104,7 +106,7 @@ def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
     in the search."""
     rng, pool = Rng(0), ReplayPool(max(2, len(os.sched_getaffinity(0))))
     try:
-        shop = Workshop(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
+        shop = CandidateFactory(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
         all_ready(pool)
         model, parents = LightGBMModel(0), list(programs)
         vectors = np.stack([one.vector for one in parents])
@@ -141,7 +143,7 @@ def test_replays_of_a_search_on_every_core(benchmark, tell):
     """The replays that five rounds of the search ask for, programs timed by a made-up machine."""
     pool = ReplayPool(max(2, len(os.sched_getaffinity(0))))
     try:
-        shop = Workshop(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
+        shop = CandidateFactory(FUNC, TARGET, default_space(TARGET), seed=0, pool=pool)
         all_ready(pool)
         weights = np.random.default_rng(0).normal(size=len(FEATURE_NAMES)) / 500
         task = SearchTask("gmm", shop, Population(), LightGBMModel(0), seed=0)

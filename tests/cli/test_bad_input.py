@@ -332,7 +332,7 @@ class First:
     def propose(self, count):
         self.seed += 100
         seeds = range(self.seed, self.seed + 4 * count)
-        made = [one for n in seeds if (one := self.task.workshop.fresh(0, n)) is not None]
+        made = [one for n in seeds if (one := self.task.factory.random_member(0, n)) is not None]
         scores = self.task.model.predict_programs(made)
         return [one for _, one in sorted(zip(scores, made), key=lambda pair: -pair[0])][:count]
 

@@ -10,14 +10,14 @@ from metasched.mutate.neighbours import neighbours, trades
 from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
-from metasched.search.population import Workshop
+from metasched.search.population import CandidateFactory
 from tests.search.tasks import TARGET, matmul
 
 
 def test_each_neighbour_differs_in_few_decisions_and_replays():
     """In one, or in a category and one more that its constraints ask for, or in two tilings."""
-    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
-    one = workshop.fresh(0, 1)
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
+    one = factory.random_member(0, 1)
     near = neighbours(one.trace)
     assert len(near) >= 3
     seen = {one.trace.decisions()}
@@ -28,7 +28,7 @@ def test_each_neighbour_differs_in_few_decisions_and_replays():
         assert sum(changed) == 1 + (traded or (changed[0] and changed[1])) and consistent(trace)
         assert trace.decisions() not in seen
         seen.add(trace.decisions())
-    assert workshop.replay(near[0], 0, decisions="stored") is not None
+    assert factory.replay(near[0], 0, decisions="stored") is not None
 
 
 def test_a_tile_and_a_category_have_the_expected_neighbours():

@@ -10,18 +10,18 @@ import pytest
 from metasched.kinds import default_space
 from metasched.schedule.numbers import number_of
 from metasched.search.draft import Draft
-from metasched.search.population import Workshop
+from metasched.search.population import CandidateFactory
 from tests.search.tasks import TARGET, matmul
 
 
 @pytest.fixture(scope="module")
-def workshop():
-    return Workshop(matmul(64), TARGET, default_space(TARGET), 0)
+def factory():
+    return CandidateFactory(matmul(64), TARGET, default_space(TARGET), 0)
 
 
 @pytest.fixture(scope="module", params=[0, 1])
-def draft(request, workshop):
-    return request.param, Draft(workshop.fresh(request.param, 1).trace, 0)
+def draft(request, factory):
+    return request.param, Draft(factory.random_member(request.param, 1).trace, 0)
 
 
 def test_rows_are_distinct_and_keep_every_constraint(draft):
@@ -53,19 +53,19 @@ def test_a_small_space_is_listed_whole_and_a_large_one_drawn_from(draft, monkeyp
     assert {*map(tuple, some.picks.tolist())} <= {*map(tuple, every.picks.tolist())}
 
 
-def test_a_decoded_row_replays_with_exactly_its_decisions(draft, workshop):
+def test_a_decoded_row_replays_with_exactly_its_decisions(draft, factory):
     space, table = draft
     rows = table.draw(500, np.random.default_rng(1))
     for position in range(0, len(rows), max(1, len(rows) // 12)):
         trace = table.decoded(rows, position)
-        made = workshop.replay(trace, space, decisions="stored")
+        made = factory.replay(trace, space, decisions="stored")
         assert made is not None
         assert made.trace.decisions() == trace.decisions()
         assert np.array_equal(table.row_of(made.trace), rows.numbers[position])
 
 
-def test_a_trace_of_another_space_has_no_row(workshop):
-    first, second = (Draft(workshop.fresh(n, 1).trace, 0) for n in (0, 1))
-    other = workshop.fresh(1, 3).trace
+def test_a_trace_of_another_space_has_no_row(factory):
+    first, second = (Draft(factory.random_member(n, 1).trace, 0) for n in (0, 1))
+    other = factory.random_member(1, 3).trace
     assert second.row_of(other) is not None
     assert len(first.steps) == len(second.steps) or first.row_of(other) is None

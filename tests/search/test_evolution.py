@@ -14,7 +14,7 @@ from metasched.mutate.neighbours import neighbours
 from metasched.schedule.rng import Rng
 from metasched.search.evolution import PROPOSALS, EvolutionarySearch, EvolutionOptions
 from metasched.search.picks import best_apart
-from metasched.search.population import Population, Workshop
+from metasched.search.population import CandidateFactory, Population
 from metasched.search.proposals import new_decisions
 from metasched.search.proposals.drafts import BestDrafts
 from metasched.search.proposals.grafts import Grafts
@@ -51,8 +51,8 @@ def pick(search, pool, count):
     return search._pick(count)
 
 
-def test_drafts_that_nothing_is_known_of_are_not_the_first_of_their_table():
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+def test_drafts_without_a_surrogate_are_drawn_at_random():
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     state = state_of(SearchTask("task", shop, Population(), Ranks(), 0))
     spaces = [n for n, draft in enumerate(state.tables) if draft is not None]
     asked = list(BestDrafts().requests(state, 8 * len(spaces)))
@@ -64,10 +64,10 @@ def test_drafts_that_nothing_is_known_of_are_not_the_first_of_their_table():
         assert len(drafted) == 8 and len(drafted & first) < 4
 
 
-def test_neighbours_that_were_replayed_make_room_for_others():
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+def test_neighbours_replayed_before_are_not_requested_again():
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    found = [one for n in range(8) if (one := shop.fresh(0, n)) is not None]
+    found = [one for n in range(8) if (one := shop.random_member(0, n)) is not None]
     task.population.add(found, [1.0 + n for n in range(len(found))])
     state, asked = state_of(task, stale=0), []
     while batch := list(Neighbours().requests(state, 7)):
@@ -77,11 +77,11 @@ def test_neighbours_that_were_replayed_make_room_for_others():
     assert len(asked) >= len(near) > 14 and set(asked) == near
 
 
-def test_the_best_of_a_space_that_little_was_measured_of_takes_part():
+def test_the_best_candidate_of_a_little_measured_space_is_picked():
     """Whatever the model says of it; once a fair number was measured, the model decides."""
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    made = [one for n in range(48) if (one := shop.fresh(0, n)) is not None]
+    made = [one for n in range(48) if (one := shop.random_member(0, n)) is not None]
     found = list({one.key: one for one in made}.values())
     for n, one in enumerate(found):
         one.space, one._vector = n % 2, np.array([float(n if n % 2 else -n)])
@@ -104,10 +104,10 @@ def test_the_best_of_a_space_that_little_was_measured_of_takes_part():
     assert of_the_poor_space() == []
 
 
-def test_of_many_spaces_those_least_measured_take_part():
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+def test_the_least_measured_of_many_spaces_are_picked():
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    made = [one for n in range(80) if (one := shop.fresh(0, n)) is not None]
+    made = [one for n in range(80) if (one := shop.random_member(0, n)) is not None]
     found = list({one.key: one for one in made}.values())[:36]
     for n, one in enumerate(found):
         one.space, one._vector = n % 6, np.array([float(-(n % 6))])
@@ -118,13 +118,13 @@ def test_of_many_spaces_those_least_measured_take_part():
 
 
 @pytest.mark.parametrize(("knowing", "expected"), [(True, 2), (False, 4)])
-def test_a_share_is_for_blocks_that_were_not_measured(knowing, expected):
+def test_a_share_of_a_round_explores_unmeasured_blocks(knowing, expected):
     """The best of each by the model; a model that knew something before gets a smaller share."""
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     model = Ranks()
     model.ready = knowing
     task = SearchTask("task", shop, Population(), model, 0)
-    made = [one for n in range(80) if (one := shop.fresh(0, n)) is not None]
+    made = [one for n in range(80) if (one := shop.random_member(0, n)) is not None]
     found = list({one.key: one for one in made}.values())[:32]
     for n, one in enumerate(found):  # eight programs of each block of four, the best ones first
         tile = [4, 1 + n // 8]
@@ -141,12 +141,12 @@ def test_a_share_is_for_blocks_that_were_not_measured(knowing, expected):
     assert found[24] in pick(search, pool, 8)
 
 
-def test_the_fastest_program_is_tried_in_the_best_of_another_space():
+def test_the_fastest_decisions_are_grafted_into_another_space():
     """Of which the wrong blocks were measured: whatever the model says, one takes part."""
     func = get("dep").func((1, 16, 16, 32, 3, 1, 1))
-    shop = Workshop(func, TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(func, TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    drawn = [[shop.fresh(space, 9 * space + seed) for seed in range(6)] for space in (0, 1)]
+    drawn = [[shop.random_member(space, 9 * space + seed) for seed in range(6)] for space in (0, 1)]
     fast, slow = ([one for one in some if one is not None] for some in drawn)
     task.population.add([*fast, *slow], [1.0 + n for n in range(len(fast) + len(slow))])
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=0))
@@ -166,11 +166,11 @@ def test_the_fastest_program_is_tried_in_the_best_of_another_space():
     assert list(Grafts().requests(state_of(alone), 112)) == []
 
 
-def test_a_decision_that_the_model_thinks_little_of_is_tried_in_the_fastest_program():
+def test_a_new_decision_is_tried_in_the_fastest_program_against_the_model():
     """All programs that had it were slow for other reasons: it is one step away from the best."""
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    found = [one for n in range(40) if (one := shop.fresh(0, n)) is not None]
+    found = [one for n in range(40) if (one := shop.random_member(0, n)) is not None]
     task.population.add(found, [1.0 + n for n in range(len(found))])
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0, fair=0))
     near = {t.decisions() for one in found[:2] for t in neighbours(one.trace)}
@@ -185,11 +185,11 @@ def test_a_decision_that_the_model_thinks_little_of_is_tried_in_the_fastest_prog
     assert len(novel) >= 2 and {one.trace.decisions() for one in novel} <= near
 
 
-def test_new_decisions_of_every_step_have_their_turn():
+def test_sampling_steps_take_turns_with_new_decisions():
     """The model likes new tiles of one loop best, whatever they cost."""
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    found = [one for n in range(40) if (one := shop.fresh(0, n)) is not None]
+    found = [one for n in range(40) if (one := shop.random_member(0, n)) is not None]
     task.population.add(found, [1.0 + n for n in range(len(found))])
     search = EvolutionarySearch(task)
     search.propose(16)
@@ -207,11 +207,11 @@ def test_new_decisions_of_every_step_have_their_turn():
     assert set(turns[: len(steps)]) == steps and turns[len(steps) :] == turns[: len(steps)]
 
 
-def test_no_two_of_a_round_are_a_single_decision_apart_while_there_are_others():
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
-    best = shop.fresh(0, 0)
+def test_picked_candidates_differ_in_two_decisions_or_more():
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
+    best = shop.random_member(0, 0)
     near = [one for t in neighbours(best.trace) if (one := shop.replay(t, 0)) is not None]
-    far = [one for n in range(1, 40) if (one := shop.fresh(0, n)) is not None]
+    far = [one for n in range(1, 40) if (one := shop.random_member(0, n)) is not None]
 
     def between(a, b):
         return len(changes(a.trace.decisions(), b.trace.decisions()))
@@ -228,11 +228,11 @@ def test_no_two_of_a_round_are_a_single_decision_apart_while_there_are_others():
     assert best_apart([best, alike[0], *far], 2)[:2] == [best, alike[0]]
 
 
-def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is(monkeypatch):
-    monkeypatch.setattr(new_decisions, "_VARIED", 1)
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+def test_a_decision_is_new_unless_a_similar_program_was_measured_with_it(monkeypatch):
+    monkeypatch.setattr(new_decisions, "_PARENTS", 1)
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    best = shop.fresh(0, 0)
+    best = shop.random_member(0, 0)
     own = best.trace.decisions()
     task.population.add([best], [1.0])
 
@@ -242,7 +242,7 @@ def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is
 
     near = {trace.decisions() for trace in neighbours(best.trace)}
     assert asked() == near
-    drawn = [one for n in range(1, 80) if (one := shop.fresh(0, n)) is not None]
+    drawn = [one for n in range(1, 80) if (one := shop.random_member(0, n)) is not None]
     far = [one for one in drawn if len(changes(one.trace.decisions(), own)) > 2]
     had = {pair for one in far for pair in enumerate(one.trace.decisions())}
     assert any(had.issuperset(changes(decisions, own)) for decisions in near)
@@ -254,16 +254,16 @@ def test_what_was_measured_in_like_programs_is_not_new_and_what_was_elsewhere_is
     assert known and asked().isdisjoint(one.trace.decisions() for one in known)
 
 
-def test_a_stored_trace_without_the_steps_that_nothing_used_is_another_program():
+def test_traces_of_different_length_differ_in_all_decisions():
     assert changes((1, (2, 3)), (1, (2, 3))) == []
     assert changes((1, (2, 3)), (1, (3, 2))) == [(1, (2, 3))]
     assert changes((1, (2, 3)), ((2, 3),)) == [(0, 1), (1, (2, 3))]
 
 
 def test_a_search_without_a_row_of_the_table_never_asks_that_source():
-    shop = Workshop(matmul(), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
     task = SearchTask("task", shop, Population(), Ranks(), 0)
-    found = [one for n in range(40) if (one := shop.fresh(0, n)) is not None]
+    found = [one for n in range(40) if (one := shop.random_member(0, n)) is not None]
     task.population.add(found, [1.0 + n for n in range(len(found))])
     without = [row for row in PROPOSALS if row.source is not NewDecisions]
     search = EvolutionarySearch(task, EvolutionOptions(epsilon=0.0), without)

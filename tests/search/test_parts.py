@@ -19,7 +19,7 @@ from metasched.errors import DatabaseError, MetaschedError, PluginError, TraceEr
 from metasched.registry import load_plugin, taken_back
 from metasched.search.observe import OBSERVERS, EventLog, TrialDone
 from metasched.search.pool import ReplayPool
-from metasched.search.population import Workshop
+from metasched.search.population import CandidateFactory
 from metasched.search.scheduler import TASK_SCHEDULERS, RoundRobin
 from metasched.search.strategy import STRATEGIES
 from metasched.space.generate import SEARCH_SPACES, ScheduleFn, Union
@@ -134,9 +134,9 @@ def test_a_feature_extractor_of_a_plug_in_file_runs_in_every_process(tmp_path):
     assert pickle.loads(pickle.dumps(features)) is features
     try:
         space = ms.default_space(TARGET)
-        there = Workshop(OTHER, TARGET, space, 0, pool, features)
-        here = Workshop(OTHER, TARGET, space, 0, None, features)
-        one = here.fresh(0, 3)
+        there = CandidateFactory(OTHER, TARGET, space, 0, pool, features)
+        here = CandidateFactory(OTHER, TARGET, space, 0, None, features)
+        one = here.random_member(0, 3)
         assert one.vector.tolist() == [len(one.module.script())]
         assert there.replay(one.trace, 0).vector.tolist() == one.vector.tolist()
     finally:
@@ -148,8 +148,8 @@ def test_a_feature_extractor_without_a_global_name_is_run_here_alone():
     pool = ReplayPool(2)
     try:
         with pytest.warns(UserWarning, match="the feature extractor cannot be sent to other"):
-            shop = Workshop(OTHER, TARGET, ms.default_space(TARGET), 0, pool, features)
-        assert shop.fresh(0, 3).vector.tolist() == [1.0]
+            shop = CandidateFactory(OTHER, TARGET, ms.default_space(TARGET), 0, pool, features)
+        assert shop.random_member(0, 3).vector.tolist() == [1.0]
     finally:
         pool.close()
 

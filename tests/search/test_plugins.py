@@ -368,10 +368,10 @@ class ByHand:
             sch = ms.Schedule(FUNC)
             row = sch.get_loops(sch.get_block("Z"))[1]
             sch.parallel(sch.split(row, [None, self.widths.pop()])[0])
-            found.append(self.task.workshop.finished(sch.trace))
+            found.append(self.task.factory.finished(sch.trace))
         return found
 
-    def learn(self, individuals, seconds):
+    def learn(self, candidates, seconds):
         """Nothing."""
 
 
@@ -415,7 +415,7 @@ class Wrong(ByHand):
     ("answer", "said"),
     [
         (ValueError("no idea"), "ValueError: no idea"), (SystemExit(3), "SystemExit: 3"),
-        (None, "a list of individuals, not NoneType"), ([3], "a list of individuals, not list"),
+        (None, "a list of candidates, not NoneType"), ([3], "a list of candidates, not list"),
     ],
 )  # fmt: skip
 def test_a_strategy_that_proposes_wrongly_is_named_once(tmp_path, answer, said):
@@ -430,9 +430,9 @@ def test_a_strategy_that_proposes_wrongly_is_named_once(tmp_path, answer, said):
 def test_a_strategy_that_learns_wrongly_is_named_and_loses_nothing(tmp_path, enters):
     @ms.strategy("test.s")
     class Forgets(ByHand):
-        def learn(self, individuals, seconds):
+        def learn(self, candidates, seconds):
             if enters:
-                self.task.population.add(individuals, seconds)
+                self.task.population.add(candidates, seconds)
             measured.append(self.task.population)
             raise IndexError("out of range")
 

@@ -1,4 +1,4 @@
-"""Replays in worker processes give the same individuals; a worker that fails is replaced."""
+"""Replays in worker processes give the same candidates; a worker that fails is replaced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from metasched.kinds import default_space
 from metasched.measure.process import wait
 from metasched.schedule.domain import enumerated
 from metasched.schedule.schedule import Schedule
-from metasched.search.board import Board
 from metasched.search.draft import Draft
 from metasched.search.pool import ReplayPool
-from metasched.search.population import Request, Workshop
+from metasched.search.population import CandidateFactory, Request
 from metasched.search.replaying import Replayer, runs_of
+from metasched.search.shared_queue import SharedQueue
 from tests.search.tasks import TARGET, matmul
 
 
@@ -29,28 +29,31 @@ def pool():
     made.close()
 
 
-def settle(pool: ReplayPool) -> None:
+def wait_until_ready(pool: ReplayPool) -> None:
     """Wait until the workers have entered the task."""
     while any(worker.busy for worker in pool._workers):
-        assert pool._took(wait(pool._workers))
+        assert pool._went_well(wait(pool._workers))
 
 
-def requests(workshop: Workshop, count: int) -> list[Request]:
+def requests(factory: CandidateFactory, count: int) -> list[Request]:
     found = []
-    for space in range(len(workshop.spaces)):
-        draft = Draft(workshop.fresh(space, 1).trace, 0)
+    for space in range(len(factory.spaces)):
+        draft = Draft(factory.random_member(space, 1).trace, 0)
         rows = draft.draw(2000, np.random.default_rng(0))
         found += [Request(draft.decoded(rows, n), space, n) for n in range(count)]
     bad = found[0].trace.with_decision(found[0].trace.sampling()[0][0], [7, 7, 7])
     return [*found, Request(bad, 0, 5)]
 
 
-def test_workers_and_this_process_make_the_same_individuals(pool):
+def test_workers_and_this_process_make_the_same_candidates(pool):
     func, space = matmul(32), default_space(TARGET)
-    here, there = Workshop(func, TARGET, space, 0), Workshop(func, TARGET, space, 0, pool)
+    here, there = (
+        CandidateFactory(func, TARGET, space, 0),
+        CandidateFactory(func, TARGET, space, 0, pool),
+    )
     wanted = requests(here, 12)
     mine = here.replay_many(wanted)
-    settle(pool)
+    wait_until_ready(pool)
     other = [Request(_moved(r.trace, here, there, r.space), r.space, r.seed) for r in wanted]
     theirs = there.replay_many(other)
     assert [m.key for m in mine] == [t.key for t in theirs]
@@ -61,13 +64,13 @@ def test_workers_and_this_process_make_the_same_individuals(pool):
     assert here.survival.repaired == there.survival.repaired > 0
 
 
-def test_siblings_take_steps_over_and_come_out_as_on_their_own(monkeypatch):
+def test_replays_that_share_steps_equal_full_replays(monkeypatch):
     taken, plain = [], Schedule.take_over
     monkeypatch.setattr(
         Schedule, "take_over", lambda self, *given: (taken.append(given), plain(self, *given))
     )
-    shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
-    draft = Draft(shop.fresh(0, 1).trace, 0)
+    shop = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
+    draft = Draft(shop.random_member(0, 1).trace, 0)
     wanted = [Request(draft.decoded(draft.draw(8, np.random.default_rng(0)), 0), 0)]
     for position, entry in wanted[0].trace.sampling():  # one decision changed at a time
         other = next(d for d in enumerated(entry.domain, 99) if d != entry.decision)
@@ -76,102 +79,102 @@ def test_siblings_take_steps_over_and_come_out_as_on_their_own(monkeypatch):
     assert sum(len(steps) for steps, _ in taken) > len(wanted)
     for request, one in zip(wanted, together, strict=True):
         del taken[:]
-        alone = Workshop.replay(_afresh(shop), *request)
+        alone = CandidateFactory.replay(_afresh(shop), *request)
         assert not taken
         assert (one and one.key) == (alone and alone.key)
         assert one is None or np.array_equal(one.vector, alone.vector)
 
 
 def _afresh(shop):
-    """The same workshop, with nothing kept of its replays."""
+    """The same factory, with nothing kept of its replays."""
     other = copy.copy(shop)
     other._replayer = Replayer(shop.base, shop.spaces, shop.generator.postprocs, TARGET)
     return other
 
 
 def _moved(trace, here, there, space):
-    """The trace over the handles of another workshop's spaces."""
+    """The trace over the handles of another factory's spaces."""
     decisions = [e.decision for _, e in trace.sampling()]
-    first = there.fresh(space, 1).trace
+    first = there.random_member(space, 1).trace
     for (position, _), decision in zip(first.sampling(), decisions, strict=True):
         first = first.with_decision(position, decision)
     return first
 
 
 def test_a_worker_that_dies_is_named_and_its_work_done_here(pool):
-    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
-    wanted = requests(workshop, 12)
-    settle(pool)
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0, pool)
+    wanted = requests(factory, 12)
+    wait_until_ready(pool)
     pool._workers[0]._kill()
     with pytest.warns(UserWarning, match=r"a replay worker failed \(.*in process"):
-        made = workshop.replay_many(wanted)
+        made = factory.replay_many(wanted)
     assert all(one is not None for one in made)
-    assert workshop.replay_many(wanted)[0].key == made[0].key
+    assert factory.replay_many(wanted)[0].key == made[0].key
 
 
 def test_an_interrupted_round_leaves_nothing_to_the_next(pool):
-    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
-    wanted = requests(workshop, 12)
-    settle(pool)
-    plain, calls = workshop._replayer.told, iter(range(99))
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0, pool)
+    wanted = requests(factory, 12)
+    wait_until_ready(pool)
+    plain, calls = factory._replayer.summary_of, iter(range(99))
 
     def interrupted(request):
         if next(calls) == 2:
             raise KeyboardInterrupt
         return plain(request)
 
-    workshop._replayer.told = interrupted
+    factory._replayer.summary_of = interrupted
     with pytest.raises(KeyboardInterrupt):
-        workshop.replay_many(wanted)
-    assert not pool._workers[0].busy and not [*pool._board.take(0)]
-    made = workshop.replay_many(wanted[::-1])
-    alone = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
-    other = [Request(_moved(r.trace, workshop, alone, r.space), r.space, r.seed) for r in wanted]
+        factory.replay_many(wanted)
+    assert not pool._workers[0].busy and not [*pool._queue.take(0)]
+    made = factory.replay_many(wanted[::-1])
+    alone = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
+    other = [Request(_moved(r.trace, factory, alone, r.space), r.space, r.seed) for r in wanted]
     assert [one.key for one in made] == [one.key for one in alone.replay_many(other[::-1])]
 
 
 def test_work_begins_while_the_workers_are_starting(pool):
-    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0, pool)
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0, pool)
     assert pool._workers[0].busy
-    assert any(workshop.replay_many(requests(workshop, 1)))
-    second = Workshop(matmul(16), TARGET, default_space(TARGET), 0, pool)
-    assert (workshop._number, second._number) == (0, 1) and pool._workers[0].busy
-    settle(pool)
+    assert any(factory.replay_many(requests(factory, 1)))
+    second = CandidateFactory(matmul(16), TARGET, default_space(TARGET), 0, pool)
+    assert (factory._number, second._number) == (0, 1) and pool._workers[0].busy
+    wait_until_ready(pool)
 
 
-def test_a_program_that_comes_out_otherwise_is_an_error():
-    workshop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
-    one = workshop.fresh(0, 1)
+def test_a_replay_that_gives_another_program_is_an_error():
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
+    one = factory.random_member(0, 1)
     with pytest.raises(TuneError, match="gave another program"):
-        workshop.again(one.trace, "another key", one.space)
+        factory.again(one.trace, "another key", one.space)
 
 
-def test_a_process_keeps_to_its_part_and_then_helps_with_the_longest():
-    board = Board(3)
-    other = Board(3, board.fd)
-    board.deal(40)  # 13, 13 and 14
-    first, last = board.take(0), other.take(2)
+def test_a_process_takes_its_own_requests_before_those_of_the_longest_part():
+    queue = SharedQueue(3)
+    other = SharedQueue(3, queue.fd)
+    queue.deal(40)  # 13, 13 and 14
+    first, last = queue.take(0), other.take(2)
     assert list(islice(first, 13)) == list(range(13))
     assert next(last) == 26
     assert list(islice(first, 3)) == [25, 39, 24]  # the longest is the second, the third, ...
-    rest = [*last, *first, *board.take(1)]
+    rest = [*last, *first, *queue.take(1)]
     assert sorted(rest) == [*range(13, 24), *range(27, 39)]
-    board.deal(2)  # fewer than processes
-    assert sorted([*board.take(0), *other.take(1)]) == [0, 1]
+    queue.deal(2)  # fewer than processes
+    assert sorted([*queue.take(0), *other.take(1)]) == [0, 1]
     other.close()
-    board.close()
+    queue.close()
 
 
-def test_a_request_taken_twice_is_no_harm():
-    board = Board(2)
-    board.deal(10)
-    took = [*islice(board.take(0), 3)]
-    board._left[0] = 1  # as if another process had read the front before it was written
-    assert sorted([*took, *board.take(0)]) == [0, 1, 1, 2, 2, *range(3, 10)]
-    board.close()
+def test_a_request_taken_by_two_processes_has_one_result():
+    queue = SharedQueue(2)
+    queue.deal(10)
+    took = [*islice(queue.take(0), 3)]
+    queue._left[0] = 1  # as if another process had read the front before it was written
+    assert sorted([*took, *queue.take(0)]) == [0, 1, 1, 2, 2, *range(3, 10)]
+    queue.close()
 
 
-def test_runs_end_where_a_decision_comes_in_and_leave_out_what_follows_the_last():
+def test_shared_runs_end_at_decisions_and_omit_the_steps_after_the_last():
     sch = Schedule(matmul(32), seed=0)
     block = sch.get_block("Z")
     _, i, j, _ = sch.get_loops(block)
@@ -202,7 +205,7 @@ def test_runs_end_where_a_decision_comes_in_and_leave_out_what_follows_the_last(
     assert runs_of(sch.trace)[3].inputs == (i, *a)
 
 
-def test_what_was_taken_over_cannot_be_undone_but_what_comes_after_it():
+def test_undo_stops_at_steps_taken_over_from_another_replay():
     sch = Schedule(matmul(32), seed=0)
     block = sch.get_block("Z")
     loops = sch.get_loops(block)

@@ -57,7 +57,7 @@ def test_the_longer_task_goes_first_until_its_weight_says_otherwise():
         assert plan.next() == expected
 
 
-def test_a_falling_time_is_followed_and_a_standing_one_left():
+def test_a_task_whose_time_falls_goes_before_a_task_whose_time_stands():
     plan = scheduler(Task(), Task(func=OTHER), alpha=0.9)
     spend(plan, 0, 4.0, 4.0, 4.0, 4.0, 4.0)
     spend(plan, 1, 9.0, 7.0, 5.0, 4.0, 4.0)
@@ -71,7 +71,7 @@ def test_a_task_without_a_right_program_goes_before_all():
     assert plan.next() == 1
 
 
-def test_what_a_similar_task_reaches_is_expected_of_the_others():
+def test_the_rate_of_a_similar_task_raises_the_expected_gain():
     """The second product runs at a tenth of the first one's rate; the softmax is longer."""
     plan = scheduler(Task(), Task(func=matmul(128)), Task(func=OTHER))
     spend(plan, 0, *[0.1] * 8)

@@ -15,7 +15,7 @@ from metasched.kinds import default_mutators, default_space
 from metasched.measure.candidate import Candidate
 from metasched.measure.replay import ReplayRunner
 from metasched.search.draft import Draft
-from metasched.search.population import Workshop
+from metasched.search.population import CandidateFactory
 from metasched.search.replaying import Replayer
 from metasched.space.generate import SpaceGenerator
 from metasched.tune import STORE, tune
@@ -40,15 +40,15 @@ class Parts:
 SPACE = SpaceGenerator((Parts(),), (), default_mutators(TARGET))
 
 
-def illegal(workshop: Workshop):
+def illegal(factory: CandidateFactory):
     """A member of the space that no proof admits, as the search asks for it."""
-    trace = workshop.spaces[0]
+    trace = factory.spaces[0]
     position = trace.sampling()[0][0]
-    return workshop.replay(trace.with_decision(position, 1), 0)
+    return factory.replay(trace.with_decision(position, 1), 0)
 
 
 def test_a_chosen_program_is_proved_and_its_space_no_longer_trusted():
-    shop = Workshop(matmul(16), TARGET, SPACE, 0)
+    shop = CandidateFactory(matmul(16), TARGET, SPACE, 0)
     one = illegal(shop)
     assert one is not None and one.vector.any()
     with pytest.raises(ScheduleError, match="different iterations of loop i3_0 may touch"):
@@ -89,12 +89,12 @@ class Stumbles:
         assert not any(n.kind is self.kind and n.extent.value > 1 for n in loops)
 
 
-def stumbling(kind: ForKind) -> Workshop:
+def stumbling(kind: ForKind) -> CandidateFactory:
     space = SpaceGenerator(SPACE.modules, (Stumbles(kind),))
-    return Workshop(matmul(16), TARGET, space, 0)
+    return CandidateFactory(matmul(16), TARGET, space, 0)
 
 
-def test_what_an_illegal_program_breaks_is_a_refusal_and_what_a_legal_one_breaks_is_named():
+def test_a_failure_on_an_illegal_program_is_a_refusal_and_on_a_legal_program_named():
     shop = stumbling(ForKind.PARALLEL)
     assert illegal(shop) is None and shop.survival.reasons == {"carried-reduction": 1}
     assert shop.replay(shop.spaces[0], 0) is not None
@@ -106,17 +106,17 @@ def test_what_an_illegal_program_breaks_is_a_refusal_and_what_a_legal_one_breaks
 
 
 def test_a_program_is_the_same_with_proofs_and_without():
-    shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
     skipping, proving = (
         Replayer(shop.base, shop.spaces, shop.generator.postprocs, TARGET) for _ in range(2)
     )
     for space in range(len(shop.spaces)):
-        draft = Draft(shop.fresh(space, 1).trace, 0)
+        draft = Draft(shop.random_member(space, 1).trace, 0)
         rows = draft.draw(2000, np.random.default_rng(0))
         for n in range(10):
             decisions = [e.decision for _, e in draft.decoded(rows, n).sampling()]
-            a = skipping.told((space, decisions, 0, True))
-            b = proving.told((space, decisions, 0, False))
+            a = skipping.summary_of((space, decisions, 0, True))
+            b = proving.summary_of((space, decisions, 0, False))
             assert (a.key, a.decisions, a.domains) == (b.key, b.decisions, b.domains)
             assert np.array_equal(a.vector, b.vector)
 
@@ -138,10 +138,10 @@ def test_only_postprocs_that_try_nothing_are_trusted():
         def __call__(self, sch, target):
             seen.append((self.name, sch.state.skip_legality_checks))
 
-    shop = Workshop(matmul(32), TARGET, default_space(TARGET), 0)
+    shop = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
     looks = (Look("sure", False), Plain(), Look("tries", True))
     replayer = Replayer(shop.base, shop.spaces, looks, TARGET)
-    decisions = [entry.decision for _, entry in shop.fresh(0, 1).trace.sampling()]
+    decisions = [entry.decision for _, entry in shop.random_member(0, 1).trace.sampling()]
     sch = replayer.member(0, decisions, 0, skip_checks=True)
     assert seen == [("sure", True), ("plain", False), ("tries", False)]
     assert not sch.state.skip_legality_checks

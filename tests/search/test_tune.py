@@ -38,7 +38,7 @@ from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.final import final_comparison
 from metasched.search.observe import RoundDone, SpaceNews, TaskFinished, TaskStarted, TrialDone
 from metasched.search.phases import Phases
-from metasched.search.population import Population, Workshop
+from metasched.search.population import CandidateFactory, Population
 from metasched.search.run import TaskRun
 from metasched.search.strategy import STRATEGIES
 from metasched.space.combinators import attempt, choose
@@ -98,7 +98,7 @@ def test_annealing_finds_good_programs_too(tmp_path):
 def test_the_neighbours_of_the_best_are_tried_when_nothing_else_helps(tmp_path):
     result = run(tmp_path, trials=120, seed=3)
     best = result.best.trace.before_postproc()
-    machine = Workshop(FUNC, TARGET, default_space(TARGET), 3)
+    machine = CandidateFactory(FUNC, TARGET, default_space(TARGET), 3)
     near = [machine.replay(t, 0) for t in neighbours(best)] if best.sampling() else []
     better = [
         one
@@ -417,9 +417,9 @@ def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
     assert result.default_seconds >= result.best.seconds
 
 
-def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypatch):
+def test_the_final_times_close_programs_again_and_ships_a_right_one(monkeypatch):
     a, b, c, d, far, default = (
-        SimpleNamespace(key=name, candidate=partial(str, name))
+        SimpleNamespace(key=name, to_measure=partial(str, name))
         for name in ("a", "b", "c", "d", "far", "default")
     )
     ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (d, 1.3), (far, 2.0), (default, 9.0)]
@@ -453,9 +453,9 @@ def test_the_final_times_what_came_close_again_and_ships_what_is_right(monkeypat
         assert final_comparison(run, Final(), 9.0) == ((a, 1.0), 9.0)
 
 
-def test_a_best_time_that_was_read_far_too_low_does_not_win_without_a_final():
+def test_the_final_corrects_a_best_time_that_was_far_too_low():
     names = ["stray", "p1", "p2", "p3", "p4"]
-    programs = [SimpleNamespace(key=name, candidate=partial(str, name)) for name in names]
+    programs = [SimpleNamespace(key=name, to_measure=partial(str, name)) for name in names]
     measured = list(zip(programs, [0.3, 1.0, 1.1, 1.2, 3.0], strict=True))
     run = SimpleNamespace(
         name="f", default=programs[4], population=SimpleNamespace(measured=measured),
@@ -469,12 +469,12 @@ def test_a_best_time_that_was_read_far_too_low_does_not_win_without_a_final():
     assert final_comparison(run, final, 3.0) == ((programs[2], 1.0), 3.0)
 
 
-def test_twice_as_many_take_part_in_a_heat_before_the_final():
+def test_preliminaries_time_twice_as_many_programs_as_the_final():
     """By its first reading the fastest is last but one of ten; the slowest two do not go on."""
     names = [f"p{n}" for n in range(10)]
-    programs = [SimpleNamespace(key=name, candidate=partial(str, name)) for name in names]
+    programs = [SimpleNamespace(key=name, to_measure=partial(str, name)) for name in names]
     run = SimpleNamespace(
-        name="f", default=SimpleNamespace(key="default", candidate=partial(str, "default")),
+        name="f", default=SimpleNamespace(key="default", to_measure=partial(str, "default")),
         population=SimpleNamespace(measured=[(p, 1 + n / 100) for n, p in enumerate(programs)]),
         best_seconds=1.0, progress=SimpleNamespace(trials=64),
     )  # fmt: skip
@@ -500,7 +500,7 @@ def test_twice_as_many_take_part_in_a_heat_before_the_final():
 def final_of_a_long_run(times):
     """A final after 200 trials; `times` are those of ten programs and the default in the process of
     the search, then what differs in each further one. Returns the winner and who was timed."""
-    programs = {n: SimpleNamespace(key=n, candidate=partial(str, n)) for n in times[0]}
+    programs = {n: SimpleNamespace(key=n, to_measure=partial(str, n)) for n in times[0]}
     default = programs["default"]
     some = [(p, 1.0) for p in programs.values() if p is not default]
     run = SimpleNamespace(
@@ -529,7 +529,7 @@ def final_of_a_long_run(times):
 TEN = {f"p{n}": 1 + n / 100 for n in range(10)} | {"default": 5.0}
 
 
-def test_a_long_run_compares_the_first_in_further_processes():
+def test_a_long_run_times_the_leaders_in_further_processes():
     """The first is fastest by luck in the search's process; the last two take no part later."""
     slow = {"p0": 1.2, "p1": 1.3}
     name, seconds, asked = final_of_a_long_run([TEN, {**slow, "p2": 0.9}, slow, {"p1": 0.1}])
@@ -538,7 +538,7 @@ def test_a_long_run_compares_the_first_in_further_processes():
     assert asked == [[*first, "p8", "p9", "default"], first, first, first]
 
 
-def test_a_further_process_that_fails_is_told_and_the_others_count():
+def test_a_failed_further_process_is_warned_of_and_the_others_count():
     why = "f: the winner was not timed again in a further process: no memory"
     with pytest.warns(UserWarning, match=why):
         assert final_of_a_long_run([TEN, "no memory", {"p0": 1.2}, {"p0": 1.2}])[:2] == ("p1", 1.01)
@@ -568,7 +568,7 @@ class ReadsAgain(ReplayRunner):
         return {candidate.key: unit * made_up_seconds(candidate) for candidate in candidates}
 
 
-def test_a_lucky_reading_does_not_stay_the_best(tmp_path):
+def test_a_time_read_too_low_is_corrected_by_later_readings(tmp_path):
     runner = ReadsAgain()
     best = run(tmp_path / "again", trials=64, runner=lambda *_: runner).best
     lucky = [keys for keys in runner.again if runner.lucky in keys]
@@ -588,9 +588,9 @@ def best_key(best) -> str:
     return structural_hash(best.mod)
 
 
-def test_those_read_often_are_the_measure_of_what_is_read_again():
+def test_programs_timed_often_calibrate_later_readings():
     """All seem twice as fast this time; of a program of an earlier run nothing is asked."""
-    made = [SimpleNamespace(key=key, candidate=lambda key=key: key) for key in "abcx"]
+    made = [SimpleNamespace(key=key, to_measure=lambda key=key: key) for key in "abcx"]
     population = Population()
     population.add(made, [1.0, 1.02, 0.96, 0.97])
     readings = {"a": [1.0, 1.0, 1.1], "b": [1.02, 1.02], "c": [0.96]}
@@ -606,7 +606,7 @@ def test_those_read_often_are_the_measure_of_what_is_read_again():
     assert {one.key: s for one, s in population.measured}["c"] == pytest.approx(1.03)
 
 
-def test_that_programs_could_not_be_read_again_is_said(tmp_path):
+def test_a_failed_later_reading_is_warned_of(tmp_path):
     class Breaks(ReadsAgain):
         def read_again(self, candidates):
             raise MeasureError("comparing programs failed: gone")
@@ -615,7 +615,7 @@ def test_that_programs_could_not_be_read_again_is_said(tmp_path):
         assert run(tmp_path, runner=lambda *_: Breaks()).best is not None
 
 
-def test_no_gain_is_expected_where_the_best_is_slower_than_it_was_read():
+def test_no_gain_is_expected_after_the_best_time_was_corrected_upwards():
     bests = SimpleNamespace(_bests=[2.0, 1.0, 1.0, 1.0, 1.0, 1.25])
     assert TaskRun.expected_gain(bests) == 0.0
     assert TaskRun.expected_gain(SimpleNamespace(_bests=[2.0, 1.0, 1.0, 1.0, 1.0])) == 0.5

@@ -13,8 +13,8 @@ from metasched.search.draft import Array, Draft, Rows
 from metasched.search.population import Request
 from metasched.search.proposals.source import SearchState, Unreserved
 
-# Replayed programs of a space that its surrogate is fitted to, at least and at most.
-_LEAST_ROWS, _REMEMBERED = 24, 512
+_LEAST_ROWS = 24  # replayed programs of a space from which a surrogate is fitted
+_MOST_ROWS = 512  # replayed programs that it is fitted to at most, the last ones
 
 
 class BestDrafts(Unreserved):
@@ -57,11 +57,15 @@ def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Arra
     A quadratic ranked drafts first that were ten times slower than the best of 10,000 rows. Trees
     ranked as well as the linear regression, and worse in the first rounds.
     """
-    known = list(state.known.get(space, {}).values())[-_REMEMBERED:]
-    fitted = [(one, row) for one in known if (row := draft.row_of(one.trace)) is not None]
+    known = list(state.known.get(space, {}).values())[-_MOST_ROWS:]
+    fitted = [
+        (candidate, row)
+        for candidate in known
+        if (row := draft.row_of(candidate.trace)) is not None
+    ]
     if len(fitted) < _LEAST_ROWS:
         return None
-    scores = predicted(state.task.model, [one for one, _ in fitted])
+    scores = predicted(state.task.model, [candidate for candidate, _ in fitted])
     numbers = _logarithms(np.stack([row for _, row in fitted]))
     return regression(numbers, scores).predict(_logarithms(rows.numbers))
 

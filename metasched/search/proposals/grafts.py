@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from metasched.mutate.crossover import graft
-from metasched.search.population import Individual, Request
+from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.source import SearchState
 
 _GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
@@ -23,9 +23,9 @@ class Grafts:
     def requests(self, state: SearchState, count: int) -> Iterator[Request]:
         """All grafts; there are few, so `count` is not asked."""
         population = state.task.population
-        best: dict[int, Individual] = {}
-        for one in population.parents(len(population.measured)):
-            best.setdefault(one.space, one)
+        best: dict[int, SearchCandidate] = {}
+        for candidate in population.parents(len(population.measured)):
+            best.setdefault(candidate.space, candidate)
         for parent in population.parents(_GRAFTED):
             for space, stock in best.items():
                 if space >= 0 and parent.space not in (space, -1):
@@ -38,7 +38,7 @@ class Grafts:
         self.keys = set(keys)
 
     def pick(
-        self, state: SearchState, ranked: Sequence[Individual], count: int
-    ) -> list[Individual]:
+        self, state: SearchState, ranked: Sequence[SearchCandidate], count: int
+    ) -> list[SearchCandidate]:
         """The best grafts of the round."""
-        return [one for one in ranked if one.key in self.keys][:count]
+        return [candidate for candidate in ranked if candidate.key in self.keys][:count]

@@ -8,7 +8,7 @@ from metasched.mutate.base import mutate
 from metasched.mutate.crossover import crossover
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
-from metasched.search.population import Individual, Request
+from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.source import SearchState, Unreserved
 
 _TRIES = 4  # further mutations where a child was replayed before
@@ -23,7 +23,9 @@ class Mutants(Unreserved):
         """`count` children, the parents drawn by their rank."""
         breeding = state.options.parents
         parents = [p for p in state.task.population.parents(breeding) if p.space >= 0]
-        parents += [one for one, _ in state.ranked(list(state.pool.values()))[:breeding]]
+        parents += [
+            candidate for candidate, _ in state.ranked(list(state.pool.values()))[:breeding]
+        ]
         if not parents:
             return
         weights = [1.0 / (1 + rank % breeding) for rank in range(len(parents))]
@@ -39,9 +41,11 @@ class Mutants(Unreserved):
                 yield Request(trace, parent.space, seed)
 
 
-def _child(state: SearchState, parent: Individual, parents: list[Individual]) -> Trace | None:
+def _child(
+    state: SearchState, parent: SearchCandidate, parents: list[SearchCandidate]
+) -> Trace | None:
     """One to three mutations of a parent, or its crossing with another of its space."""
-    workshop, rng = state.task.workshop, state.rng
+    factory, rng = state.task.factory, state.rng
     if rng.random() < state.options.crossing:
         mates = [p for p in parents if p.space == parent.space and p is not parent]
         if mates:
@@ -49,5 +53,5 @@ def _child(state: SearchState, parent: Individual, parents: list[Individual]) ->
     trace: Trace | None = None
     for _ in range(1 + rng.below(3)):
         before = trace or parent.trace
-        trace = mutate(before, workshop.generator.mutators, rng, workshop.target) or trace
+        trace = mutate(before, factory.generator.mutators, rng, factory.target) or trace
     return trace

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from metasched.mutate.neighbours import neighbours
-from metasched.search.population import Individual, Request
+from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.source import SearchState, changes
 
-# Fastest programs whose neighbours are tried for decisions that no measured program has which
-# differs from them in at most _CONTEXT decisions.
-_VARIED, _CONTEXT = 2, 2
+_PARENTS = 2  # fastest programs whose neighbours are tried
+_CONTEXT = (
+    2  # a decision is new unless a program with it differs from the parent in so many at most
+)
 
 Step = tuple[int, int]
 """A design space and the position of a sampling step in it."""
@@ -38,10 +39,12 @@ class NewDecisions:
 
     def requests(self, state: SearchState, count: int) -> list[Request]:
         """About `count` neighbours, divided evenly among the sampling steps."""
-        drawn = [one for one, _ in state.task.population.measured if one.space >= 0]
-        measured = [(one.space, one.trace.decisions()) for one in drawn]
+        drawn = [
+            candidate for candidate, _ in state.task.population.measured if candidate.space >= 0
+        ]
+        measured = [(candidate.space, candidate.trace.decisions()) for candidate in drawn]
         found: dict[Step, list[Request]] = {}
-        for parent in drawn[:_VARIED]:
+        for parent in drawn[:_PARENTS]:
             own, space = parent.trace.decisions(), parent.space
             differing = [changes(other, own) for where, other in measured if where == space]
             met = {pair for pairs in differing if len(pairs) <= _CONTEXT for pair in pairs}
@@ -62,13 +65,13 @@ class NewDecisions:
         self.steps = dict(zip(keys, self._asked, strict=True))
 
     def pick(
-        self, state: SearchState, ranked: Sequence[Individual], count: int
-    ) -> list[Individual]:
+        self, state: SearchState, ranked: Sequence[SearchCandidate], count: int
+    ) -> list[SearchCandidate]:
         """The best program of each of the `count` steps that had the fewest turns so far."""
-        best: dict[Step, Individual] = {}
-        for one in ranked:
-            if one.key in self.steps:
-                best.setdefault(self.steps[one.key], one)
+        best: dict[Step, SearchCandidate] = {}
+        for candidate in ranked:
+            if candidate.key in self.steps:
+                best.setdefault(self.steps[candidate.key], candidate)
         steps = sorted(best, key=self.turns.__getitem__)[:count]
         self.turns.update(steps)
         return [best[at] for at in steps]

@@ -12,7 +12,7 @@ import numpy as np
 from metasched.cost.model import JudgesPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.draft import Draft
-from metasched.search.population import Individual, Request
+from metasched.search.population import Request, SearchCandidate
 from metasched.search.strategy import SearchTask
 
 Decisions = tuple[Any, ...]
@@ -74,9 +74,9 @@ class SearchState:
     round: int = 0
     generation: int = 0
     stale: int = 0
-    made: dict[tuple[int, Decisions], Individual | None] = field(default_factory=dict)
-    known: dict[int, dict[str, Individual]] = field(default_factory=dict)
-    pool: dict[str, Individual] = field(default_factory=dict)
+    made: dict[tuple[int, Decisions], SearchCandidate | None] = field(default_factory=dict)
+    known: dict[int, dict[str, SearchCandidate]] = field(default_factory=dict)
+    pool: dict[str, SearchCandidate] = field(default_factory=dict)
     rng: Rng = field(default_factory=lambda: Rng(0))
 
     def begin_round(self) -> None:
@@ -88,11 +88,11 @@ class SearchState:
     def tables(self) -> list[Draft | None]:
         """The design spaces as tables; None for a space of which no sample survives."""
         found: list[Draft | None] = []
-        workshop = self.task.workshop
-        for space in range(len(workshop.spaces)):
+        factory = self.task.factory
+        for space in range(len(factory.spaces)):
             seeds = (derive_seed(self.task.seed, "table", space, n) for n in range(8))
-            made = (workshop.fresh(space, seed) for seed in seeds)
-            first = next((one for one in made if one is not None), None)
+            made = (factory.random_member(space, seed) for seed in seeds)
+            first = next((candidate for candidate in made if candidate is not None), None)
             found.append(None if first is None else Draft(first.trace, self.task.seed))
         return found
 
@@ -102,41 +102,41 @@ class SearchState:
         Returns the key of the program of each request, "" where the replay was refused.
         """
         asked = [((r.space, r.trace.decisions()), r) for r in requests]
-        fresh = {at: r for at, r in asked if at not in self.made}
-        replayed = self.task.workshop.replay_many(list(fresh.values()))
-        self.made.update(zip(fresh, replayed, strict=True))
+        unseen = {at: r for at, r in asked if at not in self.made}
+        replayed = self.task.factory.replay_many(list(unseen.values()))
+        self.made.update(zip(unseen, replayed, strict=True))
         for at in dict.fromkeys(at for at, _ in asked):
-            one = self.made[at]
-            if one is None:
+            candidate = self.made[at]
+            if candidate is None:
                 continue
-            self.known.setdefault(one.space, {})[one.key] = one
-            if one.key not in self.task.population.seen:
-                self.pool.setdefault(one.key, one)
+            self.known.setdefault(candidate.space, {})[candidate.key] = candidate
+            if candidate.key not in self.task.population.seen:
+                self.pool.setdefault(candidate.key, candidate)
         found = (self.made[at] for at, _ in asked)
-        return ["" if one is None else one.key for one in found]
+        return ["" if candidate is None else candidate.key for candidate in found]
 
     def replayed(self, request: Request) -> bool:
         """Whether these decisions were replayed in this search."""
         return (request.space, request.trace.decisions()) in self.made
 
     def ranked(
-        self, individuals: Sequence[Individual], curiosity: float = 0.0
-    ) -> list[tuple[Individual, float]]:
-        """Individuals with the model's scores, the best first; ties keep their order.
+        self, candidates: Sequence[SearchCandidate], curiosity: float = 0.0
+    ) -> list[tuple[SearchCandidate, float]]:
+        """Candidates with the model's scores, the best first; ties keep their order.
 
         `curiosity` adds that many times the disagreement of the model's members, where it has any.
         """
-        if not individuals:
+        if not candidates:
             return []
         model = self.task.model
         spread = getattr(model, "predict_with_spread", None)
         if spread is None or isinstance(model, JudgesPrograms):
-            scores, doubt = predicted(model, individuals), 0.0
+            scores, doubt = predicted(model, candidates), 0.0
         else:
-            scores, doubt = spread(np.stack([one.vector for one in individuals]))
+            scores, doubt = spread(np.stack([candidate.vector for candidate in candidates]))
         scores = np.asarray(scores) + curiosity * doubt
         order = np.argsort(-scores, kind="stable")
-        return [(individuals[i], float(scores[i])) for i in order]
+        return [(candidates[i], float(scores[i])) for i in order]
 
 
 class Source(Protocol):
@@ -149,12 +149,12 @@ class Source(Protocol):
         ...
 
     def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
-        """Told what became of its requests: the keys of the programs, "" for a refused one."""
+        """Take what became of its requests: the keys of the programs, "" for a refused one."""
         ...
 
     def pick(
-        self, state: SearchState, ranked: Sequence[Individual], count: int
-    ) -> list[Individual]:
+        self, state: SearchState, ranked: Sequence[SearchCandidate], count: int
+    ) -> list[SearchCandidate]:
         """At most `count` of its programs, from a ranking of the pool, the best first."""
         ...
 
@@ -166,8 +166,8 @@ class Unreserved:
         """Nothing to remember."""
 
     def pick(
-        self, state: SearchState, ranked: Sequence[Individual], count: int
-    ) -> list[Individual]:
+        self, state: SearchState, ranked: Sequence[SearchCandidate], count: int
+    ) -> list[SearchCandidate]:
         """None."""
         return []
 
@@ -180,4 +180,5 @@ def changes(own: Decisions, other: Decisions) -> list[tuple[int, Any]]:
     """
     if len(own) != len(other):
         return list(enumerate(own))
-    return [(n, one) for n, (one, two) in enumerate(zip(own, other, strict=True)) if one != two]
+    pairs = enumerate(zip(own, other, strict=True))
+    return [(n, mine) for n, (mine, theirs) in pairs if mine != theirs]

@@ -1,4 +1,4 @@
-"""Board: which of a round's requests are left, in memory that all processes see.
+"""SharedQueue: which of a round's requests are left, in memory that all processes see.
 
 Each process has a part of the requests, takes from its front, and when it is empty from the end of
 the longest other one, so all end together and none waits for another's messages. Nothing is locked:
@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator
 
 
-class Board:
+class SharedQueue:
     """The first and the last (exclusive) position that is left of each part."""
 
     def __init__(self, parts: int, fd: int | None = None) -> None:
-        """A new board, or one by the file descriptor that a worker was handed (`fd`)."""
+        """A new queue, or one by the file descriptor that a worker was handed (`fd`)."""
         self.parts = parts
         self._handed = fd is not None
-        self.fd = os.memfd_create("metasched-board") if fd is None else fd
+        self.fd = os.memfd_create("metasched-queue") if fd is None else fd
         if not self._handed:
             os.ftruncate(self.fd, 16 * parts)
         self._memory = mmap.mmap(self.fd, 16 * parts)
@@ -46,7 +46,7 @@ class Board:
             yield last
 
     def close(self) -> None:
-        """Let go of the memory; the board is gone when all have."""
+        """Let go of the memory; the queue is gone when all have."""
         self._left.release()
         self._memory.close()
         if not self._handed:
