@@ -99,7 +99,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("database", 860, "record store base lookup equality replay tvm_import"),
     (
         "search",
-        2200,
+        2260,
         "shared_queue replaying pool population phases strategy draft proposals.source "
         "proposals.* picks "
         "evolution annealing baselines guard learning observe run scheduler final result tasks "
