@@ -1,17 +1,16 @@
 """The state of a schedule: a module, an index into it, the table of handles, the random stream.
 
 Everything reachable is immutable, so a snapshot is a handful of references and undo is restoring
-them. The index (node -> parent, variable -> loop, token -> block) is made by one walk when it is
-first asked for; an edit gives the next one from the paths that it copied.
+them. What is put off until it is needed stands in `content`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
@@ -24,16 +23,12 @@ from metasched.ir.intern import quick
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, DeclBuffer, For, Stmt
 from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
+from metasched.schedule.content import Content, Index, Pending
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
 from metasched.schedule.rng import Rng
-from metasched.schedule.selfcheck import check_index, check_module
 from metasched.script.printer import script_with_marks
 
 H = TypeVar("H", LoopRV, BlockRV, ExprRV)
-
-Pending: TypeAlias = "Mapping[Any, tuple[For | Block, edit.Change]]"
-"""Deferred relabelling, by variable or token: the loop (or block) with its new kind and
-annotations, and the edit that will put it into the tree. Its children may be out of date."""
 
 
 @cache
@@ -47,80 +42,6 @@ def _pooled_var(name: str, dtype: str, serial: int) -> Var:
 def _pooled_buffer(serial: int, *given: Any) -> Buffer:
     """The buffer number `serial` of that content, for the same reason."""
     return replace(Buffer(*given), data=Var(given[0], HANDLE, serial))
-
-
-class Index:
-    """Where everything is in one module."""
-
-    __slots__ = ("_by_name", "blocks", "func_of", "loops", "parent")
-
-    def __init__(self, mod: IRModule) -> None:
-        self.parent: dict[Stmt, Stmt | None] = {}
-        self.loops: dict[Var, For] = {}
-        self.blocks: dict[BlockToken, BlockRealize] = {}
-        self.func_of: dict[Stmt, str] = {}
-        self._by_name: dict[str, list[BlockRealize]] | None = None
-        for name, func in mod.functions.items():
-            self.func_of[func.body] = name
-            self._add(func.body, None)
-
-    @property
-    def by_name(self) -> dict[str, list[BlockRealize]]:
-        """The blocks by their names."""
-        if self._by_name is None:
-            self._by_name = {}
-            for node in self.blocks.values():
-                self._by_name.setdefault(node.block.name, []).append(node)
-        return self._by_name
-
-    def copy(self) -> Index:
-        """An index that can be carried on apart from this one."""
-        other = Index.__new__(Index)
-        other.parent, other.loops = self.parent.copy(), self.loops.copy()
-        other.blocks, other.func_of = self.blocks.copy(), self.func_of.copy()
-        other._by_name = None
-        return other
-
-    def carry_on(self, name: str, old: Stmt, new: Stmt) -> None:
-        """Follow the body `old` of a function that has become `new`: what both share stays, so
-        the cost is that of the paths that an edit copied."""
-        self._by_name = None
-        del self.func_of[old]
-        self.func_of[new] = name
-        kept = self._add(new, None)
-        parent, loops, stack = self.parent, self.loops, [old]
-        while stack:
-            node = stack.pop()
-            while type(node) is For and node not in kept:
-                del parent[node]
-                if loops[node.var] is node:
-                    del loops[node.var]
-                node = node.body
-            if node in kept:
-                continue
-            parent.pop(node, None)  # the same leaf may stand in two places
-            if type(node) is BlockRealize and self.blocks[node.block.token] is node:
-                del self.blocks[node.block.token]
-            stack.extend(node.stmts)
-
-    def _add(self, body: Stmt, above: Stmt | None) -> set[Stmt]:
-        """Enter a body; returns the topmost statements in it that were known with all below."""
-        parent, loops, stack = self.parent, self.loops, [(body, above)]
-        kept: set[Stmt] = set()
-        while stack:
-            node, above = stack.pop()
-            while type(node) is For and node not in parent:  # most of all nodes
-                parent[node], loops[node.var] = above, node
-                node, above = node.body, node
-            if node in parent:
-                kept.add(node)
-                parent[node] = above
-                continue
-            parent[node] = above
-            if type(node) is BlockRealize:
-                self.blocks[node.block.token] = node
-            stack.extend([(child, node) for child in reversed(node.stmts)])
-        return kept
 
 
 @quick
@@ -140,29 +61,22 @@ class State:
     """The mutable cell that primitives work on.
 
     Attributes:
-        table: what each handle stands for: BlockToken, Var, int or Mark (see `own_table`).
+        content: module, index and table of handles (BlockToken, Var, int or Mark).
         rng: the random stream of sampling primitives.
         mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
         repairs: how many decisions were repaired.
-        check: whether every commit is verified (`selfcheck`).
         skip_legality_checks: whether steps are taken to be legal without proof (`checks.proof`).
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments to record in a plainer form than they were given, by name.
     """
 
     __slots__ = (
-        "_index", "_index_lent", "_lent", "_mod", "_pending", "canonical", "check", "drawn",
-        "func_name", "mode", "primitive", "repairs", "rng", "serial", "skip_legality_checks",
-        "table",
+        "canonical", "content", "drawn", "func_name", "mode", "primitive", "repairs", "rng",
+        "serial", "skip_legality_checks",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
-        self._mod = mod
-        self._pending: Pending = {}  # see `relabel`
-        self._index: Index | None = None
-        self._index_lent = False  # whether others hold it too
-        self.table: dict[RV, Any] = {}
-        self._lent = False  # whether a snapshot holds the table too
+        self.content = Content(mod, check)
         self.rng = Rng(seed)
         self.serial = _last_serial(mod)
         self.func_name: str | None = None
@@ -171,25 +85,38 @@ class State:
         self.canonical: dict[str, Any] | None = None
         self.mode = "live"
         self.repairs = 0
-        self.check = check
         self.skip_legality_checks = False
+
+    @property
+    def mod(self) -> IRModule:
+        """The module as it stands."""
+        return self.content.mod
+
+    @property
+    def index(self) -> Index:
+        """Where everything is in the module."""
+        return self.content.index
+
+    @property
+    def table(self) -> dict[RV, Any]:
+        """What each handle stands for, to be read (see `own_table`)."""
+        return self.content.table
+
+    @property
+    def check(self) -> bool:
+        """Whether every commit is verified."""
+        return self.content.check
 
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self, *, index: bool = False) -> Snapshot:
         """What the state is now, with the index if that will be wanted again."""
-        self._lent = True
-        if index:  # of what will be compared by identity
-            self._apply_pending()
-            self._index_lent = True
-        return Snapshot(
-            self._mod, self._index if index else None, self.table, self.serial, self.rng.state,
-            self.func_name, self._pending,
-        )  # fmt: skip
+        mod, made, table, pending = self.content.saved(index=index)
+        return Snapshot(mod, made, table, self.serial, self.rng.state, self.func_name, pending)
 
     def restore(self, saved: Snapshot) -> None:
         self.take_place(saved)
-        self.table, self._lent = saved.table, True
+        self.content.use_table(saved.table)
         self.rng.state, self.func_name = saved.rng, saved.func_name
 
     def copy(self) -> State:
@@ -200,41 +127,22 @@ class State:
 
     def copy_for_trial(self) -> State:
         """A copy to try a step on; this state, its random stream included, does not notice."""
-        self._lent = self._index_lent = True
         other = copy(self)
-        other.rng = Rng(self.rng.state)
+        other.content, other.rng = self.content.lend(), Rng(self.rng.state)
         other.primitive, other.mode, other.repairs = "", "live", 0
         other.skip_legality_checks = False
         return other
 
     def take_place(self, saved: Snapshot) -> None:
         """Go on from the module of a snapshot."""
-        if self._mod is not saved.mod:  # else the index is right
-            self._mod, self._index, self._index_lent = saved.mod, saved.index, True
-        self.serial, self._pending = saved.serial, saved.pending
+        self.content.go_back(saved.mod, saved.index, saved.pending)
+        self.serial = saved.serial
 
     def own_table(self) -> dict[RV, Any]:
-        """The table, to enter or remove handles; most steps do neither and share it."""
-        if self._lent:
-            self.table, self._lent = self.table.copy(), False
-        return self.table
+        """The table of handles, to enter or remove some."""
+        return self.content.own_table()
 
     # -- lookup ----------------------------------------------------------------------------------
-
-    @property
-    def mod(self) -> IRModule:
-        """The module as it stands."""
-        if self._pending:
-            self._apply_pending()
-        return self._mod
-
-    @property
-    def index(self) -> Index:
-        if self._pending:
-            self._apply_pending()
-        if self._index is None:
-            self._index, self._index_lent = Index(self.mod), False
-        return self._index
 
     def value(self, rv: RV) -> Any:
         """What `rv` stands for here; an unknown handle is refused."""
@@ -277,15 +185,16 @@ class State:
         """What a handle stands for, for a step that reads and changes its labels alone (see
         `relabel`): its place and its parts may be older than the tree."""
         if not self.skip_legality_checks:
-            self._apply_pending()
-        found = self._pending.get(self.value(rv))
+            self.content.apply_pending()
+        key = self.value(rv)
+        found = self.content.relabelled(key)
         if found is not None:
-            return found[0]
-        pending, self._pending = self._pending, {}
-        try:
+            return found
+        index = self.content.before_pending()
+        node = index.loops.get(key) if isinstance(rv, LoopRV) else index.blocks.get(key)
+        if node is None:  # refused
             return self.loop(rv) if isinstance(rv, LoopRV) else self.block(rv).block
-        finally:
-            self._pending = pending
+        return node if isinstance(node, For) else node.block
 
     def integer(self, value: Any) -> int | None:
         """The integer of a number, a sampled value or an expression over sampled values."""
@@ -341,14 +250,7 @@ class State:
 
     def func_of(self, node: Stmt) -> tuple[str, PrimFunc]:
         """Name and body of the function that holds `node`."""
-        parent = self.index.parent
-        if len(self.mod.functions) == 1:
-            return next(iter(self.mod.functions.items()))
-        top = node
-        while (above := parent[top]) is not None:
-            top = above
-        name = self.index.func_of[top]
-        return name, self.mod[name]
+        return self.content.func_of(node)
 
     def working_func(self) -> str:
         """The function that names are looked up in: the chosen one, else the only one."""
@@ -414,40 +316,18 @@ class State:
         Each commit copies a path, and such steps come in runs: where legality checks are skipped,
         they are put off until the tree is looked at.
         """
-        if not self.skip_legality_checks:
+        if self.skip_legality_checks:
+            self.content.put_off(node, change)
+        else:
             self.commit(edit.wrap(node, change))
-            return
-        key = node.var if isinstance(node, For) else node.token
-        known = self._pending.get(key)
-        whole = change if known is None else edit.after(known[1], change)
-        self._pending = {**self._pending, key: (change(node), whole)}
-
-    def _apply_pending(self) -> None:
-        """Commit what was put off."""
-        pending, self._pending = self._pending, {}
-        if pending:
-            loops, blocks = self.index.loops, self.index.blocks
-            at = {k: loops[k] if isinstance(k, Var) else blocks[k].block for k in pending}
-            self.commit({at[k]: change for k, (_, change) in pending.items()})
 
     def commit(self, *edits: edit.Edits) -> None:
         """Apply edits, all stated in terms of the present tree."""
-        merged = edit.merge(*edits)
-        name, func = self.func_of(next(iter(merged)))
-        body = edit.apply(func.body, merged, self.index.parent)
-        self.set_func(name, func.with_body(body))
+        self.content.commit(*edits)
 
     def set_func(self, name: str, func: PrimFunc) -> None:
         """Put another function in the place of `name`."""
-        old = self.mod[name].body
-        self._mod = self.mod.with_func(name, func)
-        if self._index is not None:
-            if self._index_lent:
-                self._index, self._index_lent = self._index.copy(), False
-            self._index.carry_on(name, old, func.body)
-        if self.check:
-            check_module(self.mod)
-            check_index(self.index, Index(self.mod))
+        self.content.set_func(name, func)
 
     # -- refusal ---------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from metasched.errors import ScheduleError, VerifyError
 from metasched.ir.equal import structural_equal
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import evolve
+from metasched.schedule.content import Content
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.schedule.state import State
 
 
 def alive(sch: Schedule, rv: BlockRV | LoopRV) -> bool:
@@ -186,14 +186,14 @@ def test_check_verifies_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     sch = Schedule(convolution, seed=0, check=True)
     loops = sch.get_loops("Z")
     before = picture(sch)
-    good = State.set_func
+    good = Content.set_func
 
-    def bad(self: State, name: str, func: PrimFunc) -> None:
+    def bad(self: Content, name: str, func: PrimFunc) -> None:
         root = func.root
         broken = evolve(root, alloc_buffers=())
         good(self, name, func.with_body(evolve(func.body, block=broken)))
 
-    monkeypatch.setattr(State, "set_func", bad)
+    monkeypatch.setattr(Content, "set_func", bad)
     with pytest.raises(VerifyError):
         sch.unroll(loops[0])
     assert picture(sch) == before

@@ -15,10 +15,10 @@ from metasched.errors import ScheduleError
 from metasched.ir.equal import structural_equal
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import ForKind
+from metasched.schedule.content import Content
 from metasched.schedule.domain import DOMAINS, allows, enumerated, repair
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
-from metasched.schedule.state import State
 from metasched.script import tir as T
 
 
@@ -371,8 +371,8 @@ def labelled(sch: Schedule) -> Schedule:
 
 
 def test_labels_that_are_trusted_are_put_off_and_committed_at_once(monkeypatch) -> None:
-    commits, plain = [], State.commit
-    monkeypatch.setattr(State, "commit", lambda self, *e: (commits.append(e), plain(self, *e)))
+    commits, plain = [], Content.commit
+    monkeypatch.setattr(Content, "commit", lambda self, *e: (commits.append(e), plain(self, *e)))
     proved = labelled(Schedule(matmul))
     assert len(commits) == 6
     del commits[:]
