@@ -52,7 +52,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         2840,
-        "failure collide instances scope threads guarded witness running cover producers binding "
+        "failure overlap instances scope threads guarded witness running cover producers binding "
         "access closing block reducer loops dependence reordering sequence flops",
     ),
     (
@@ -66,8 +66,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "codegen",
         3000,
-        "types signature values recent emit arithmetic memory intrinsics vectormath branch ops "
-        "fold division expressions parallel transpose loops statements module elf compile "
+        "types signature values known_memory emit arithmetic memory intrinsics vectormath branch "
+        "ops fold division expressions parallel transpose loops statements module elf compile "
         "openmp load peak",
     ),
     (

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
-from metasched.analysis.collide import Side
 from metasched.analysis.cover import loop_ranges, upper_span
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import transparent
+from metasched.analysis.overlap import Side
 from metasched.analysis.scope import Child, collect, footprints, untold
 from metasched.arith.affine import interval, linear
 from metasched.arith.intset import relax
@@ -116,7 +116,7 @@ def updates_in_place(block: Block, buffer: Buffer) -> bool:
 
 
 def index_side(index: Expr) -> Side:
-    """One index as `collide` takes it; a ramp counts as the interval from its first lane on."""
+    """One index for `overlap_distances`; a ramp counts as the interval from its first lane on."""
     if index.dtype.lanes == 1:
         return linear(index), 1
     if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value > 0:

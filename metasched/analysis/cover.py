@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads, stores_always
 from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, surely_run
-from metasched.analysis.scope import Child, collect
+from metasched.analysis.scope import Child, Region, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
 from metasched.arith.affine import Ranges, form_interval, interval, linear, range_interval
@@ -48,8 +48,7 @@ class Span(NamedTuple):
     high: float
 
 
-Box: TypeAlias = tuple[Span, ...]
-Region: TypeAlias = list[tuple[Expr, Expr]]
+Spans: TypeAlias = tuple[Span, ...]
 Packed: TypeAlias = tuple[tuple[int, int], ...]
 _NOTHING: frozenset[tuple[Expr, int]] = frozenset()
 _COVERED: set[tuple[object, ...]] = set()
@@ -66,7 +65,7 @@ def _bound_regions(realize: BlockRealize, writes: bool) -> list[tuple[Buffer, Re
     block = realize.block
     at = realize.bindings
     return [
-        (r.buffer, [(substitute(d.min, at), substitute(d.extent, at)) for d in r.region])
+        (r.buffer, tuple([(substitute(d.min, at), substitute(d.extent, at)) for d in r.region]))
         for r in (block.writes if writes else inputs(block))
     ]
 
@@ -127,7 +126,7 @@ def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
     return out
 
 
-def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Box | None:
+def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Spans | None:
     """A box surely filled while the `varying` variables take all their values; None if unknown."""
     limits = _limits(predicate, varying)
     if limits is None:
@@ -188,7 +187,7 @@ def shared_loops(a: Child, b: Child) -> int:
 
 
 @lru_cache(maxsize=1 << 10)
-def _whole(buffer: Buffer, packed: Packed = ()) -> Box:
+def _whole(buffer: Buffer, packed: Packed = ()) -> Spans:
     """All of a buffer; symbolic dimensions have no upper end."""
     sizes = [interval(s, {})[1] for s in buffer.shape]
     for outer, inner in packed:
@@ -221,7 +220,7 @@ def _unpacked(region: Region, packed: Packed) -> Region:
         low = region[inner][0]
         assert isinstance(low, FloorMod)
         joined[outer] = low.a, region[inner][1]
-    return [r for n, r in joined.items() if n not in inners]
+    return tuple([r for n, r in joined.items() if n not in inners])
 
 
 def _inside(inner: Span, outer: Span, whole: Span) -> bool:
@@ -236,7 +235,7 @@ def _inside(inner: Span, outer: Span, whole: Span) -> bool:
     return low > high or (outer.low <= low and high <= outer.high)
 
 
-def _merge(boxes: list[Box]) -> list[Box]:
+def _merge(boxes: list[Spans]) -> list[Spans]:
     """Join boxes that differ in one dimension only, where they overlap or touch."""
     boxes = list(dict.fromkeys(boxes))
     joined = True
@@ -255,7 +254,7 @@ def _merge(boxes: list[Box]) -> list[Box]:
     return boxes
 
 
-def _join(a: Box, b: Box) -> Box | None:
+def _join(a: Spans, b: Spans) -> Spans | None:
     differing = [k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
     if not differing:
         return a
@@ -346,7 +345,7 @@ def _covered(
     reads = [(k, r) for k, (b, r) in enumerate(bound_regions(child, writes=False)) if b is buffer]
     made = [(p, r) for p in sure for b, r in bound_regions(p, writes=True) if b is buffer]
     packed = _packed([r for _, r in (*reads, *made)], buffer)
-    written: list[Box] = []
+    written: list[Spans] = []
     for producer, region in made:
         varying = constant_ranges((*producer.loops[shared:], *extra))
         box = lower_box(_unpacked(region, packed), producer.realize.predicate, varying)
@@ -399,7 +398,7 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
         return not any(is_uncertain(s, inner) for s in walk_stmts(block.body) if isinstance(s, For))
     if any(isinstance(s, BRANCHES) for s, _ in loose):
         return False
-    boxes: list[Box] = []
+    boxes: list[Spans] = []
     for child in makers:
         inner = {n.var for n in child.loops} | {v.var for v in block.iter_vars}
         if any(is_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):

@@ -29,10 +29,10 @@ from metasched.analysis.access import (
     injective_block,
     updates_in_place,
 )
-from metasched.analysis.collide import Kept, Outside, Side, collide
 from metasched.analysis.cover import bound_regions, covered, covered_in_parts, loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import Place, distances
+from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.producers import apart, producer_groups
 from metasched.analysis.scope import (
     Child,
@@ -228,13 +228,13 @@ def loops_below(loops: Sequence[For], top: For) -> list[For]:
 
 
 def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] | None:
-    """When `a` and `b` in two iterations of `top` can touch one element: see `collide`."""
+    """`overlap_distances` of `a` and `b` in two iterations of `top`."""
     if a.buffer is not b.buffer:
         return None
     below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
     moving = {loop.var for loop in below} | lets | a.inner | b.inner
     ranges = loop_ranges((*a.loops, *b.loops))
-    return collide(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
+    return overlap_distances(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
 
 
 def conflicts(

@@ -1,7 +1,7 @@
 """Small nests, iteration by iteration: which pairs of them touch one element?
 
-`collide` proves that no two do, from bounds and remainders. Where it cannot, and the nest is small,
-all of its iterations are looked at: the answer is then exact.
+`overlap_distances` proves that no two do, from bounds and remainders. Where it cannot, and the nest
+is small, all of its iterations are looked at: the answer is then exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from metasched.analysis.collide import Side
+from metasched.analysis.overlap import Side
 from metasched.arith.corner import at_all
 from metasched.ir.expr import TRUE, Expr, Var
 from metasched.ir.stmt import For

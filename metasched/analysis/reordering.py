@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from metasched.analysis.collide import Outside, collide
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import (
     Touch,
@@ -21,6 +20,7 @@ from metasched.analysis.dependence import (
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import ahead, distances
+from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.analysis.scope import Child, Scope, writes
 from metasched.arith.affine import linear
 from metasched.arith.bounds import Interval
@@ -145,7 +145,7 @@ def _untold(child: Child, values: Sequence[Expr], moving: Sequence[Var]) -> froz
     """The variables that may differ between two instances of a block with the same `values`, the
     others being equal."""
     box = [(linear(e), 1.0) for e in values]
-    met = collide(box, box, Outside(moving), loop_ranges(child.loops), kept_twice(child))
+    met = overlap_distances(box, box, Outside(moving), loop_ranges(child.loops), kept_twice(child))
     return frozenset(v for v in moving if met is not None and met.get(v) != (0, 0))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from metasched.analysis.collide import Outside, collide
+from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.arith.affine import Ranges, interval, linear, range_interval
 from metasched.arith.bounds import Interval
 from metasched.arith.regions import inputs
@@ -93,11 +93,11 @@ def footprints(block: Block) -> dict[Buffer, Footprint]:
     }
 
 
-Box: TypeAlias = tuple[tuple[Expr, Expr], ...]
+Region: TypeAlias = tuple[tuple[Expr, Expr], ...]
 """For each dimension the first element and the extent."""
 
 
-def _box(region: BufferRegion) -> Box:
+def _box(region: BufferRegion) -> Region:
     return tuple([(r.min, r.extent) for r in region.region])
 
 
@@ -113,12 +113,12 @@ def _touch(a: Footprint, b: Footprint, reads_a: bool, reads_b: bool) -> bool:
 
 
 @lru_cache(maxsize=1 << 13)
-def _distances(a: Box, b: Box, *spans: tuple[Var, Interval]) -> dict[Var, Interval] | None:
-    """`collide` of boxes over the iterators of blocks: they are the same after most edits, and in
-    replays of other decisions."""
+def _distances(a: Region, b: Region, *spans: tuple[Var, Interval]) -> dict[Var, Interval] | None:
+    """`overlap_distances` over the iterators of blocks, remembered: the regions are the same after
+    most edits, and in replays of other decisions."""
     ranges = dict(spans)
     x, y = ([(linear(low), interval(extent, {})[1]) for low, extent in box] for box in (a, b))
-    return collide(x, y, Outside(ranges), ranges)
+    return overlap_distances(x, y, Outside(ranges), ranges)
 
 
 def untold(block: Block, region: BufferRegion) -> list[Var]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metasched.analysis.collide import Outside, collide
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import Touch, guard_pairs, place, touches, written
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import ahead, distances
+from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import Var
 from metasched.ir.stmt import For
@@ -50,7 +50,7 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
     below = [loop.var for t in (a, b) for loop in t.loops[where:]]
     moving = {*below, *a.inner, *b.inner}
     ranges = loop_ranges((*a.loops, *b.loops))
-    distance = collide(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
+    distance = overlap_distances(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
     if distance is None:
         return None
     for var in order:

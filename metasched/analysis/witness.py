@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from metasched.analysis.guarded import Read, cases, guarded_reads
-from metasched.analysis.scope import Child
+from metasched.analysis.scope import Child, Region
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
@@ -40,7 +40,6 @@ from metasched.ir.expr import (
 from metasched.ir.stmt import For
 from metasched.ir.visit import reads_memory, substitute, walk_exprs
 
-Region: TypeAlias = Sequence[tuple[Expr, Expr]]
 CASES = 64
 """Remainders that are looked at one by one, at most."""
 
@@ -233,7 +232,7 @@ def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Ins
         for n in writer.free
     }
     there = [(substitute(low, twins), substitute(extent, twins)) for low, extent in region]
-    return _solved(there, ranges, substitute(writer.child.realize.predicate, twins), element)
+    return _solved(tuple(there), ranges, substitute(writer.child.realize.predicate, twins), element)
 
 
 def _solved(
@@ -274,7 +273,7 @@ def fills(
     point = tuple([_offset("x", k, r.min.dtype) for k, r in enumerate(box)])
     for var, r in zip(point, box, strict=True):
         known.bind(var, r)
-    found = _solved([(v, IntImm(v.dtype, 1)) for v in values], ranges, predicate, point)
+    found = _solved(tuple([(v, IntImm(v.dtype, 1)) for v in values]), ranges, predicate, point)
     return found is not None and not found.open(known)
 
 

@@ -31,7 +31,7 @@ from metasched.ir.expr import (
 from metasched.ir.op import Call
 from metasched.ir.visit import free_vars, reads_memory, substitute
 
-Region: TypeAlias = Sequence[Range]
+Box: TypeAlias = Sequence[Range]
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ def _runs(
     )
 
 
-def union_regions(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Range]:
+def union_regions(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Range]:
     """The smallest box that holds both."""
     an = analyzer or Analyzer()
     result = []
@@ -394,7 +394,7 @@ def union_regions(a: Region, b: Region, analyzer: Analyzer | None = None) -> lis
     return result
 
 
-def intersect(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Range]:
+def intersect(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Range]:
     """The box of what lies in both (an extent may come out as zero or less)."""
     an = analyzer or Analyzer()
     result = []
@@ -408,7 +408,7 @@ def intersect(a: Region, b: Region, analyzer: Analyzer | None = None) -> list[Ra
     return result
 
 
-def covers(outer: Region, inner: Region, analyzer: Analyzer | None = None) -> bool:
+def covers(outer: Box, inner: Box, analyzer: Analyzer | None = None) -> bool:
     """Whether `outer` certainly holds all of `inner`."""
     an = analyzer or Analyzer()
     for x, y in zip(outer, inner, strict=True):

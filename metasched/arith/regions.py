@@ -45,7 +45,7 @@ def block_access_regions(block: Block) -> Regions:
 
     Raises MetaschedError on access through a raw pointer, whose region nobody can know.
     """
-    found = _Access(block)
+    found = _Collector(block)
     if block.init is not None:
         found.stmt(block.init, {}, ())
     begun_from = {r.buffer for r in found.regions(found.read, block)}
@@ -79,7 +79,7 @@ def _key(region: BufferRegion) -> tuple[object, ...]:
     return (region.buffer, *((r.min, r.extent) for r in region.region))
 
 
-class _Access:
+class _Collector:
     """One walk of a block's body: the boxes of each buffer, in order of first appearance."""
 
     def __init__(self, block: Block) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from metasched.codegen.recent import Recent
+from metasched.codegen.known_memory import KnownMemory
 from metasched.codegen.types import register_type
 from metasched.codegen.values import INLINE, Val, literal
 from metasched.errors import BuildError
@@ -52,7 +52,7 @@ class Emitter:
         elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
         mask: which lanes are active, None for all.
-        recent: what memory is known to hold at the current place.
+        known_memory: what memory is known to hold at the current place.
         loops: (continue label, break label) of the loops around, innermost last.
     """
 
@@ -72,7 +72,7 @@ class Emitter:
         self.stack_bytes = 0
         self.unroll_steps = 0
         self.block = "start"
-        self.recent = Recent()
+        self.known_memory = KnownMemory()
         self._count = 0
 
     # -- names and lines
@@ -95,7 +95,7 @@ class Emitter:
         """Start the basic block `name` (the line before must have ended the last one)."""
         self.scopes[-1].lines.append(f"{name}:")
         self.block = name
-        self.recent.clear()
+        self.known_memory.clear()
 
     def branch(self, target: str) -> None:
         """Jump to `target`."""
@@ -143,9 +143,9 @@ class Emitter:
     def scope(self) -> Iterator[int]:
         """A loop body: gives its depth; on leaving, entry and lines join the scope around."""
         self.scopes.append(Scope())
-        self.recent.clear()
+        self.known_memory.clear()
         yield len(self.scopes) - 1
-        self.recent.clear()
+        self.known_memory.clear()
         inner = self.scopes.pop()
         self.scopes[-1].lines += inner.entry
         self.scopes[-1].lines += inner.lines

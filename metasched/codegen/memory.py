@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, convert
 from metasched.codegen.emit import Emitter
-from metasched.codegen.recent import Spot
+from metasched.codegen.known_memory import Spot
 from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -119,7 +119,7 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
     where = place_of(e, buffer, index)
     if mask is None and where.spot is not None:
         return _load_spot(e, where, where.spot)
-    e.recent.touched(buffer.data, written=False)
+    e.known_memory.touched(buffer.data, written=False)
     if where.lanes == 1:
         if mask is not None and mask.lanes > 1:
             return _load_any(e, buffer.dtype, where.pointer, mask)
@@ -140,10 +140,10 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
 
 def _load_spot(e: Emitter, where: Place, spot: Spot) -> Val:
     """A scalar or contiguous load, unless the value is at hand already."""
-    value = e.recent.find(spot)
+    value = e.known_memory.find(spot)
     if value is None:
         value = _load_vector(e, spot.dtype, where.pointer, spot.lanes)
-        e.recent.loaded(spot, value)
+        e.known_memory.loaded(spot, value)
     return value
 
 
@@ -278,10 +278,10 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
         mask = e.widen(mask, where.lanes)
     if mask is None and where.spot is not None:
         line = f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}"
-        e.recent.stored(where.spot, value, e.scopes[-1].lines)
+        e.known_memory.stored(where.spot, value, e.scopes[-1].lines)
         e.line(line)
         return
-    e.recent.touched(buffer.data, written=True)
+    e.known_memory.touched(buffer.data, written=True)
     if where.lanes == 1 and mask is not None:
         if mask.lanes > 1:
             raise BuildError(f"lanes store to one element of {buffer.name} under a mask")

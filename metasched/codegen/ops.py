@@ -243,7 +243,7 @@ def _foreign(e: Emitter, node: Call, name: str, operands: list[tuple[str, str]])
     e.module.declare(name, f"{result} @{name}({', '.join(kind for kind, _ in operands)})")
     text = f"call {result} @{name}({', '.join(f'{kind} {text}' for kind, text in operands)})"
     if not name.startswith("llvm."):
-        e.recent.clear()
+        e.known_memory.clear()
     if result == "void":
         e.line(text)
         return literal(0, INT32)
@@ -276,8 +276,8 @@ def _prefetch(e: Emitter, node: Call) -> Val:
     e.module.declare("llvm.prefetch.p0", "void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     words = ", ".join(f"i32 {h}" for h in hints[:3])
     hint = f"call void @llvm.prefetch.p0(ptr {address.text}, {words})"
-    if hint not in e.recent.hints:  # each row of a register block asks for the same
-        e.recent.hints.add(hint)
+    if hint not in e.known_memory.hints:  # each row of a register block asks for the same
+        e.known_memory.hints.add(hint)
         e.line(hint)
     return literal(0, INT32)
 

@@ -67,8 +67,8 @@ def _let(e: Emitter, node: LetStmt) -> None:
     value = e.value(node.value)
     if node.var.dtype.is_handle:
         e.pointers[node.var] = value
-        e.recent.clear()
-        e.recent.disabled = True  # a second name for some memory
+        e.known_memory.clear()
+        e.known_memory.disabled = True  # a second name for some memory
         e.statement(node.body)
         return
     with e.bound(node.var, value):

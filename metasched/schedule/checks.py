@@ -15,7 +15,7 @@ from metasched.analysis import block as block_facts
 from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.guarded import uses_pointer
-from metasched.analysis.scope import Box, Scope
+from metasched.analysis.scope import Region, Scope
 from metasched.analysis.witness import fills
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
@@ -242,7 +242,7 @@ def require_whole_domain(state: State, realize: BlockRealize, loops: Sequence[Fo
 
 @lru_cache(maxsize=1 << 12)
 def _covers_domain(
-    domains: Box, values: tuple[Expr, ...], predicate: Expr, *loops: tuple[Var, Expr, Expr]
+    domains: Region, values: tuple[Expr, ...], predicate: Expr, *loops: tuple[Var, Expr, Expr]
 ) -> bool:
     """Remembered by value: replays ask for the same of blocks that are new objects."""
     ranges = {var: Range(low, extent) for var, low, extent in loops}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metasched.analysis.access import index_side
-from metasched.analysis.collide import Outside, collide
 from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.analysis.reordering import reorder_violation
 from metasched.analysis.scope import Scope
 from metasched.arith.affine import linear
@@ -196,7 +196,7 @@ def test_tiled_and_fused_indices_are_told_apart(
     """Quotient and remainder of a tiled loop, however shifted, tell every loop variable."""
     expr, ranges, _ = tiling
     split = [index_side(floordiv(expr, by)), index_side(floormod(expr, by) + shift)]
-    met = collide(split, split, Outside(ranges), ranges)
+    met = overlap_distances(split, split, Outside(ranges), ranges)
     assert met is not None
     assert all(met[v] == (0, 0) for v in ranges)
 
@@ -218,7 +218,7 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
     known = data.draw(st.sampled_from([(True, True), (True, False), (False, True)]))
     fact_x, fact_y = (linear(kept), (0, most)), (linear(kept + shift), (shift, most))
     facts = [(fact_x if known[0] else None, fact_y if known[1] else None)]
-    met = collide(sides[:1], sides[1:], Outside(names[1:]), ranges, facts)
+    met = overlap_distances(sides[:1], sides[1:], Outside(names[1:]), ranges, facts)
     points = list(itertools.product(*[range(r[1] + 1) for r in ranges.values()]))
     for p, q in itertools.product(points, points):
         if p[0] != q[0]:

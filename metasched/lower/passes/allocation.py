@@ -103,7 +103,7 @@ def _may_enter(stmt: Stmt, carried: frozenset[Var]) -> bool:
 
 
 @dataclass(slots=True)
-class _Span:
+class _Touched:
     """outer + [low, high], where `outer` is the same for every iteration inside."""
 
     outer: dict[Expr, int]
@@ -114,7 +114,7 @@ class _Span:
 def _compacted(stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool) -> Stmt | None:
     """Allocate around `stmt` what it touches; None if it reads what it may not have written."""
     reads, writes = _accesses(stmt, buffer)
-    spans = _Spans(stmt)
+    spans = _TouchedBoxes(stmt)
     read = [spans.union([a[d] for a in reads], d, buffer) for d in range(buffer.ndim)]
     written = [spans.union([a[d] for a in writes], d, buffer) for d in range(buffer.ndim)]
     if crossing and not (writes and all(map(_covers, written, read))):
@@ -150,14 +150,14 @@ def _accesses(stmt: Stmt, buffer: Buffer) -> tuple[list[tuple[Expr, ...]], list[
     return reads, writes
 
 
-def _covers(written: _Span | None, read: _Span | None) -> bool:
+def _covers(written: _Touched | None, read: _Touched | None) -> bool:
     if written is None or read is None:
         return written is None and read is None
     inside = written.low <= read.low and read.high <= written.high
     return read.high < read.low or (written.outer == read.outer and inside)
 
 
-class _Spans:
+class _TouchedBoxes:
     """Spans of indices over the loops inside a statement."""
 
     def __init__(self, stmt: Stmt) -> None:
@@ -172,9 +172,9 @@ class _Spans:
         }
         self.analyzer = Analyzer(ranges)
 
-    def union(self, indices: list[Expr], dim: int, buffer: Buffer) -> _Span | None:
+    def union(self, indices: list[Expr], dim: int, buffer: Buffer) -> _Touched | None:
         """The hull of one dimension's indices; None when it is not known (then all is touched)."""
-        total: _Span | None = _Span({}, 0, -1)
+        total: _Touched | None = _Touched({}, 0, -1)
         for index in set(indices):
             span = self.of(index)
             if span is None or total is None:
@@ -184,19 +184,19 @@ class _Spans:
             elif span.outer != total.outer:
                 return None
             else:
-                total = _Span(span.outer, min(span.low, total.low), max(span.high, total.high))
+                total = _Touched(span.outer, min(span.low, total.low), max(span.high, total.high))
         return total
 
-    def of(self, index: Expr) -> _Span | None:
+    def of(self, index: Expr) -> _Touched | None:
         """Outer part and range of one index."""
         if isinstance(index, Ramp):
             base, step = self.of(index.base), as_int(index.stride)
             if base is None or step is None:
                 return None
             reach = step * (index.lanes - 1)
-            return _Span(base.outer, base.low + min(reach, 0), base.high + max(reach, 0))
+            return _Touched(base.outer, base.low + min(reach, 0), base.high + max(reach, 0))
         form = linear_address(self.analyzer.simplify(index))
-        result = _Span({}, form.const, form.const)
+        result = _Touched({}, form.const, form.const)
         for atom, factor in form.terms.items():
             span = self._atom(atom)
             if span is None:
@@ -208,38 +208,38 @@ class _Spans:
                 result.outer[outer] = result.outer.get(outer, 0) + times * factor
         return result
 
-    def _atom(self, atom: Expr) -> _Span | None:
+    def _atom(self, atom: Expr) -> _Touched | None:
         variables = free_vars(atom)
         mentioned = [v for v in variables if v in self.inner]
         if not mentioned and not _reads(atom):
-            return _Span({atom: 1}, 0, 0)
+            return _Touched({atom: 1}, 0, 0)
         if any(self.inner[v] is None for v in mentioned) or _reads(atom):
             return None
         if len(mentioned) == len(variables):
             low, high = self.analyzer.bounds(atom)
-            return None if low is None or high is None else _Span({}, low, high)
+            return None if low is None or high is None else _Touched({}, low, high)
         if isinstance(atom, (FloorDiv, FloorMod)) and isinstance(atom.b, IntImm):
             return self._divided(atom, atom.b.value)
         return None
 
-    def _divided(self, atom: FloorDiv | FloorMod, divisor: int) -> _Span | None:
+    def _divided(self, atom: FloorDiv | FloorMod, divisor: int) -> _Touched | None:
         """(outer * divisor + rest) divided: the outer part comes out of the division."""
         span = self.of(atom.a)
         if span is None or divisor <= 0 or any(f % divisor for f in span.outer.values()):
             return None
         if isinstance(atom, FloorDiv):
             outer = {v: f // divisor for v, f in span.outer.items()}
-            return _Span(outer, span.low // divisor, span.high // divisor)
+            return _Touched(outer, span.low // divisor, span.high // divisor)
         if span.low >= 0 and span.high < divisor:
-            return _Span({}, span.low, span.high)
-        return _Span({}, 0, divisor - 1)
+            return _Touched({}, span.low, span.high)
+        return _Touched({}, 0, divisor - 1)
 
 
 def _reads(expr: Expr) -> bool:
     return any(isinstance(b, Buffer) for b in _used_by(expr))
 
 
-def _expression(span: _Span, like: Expr) -> Expr:
+def _expression(span: _Touched, like: Expr) -> Expr:
     total: Expr = as_expr(span.low, like.dtype)
     for atom, factor in span.outer.items():
         total = total + atom * factor

@@ -69,9 +69,9 @@ _GAIN = 0.02
 """The share of products that copies must save."""
 Zeros: TypeAlias = tuple[list[Expr], list[Expr]]
 """Indices of a buffer and comparisons: where one of these does not hold, it is zero."""
-Span: TypeAlias = tuple[int, int]
+Rows: TypeAlias = tuple[int, int]
 """The first of a loop's iterations, and the first behind the last."""
-Only: TypeAlias = tuple[Var, Span, Collection[Var]]
+Only: TypeAlias = tuple[Var, Rows, Collection[Var]]
 """The one loop over rows that is cut, to what; and loops that need not be unrolled there."""
 
 
@@ -82,7 +82,7 @@ class _Cut(NamedTuple):
     gain: float
     place: int
     row: Var
-    ways: list[tuple[Expr, Span]]
+    ways: list[tuple[Expr, Rows]]
     tap: Var | None
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.access import accesses
-from metasched.analysis.collide import Outside, collide
+from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.arith.affine import linear, range_interval
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap, MapLike
@@ -359,7 +359,7 @@ def tells(indices: Sequence[Expr], iters: Sequence[IterVar]) -> Var | None:
     """An iterator whose value is not proved to follow from `indices`; None when all do."""
     ranges = {v.var: range_interval(v.dom.min, v.dom.extent) for v in iters}
     box = [(linear(i), 1.0) for i in indices]
-    met = collide(box, box, Outside(ranges), ranges)
+    met = overlap_distances(box, box, Outside(ranges), ranges)
     if met is None:
         return None
     for var, (low, high) in ranges.items():

@@ -364,7 +364,7 @@ def _floor(value: float, by: int) -> float:
     return value / by if abs(value) == inf else value // by
 
 
-def collide(
+def overlap_distances(
     a: Sequence[Side],
     b: Sequence[Side],
     fixed: Container[Var],

@@ -41,7 +41,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Recent:
+class KnownMemory:
     """The known spots of each buffer; `clear` at every start of a basic block and foreign call.
 
     Attributes:
