@@ -1,15 +1,30 @@
-"""Sums of coefficients and atoms stand for the same number as the expression."""
+"""Sums of atoms and intervals are those of the expression, for every value of its variables."""
 
 from __future__ import annotations
 
+from math import inf
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metasched.arith.affine import linear_address
+from metasched.arith.affine import as_written, interval, linear, linear_address, terms
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import Expr, IntImm, Var, floordiv, floormod
+from metasched.ir.expr import (
+    Add,
+    Expr,
+    FloorMod,
+    IntImm,
+    Mul,
+    Var,
+    cast,
+    floordiv,
+    floormod,
+)
 from metasched.ir.visit import substitute
+
+from .enumeration import assignments, bounds_for, evaluate, integers
 
 X, Y = Var("x", INT64), Var("y", INT64)
 
@@ -35,3 +50,48 @@ def test_quotients_and_remainders_may_join(c, d, a, b, x, y, joined):
     assert total == _at(expr, x, y)
     if joined and a and c > 1:
         assert form.terms.keys() <= {X, Y}
+
+
+A, B = Var("a", INT64), Var("b", INT64)
+
+
+@settings(max_examples=200)
+@given(integers(), bounds_for())
+def test_interval_holds_every_value(expr, bounds):
+    values, defined = evaluate(expr, assignments(bounds))
+    least, most = interval(expr, bounds)
+    assert np.all(~defined | ((least <= values) & (values <= most)))
+
+
+def test_a_remainder_between_two_multiples_is_exact():
+    assert interval(FloorMod(A, IntImm(INT64, 8)), {A: (11, 14)}) == (3, 6)
+    assert interval(FloorMod(A, IntImm(INT64, 8)), {A: (7, 8)}) == (0, 7)
+
+
+def test_products_of_narrow_integers_may_wrap():
+    narrow = Var("n", "int8")
+    assert interval(Mul(narrow, narrow), {narrow: (0, 20)}) == (-inf, inf)
+
+
+def test_views_differ_in_casts_alone():
+    i = Var("i")
+    wide = cast("int64", i * 3 + 1)
+    assert (linear(wide * 2).terms, linear(wide * 2).const) == ({i: 6}, 2)
+    assert as_written(wide * 2).terms == {wide: 2}
+    assert linear(cast("int32", A)).terms == {cast("int32", A): 1}  # narrowing may lose the value
+
+
+def test_order_is_that_of_appearance():
+    form = terms(B * 2 + A - (B - A * 3) + 1)
+    assert list(form.terms.items()) == [(B, 1), (A, 4)]
+    assert form.const == 1
+    seen = []
+    assert terms(A + B, atoms=lambda atom: seen.append(atom)).terms == {A: 1, B: 1}
+    assert seen == [A, B]
+
+
+def test_sums_of_thousands_of_terms():
+    total: Expr = A
+    for _ in range(5000):
+        total = Add(total, A)
+    assert terms(total).terms == {A: 5001}
