@@ -19,7 +19,7 @@ from metasched.report.tables import tune_data, tune_text
 from metasched.runtime.devices import device_of
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.search.result import TuneResult
-from metasched.tune import EVENTS, tune, tune_tasks
+from metasched.tune import EVENTS, tune_tasks
 
 
 def add_to(commands: Any) -> None:
@@ -74,16 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _tuned(
     programs: list[Program], arguments: argparse.Namespace, **options: Any
 ) -> list[TuneResult]:
-    """The results of one program, or of the functions of a module with one budget for each."""
+    """The results of the program, or of the functions of a module with one budget for each."""
     options |= {
         "trials": arguments.trials, "seed": arguments.seed, "time_limit": arguments.time_limit,
         "work_dir": arguments.work_dir, "strategy": arguments.strategy, "model": arguments.model,
         "features": arguments.features, "space": arguments.space, "database": arguments.database,
         "prior": False if arguments.no_prior else None,
     }  # fmt: skip
-    if len(programs) == 1:
-        (program,) = programs
-        return [tune(program.func, name=program.name, **options)]
     funcs = {program.name: program.func for program in programs}
     results = tune_tasks(funcs, scheduler=arguments.scheduler, **options)
     return [results[program.name] for program in programs]

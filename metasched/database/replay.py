@@ -63,6 +63,8 @@ def replay(
         except MetaschedError as error:
             refused = refused or error
             continue
+        except ANYTHING as error:
+            raise TraceError(f"{where}: the module equality raised {failure(error)}") from error
         require_known_calls(sch.mod, allow_extern, where)
         return sch
     raise TraceError(f"{where}: the trace does not replay: {refused}") from refused

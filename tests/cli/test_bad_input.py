@@ -372,6 +372,53 @@ def test_a_strategy_and_a_model_of_a_plugin_are_found_by_name(cli, tmp_path):
     assert ran.code == 2 and "did you mean my.short" in ran.err
 
 
+PARTS = """
+import metasched as ms
+from metasched.database.base import UnionDatabase
+from metasched.database.store import Store
+from metasched.search.scheduler import RoundRobin
+from metasched.space.generate import ScheduleFn
+
+@ms.feature_extractor("my.size", ["characters"])
+def size(program, target):
+    return [len(program.script())]
+
+@ms.search_space("my.space")
+def space(target):
+    return ms.default_space(target)
+
+@ms.task_scheduler("my.turns")
+class Turns(RoundRobin):
+    pass
+
+@ms.database_kind("my.union")
+def union(folder):
+    return UnionDatabase(Store(folder / "own.db"), Store(folder / "shared.db"))
+
+@ms.observer("my.count")
+def count(event):
+    print("event", type(event).__name__)
+"""
+
+
+@pytest.mark.usefixtures("registered_before", "made_up")
+def test_other_parts_of_a_plugin_are_found_by_name(cli, tmp_path):
+    (tmp_path / "mine.py").write_text(PARTS)
+    given = ("--shape", "1,16,16,16", "--trials", 3, "--json", "--no-peer", "--plugin", "mine.py",
+             "--work-dir", tmp_path / "w", "--strategy", "random")  # fmt: skip
+    named = {"features": "my.size", "space": "my.space", "scheduler": "my.turns",
+             "database": "my.union", "observer": "my.count"}  # fmt: skip
+    words = [word for name, value in named.items() for word in (f"--{name}", value)]
+    ran = cli("tune", "gmm", *given, *words)
+    assert ran.code == 0 and ran.json()["trials"] == 3
+    assert "event TaskStarted" in ran.err and "event TrialDone" in ran.err
+    with Store(tmp_path / "w" / "own.db", read_only=True) as store:
+        assert len(store) == 3
+    for name, value in named.items():
+        ran = cli("tune", "gmm", *given, f"--{name}", value + "s")
+        assert ran.code == 2 and f"did you mean {value}" in ran.err, name
+
+
 # -- disks and databases -------------------------------------------------------------------------
 
 
@@ -486,5 +533,5 @@ def test_a_machine_that_cannot_measure_is_a_failure_not_wrong_usage(cli, monkeyp
     def broken(*_, **__):
         raise MeasureError("the worker does not start")
 
-    monkeypatch.setattr("metasched.commands.tune.tune", broken)
+    monkeypatch.setattr("metasched.commands.tune.tune_tasks", broken)
     refused(cli("tune", *GMM), "the worker does not start", code=1)

@@ -441,6 +441,10 @@ def test_a_module_equality_of_a_user_that_fails_is_named():
     database = Listed(records=[record_of(FUNC, ms.Schedule(FUNC))])
     with pytest.raises(TraceError, match="the module equality raised ZeroDivisionError"):
         ms.replay(database, OTHER, target=TARGET, equality="test.same")
+    broken = ModuleEquality(ms.structural_hash, lambda sch, trace: 1 / 0)
+    EQUALITIES.register("test.apply", broken)
+    with pytest.raises(TraceError, match="the module equality raised ZeroDivisionError"):
+        ms.replay(database, FUNC, target=TARGET, equality="test.apply")
 
 
 # -- observers -------------------------------------------------------------------------------------
