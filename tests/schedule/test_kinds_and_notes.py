@@ -7,7 +7,7 @@ import collections
 from collections.abc import Callable
 
 import pytest
-from oracle import check_refused, check_trace, check_transform, picture
+from oracle import check_numbers, check_refused, check_trace, check_transform, picture
 from schedule.programs import elementwise, fan_out, matmul, matmul_relu, softmax, symbolic
 from schedule.test_blocks import start
 
@@ -107,11 +107,38 @@ def test_an_annotation_that_is_there_is_given_again() -> None:
 
 
 @pytest.mark.parametrize("second", ["vectorize", "unroll", "bind"])
-def test_a_loop_has_one_kind(second: str) -> None:
-    sch, _, ((i, j, k),) = start(matmul, "C")
-    sch.parallel(i)
-    args = ("blockIdx.x",) if second == "bind" else ()
-    check_refused(sch, lambda: getattr(sch, second)(i, *args), "loop-has-kind", "i is parallel")
+def test_another_kind_replaces_that_of_a_loop(second: str) -> None:
+    for first in ("parallel", "vectorize", "unroll", "bind"):
+        sch, _, ((i, j, k),) = start(matmul, "C")
+        for step, axis in ((first, "threadIdx.x"), (second, "blockIdx.x")):
+            getattr(sch, step)(i, *([axis] if step == "bind" else []))
+        loop = sch.get(i)
+        kinds = {"vectorize": "vectorized", "unroll": "unroll", "bind": "thread_binding"}
+        assert loop.kind.value == kinds[second]
+        assert loop.thread == ("blockIdx.x" if second == "bind" else None)
+        check_numbers(matmul, sch.mod, compiled=False)
+        check_trace(matmul, sch)
+
+
+def test_a_loop_whose_threads_exchange_elements_stays_bound() -> None:
+    @T.prim_func
+    def turned(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        S = T.alloc_buffer((8,), "float32", scope="shared")
+        for t in T.thread_binding(8, thread="threadIdx.x"):
+            with T.block("S"):
+                vt = T.axis.spatial(8, t)
+                S[vt] = A[vt]
+            with T.block("B"):
+                vt = T.axis.spatial(8, t)
+                B[vt] = S[7 - vt]
+
+    sch = Schedule(turned)
+    (t,) = sch.get_loops("B")
+    message = r"B reads S\[7 - vt\], which is not proved to be written before"
+    check_refused(sch, lambda: sch.unroll(t), "region-cover", message)
+    sch.bind(t, "threadIdx.y")
+    assert sch.get(t).thread == "threadIdx.y"
+    check_refused(sch, lambda: sch.bind(t, "blockIdx.x"), "region-cover", message)
 
 
 # -- annotations -----------------------------------------------------------------------------------
@@ -396,10 +423,11 @@ def test_a_label_that_is_put_off_counts_at_once() -> None:
     sch.parallel(loop)
     sch.annotate(block, "note", 1)
     with pytest.raises(ScheduleError, match="is parallel already"):
-        sch.unroll(loop)
+        sch.split(loop, [None, 2])
+    sch.unroll(loop)
     with pytest.raises(ScheduleError, match="'note' is 1 already"):
         sch.annotate(block, "note", 2)
     sch.state.skip_legality_checks = False
-    with pytest.raises(ScheduleError, match="is parallel already"):
-        sch.unroll(loop)
-    assert sch.get(loop).kind is ForKind.PARALLEL
+    with pytest.raises(ScheduleError, match="is unroll already"):
+        sch.split(loop, [None, 2])
+    assert sch.get(loop).kind is ForKind.UNROLLED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from metasched.ir.expr import as_int
+from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import For, ForKind, Stmt, evolve
 from metasched.schedule import ways
-from metasched.schedule.checks import require_independent, require_serial
+from metasched.schedule.checks import confirm_cover, proof, require_independent
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -19,6 +19,23 @@ THREAD_TAGS = tuple(
 
 def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | None = None) -> None:
     """Give the loop its kind; its iterations may run in any order, or together."""
+    if kind is not ForKind.UNROLLED:
+        _require_independent(state, loop, kind, what, thread)
+    state.relabel(loop, partial(_of_kind, kind, thread))
+    if loop.kind is ForKind.THREAD_BINDING:
+        _confirm_unshared(state, loop.var)
+
+
+@proof
+def _confirm_unshared(state: State, var: Var) -> None:
+    """Of a loop that was bound: no iteration reads what the threads of others have written."""
+    loop = state.index.loops[var]
+    confirm_cover(state, *[c.token for c in state.scope(loop).under(loop)])
+
+
+def _require_independent(
+    state: State, loop: For, kind: ForKind, what: str, thread: str | None
+) -> None:
     require_independent(
         state,
         loop,
@@ -27,7 +44,6 @@ def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | N
         f"only loops whose iterations are independent can be {what}; split a reduction with "
         "rfactor, or choose a spatial loop",
     )
-    state.relabel(loop, partial(_of_kind, kind, thread))
 
 
 def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
@@ -39,25 +55,26 @@ def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
 def parallel(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` on several threads.
 
-    requires  the loop is serial (or parallel already); no iteration depends on another
+    A kind that the loop has is replaced.
+
+    requires  no iteration depends on another
     rewrite   for i in range(128): S(i)
               ->
               for i in T.parallel(128): S(i)
     """
     node = state.labelled(loop)
     assert isinstance(node, For)
-    if node.kind is ForKind.PARALLEL:
-        return
-    require_serial(state, node)
-    _set_kind(state, node, ForKind.PARALLEL, "parallel")
+    if node.kind is not ForKind.PARALLEL:
+        _set_kind(state, node, ForKind.PARALLEL, "parallel")
 
 
 @primitive(of_loop=ways.plain())
 def vectorize(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` as lanes of vector operations.
 
-    requires  the loop is serial (or vectorized already) and of constant extent; no iteration
-              depends on another
+    A kind that the loop has is replaced.
+
+    requires  the loop is of constant extent; no iteration depends on another
     rewrite   for i in range(16): S(i)
               ->
               for i in T.vectorized(16): S(i)
@@ -66,7 +83,6 @@ def vectorize(state: State, loop: LoopRV) -> None:
     assert isinstance(node, For)
     if node.kind is ForKind.VECTORIZED:
         return
-    require_serial(state, node)
     if as_int(node.extent) is None:
         raise state.error(
             "symbolic-extent", f"the extent of {node.var.name} is not a constant", node,
@@ -79,7 +95,9 @@ def vectorize(state: State, loop: LoopRV) -> None:
 def unroll(state: State, loop: LoopRV) -> None:
     """Replicate the body of `loop` for each iteration when code is made.
 
-    requires  the loop is serial (or unrolled already)
+    A kind that the loop has is replaced.
+
+    requires  where it was bound, no iteration uses what the threads of others write
     rewrite   for i in range(4): S(i)
               ->
               for i in T.unroll(4): S(i)
@@ -87,23 +105,23 @@ def unroll(state: State, loop: LoopRV) -> None:
     node = state.labelled(loop)
     assert isinstance(node, For)
     if node.kind is not ForKind.UNROLLED:
-        require_serial(state, node)
-        state.relabel(node, partial(_of_kind, ForKind.UNROLLED, None))
+        _set_kind(state, node, ForKind.UNROLLED, "unrolled")
 
 
 @primitive(of_loop=ways.plain("threadIdx.x"))
 def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
     """Execute the iterations of `loop` on the threads of a GPU axis.
 
-    requires  the loop is serial; `thread_axis` is a thread tag; iterations are independent, but
-              for a reduction bound to threadIdx, which becomes a cross-thread reduction
+    A kind that the loop has, or another thread axis, is replaced.
+
+    requires  `thread_axis` is a thread tag; iterations are independent, but for a reduction bound
+              to threadIdx, which becomes a cross-thread reduction
     rewrite   for i in range(128): S(i)
               ->
               for i in T.thread_binding(128, thread="threadIdx.x"): S(i)
     """
     node = state.labelled(loop)
     assert isinstance(node, For)
-    require_serial(state, node)
     base = thread_axis.split(".")[0]
     if thread_axis not in THREAD_TAGS and base != "vthread":
         raise state.error(

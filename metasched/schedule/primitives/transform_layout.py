@@ -186,8 +186,9 @@ def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> Pa
         raise state.error("bad-pad-value", str(error), realize) from None
     if value.dtype is not new.dtype:
         raise state.error(
-            "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize
-        )
+            "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize,
+            hint=f"give the value as it is to be stored, rounded if need be: T.{new.dtype}(...)",
+        )  # fmt: skip
     if loads_of(value):
         raise state.error("bad-pad-value", "pad_value loads from memory", realize)
     for var in sorted(free_vars(value) - {*inputs}, key=lambda v: v.name):
