@@ -2,8 +2,8 @@
 
 Two executions, a and b, touch the same element when the boxes they access overlap in every
 dimension: `-(wa - 1) <= min_a - min_b <= wb - 1`. Both minima are linear over atoms. An atom that
-both sides use with one coefficient contributes its difference d(x) = x_a - x_b, which is 0 for
-variables that are fixed (they stand outside both executions). Every `q = e // c` and `r = e % c`
+both sides use with one coefficient contributes its difference d(x) = x_a - x_b. The difference of a
+fixed variable, which stands outside both executions, is 0. Every `q = e // c` and `r = e % c`
 adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c; remainders whose e differ by multiples of
 c are one unknown. Tightening the interval of every unknown against every equation, with a
 divisibility test, proves what affine schedules produce: splits, fuses, tiles, strides and shifted
@@ -39,7 +39,7 @@ _KEPT = 3
 
 
 class Outside:
-    """The container of all variables but some: those that have one value in both executions."""
+    """The container of all variables but `moving`: those with one value in both executions."""
 
     __slots__ = ("moving",)
 
@@ -341,8 +341,11 @@ def _residue(atom: FloorMod) -> Hashable:
 
 
 def _rank(key: Hashable) -> int:
-    """When an unknown is eliminated: quotients and remainders, values of variables, differences of
-    variables; what is known of a sum never."""
+    """In which round an unknown is eliminated, the first being 0.
+
+    Quotients and remainders go first, then values of variables, then differences of variables. A
+    known value of a sum is never eliminated.
+    """
     if isinstance(key, Var):
         return 2
     atom = key[0] if isinstance(key, tuple) else None

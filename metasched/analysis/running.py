@@ -1,7 +1,8 @@
-"""Do loops run at all? The length of a loop may depend on loops around it, or on data.
+"""Whether loops have an iteration: an extent may depend on loops around it, or on data.
 
-An extent of shape variables alone is taken to be positive, as everywhere: a program over nothing
-leaves its results unwritten. One that depends on other loops is positive where that is proved.
+An extent of shape variables alone is assumed to be positive, as everywhere: a program on empty
+buffers leaves its results unwritten. An extent that depends on other loops has to be proved
+positive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sequence: may what ran one after the other run iteration by iteration?
+"""Loop fusion: may two nests that ran one after the other run iteration by iteration?
 
 Two nests of equal shape become one when no iteration of the later needs, or spoils, what a later
 iteration of the earlier does.

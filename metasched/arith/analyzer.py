@@ -1,9 +1,9 @@
-"""Analyzer: what is known of variables in scope, and simplify, prove, bounds from it.
+"""Analyzer: facts about variables, and what follows from them: simplify, prove, bounds.
 
 Integer arithmetic is done on linear forms (`arith.linear`), never by rewriting trees. Arithmetic
-of the index types int32 and int64 is taken not to overflow; narrower and unsigned integers are
-treated as the mathematical integer only where their bounds prove that nothing wraps, and
-floating-point expressions are left alone but for the integers inside them.
+of the index types int32 and int64 is assumed not to overflow. Narrower and unsigned integers count
+as mathematical integers only where their bounds prove that nothing wraps. Of floating-point
+expressions only the integers inside are simplified.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Analyzer:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A proof from facts: what is computed in it is weaker, and remembered apart."""
+        """The context of a proof from facts. Its results are weaker, so it has memos of its own."""
         kept = self._linear, self._bounds, self._simple
         self._linear, self._bounds, self._simple = self._aside
         self.proving = True

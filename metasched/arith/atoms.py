@@ -1,4 +1,4 @@
-"""What is no sum: the linear form, bounds and congruence of each kind of integer expression."""
+"""Atoms: linear form, bounds and congruence of each kind of integer expression that is no sum."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _cast(an: Analyzer, e: Cast) -> Linear:
 
 
 def _cast_atom(an: Analyzer, atom: Expr, e: Cast) -> Linear:
-    """One atom converted; the conversion of a conversion that kept the value is undone."""
+    """One atom converted. A cast back from a cast that kept the value gives the original value."""
     if type(atom) is Cast and atom.value.dtype is e.dtype:
         inner = an.exact(atom.value)
         if inner is not None:

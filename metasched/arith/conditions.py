@@ -1,4 +1,4 @@
-"""Conditions: comparisons by the bounds of a linear difference; And, Or, Not; what they teach."""
+"""Conditions: how they are simplified, taken apart, and what an analyzer learns from them."""
 
 from __future__ import annotations
 

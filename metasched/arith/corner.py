@@ -1,7 +1,8 @@
-"""Iterations that surely run, at which a value leaves its range: found by trying, then checked.
+"""Iterations that certainly run and at which a value leaves its range.
 
-A path is what stands around an access, from outside in: loops, variables that stand for values,
-conditions that hold. A point is an iteration that passes all of it.
+A path lists what stands around an access, outermost first: loops, let bindings and conditions.
+A point is an iteration that reaches the access. `at_samples` tries points with NumPy; `at_corner`
+proves the same for one corner of loops with symbolic extents.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _concerned(path: Path, values: list[Expr]) -> frozenset[Var]:
 
 
 class _Unknown(Exception):
-    """Something that only running the program can tell."""
+    """A value that only a run of the program can give."""
 
 
 def at_samples(path: Path, value: Expr, extent: Expr) -> Point | None:
@@ -145,7 +146,7 @@ def at_all(path: Path, values: Sequence[Expr]) -> list[NDArray[np.int64]] | None
 
 
 def _told(path: Path, *values: Expr) -> tuple[Var, ...]:
-    """The variables that the reader of a message wants to know: those the values mention."""
+    """The variables that a message names: those that the values mention."""
     mentioned = frozenset[Var]().union(*map(free_vars, values))
     bound = [e.var if isinstance(e, For) else e[0] for e in path if not isinstance(e, Expr)]
     return tuple(v for v in bound if v in mentioned)
@@ -156,7 +157,7 @@ def _kept(points: _Values, mask: NDArray[np.bool_]) -> tuple[_Values, int]:
 
 
 def _entered(loop: For, points: _Values, count: int, matters: bool) -> tuple[_Values, int]:
-    """The points inside a loop: all its iterations where they are few, those at its ends else."""
+    """The points inside a loop: all iterations up to `_ALL` points, else those at its two ends."""
     low, size = _number(loop.min, points, count), _number(loop.extent, points, count)
     step = 1 if loop.step is None else int(_number(loop.step, points, 1)[0])
     most = int(size.max(initial=0))
@@ -222,7 +223,7 @@ def _evaluate(expr: Expr, points: _Values) -> Any:
 
 
 def _within(values: Any, least: int, most: int) -> Any:
-    """Numbers that have not wrapped and cannot in the next step of a calculation in 64 bits."""
+    """The numbers, small enough that the next operation cannot wrap in 64 bits; else _Unknown."""
     if np.any(np.less(values, least)) or np.any(np.greater(values, most)):
         raise _Unknown
     return values
@@ -286,7 +287,7 @@ def _corner(path: Path, value: Expr) -> tuple[dict[Var, Expr], Analyzer] | None:
 
 
 def _running(path: Path) -> Analyzer:
-    """What is known of the symbols where the loops over them run at all."""
+    """What is known of the symbols when the loops over them have an iteration."""
     an, bound = Analyzer(), set[Var]()
     for entry in path:
         if isinstance(entry, For):

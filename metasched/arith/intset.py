@@ -1,4 +1,4 @@
-"""Symbolic intervals and boxes: what an index or a region covers while some variables run."""
+"""Symbolic intervals and boxes: what an index or a region covers over the values of variables."""
 
 from __future__ import annotations
 
@@ -342,8 +342,11 @@ def _is_box(
 
 
 def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> Analyzer:
-    """What is known where the loops `among` those of `ranges` run at all, as far as the extents of
-    buffers tell: a reduction over nothing leaves its result unwritten, its loop split or not."""
+    """What is known when the loops `among` those of `ranges` have an iteration.
+
+    An extent of symbols alone is then positive. A reduction without iterations leaves its result
+    unwritten, whether its loop was split or not.
+    """
     for var in sorted(among, key=lambda v: v.name):
         extent, least = ranges[var].extent, 1
         while isinstance(extent, FloorDiv) and (by := as_int(extent.b) or 0) > 0:

@@ -254,8 +254,9 @@ def _simplified(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -
 def digits_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:
     """`sum_expr` in the form that a detection reads again; None for sizes that are no constants.
 
-    The simplifier takes what it can out of a quotient: of (i * 8 + j) // 6 and (i * 8 + j) % 6 it
-    makes i + (i * 2 + j) // 6 and (i * 2 + j) % 6, which are no digits of one number any more.
+    The simplifier moves what it can out of a quotient. It turns (i * 8 + j) // 6 into
+    i + (i * 2 + j) // 6, and (i * 8 + j) % 6 into (i * 2 + j) % 6. These two are no longer digits
+    of one number.
     """
     result: Expr | None = None
     for s in total.splits:
@@ -273,7 +274,7 @@ def digits_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Ex
 
 
 def _digit_expr(s: IterSplit, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:
-    """A digit, without the digits of its mark that have no part in it."""
+    """A digit as an expression of those digits of its mark that it depends on."""
     source, lower, extent, whole = s.mark.source, s.lower, s.extent, s.mark.extent
     if not (isinstance(lower, int) and isinstance(extent, int) and isinstance(whole, int)):
         return None

@@ -55,7 +55,7 @@ class Linear:
 
 
 def add_term(terms: dict[Expr, int], atom: Expr, c: int) -> None:
-    """terms += c * atom; a product finds its own with the factors in another order."""
+    """terms += c * atom. Products with equal factors in another order count as one atom."""
     old = terms.get(atom)
     if old is None:
         if type(atom) is Mul:

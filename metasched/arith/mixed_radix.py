@@ -1,11 +1,12 @@
 """Numbers in mixed radix: the fast path of `itermap`.
 
-Splitting and fusing leave bindings that are sums of digits: `i_0 * 64 + i_1 * 4 + i_2`, where a
+Splitting and fusing leave bindings that are sums of digits, such as `i_0 * 64 + i_1 * 4 + i_2`. A
 digit is a loop variable or a part of a fused one (`f // 8`, `f % 8`, `f % 64 // 8`). This file
-recognises such sums by their coefficients alone. It keeps a reader of digits of its own beside
-`iterform.Reader`: that one simplifies with an Analyzer and carries symbolic sizes and predicates,
-which made the replay of a trace several times slower for the bindings that almost every step
-leaves. Both give the same answers and the same text; a test compares them.
+recognises such sums by their coefficients alone.
+
+It has a reader of digits of its own. `iterform.Reader` simplifies with an Analyzer, and carries
+symbolic sizes and predicates; almost every step of a replay would pay for them. Both readers give
+the same answers and the same text: a test compares them.
 """
 
 from __future__ import annotations

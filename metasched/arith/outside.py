@@ -1,10 +1,10 @@
-"""Accesses that certainly miss their buffer: each comes with an iteration that surely runs.
+"""Accesses that certainly miss their buffer, each with an iteration that certainly runs.
 
-Nothing is guessed: loops are entered only where their extents say that they run, conditions count
-only where they hold for the iteration shown, and what cannot be evaluated (an element of another
-buffer, a call) proves nothing. Constant programs are evaluated at many iterations at once,
-programs with symbolic extents at the corners of their loops, for all values of the symbols for
-which the loops run at all.
+Nothing is guessed. A loop is entered only where its extent says that it runs. A condition counts
+only where it holds for the iteration shown. What cannot be evaluated (an element of another buffer,
+a call) proves nothing. Constant programs are evaluated at many iterations at once. Programs with
+symbolic extents are evaluated at the corners of their loops, for every value of the symbols for
+which the loops run.
 """
 
 from __future__ import annotations

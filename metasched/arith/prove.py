@@ -1,4 +1,4 @@
-"""Proofs of `value >= 0` for linear forms, beyond constant bounds: symbolic extents and facts."""
+"""Proofs that a linear form is not negative, from constant bounds, symbolic extents and facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The regions a block reads and writes, found from its body (omitted `T.reads` and `T.writes`)."""
+"""The regions that a block reads and writes, inferred from its body.
+
+They stand in for `T.reads` and `T.writes` where a script omits these.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rules on linear forms: quotients, remainders, minima. Each comment is the identity it applies.
 
-The functions take the analyzer in whose ranges the identity has to hold, and linear forms whose
-value is the mathematical integer (the analyzer sees to narrow types).
+The functions take an analyzer, whose ranges must make the identity hold, and linear forms of
+mathematical integers: the analyzer has dealt with narrow types.
 """
 
 from __future__ import annotations

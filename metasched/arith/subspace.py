@@ -1,4 +1,4 @@
-"""Subspace division: bindings of all loops as bindings of the outer and of the inner loops."""
+"""Subspace division: split bindings into a part for the outer loops and one for the inner."""
 
 from __future__ import annotations
 

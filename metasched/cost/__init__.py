@@ -1,4 +1,4 @@
-"""What the search believes about candidates: features of a program, and models that rank them."""
+"""Cost models: features of a program, and models that rank candidates by them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """LineModel: a line fitted to the measured programs, over the scores of a prior.
 
-It needs NumPy alone, and stands in where LightGBM cannot be loaded. What it knows of a run, how a
-prior is judged by it and how both are stored is the same for the model of trees, which derives from
-it.
+It needs NumPy alone, and stands in where LightGBM cannot be loaded. The model
+of trees derives from it: both keep the data of a run, judge a prior and are stored in the same way.
 
-A model may start from a prior: its scores are what the rest is fitted to. As soon as the programs
-of a task were measured the prior is judged by them, and when it orders them no better than chance
-it is dropped, at once and for the rest of the run.
+A model may start from a prior: the line is fitted to what the prior's scores leave over. Once
+JUDGED programs of a task were measured, the prior is judged by them. A prior that orders them no
+better than chance is dropped for the rest of the run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """What a program asks of a machine, in units of that machine: cycles, registers, caches, cores.
 
-The numbers of `features` are counts; a tree that learns thresholds on them learns one machine and
-one size of operator. These are ratios: the cycles that the innermost register block needs by a
-port model over the ideal of the whole program, the traffic between each two levels of the memory
-over the same ideal (a store's working set against the size of each cache, as in Halide's and
-Ansor's analyses), the share of the registers and cores that is used. So records of other operators
-and machines say something about this one.
+The numbers of `features` are counts: a tree that learns thresholds on counts learns one machine and
+one size of operator. The numbers here are ratios, so records of other operators and machines say
+something about this one:
+
+- the cycles of the innermost register block, by a port model, over the ideal of the whole program;
+- the traffic between each two levels of the memory, over the same ideal: a store's working set is
+  compared with the size of each cache, as in Halide's and Ansor's analyses;
+- the shares of the registers and of the cores that are used.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class Nest:
 
 @dataclass(slots=True)
 class _Block:
-    """The straight run of code in the middle of a store's loops: `depth` of them.
+    """The innermost block of a store: the `depth` innermost loops, which become straight code.
 
     Attributes:
         compute, loads: cycles of it.
@@ -91,7 +93,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Cost:
-    """Cycles of a store on one core, and on how many it runs.
+    """What a store costs: its cycles on one core, and the number of cores it runs on.
 
     Attributes:
         ran: the share of the innermost blocks that conditions let through.
@@ -186,7 +188,7 @@ def _described(cost: _Cost, machine: MachineModel) -> list[float]:
 
 
 def _places(cost: _Cost, machine: MachineModel) -> list[float]:
-    """How scattered the memory is that the loops touch which fit into the two near caches."""
+    """How scattered the memory is that the loops within each of the two near caches touch."""
     near, far = cost.fits
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
@@ -334,8 +336,10 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
 
 
 def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> float:
-    """Vector registers that hold what an access touches in the block; windows that overlap, as
-    those of neighbouring results of a convolution do, share what they have in common."""
+    """Vector registers that hold what an access touches in the block.
+
+    Overlapping windows, such as those of neighbouring results of a convolution, share registers.
+    """
     count, width, shortest = 1.0, 1, 0
     for k, loop in enumerate(order[:depth]):
         step = access.steps[k]
@@ -369,8 +373,10 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
 
 
 def _within(nest: Nest, level: Level) -> int:
-    """How many of the inner loops touch no more than a cache holds, which is less than its size
-    where what they touch meets in few of its sets."""
+    """How many of the inner loops touch no more than a cache holds.
+
+    A cache holds less than its size where the addresses fall into few of its sets.
+    """
     fits, size = 0, level.bytes
     for k, volume in enumerate(nest.volumes):
         if volume > size:
@@ -384,8 +390,11 @@ def _within(nest: Nest, level: Level) -> int:
 
 
 def _traffic(nest: Nest, fits: int, line: int) -> float:
-    """Bytes that come from beyond a cache: what the loops touch that fit into it, whole lines,
-    each time these loops run."""
+    """Bytes that come from beyond a cache.
+
+    The `fits` innermost loops fit into it: what they touch, in whole lines, comes once for each
+    time they run.
+    """
     products = nest.products
     total = 0.0
     for move in nest.outside:
@@ -396,15 +405,18 @@ def _traffic(nest: Nest, fits: int, line: int) -> float:
 
 
 def _still(nest: Nest, move: Footprint, k: int) -> int:
-    """What was brought stays while the loops around do not move the access."""
+    """The loops up to which a cached footprint is used again: those around that do not move it."""
     while k < len(nest.order) and move.steps[k] is None:
         k += 1
     return k
 
 
 def _page_misses(nest: Nest, fits: int, machine: MachineModel) -> float:
-    """Cycles spent on addresses of pages: those that the loops touch which fit into the second
-    cache, each time these loops run, when there are more than a core has at hand."""
+    """Cycles of page misses; none while all pages fit into the core's table.
+
+    The `fits` innermost loops fit into the second cache: their pages are missed once for each time
+    these loops run.
+    """
     products = nest.products
     total = 0.0
     pages = []

@@ -1,8 +1,8 @@
 """How well scores rank programs: against measured times, and on tasks that were held out.
 
-Three numbers, as the papers on learnt cost models give them (Ansor, TenSet, TLP): the share of
-pairs of programs of one task that are put in the right order, and the best time of a task over the
-best among the first one and the first five that the scores name.
+Three numbers, as in the papers on learnt cost models (Ansor, TenSet, TLP): the share of the pairs
+of programs of one task whose order is right, and two ratios. The ratios are the best time of a task
+over the best time among the one, and among the five, with the highest scores.
 """
 
 from __future__ import annotations

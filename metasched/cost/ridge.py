@@ -1,4 +1,4 @@
-"""Ridge regression on standardised columns: what goes on where trees, beyond their data, do not."""
+"""Ridge regression on standardised columns; unlike trees, it extrapolates beyond its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary: what a scheduled program does, found by one walk and without lowering it.
+"""Summary: the stores of a scheduled program, found by one walk without lowering.
 
 A program is a list of stores. Each stands under loops and touches buffers; how its indices move
 with the loops is known from the bindings of the blocks around it. What a store alone says (its
@@ -37,9 +37,9 @@ class Notes(NamedTuple):
     """What blocks and loops around a store say of it.
 
     Attributes:
-        unroll: steps up to which loops are unrolled unasked.
-        fold: lanes in which a reduction along memory is kept, 0 for none.
-        ahead: elements by which what is read is asked for early.
+        unroll: number of steps up to which loops are unrolled without an annotation.
+        fold: vector lanes of partial results of a reduction along memory, 0 for none.
+        ahead: how many elements ahead a prefetch asks for what is read, 0 for none.
         tests: conditions around it.
     """
 
@@ -60,8 +60,13 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What a store says by itself: counts of operations, accesses as (buffer, indices, writes),
-    and outside of which condition it stores zero."""
+    """What a store says by itself.
+
+    Attributes:
+        counts: of operations, see KINDS.
+        accesses: (buffer, indices, whether it writes).
+        inside: the condition outside of which it stores zero, None for no such condition.
+    """
 
     counts: tuple[int, ...]
     accesses: tuple[tuple[Buffer, tuple[Expr, ...], bool], ...]
@@ -189,7 +194,7 @@ class _Walker:
         self.out.stores.append(Store(facts.counts, loops, accesses, notes))
 
     def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
-        """Where a store adds products with elements that are not the zeros of a padding."""
+        """The conditions under which the factors that a store multiplies are no padding zeros."""
         found: list[Condition] = []
         for buffer, indices, _ in facts.accesses:
             if buffer in self.padded:

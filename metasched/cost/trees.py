@@ -1,7 +1,7 @@
 """Trees: scores rows by a LightGBM text model with NumPy alone.
 
-All trees lie in one table of nodes, and all rows walk down all trees together, a level a step. A
-leaf is a node whose children are the leaf itself, so that nobody has to ask who has arrived.
+All trees lie in one table of nodes, and all rows walk down all trees together, one level a step. A
+leaf is its own child, so rows that have reached a leaf stay there.
 """
 
 from __future__ import annotations

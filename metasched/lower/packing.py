@@ -1,9 +1,9 @@
 """packing: what a program does to its constant weights alone becomes a function of its own.
 
 A parameter listed in the attribute `layout_free_buffers` is a constant weight: it is the same in
-every call. A schedule may copy it into a layout of its choice in a root-level block annotated
-PREPROC, and stays the program of its user, on the weight as it is. Before code generation the two
-parts are taken apart:
+every call. A schedule may copy it into a layout of its choice, in a root-level block annotated
+PREPROC. The scheduled program still takes the weight as the user has it. Before code generation
+the two parts are taken apart:
 
     def f(X, W, Y):                          def f_pack(W, W_packed):
         P = alloc_buffer(...)                    for ...: W_packed[...] = W[...]

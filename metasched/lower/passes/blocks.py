@@ -1,8 +1,8 @@
 """Blocks become plain code: bindings substituted, predicates tested, allocations made statements.
 
-Which loops carry a buffer's contents from one iteration to the next is known only while blocks
-stand (a loop bound to a reduce iterator of a block that writes the buffer), so it is noted here,
-in the allocation's annotation `carried`, for the pass that moves allocations inwards.
+A loop that is bound to a reduce iterator carries the contents of the buffer that the block writes
+from one iteration to the next. Only blocks tell this. So the pass notes these loops in the
+allocation's annotation `carried`, for the pass that moves allocations inwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loops over register tiles are unrolled whatever the schedule says of unrolling.
 
-A small temporary can live in registers only when every index into it is a constant, that is, when
-the loops that index it are unrolled or vectorized. Where that costs little code it is always done.
+A small temporary can live in registers only when every index into it is a constant: the loops that
+index it must be unrolled or vectorized. Where that costs little code it is always done.
 """
 
 from __future__ import annotations

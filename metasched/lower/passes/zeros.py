@@ -21,8 +21,8 @@ and copies of the inner loops leave out one row, two, ... at either end:
       ->  ... if ho * 2 + kh < 1: ... hi in 1; else if ...: ... hi in 0; else: ... hi in 0 ... 1
 
 Libraries clip the kernel of a convolution at the borders of the image in this way. A sum changes
-only where the other factor is infinite or not a number, so for floats the function must promise
-that there are no such elements, by the attribute `FINITE`.
+only where the other factor is infinite or not a number. For floats the function must promise by the
+attribute `FINITE` that there are no such elements.
 """
 
 from __future__ import annotations
