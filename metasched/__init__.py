@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from metasched.ir.func import IRModule as IRModule
     from metasched.ir.func import PrimFunc as PrimFunc
     from metasched.kinds import default_space as default_space
+    from metasched.measure.candidate import Builder as Builder
+    from metasched.measure.candidate import Runner as Runner
+    from metasched.measure.candidate import builder as builder
+    from metasched.measure.candidate import runner as runner
+    from metasched.measure.cluster import ExecutorBuilder as ExecutorBuilder
     from metasched.measure.cluster import ExecutorRunner as ExecutorRunner
     from metasched.measure.local import LocalRunner as LocalRunner
     from metasched.measure.replay import ReplayRunner as ReplayRunner
@@ -111,6 +116,11 @@ _PUBLIC = {
     "LocalRunner": "metasched.measure.local",
     "ReplayRunner": "metasched.measure.replay",
     "ExecutorRunner": "metasched.measure.cluster",
+    "ExecutorBuilder": "metasched.measure.cluster",
+    "Builder": "metasched.measure.candidate",
+    "Runner": "metasched.measure.candidate",
+    "builder": "metasched.measure.candidate",
+    "runner": "metasched.measure.candidate",
     "TuneResult": "metasched.search.result",
     "tune": "metasched.tune",
     "tune_tasks": "metasched.tune",

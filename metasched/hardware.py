@@ -6,8 +6,10 @@ not this machine.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -150,3 +152,10 @@ def _quota() -> int:
         return math.ceil(int(limit) / int(period)) if int(limit) > 0 else 0
     except (OSError, ValueError):
         return 0
+
+
+@functools.cache
+def machine_name() -> str:
+    """What tells this machine from others: its host name, processor and number of cores."""
+    model = _cpuinfo().get("model name") or platform.processor() or platform.machine()
+    return f"{platform.node()} {model} {os.cpu_count()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +20,15 @@ from metasched.errors import DatabaseError, StandInError, TuneError
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_trace, space_of
-from metasched.measure.candidate import Compares, Runner
+from metasched.measure import cluster as cluster  # enters runners and builders by name
+from metasched.measure.candidate import (
+    RUNNERS,
+    Builder,
+    Compares,
+    MakeRunner,
+    Runner,
+    opened_builder,
+)
 from metasched.registry import load_plugin
 from metasched.runtime import cpu as cpu  # enters the row of CPUs into the table of devices
 from metasched.runtime.devices import device_of
@@ -47,7 +55,6 @@ from metasched.target import Target
 
 Observers: TypeAlias = "Observer | str | Sequence[Observer | str] | None"
 Source: TypeAlias = "PrimFunc | IRModule"
-MakeRunner: TypeAlias = "Callable[[PrimFunc, Target], Runner]"
 EVENTS, MODEL = "events.jsonl", "model.npz"
 __all__ = ["EVENTS", "MODEL", "STORE", "tune", "tune_tasks"]
 
@@ -67,7 +74,8 @@ def tune(
     space: Space | str | None = None,
     database: str | Database | None = None,
     plugins: str | Path | Sequence[str | Path] | None = None,
-    runner: MakeRunner | None = None,
+    runner: MakeRunner | str | None = None,
+    builder: Builder | str | None = None,
     observer: Observers = None,
     name: str | None = None,
 ) -> TuneResult:
@@ -94,7 +102,8 @@ def tune(
         database: keeps the records: a database, or its name; None keeps them in `work_dir`. One
             that is given is not closed.
         plugins: Python files (or one) that register what is searched with, see PLUGINS.md.
-        runner: makes what measures; None measures on this machine.
+        runner: makes what measures, or its name; None measures on this machine.
+        builder: compiles candidates elsewhere: a builder, which stays open, or its name.
         observer: is told what happens: a function of an event, its name, or several of both.
         name: for reports; None takes the function's.
 
@@ -107,7 +116,7 @@ def tune(
     results = tune_tasks(
         {label: only}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
         seed=seed, strategy=strategy, model=model, features=features, prior=prior, space=space,
-        database=database, plugins=plugins, runner=runner, observer=observer,
+        database=database, plugins=plugins, runner=runner, builder=builder, observer=observer,
     )  # fmt: skip
     return results[label]
 
@@ -130,7 +139,8 @@ def tune_tasks(
     scheduler: str | None = None,
     database: str | Database | None = None,
     plugins: str | Path | Sequence[str | Path] | None = None,
-    runner: MakeRunner | None = None,
+    runner: MakeRunner | str | None = None,
+    builder: Builder | str | None = None,
     observer: Observers = None,
 ) -> dict[str, TuneResult]:
     """Tune several functions with one budget, spent where it gains most; see `tune`.
@@ -152,26 +162,32 @@ def tune_tasks(
     )  # fmt: skip
     files = _load_plugins(c.plugins if plugins is None else plugins)
     kept = c.database if database is None else database
-    STRATEGIES.get(c.strategy)  # a misspelt name is refused before anything starts
-    TASK_SCHEDULERS.get(c.scheduler)
-    _ = DATABASES.get(kept) if isinstance(kept, str) else kept
+    _check_names(c, kept)
     tell = observers_of(c.observers if observer is None else observer)
     machine = _machine(target if target is not None else c.target, timed=runner is None)
+    make = RUNNERS.get(runner) if isinstance(runner, str) else runner
     spaces = spaces_of(space, c.space, funcs, machine)
     seen = feature_set(c.features if features is None else features, machine)
     limits = (weights, total_trials, time_limit, tell)
 
-    def session(compare_with_default: bool) -> _Session:
-        given = None if isinstance(model, str) else model
-        learner = cost_model_of(given, c, machine, seen)
-        parts = (machine, learner, seen, spaces, runner, kept)
+    def session(compiler: Builder | None, compare_with_default: bool) -> _Session:
+        learner = cost_model_of(None if isinstance(model, str) else model, c, machine, seen)
+        parts = (machine, learner, seen, spaces, make, compiler, kept)
         return _Session(c, *parts, files, time_limit, compare_with_default)
 
-    try:
-        return session(True).run(funcs, *limits)
-    except StandInError as error:
-        warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
-        return session(False).run(funcs, *limits)
+    with opened_builder(builder) as compiler:
+        try:
+            return session(compiler, True).run(funcs, *limits)
+        except StandInError as error:
+            warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
+            return session(compiler, False).run(funcs, *limits)
+
+
+def _check_names(c: config.Config, database: str | Database) -> None:
+    """Refuse misspelt names before anything starts."""
+    STRATEGIES.get(c.strategy)
+    TASK_SCHEDULERS.get(c.scheduler)
+    _ = DATABASES.get(database) if isinstance(database, str) else database
 
 
 def _load_plugins(given: str | Path | Sequence[str | Path]) -> list[str]:
@@ -221,6 +237,7 @@ class _Session:
     features: FeatureSet
     spaces: Mapping[str, Space]
     make: MakeRunner | None
+    builder: Builder | None
     database: str | Database = "sqlite"
     plugins: Sequence[str] = ()
     time_limit: float | None = None
@@ -314,8 +331,9 @@ class _Session:
         )  # fmt: skip
 
     def _runner(self, func: PrimFunc, default: Trace) -> Runner:
+        given = {} if self.builder is None else {"builder": self.builder}
         if self.make is not None:
-            return self.make(func, self.machine)
+            return self.make(func, self.machine, **given)
         settings = self.settings
         if self.time_limit is not None:  # the program as written may never end
             limit = min(settings.baseline_timeout, max(self.time_limit, 1.0))
@@ -323,7 +341,9 @@ class _Session:
         by_default = Schedule(func, seed=0, check=False)
         default.apply(by_default)
         default_schedule = single(by_default.mod) if self.compare_with_default else None
-        return space_of(self.machine).runner(func, self.machine, settings, default_schedule)
+        return space_of(self.machine).runner(
+            func, self.machine, settings, default_schedule, **given
+        )
 
 
 def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: str) -> TuneResult:

@@ -46,7 +46,7 @@ PACKAGE = {
         "ms.tune keeps a database in its work_dir; `metasched db` lists it",
     ),
     **dict.fromkeys(
-        ("runner", "Runner", "RPCRunner", "builder", "Builder", "LocalBuilder"),
+        ("RPCRunner", "LocalBuilder"),
         "ms.tune(..., runner=) takes a function (func, target) -> ms.LocalRunner(func, target), "
         "which builds too",
     ),

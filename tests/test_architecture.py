@@ -85,9 +85,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 270, "*"),
     (
         "measure",
-        2310,
+        2530,
         "settings candidate priority worker process workers flow data loaded_task padding sampling "
-        "samples anchor jobs reference local replay cluster",
+        "builder_slot samples anchor jobs reference local replay cluster",
     ),
     (
         "cost",

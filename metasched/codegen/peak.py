@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from metasched.codegen.load import link
 from metasched.codegen.types import constant, register_type, type_suffix
 from metasched.errors import BuildError
 from metasched.files import atomic_write, read_json
+from metasched.hardware import machine_name
 from metasched.ir.dtype import DType
 from metasched.target import Target, cpu_of
 
@@ -44,7 +44,7 @@ def _best_known(what: str, now: float) -> float:
     a file of the user's cache that may be deleted."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metasched"
     file = folder / "peak.json"
-    key = f"{_machine()} {what}"
+    key = f"{machine_name()} {what}"
     known: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         found = read_json(file.read_bytes())
@@ -55,16 +55,6 @@ def _best_known(what: str, now: float) -> float:
             folder.mkdir(parents=True, exist_ok=True)
             atomic_write(file, json.dumps({**known, key: best}, indent=1))
     return best
-
-
-def _machine() -> str:
-    """What tells this machine from others that share a home."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        model = next(
-            (line.split(":", 1)[1].strip() for line in file if "model name" in line), model
-        )
-    return f"{platform.node()} {model} {os.cpu_count()}"
 
 
 def multiply_adds(

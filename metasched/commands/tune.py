@@ -37,6 +37,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--space", help="search space (default: that of the target)")
     parser.add_argument("--scheduler", help="task scheduler of a module (default gradient)")
     parser.add_argument("--database", help="database that keeps the records (default sqlite)")
+    parser.add_argument("--runner", help="runner that measures (default: on this machine)")
+    parser.add_argument("--builder", help="builder that compiles (default: where it is measured)")
     parser.add_argument("--observer", action="append", help="observer by name; may be repeated")
     parser.add_argument("--no-prior", action="store_true", help="let the cost model start empty")
     parser.add_argument("--plugin", action="append", help="Python file that is run first")
@@ -79,6 +81,7 @@ def _tuned(
         "trials": arguments.trials, "seed": arguments.seed, "time_limit": arguments.time_limit,
         "work_dir": arguments.work_dir, "strategy": arguments.strategy, "model": arguments.model,
         "features": arguments.features, "space": arguments.space, "database": arguments.database,
+        "runner": arguments.runner, "builder": arguments.builder,
         "prior": False if arguments.no_prior else None,
     }  # fmt: skip
     funcs = {program.name: program.func for program in programs}

@@ -169,6 +169,7 @@ class Record(Measured):
         space: number of the design space that it is of, -1 where that is unknown.
         build_seconds: how long its build took.
         predicted: the model's score before it was measured.
+        machine: name of the machine that measured it, empty where that is unknown.
     """
 
     candidate_key: str = ""
@@ -176,6 +177,7 @@ class Record(Measured):
     space: int = -1
     build_seconds: FiniteFloat = 0.0
     predicted: FiniteFloat | None = None
+    machine: str = ""
 
 
 class TraceFile(Measured):

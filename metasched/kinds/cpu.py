@@ -6,7 +6,7 @@ from metasched.config import Config
 from metasched.cost.features import CPU_FEATURE_SET
 from metasched.ir.func import PrimFunc
 from metasched.kinds.table import SPACES, SpaceOf
-from metasched.measure.candidate import Runner
+from metasched.measure.candidate import Builder, Runner
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
 from metasched.mutate.choice import (
@@ -105,11 +105,12 @@ def cpu_mutators(target: Target) -> Weighted:
 
 
 def cpu_runner(
-    func: PrimFunc, target: Target, settings: Config, by_default: PrimFunc | None
-) -> Runner:
+    func: PrimFunc, target: Target, settings: Config, by_default: PrimFunc | None,
+    builder: Builder | None = None,
+) -> Runner:  # fmt: skip
     """Measures on this machine, in isolated processes."""
     options = MeasureOptions.of(settings, cores=target.num_cores)
-    return LocalRunner(func, target, options, by_default)
+    return LocalRunner(func, target, options, by_default, builder=builder)
 
 
 SPACES.register(

@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.config import Config
 from metasched.cost.features import FeatureSet
 from metasched.errors import TargetError
-from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Runner
 from metasched.mutate.base import MUTATORS
 from metasched.postproc.base import POSTPROCS
@@ -37,7 +35,8 @@ class SpaceOf:
         default: the trace of the default schedule of a program, candidate 0 of every search.
         features: what the cost model sees of a candidate.
         runner: `(unscheduled function, target, settings, function by the default schedule or None)
-            -> ` what measures the candidates of a task.
+            -> ` what measures the candidates of a task; where a builder is asked for, it is given
+            as the argument `builder`.
     """
 
     modules: Callable[[Target], tuple[Module, ...]]
@@ -45,7 +44,7 @@ class SpaceOf:
     mutators: Callable[[Target], Weighted]
     default: Callable[[Source, Target], Trace]
     features: FeatureSet
-    runner: Callable[[PrimFunc, Target, Config, PrimFunc | None], Runner]
+    runner: Callable[..., Runner]
 
 
 SPACES: Registry[SpaceOf] = Registry("space", SpaceOf)

@@ -1,17 +1,21 @@
-"""What is measured and what came of it: Candidate, the closed set Status, Outcome, Runner."""
+"""What is measured, what came of it, and who measures: Candidate, Outcome, Builder, Runner."""
 
 from __future__ import annotations
 
 import enum
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from metasched.errors import MeasureError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.settings import MeasureOptions
+from metasched.registry import Registry, complete
 from metasched.runtime.devices import Program
+from metasched.target import Target
 
 
 class Status(enum.Enum):
@@ -81,6 +85,7 @@ class Outcome:
         build_seconds, run_seconds, check_seconds: what building, running the kernel, and setting up
             and comparing its data took.
         check: how the result was compared (`exact`, `64 eps`), and the largest difference seen.
+        machine: name of the machine that took the time; times of two machines do not compare.
     """
 
     status: Status
@@ -90,6 +95,7 @@ class Outcome:
     run_seconds: float = 0.0
     check_seconds: float = 0.0
     check: str = ""
+    machine: str = ""
 
     @property
     def ok(self) -> bool:
@@ -124,6 +130,73 @@ class Runner(Protocol):
     def close(self) -> None:
         """End the workers; closing twice is allowed."""
         ...
+
+
+class Builder(Protocol):
+    """Anything that compiles programs for a runner, here or elsewhere."""
+
+    def submit(self, func: PrimFunc, target: Target) -> Future[Built]:
+        """Begin to compile a scheduled program for a target.
+
+        The result of the future says how a build failed; the future raises only when the builder
+        itself does.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what compiles; closing twice is allowed."""
+        ...
+
+
+MakeBuilder: TypeAlias = "Callable[[], Builder]"
+MakeRunner: TypeAlias = "Callable[..., Runner]"
+BUILDERS: Registry[MakeBuilder] = Registry("builder", Callable)
+RUNNERS: Registry[MakeRunner] = Registry("runner", Callable)
+_Factory = TypeVar("_Factory", bound="Callable[..., Any]")
+
+
+def builder(name: str, *, override: bool = False) -> Callable[[_Factory], _Factory]:
+    """Register a builder: a class or function `() -> Builder`.
+
+    Args:
+        name: what `ms.tune(builder=...)` and `metasched tune --builder` call it.
+        override: replace a builder of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+    enter = BUILDERS.decorator(name, "() -> Builder", None, override)
+    return cast("Callable[[_Factory], _Factory]", enter)
+
+
+def runner(name: str, *, override: bool = False) -> Callable[[_Factory], _Factory]:
+    """Register a runner: a class or function `(func, target) -> Runner`.
+
+    Where a builder is asked for as well, it is given as the argument `builder`.
+
+    Args:
+        name: what `ms.tune(runner=...)` and `metasched tune --runner` call it.
+        override: replace a runner of that name.
+
+    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    """
+    enter = RUNNERS.decorator(name, "(func, target) -> Runner", None, override)
+    return cast("Callable[[_Factory], _Factory]", enter)
+
+
+@contextmanager
+def opened_builder(given: Builder | str | None) -> Iterator[Builder | None]:
+    """A builder that is given, or the one of a name, which is closed afterwards.
+
+    Raises RegistryError for an unknown name, PluginError for a builder that cannot be made.
+    """
+    if not isinstance(given, str):
+        yield given
+        return
+    made = complete(f"the builder {given}", BUILDERS.get(given), "submit", "close")
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 @runtime_checkable

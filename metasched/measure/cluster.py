@@ -1,31 +1,86 @@
-"""Measuring on other machines: the local runner behind any `concurrent.futures.Executor`.
+"""Building and measuring elsewhere, through any `concurrent.futures.Executor`.
 
 The executor (a process pool, dask's `client.get_executor()`, mpi4py.futures, ray's pool adapters)
-only carries calls; isolation, limits and checks are those of the LocalRunner that each remote
-process keeps for the task. The remote machine must be of the same target.
+only carries calls. Isolation, limits and checks are those of the local machinery that each remote
+process keeps: a LocalRunner for each task, workers that compile. A remote machine must be able to
+run code for the target.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pickle
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future, as_completed
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
 
 from metasched.errors import MeasureError
-from metasched.ir.func import PrimFunc
-from metasched.measure.candidate import Candidate, OnOutcome, Outcome
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.measure.candidate import (
+    Builder,
+    Built,
+    Candidate,
+    OnOutcome,
+    Outcome,
+    builder,
+    runner,
+    single_function,
+)
+from metasched.measure.jobs import built_of
 from metasched.measure.local import LocalRunner
-from metasched.measure.process import dump
+from metasched.measure.process import Worker, dump
 from metasched.measure.settings import MeasureOptions
 from metasched.target import Target
 
 KEPT = 4  # tasks whose runners a remote process keeps: one round each, in turns, needs all of them
+_JOBS = "metasched.measure.jobs"
+_Known = Sequence[tuple[Candidate, float]]
 _RUNNERS: dict[bytes, LocalRunner] = {}  # the one used last is the last
+_ONE_AT_A_TIME = threading.Lock()  # an executor's processes may call from several threads
+_IDLE: queue.SimpleQueue[Worker] = queue.SimpleQueue()  # builders of this process
+
+
+class ExecutorBuilder:
+    """Compiles programs through an executor, each call in a worker process of its own there."""
+
+    def __init__(
+        self, executor: Executor, options: MeasureOptions | None = None, *, owned: bool = False
+    ) -> None:
+        """Nothing is submitted yet.
+
+        Args:
+            executor: where the calls go.
+            options: limits; `build_workers` is how many builds are asked for at once.
+            owned: `close` shuts the executor down; otherwise that is the caller's to do.
+        """
+        self._executor, self._owned = executor, owned
+        self._options = options or MeasureOptions.of()
+
+    def submit(self, func: PrimFunc, target: Target) -> Future[Built]:
+        """See `Builder.submit`."""
+        limit = self._options.build_timeout
+        return self._executor.submit(build_remotely, dump((func, target)), limit)
+
+    def close(self) -> None:
+        """End the workers that a remote process keeps, as far as a call still reaches it."""
+        _end(self._executor, end_builders, self._owned)
 
 
 class ExecutorRunner:
-    """Measures candidates through an executor, `chunk` of them a call."""
+    """Measures candidates through an executor, `chunk` of them a call.
+
+    It has the abilities of a LocalRunner. Outcomes come back when the expected results are
+    confirmed in the remote process, so nothing of a run is ever held back here.
+
+    Attributes:
+        options: limits and repetitions.
+    """
 
     def __init__(
         self,
@@ -33,62 +88,212 @@ class ExecutorRunner:
         func: PrimFunc,
         target: Target | str | None = None,
         options: MeasureOptions | None = None,
+        default_schedule: PrimFunc | None = None,
         *,
         chunk: int = 1,
+        builder: Builder | None = None,
+        owned: bool = False,
     ) -> None:
         """Nothing is submitted yet.
 
         Args:
-            executor: where the calls go; it stays the caller's to shut down.
-            func, target, options: as for LocalRunner.
+            executor: where the calls go.
+            func, target, options, default_schedule: as for LocalRunner.
             chunk: candidates a call; more hide the latency of the network.
+            builder: compiles the candidates, on other machines than measure them; it stays the
+                caller's to close. None compiles where it is measured.
+            owned: `close` shuts the executor down; otherwise that is the caller's to do.
         """
-        self._executor = executor
+        self.options = options or MeasureOptions.of()
+        self._executor, self._builder, self._owned = executor, builder, owned
         self._chunk = max(1, chunk)
-        self._task = dump((func, Target.of(target), options or MeasureOptions.of()))
+        self._target, self._func = Target.of(target), func
+        self._task = dump((func, self._target, self.options, default_schedule))
+        self._known: _Known = ()
+
+    @property
+    def reference_confirmed(self) -> bool:
+        """True: see the class."""
+        return True
 
     def measure(
         self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None
     ) -> list[Outcome]:
         """See `Runner.measure`. Raises MeasureError when the executor itself fails."""
         found: dict[int, Outcome] = {}
-        futures: dict[Future[list[Outcome]], int] = {}
-        for start in range(0, len(candidates), self._chunk):
-            chunk = candidates[start : start + self._chunk]
-            part = dump(list(chunk))
-            futures[self._executor.submit(measure_chunk, self._task, part)] = start
-        try:
-            for future in as_completed(futures):
-                for number, outcome in enumerate(future.result(), futures[future]):
-                    found[number] = outcome
-                    if on_outcome is not None:
-                        on_outcome(candidates[number], outcome)
-        except (BrokenProcessPool, OSError) as error:
-            raise MeasureError(f"the executor failed: {error}") from error
-        finally:
-            for future in futures:
-                future.cancel()
+        builds = self._builds(candidates)
+        waiting = deque(range(0, len(candidates), self._chunk))  # for their builds
+        runs: dict[Future[list[Outcome]], int] = {}
+        with _failures():
+            try:
+                while waiting or runs:
+                    pending = self._begin_runs(candidates, waiting, builds, runs)
+                    awaited: list[Future[Any]] = [*runs, *pending]
+                    ended = wait(awaited, return_when=FIRST_COMPLETED).done
+                    for future in [run for run in runs if run in ended]:
+                        for number, outcome in enumerate(future.result(), runs.pop(future)):
+                            found[number] = outcome
+                            if on_outcome is not None:
+                                on_outcome(candidates[number], outcome)
+            finally:
+                begun: list[Future[Any]] = [*builds.values(), *runs]
+                for each in begun:
+                    each.cancel()
         return [found[n] for n in range(len(candidates))]
 
+    def _begin_runs(
+        self, candidates: Sequence[Candidate], waiting: deque[int],
+        builds: dict[str, Future[Built]], runs: dict[Future[list[Outcome]], int],
+    ) -> list[Future[Built]]:  # fmt: skip
+        """Submit the chunks whose builds have ended; the builds that the next chunk waits for."""
+        while waiting:
+            chunk = candidates[waiting[0] : waiting[0] + self._chunk]
+            mine = {c.key: builds[c.key] for c in chunk if c.key in builds}
+            pending = [build for build in mine.values() if not build.done()]
+            if pending:
+                return pending
+            built = {key: build.result() for key, build in mine.items()}
+            runs[self._call(measure_chunk, list(chunk), built)] = waiting.popleft()
+        return []
+
+    def recall(self, known: _Known) -> None:
+        """See `LocalRunner.recall`; each remote process is told when its runner is made."""
+        self._known = list(known)
+
+    def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
+        """See `LocalRunner.read_again`: of what the remote process that answers has measured."""
+        found: dict[str, float] = self._ask("read_again", list(candidates))
+        return found
+
+    def interleave(
+        self, candidates: Sequence[Candidate | IRModule], rounds: int = 10, fresh: bool = False
+    ) -> list[tuple[float, ...]]:
+        """See `LocalRunner.interleave`; all candidates are timed in one remote process."""
+        found: list[tuple[float, ...]] = self._ask("interleave", list(candidates), rounds, fresh)
+        return found
+
+    def verify(self, candidate: Candidate | IRModule) -> Outcome:
+        """See `LocalRunner.verify`."""
+        found: Outcome = self._ask("verify", candidate)
+        return found
+
+    def unscheduled(self) -> Outcome:
+        """See `LocalRunner.unscheduled`."""
+        found: Outcome = self._ask("unscheduled")
+        return found
+
     def close(self) -> None:
-        """End the runners that remote processes keep, as far as calls still reach them."""
-        self._executor.submit(end_runners).result()
+        """End the runners that a remote process keeps, as far as a call still reaches it."""
+        _end(self._executor, end_runners, self._owned)
+
+    def _builds(self, candidates: Sequence[Candidate]) -> dict[str, Future[Built]]:
+        """The builds of candidates by their keys, all begun; none without a builder."""
+        if self._builder is None:
+            return {}
+        return {
+            c.key: self._builder.submit(single_function(c.module), self._target) for c in candidates
+        }
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        return self._executor.submit(function, self._task, dump(self._known), dump(arguments))
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """What a method of a remote runner returns."""
+        with _failures():
+            return self._call(functools.partial(call_runner, method), *arguments).result()
 
 
-def measure_chunk(task: bytes, candidates: bytes) -> list[Outcome]:
-    """In the remote process: measure with the runner kept for this task; those of the tasks that
-    were measured last are kept too."""
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Name what went wrong with an executor."""
+    try:
+        yield
+    except (BrokenProcessPool, OSError) as error:
+        raise MeasureError(f"the executor failed: {error}") from error
+
+
+def _end(executor: Executor, function: Callable[[], None], owned: bool) -> None:
+    with contextlib.suppress(RuntimeError, OSError):  # shut down or broken: its processes ended
+        executor.submit(function).result()
+    if owned:
+        executor.shutdown()
+
+
+# -- in the remote process -------------------------------------------------------------------------
+
+
+def measure_chunk(task: bytes, known: bytes, given: bytes) -> list[Outcome]:
+    """Measure candidates with the runner kept for this task; returns when the expected results are
+    confirmed."""
+    candidates, built = pickle.loads(given)
+    with _ONE_AT_A_TIME:
+        runner = _runner(task, known)
+        outcomes = runner.measure_built(candidates, built)
+        if not runner.reference_confirmed:
+            runner.unscheduled()
+    return outcomes
+
+
+def call_runner(method: str, task: bytes, known: bytes, given: bytes) -> Any:
+    """Call a method of the runner kept for this task."""
+    with _ONE_AT_A_TIME:
+        return getattr(_runner(task, known), method)(*pickle.loads(given))
+
+
+def build_remotely(given: bytes, limit: float) -> Built:
+    """Compile in a worker process, which is kept for the next build."""
+    try:
+        worker = _IDLE.get_nowait()
+    except queue.Empty:
+        worker = Worker("remote builder", preload=_JOBS)
+    try:
+        return built_of(worker.run(f"{_JOBS}:build", *pickle.loads(given), limit=limit))
+    finally:
+        _IDLE.put(worker)
+
+
+def _runner(task: bytes, known: bytes) -> LocalRunner:
+    """The runner of a task; those of the tasks that were asked for last are kept too."""
     runner = _RUNNERS.pop(task, None)
     if runner is None:
-        func, target, options = pickle.loads(task)
-        runner = LocalRunner(func, target, options)
+        runner = LocalRunner(*pickle.loads(task))
+        runner.recall(pickle.loads(known))
     _RUNNERS[task] = runner
     while len(_RUNNERS) > KEPT:
         _RUNNERS.pop(next(iter(_RUNNERS))).close()
-    return runner.measure(pickle.loads(candidates))
+    return runner
 
 
 def end_runners() -> None:
-    """In the remote process: close the runners kept."""
+    """Close the runners kept."""
     while _RUNNERS:
         _RUNNERS.popitem()[1].close()
+
+
+def end_builders() -> None:
+    """End the builders kept."""
+    while not _IDLE.empty():
+        _IDLE.get_nowait().close()
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+@builder("process")
+def builder_in_processes() -> ExecutorBuilder:
+    """Builds in a process pool of this machine, which shows how an executor is used."""
+    options = MeasureOptions.of()
+    return ExecutorBuilder(_pool(options.build_workers), options, owned=True)
+
+
+@runner("process")
+def runner_in_a_process(
+    func: PrimFunc, target: Target, builder: Builder | None = None
+) -> ExecutorRunner:
+    """Measures in one process of a pool of this machine, which shows how an executor is used."""
+    options = MeasureOptions.of(cores=target.num_cores)
+    return ExecutorRunner(_pool(1), func, target, options, builder=builder, owned=True)
+
+
+def _pool(processes: int) -> Executor:
+    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))

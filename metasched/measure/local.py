@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from metasched.errors import MeasureError
+from metasched.hardware import machine_name
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure import priority
 from metasched.measure.anchor import TimeReference, rounds_of_calibration, rounds_of_two, spread
+from metasched.measure.builder_slot import BuilderSlot
 from metasched.measure.candidate import (
+    Builder,
     Built,
     Candidate,
     OnOutcome,
@@ -57,6 +60,8 @@ class LocalRunner:
         target: Target | str | None = None,
         options: MeasureOptions | None = None,
         default_schedule: PrimFunc | None = None,
+        *,
+        builder: Builder | None = None,
     ) -> None:
         """Start the workers and the unscheduled program; returns at once.
 
@@ -66,6 +71,8 @@ class LocalRunner:
             options: limits and repetitions.
             default_schedule: the workload by its default schedule, with whose results candidates
                 are compared while a slow unscheduled program still runs.
+            builder: compiles the candidates; it stays the caller's to close. None compiles them in
+                worker processes.
 
         Raises MeasureError when code for the target cannot run on this machine.
         """
@@ -87,7 +94,7 @@ class LocalRunner:
         # aside.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
         self._references = References(func, self.target, self.options, fds, default_schedule)
-        self._workers = _workers(self.target, self.options, fds)
+        self._workers = _workers(self.target, self.options, fds, builder)
         self._timed = 0  # candidates since the runner's process was started
         self._process: int | None = None  # the process that the time reference is set for
         self._closed = False
@@ -272,7 +279,8 @@ class LocalRunner:
         self._keep(candidate.key, seconds, built.program)
         seconds = yield from self._hand_over(built.program, seconds)
         self.best = min(self.best, seconds) if self.best else seconds
-        return replace(outcome, seconds=tuple(seconds / read * s for s in outcome.seconds))
+        samples = tuple(seconds / read * s for s in outcome.seconds)
+        return replace(outcome, seconds=samples, machine=machine_name())
 
     def _tried(self, program: Program) -> Flow[Reply]:
         """Check a program in every placement of its arrays, then time it alone."""
@@ -384,17 +392,20 @@ class LocalRunner:
         return min(limit, 1.0 + 40 * self.best) if self.best else limit
 
 
-def _workers(target: Target, options: MeasureOptions, fds: Sequence[int]) -> Workers:
+def _workers(
+    target: Target, options: MeasureOptions, fds: Sequence[int], builder: Builder | None
+) -> Workers:
     """The processes of a runner; nothing starts yet."""
     limits: dict[str, Any] = {"memory": options.memory, "preload": _JOBS}
     if DEVICES.from_plugin(target.kind):
         limits["plugins"] = plugin_files()
     behind = min(priority.LAST, priority.beside_timing() + _BEHIND)
     threads = priority.team_environment(options.threads)
+    names = [f"builder {n}" for n in range(max(1, options.build_workers))]
     return Workers(
         [
-            Worker(f"builder {n}", nice=behind, **limits)
-            for n in range(max(1, options.build_workers))
+            Worker(name, nice=behind, **limits) if builder is None else BuilderSlot(name, builder)
+            for name in names
         ],
         Worker("runner", nice=priority.FIRST, fds=fds, environment=threads, **limits),
         Worker("reference", nice=behind, fds=fds, **limits),

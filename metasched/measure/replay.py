@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -107,9 +108,11 @@ class RecordingRunner:
 
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
     """An outcome as JSON data, empty fields left out."""
-    names = ("seconds", "message", "build_seconds", "run_seconds", "check_seconds", "check")
-    told = {name: value for name in names if (value := getattr(outcome, name))}
-    return {"status": outcome.status.value, **told}
+    fields = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
+    return {
+        "status": outcome.status.value,
+        **{k: v for k, v in fields.items() if v and k != "status"},
+    }
 
 
 def outcome_from(data: Mapping[str, Any]) -> Outcome:

@@ -319,7 +319,7 @@ class TaskRun:
             trace=json.loads(candidate.shipped.to_json()), samples=list(outcome.seconds),
             status=outcome.status, message=outcome.message, check=outcome.check,
             candidate_key=candidate.key, index=index, space=candidate.space,
-            build_seconds=outcome.build_seconds, predicted=candidate.score,
+            build_seconds=outcome.build_seconds, predicted=candidate.score, machine=outcome.machine,
         )  # fmt: skip
 
     # -- resuming ----------------------------------------------------------------------------------
@@ -338,7 +338,10 @@ class TaskRun:
             if candidate is not None:
                 reloaded.append(candidate)
                 times.append(record.seconds)
-                kept = Outcome(record.status, tuple(record.samples), check=record.check)
+                kept = Outcome(
+                    record.status, tuple(record.samples), check=record.check,
+                    machine=record.machine,
+                )  # fmt: skip
                 self.outcomes[candidate.key] = kept
         self.population.add(reloaded, times)
         if isinstance(self.runner, Recalls):

@@ -26,7 +26,9 @@ from metasched.space.module import SCHEDULE_MODULES
 from metasched.target import KINDS, TARGETS
 
 FUNC = matmul(32)
-DECORATORS = (ms.postproc, ms.mutator, ms.strategy, ms.cost_model, ms.schedule_module)
+DECORATORS = (
+    ms.postproc, ms.mutator, ms.strategy, ms.cost_model, ms.schedule_module, ms.runner, ms.builder,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

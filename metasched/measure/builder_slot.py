@@ -1,0 +1,95 @@
+"""BuilderSlot: a place for one build of a `Builder` at a time, waited for like a worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from metasched.foreign import ANYTHING, failure
+from metasched.measure.candidate import Builder, Built
+from metasched.measure.process import Reply, Worker
+
+_PATIENCE = 600.0  # seconds that a build may wait for its turn elsewhere
+
+
+class BuilderSlot(Worker):
+    """Hands its jobs, which are builds, to a builder; the builder sees to limits and crashes."""
+
+    def __init__(self, name: str, builder: Builder) -> None:
+        """Nothing is submitted yet."""
+        super().__init__(name)
+        self._builder = builder
+        self._future: Future[Built] | None = None
+        self._began = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """A build was given and has not ended."""
+        return self._future is not None
+
+    @property
+    def pid(self) -> int | None:
+        """None: no process is this slot's own."""
+        return None
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def submit(self, function: str, *arguments: Any, limit: float) -> None:
+        """Give a build, `(function to compile, target)`, to the builder."""
+        self._began = time.monotonic()
+        self._deadline = self._began + limit + _PATIENCE
+        self._woken, waking = socket.socketpair()
+        func, target = arguments
+        try:
+            self._future = self._builder.submit(func, target)
+        except ANYTHING as error:  # a builder of a user's: what it raises is the build's failure
+            self._future = Future()
+            self._future.set_exception(error)
+        self._future.add_done_callback(lambda _: _wake(waking))
+
+    def pause(self, held: bool = True) -> None:
+        """Builds elsewhere disturb nothing here."""
+
+    def close(self, grace: float = 0.3) -> None:
+        """Forget the build."""
+        if self._future is not None:
+            self._future.cancel()
+            self._future = None
+            self._woken.close()
+
+    def fileno(self) -> int:
+        """The descriptor that can be read when the build has ended."""
+        return self._woken.fileno()
+
+    def receive(self) -> Reply | None:
+        """The reply of the build that has ended."""
+        assert self._future is not None
+        seconds = time.monotonic() - self._began
+        try:
+            built = self._future.result(0.0)
+        except ANYTHING as error:  # as above
+            return self._ended(Reply("error", message=failure(error), seconds=seconds))
+        if built.program is not None:
+            return self._ended(Reply("value", built.program, seconds=built.seconds or seconds))
+        kind = built.status.value.removeprefix("build_")
+        return self._ended(Reply(kind, message=built.message, seconds=built.seconds))
+
+    def expire(self) -> Reply | None:
+        """The build has had no turn for too long."""
+        waited = time.monotonic() - self._began
+        return self._ended(Reply("timeout", message=f"no reply within {waited:.0f} s"))
+
+    def _ended(self, reply: Reply) -> Reply:
+        self.close()
+        return reply
+
+
+def _wake(waking: socket.socket) -> None:
+    """Make the other end readable."""
+    with contextlib.suppress(OSError):  # nobody waits any more
+        waking.send(b"x")
+    waking.close()
