@@ -7,8 +7,6 @@ Each contestant has a worker process, which does `prepare` once and then `burst`
 from __future__ import annotations
 
 import importlib.util
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +20,7 @@ from metasched.ir.equal import structural_hash
 from metasched.report.torch_ops import torch_call
 from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
-from metasched.runtime.timing import Repeat, clocked, take
+from metasched.runtime.timing import Repeat, clocked, measure
 from metasched.target import Target
 
 OURS = "metasched"
@@ -43,16 +41,13 @@ def what_is_missing(peer: str) -> str:
 
 def bursts(repeat: Repeat) -> Burst:
     """Bursts of something that is repeated, warmed up by one call."""
-    once = max(repeat(1), 1e-7)
+    once = repeat(1)
 
     def burst(budget: float) -> float:
         nonlocal once
-        calls, least = max(1, int(_SAMPLE / once)), _LEAST if once < _LONG else 1
-        samples: list[float] = []
-        end = time.perf_counter() + budget
-        while len(samples) < least or time.perf_counter() < end:
-            samples.append(take(repeat, calls))
-        once = max(statistics.median(samples), 1e-9)
+        least, filled = (_LEAST, _SAMPLE) if once < _LONG else (1, 0.0)
+        repeats = max(least, int(budget / max(once, _SAMPLE)))
+        once = measure(repeat, warmup=0, repeats=repeats, min_repeat_ms=filled * 1e3).median
         return once
 
     return burst

@@ -174,7 +174,7 @@ class Kernel:
         given, _, held = self._check.complete(arguments)
         values, native = self._check(given), self._native
 
-        def run(count: int, held: Any = held) -> None:  # the memory of tensors lives as long
+        def run(count: int, alive: Any = (given, held)) -> None:  # the memory of the values
             code = native.repeat(*values, count)
             if code:
                 raise KernelError(f"{self.name}: {self.signature.failure(code)}")

@@ -98,7 +98,7 @@ def tuned(tmp_path_factory) -> Tuned:
 class MadeUpRunner(ReplayRunner):
     """Stands in for this machine where a test is about something else: no worker, no waiting."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(cost=lambda c: 1e-6 * (1 + int(c.key[:4], 16) / 65536))
         self.options = MeasureOptions()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -377,3 +379,18 @@ def test_parallel_kernel():
 def test_zero_extents_do_nothing():
     x = np.zeros((0, 4), np.float32)
     build(symbolic())(x, x, 1.0)  # overlapping nothing with nothing is no overlap
+
+
+def test_what_repeats_a_kernel_keeps_its_arrays():
+    """The values of the call are addresses: arrays that nobody else holds must not go."""
+    kernel, arrays = build(scale()), [np.ones(256, np.float32), np.zeros(256, np.float32)]
+    alive = [weakref.ref(array) for array in arrays]
+    repeat = kernel.repeat(*arrays)
+    del arrays
+    gc.collect()
+    assert repeat(3) > 0 and (alive[1]() == 2).all()
+    del repeat
+    gc.collect()
+    assert alive[0]() is None and alive[1]() is None
+    with pytest.raises(KernelError, match="never true"):
+        build(scale(extra=failing())).repeat(np.ones(256, np.float32), np.zeros(256, np.float32))(1)
