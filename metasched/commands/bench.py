@@ -12,7 +12,7 @@ from typing import Any
 
 from metasched import workloads
 from metasched.commands.names import HELP
-from metasched.commands.source import CONSTANT, add_target, shape_of, target_of
+from metasched.commands.source import CONSTANT, add_target, run_plugins, shape_of, target_of
 from metasched.errors import MetaschedError
 from metasched.report.compare import KNOWN, comparison_text, peers_of, row, side_by_side, usable
 from metasched.report.peers import OURS, PEAK
@@ -104,7 +104,7 @@ def _one(
     with progress(peak) as observer:
         result = tune(
             work.func(shape, constant), trials=arguments.trials, work_dir=folder, name=op,
-            target=target, seed=arguments.seed, observer=observer,
+            target=target, seed=arguments.seed, observer=observer, plugins=run_plugins(arguments),
         )  # fmt: skip
     if result.ended == "interrupted":
         return None

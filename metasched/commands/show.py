@@ -8,7 +8,7 @@ from typing import Any
 
 import metasched.schedule.primitives  # noqa: F401  the kinds of steps that a trace may hold
 from metasched.commands.names import HELP
-from metasched.commands.source import add_source, add_target, load, load_all, target_of
+from metasched.commands.source import add_source, add_target, load, load_all, run_plugins, target_of
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
@@ -36,6 +36,7 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
+    run_plugins(arguments)
     if arguments.target is not None and arguments.what == "script":
         raise MetaschedError("--target is for --what llvm and --what asm, and passes; not a script")
     if arguments.program.endswith(".json"):

@@ -10,6 +10,7 @@ from metasched import config, workloads
 from metasched.errors import MetaschedError, brief, clipped
 from metasched.foreign import run_file
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.registry import load_plugin
 from metasched.target import Target
 
 CONSTANT = "the weights are the same in every call: they are packed ahead of time"
@@ -40,14 +41,27 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """The argument that names the machine."""
+    """The arguments that name the machine, and the plug-in files that may bring it."""
     parser.add_argument(
         "--target", help="native (default), a tag, or features; see `metasched targets`"
     )
+    parser.add_argument("--plugin", action="append", help="Python file that is run first")
+
+
+def run_plugins(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Run the plug-in files that `--plugin` or the settings name; their paths."""
+    files: tuple[str, ...] = config.load(plugins=arguments.plugin).plugins
+    for file in files:
+        load_plugin(file)
+    return files
 
 
 def target_of(arguments: argparse.Namespace) -> Target:
-    """The machine that `--target` or the settings name; TargetError unless its code runs here."""
+    """The machine that `--target` or the settings name, after the plug-in files were run.
+
+    Raises TargetError unless its code runs here.
+    """
+    run_plugins(arguments)
     target = Target.of(config.load(target=arguments.target).target)
     target.require_here()
     return target

@@ -10,9 +10,15 @@ from typing import Any
 
 from metasched import config
 from metasched.commands.names import HELP
-from metasched.commands.source import Program, add_source, add_target, load_all, target_of
+from metasched.commands.source import (
+    Program,
+    add_source,
+    add_target,
+    load_all,
+    run_plugins,
+    target_of,
+)
 from metasched.foreign import printing_to_stderr
-from metasched.registry import load_plugin
 from metasched.report.compare import Side, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
@@ -41,7 +47,6 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--builder", help="builder that compiles (default: where it is measured)")
     parser.add_argument("--observer", action="append", help="observer by name; may be repeated")
     parser.add_argument("--no-prior", action="store_true", help="let the cost model start empty")
-    parser.add_argument("--plugin", action="append", help="Python file that is run first")
     parser.add_argument("--no-peer", action="store_true", help="do not time NumPy beside it")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
@@ -49,9 +54,6 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, report, and return 0 when right candidates were found and their traces written."""
-    settings = config.load(plugins=arguments.plugin)
-    for plugin in settings.plugins:  # before the target, which a plug-in may have registered
-        load_plugin(plugin)
     target = target_of(arguments)
     target = device_of(target).usable(target)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
         results = _tuned(
             programs, arguments, target=target, observer=[observer, *named],
-            plugins=settings.plugins,
+            plugins=run_plugins(arguments),
         )  # fmt: skip
     data, texts = [], []
     for program, result in zip(programs, results, strict=True):
