@@ -251,7 +251,7 @@ def stride_of(access: Access, child: Child, loop: For) -> int | None:
         if tangled or by is None:
             return None
         total += form.terms[loop.var] * by
-    return total * (1 if loop.step is None else as_int(loop.step) or 1)
+    return total
 
 
 def strides(child: Child, loop: For) -> list[tuple[Access, int | None]]:

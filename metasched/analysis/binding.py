@@ -51,7 +51,7 @@ def affine_binding(
     realize, above = _parts(target, loops)
     if not above or not realize.iter_values:
         return None
-    key = ("affine", *[(p.var, p.min, p.extent, p.step) for p in above])
+    key = ("affine", *[(p.var, p.min, p.extent) for p in above])
     facts = realize.facts
     if key not in facts:
         runs = {p.var: p for p in above}

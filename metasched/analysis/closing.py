@@ -7,7 +7,8 @@ iterator that is bound to it already), and gives a domain that mentions loops th
 A new iterator is spatial where its instances are proved to write different elements and to read
 nothing that the block writes; otherwise it is opaque: nothing is promised of its order.
 
-A buffer that a block touches and its `T.reads` or `T.writes` leave out is added there.
+A buffer that a block touches and its `T.reads` or `T.writes` leave out is added there. A loop with
+a step becomes one that counts by one, as its ends alone then say which values it takes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from metasched.arith.intset import relax_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
-from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import (
     Block,
@@ -38,7 +39,14 @@ from metasched.ir.stmt import (
     fact,
 )
 from metasched.ir.verify_rules import touched
-from metasched.ir.visit import free_vars, map_body, stmt_vars, substitute, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    map_body,
+    stmt_vars,
+    substitute,
+    transform,
+    walk_stmts,
+)
 
 Loops = dict[Var, Range]
 
@@ -62,18 +70,29 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
         return _close_block(stmt, loops)
     loops = loops or {}
     if isinstance(stmt, For):
-        loops = {**loops, stmt.var: _values(stmt)}
+        if stmt.step is not None:
+            stmt = _counting(stmt, stmt.step)
+        loops = {**loops, stmt.var: Range(stmt.min, stmt.extent)}
     below = [_close(s, loops) for s in stmt.stmts]
     if all(a is b for a, b in zip(below, stmt.stmts, strict=True)):
         return stmt
     return stmt.rebuild(below, stmt.exprs)
 
 
-def _values(loop: For) -> Range:
-    """A range with all values of a loop variable."""
-    if loop.step is None:
-        return Range(loop.min, loop.extent)
-    return Range(loop.min, Analyzer().simplify((loop.extent - 1) * loop.step + 1))
+def _counting(loop: For, step: Expr) -> For:
+    """A loop with a step as one from zero that counts by one; bindings are simplified."""
+    if as_int(step) == 1:
+        return evolve(loop, step=None)
+    value = loop.var * step + loop.min
+    counted = evolve(loop, min=IntImm(loop.var.dtype, 0), step=None)
+    analyzer = Analyzer({loop.var: Range(counted.min, counted.extent)})
+
+    def simpler(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, BlockRealize):
+            return None
+        return evolve(stmt, iter_values=tuple(map(analyzer.simplify, stmt.iter_values)))
+
+    return evolve(counted, body=transform(substitute(loop.body, {loop.var: value}), simpler))
 
 
 def _close_block(realize: BlockRealize, loops: Loops | None) -> BlockRealize:

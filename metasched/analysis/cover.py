@@ -74,16 +74,11 @@ def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
     """The values of each loop variable; symbolic ends are unbounded."""
     ranges: dict[Var, Interval] = {}
     for loop in loops:
-        if type(loop.min) is IntImm and type(loop.extent) is IntImm and loop.step is None:
+        if type(loop.min) is IntImm and type(loop.extent) is IntImm:
             first = loop.min.value
             ranges[loop.var] = (first, first + max(loop.extent.value - 1, 0))
-            continue
-        low, high = range_interval(loop.min, loop.extent)
-        if loop.step is not None:
-            step = as_int(loop.step)
-            high = low + (high - low) * step if step is not None and step > 0 else inf
-            low = low if step is not None and step > 0 else -inf
-        ranges[loop.var] = (low, high)
+        else:
+            ranges[loop.var] = range_interval(loop.min, loop.extent)
     return ranges
 
 
@@ -317,7 +312,7 @@ def _remember(key: tuple[object, ...]) -> None:
 def _bound_key(child: Child) -> tuple[object, ...]:
     """All that the iterators of a child depend on."""
     realize = child.realize
-    loops = [(p.var, p.min, p.extent, p.step, p.thread) for p in child.loops]
+    loops = [(p.var, p.min, p.extent, p.thread) for p in child.loops]
     return (_own_key(realize.block), realize.iter_values, realize.predicate, *loops)
 
 

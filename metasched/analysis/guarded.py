@@ -72,8 +72,8 @@ class Read:
 def guarded_reads(block: Block) -> tuple[Read, ...] | None:
     """The loads in a block's init and body with the conditions they stand under (cached).
 
-    None where the body does not tell: what is not transparent, vectors, loops with steps, and
-    indices that depend on what the block itself writes.
+    None where the body does not tell: what is not transparent, vectors, and indices that
+    depend on what the block itself writes.
     """
     if not transparent(block):
         return None
@@ -103,7 +103,7 @@ def _in_stmt(top: Stmt) -> Iterator[Read | None]:
             continue
         for expr in stmt.exprs:
             yield from _in_expr(expr, known, loops)
-        if isinstance(stmt, While) or (isinstance(stmt, For) and stmt.step is not None):
+        if isinstance(stmt, While):
             yield None
         elif isinstance(stmt, For):
             stack.append((stmt.body, known, (*loops, (stmt.var, stmt.min, stmt.extent))))

@@ -61,7 +61,7 @@ def constant_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
     ranges: dict[Var, Interval] = {}
     for loop in loops:
         low, extent = as_int(loop.min), as_int(loop.extent)
-        if low is None or extent is None or extent < 1 or loop.step is not None:
+        if low is None or extent is None or extent < 1:
             ranges[loop.var] = -inf, inf
         else:
             ranges[loop.var] = low, low + extent - 1

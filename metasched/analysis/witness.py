@@ -221,8 +221,6 @@ class _Instance(NamedTuple):
 def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Instance | None:
     """The instance of a producer that writes an element; None where it cannot be told, or where it
     depends on memory, which may have changed by the time of the read."""
-    if any(n.step is not None for n in writer.free):
-        return None
     parts = [e for pair in region for e in pair] + [e for n in writer.free for e in n.exprs]
     if any(map(reads_memory, (*parts, writer.child.realize.predicate))):
         return None

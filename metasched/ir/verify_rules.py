@@ -254,6 +254,12 @@ def _loop_step(scope: Scope, loop: For) -> Iterator[str]:
         yield f"loop {loop.var.name} has step {show_expr(loop.step)}"
 
 
+@rule("counting-loop", "in a schedule, a loop counts by one", For)
+def _counting_loop(scope: Scope, loop: For) -> Iterator[str]:
+    if scope.closed and loop.step is not None:
+        yield f"loop {loop.var.name} has step {show_expr(loop.step)}"
+
+
 @rule("loop-kind", "a vectorized loop has a constant extent and no step", For)
 def _loop_kind(scope: Scope, loop: For) -> Iterator[str]:
     if loop.kind is ForKind.VECTORIZED and (as_int(loop.extent) is None or loop.step is not None):

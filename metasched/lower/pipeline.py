@@ -55,9 +55,10 @@ def cpu_pipeline(target: Target) -> Pipeline:
 
 _CPU = Pipeline(
     structured=(
-        (close_blocks, "later passes may take a block to depend on its iterators alone"),
+        (close_blocks, "later passes may take a block to depend on its iterators alone, a loop to "
+         "count by one"),
         (align_addressed, "views of a buffer take its strides"),
-        (canonicalize_loops, "later passes may take every loop to start at zero with step one"),
+        (canonicalize_loops, "later passes may take every loop to start at zero"),
         (lower_init, "needs the blocks' reduce iterators"),
         (lower_match_buffers, "needs the blocks' regions"),
         (skip_zeros, "needs blocks: their iterators say where a stage holds zeros"),

@@ -72,7 +72,7 @@ def require_plain_loop(state: State, rv: LoopRV) -> For:
 
 def require_from_zero(state: State, loop: For) -> None:
     """The loop counts 0, 1, 2, ..."""
-    if as_int(loop.min) != 0 or (loop.step is not None and as_int(loop.step) != 1):
+    if as_int(loop.min) != 0:
         raise state.error(
             "not-from-zero",
             f"the loop {loop.var.name} does not count 0, 1, 2, ...",

@@ -84,6 +84,16 @@ def stepped(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
 
 
 @T.prim_func
+def rows_of_pairs(A: T.Buffer((5, 4), "int32"), B: T.Buffer((5, 4), "int32")):
+    for i in range(0, 10, 2):
+        for j in range(4):
+            with T.block("B"):
+                vi = T.axis.spatial(5, i // 2)
+                vj = T.axis.spatial(4, j)
+                B[vi, vj] = A[vi, vj] * 2
+
+
+@T.prim_func
 def undeclared(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
     for i in range(16):
         with T.block("outer"):
@@ -202,8 +212,29 @@ def test_tiles_of_declared_regions_are_independent():
     check_transform(tiles, sch)
 
 
-def test_values_of_a_loop_with_a_step():
-    assert domains(block_of(close_blocks(stepped), "B")) == [("v_i", 1, 13, IterKind.SPATIAL)]
+def test_a_loop_with_a_step_counts_by_one():
+    closed = close_blocks(stepped)
+    assert domains(block_of(closed, "B")) == [("v_i", 0, 5, IterKind.SPATIAL)]
+    assert "for i in range(5):" in script(closed) and "A[v_i * 3 + 1]" in script(closed)
+    sch = Schedule(stepped, check=True)
+    (loop,) = sch.get_loops("B")
+    sch.parallel(sch.split(loop, [None, 2])[0])
+    check_transform(stepped, sch)
+
+
+def test_a_step_of_one_is_none():
+    source = "@T.prim_func\ndef f(A: T.Buffer((8,))):\n    for i in T.serial(2, 8, step=1):\n"
+    closed = close_blocks(parse(source + "        A[i] = 0.0\n"))
+    assert "for i in range(2, 8):" in script(closed) and "A[i] = " in script(closed)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"), [("blockize", ()), ("read_at", ("B", 0, "global")), ("split", ([None, 2],))]
+)
+def test_steps_of_a_loop_with_a_step(name, args):
+    sch = Schedule(rows_of_pairs, check=True)
+    getattr(sch, name)(sch.get_loops("B")[0], *args)
+    check_transform(rows_of_pairs, sch)
 
 
 def test_left_out_regions_are_added():

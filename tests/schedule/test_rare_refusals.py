@@ -123,22 +123,6 @@ HORNER = lines(
     "            C[v] = 0",
     "        C[v] = C[v] * 2 + A[vk]",
 )
-WINDOW = """
-@T.prim_func
-def f(A: T.Buffer((12,), "int32"), C: T.Buffer((8,), "int32")):
-    with T.block("all"):
-        T.reads(A[0:12])
-        T.writes(C[0:8])
-        B = T.alloc_buffer((12,), "int32")
-        for i in T.serial(0, 8, step=1):
-            for j in range(3):
-                with T.block("B"):
-                    v = T.axis.spatial(12, i + j)
-                    B[v] = A[v]
-            with T.block("C"):
-                v = T.axis.spatial(8, i)
-                C[v] = B[v] + B[v + 2]
-"""
 
 
 def unbounded(i: Any) -> Any:
@@ -156,10 +140,6 @@ def f(B: T.Buffer((8,), "int32", align=64), C: T.Buffer((8,), "int32")):
 """ + C.replace("    ", "        ", 1).replace("\n    ", "\n        ")
     TensorIntrin.register("test.far", parse(text), parse(text.replace("64", "256")), override=True)
     return "test.far"
-
-
-def rolled(_: Schedule) -> Step:
-    return "rolling_buffer", "B", 0
 
 
 CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
@@ -277,7 +257,6 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
         "no-reducer",
         "C is no commutative reduction",
     ),
-    "rolling_buffer, stepped": (WINDOW, rolled, "not-from-zero", "i has a step"),
     "overcompute, partial": (
         HEAD + stage("B", "A[v] + 1", 7) + stage("C", "B[v]", 7, 7),
         lambda sch: ("overcompute", "B", [8]),

@@ -231,3 +231,28 @@ def test_a_plain_sum_of_neighbours():
     sch = Schedule(func, seed=0)
     sch.rolling_buffer("B", 0)
     check_transform(func, sch)
+
+
+STEPPED = """
+@T.prim_func
+def f(A: T.Buffer((12,), "int32"), C: T.Buffer((8,), "int32")):
+    with T.block("all"):
+        T.reads(A[0:12])
+        T.writes(C[0:8])
+        B = T.alloc_buffer((12,), "int32")
+        for i in T.serial(0, 16, step=2):
+            for j in range(3):
+                with T.block("B"):
+                    v = T.axis.spatial(12, i // 2 + j)
+                    B[v] = A[v]
+            with T.block("C"):
+                v = T.axis.spatial(8, i // 2)
+                C[v] = B[v] + B[v + 2]
+"""
+
+
+def test_a_loop_with_a_step():
+    before = parse(STEPPED)
+    sch = Schedule(before, check=True)
+    sch.rolling_buffer("B", 0)
+    check_transform(before, sch)

@@ -159,7 +159,7 @@ def _fill_nest(
     nested: Stmt = BlockRealize(values, substitute(realize.predicate, loops), block)
     for n in reversed(below):
         low, extent = (substitute(e, loops) for e in (n.min, n.extent))
-        nested = For(_var(loops[n.var]), low, extent, ForKind.SERIAL, nested, step=n.step)
+        nested = For(_var(loops[n.var]), low, extent, ForKind.SERIAL, nested)
     return nested, block.token
 
 
@@ -214,7 +214,7 @@ def _own_loop(realize: BlockRealize, below: tuple[For, ...], v: IterVar) -> For 
         used += sum(loop.var in free_vars(e) for n in below for e in n.exprs)
         inner: list[Stmt] = [*below[position + 1 :], realize]
         alone = all(a.body is b for a, b in zip(below[position:], inner, strict=True))
-        plain = as_int(loop.min) == 0 and as_int(v.dom.min) == 0 and loop.step is None
+        plain = as_int(loop.min) == 0 and as_int(v.dom.min) == 0
         if used == 1 and alone and plain and Analyzer().equal(loop.extent, v.dom.extent):
             return loop
     return None

@@ -200,7 +200,7 @@ def _element_wise(
 
 
 def _is_plain(loop: For) -> bool:
-    serial = loop.kind is ForKind.SERIAL and not loop.annotations and loop.step is None
+    serial = loop.kind is ForKind.SERIAL and not loop.annotations
     return serial and as_int(loop.min) == 0
 
 

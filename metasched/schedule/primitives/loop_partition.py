@@ -92,10 +92,8 @@ def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tup
         raise state.error("marked-loop", f"the loop {node.var.name} {what}", node)
     require_serial(state, node)
     low, extent = as_int(node.min), as_int(node.extent)
-    if low is None or extent is None or (node.step is not None and as_int(node.step) != 1):
-        raise state.error(
-            "symbolic-range", f"the range of {node.var.name} is not constant, in steps of one", node
-        )
+    if low is None or extent is None:
+        raise state.error("symbolic-range", f"the range of {node.var.name} is not constant", node)
     lengths: list[int | None] = []
     for factor in factors:
         length = None if factor is None else state.integer(factor)

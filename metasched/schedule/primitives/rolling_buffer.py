@@ -197,9 +197,6 @@ def _require_stable(
                     "unfinished", f"{one.block.name} reduces over a loop that it shares with the "
                     "readers, so that its elements change from iteration to iteration", one.realize,
                 )  # fmt: skip
-    for roll in rolls:
-        if roll.loop.step is not None:
-            raise state.error("not-from-zero", f"{roll.loop.var.name} has a step", roll.loop)
 
 
 def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Expr) -> None:

@@ -107,8 +107,6 @@ class Match:
         for a, b, what in pairs:
             if not self._equal(a, b):
                 raise Mismatch(f"loop {name} {what} {show_expr(a)}, described {show_expr(b)}")
-        if mine.step is not None or theirs.step is not None:
-            raise Mismatch(f"loop {name} has a step")
         self.vars[theirs.var] = mine.var
         self.stmt(mine.body, theirs.body)
 

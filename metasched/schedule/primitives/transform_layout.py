@@ -208,7 +208,7 @@ def _known(site: Block) -> Analyzer:
     for node in walk_stmts(site):
         if isinstance(node, Block):
             ranges.update((v.var, v.dom) for v in node.iter_vars)
-        elif isinstance(node, For) and node.step is None:
+        elif isinstance(node, For):
             runs = Analyzer(ranges).prove(node.extent > 0)
             ranges[node.var] = Range(node.min, node.extent if runs else maximum(node.extent, 1))
     return Analyzer(ranges)
