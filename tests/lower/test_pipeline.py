@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from oracle import check_numbers
 
 import metasched as ms
 from metasched.errors import LowerError
+from metasched.ir.stmt import Allocate
+from metasched.ir.visit import walk_stmts
 from metasched.lower.pipeline import PIPELINES, Pipeline, lower, passes_applied
 from metasched.target import Target
 
@@ -45,3 +48,30 @@ def test_the_setting_debug_prints_what_passes_changed(monkeypatch, capsys):
     monkeypatch.setenv("METASCHED_DEBUG", "everything")
     with pytest.raises(ms.MetaschedError, match="METASCHED_DEBUG.*'everything' is not one of"):
         lower(FUNC, CPU)
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [
+        ("strides=[1, 6]", 30), ("strides=[7, 1]", 42), ("elem_offset=8", 38),
+        ("strides=[1, 6], elem_offset=5", 35),
+    ],
+)  # fmt: skip
+def test_an_allocation_holds_its_last_element(layout, size):
+    """Dimensions may lie in any order: the first need not have the largest stride."""
+    func = ms.parse(f"""
+@T.prim_func
+def f(A: T.Buffer((6, 5), "int32"), C: T.Buffer((6, 5), "int32")):
+    B = T.alloc_buffer((6, 5), "int32", {layout})
+    for i, j in T.grid(6, 5):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + 1
+    for i, j in T.grid(6, 5):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[5 - vi, vj] * 2
+""")
+    check_numbers(func, ms.Schedule(func).mod, compiled=True)
+    (made,) = [s.buffer for s in walk_stmts(lower(func, CPU).body) if isinstance(s, Allocate)]
+    assert made.shape[0] == size

@@ -11,7 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import Add, Arithmetic, Cast, Expr, IntImm, Mul, Select, Var, as_expr, cast
+from metasched.ir.expr import (
+    Add,
+    Arithmetic,
+    Cast,
+    Expr,
+    IntImm,
+    Mul,
+    Select,
+    Var,
+    as_expr,
+    cast,
+    maximum,
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
@@ -86,16 +98,30 @@ class _Flatten:
         """The one-dimensional buffer of the same data."""
         found = self.flat.get(buffer)
         if found is None:
-            size: Expr = as_expr(1, INT64)
-            for extent in buffer.shape:
-                size = size * self.index(self.value(extent))
-            if buffer.strides and buffer.shape:
-                size = self.index(self.value(buffer.shape[0] * buffer.strides[0]))
+            size = self.size(buffer)
             data = self.data.get(buffer.data, buffer.data)
             found = Buffer(buffer.name, (size,), buffer.dtype, buffer.scope, align=buffer.align,
                            data=data)  # fmt: skip
             self.flat[buffer] = found
         return found
+
+    def size(self, buffer: Buffer) -> Expr:
+        """How many elements lie between the first and the last, both counted; the rows of a buffer
+        whose first dimension has the largest stride are whole ones."""
+        size: Expr = as_expr(1, INT64)
+        for extent in buffer.shape:
+            size = size * self.index(self.value(extent))
+        if buffer.strides and buffer.shape:
+            size = self.index(self.value(buffer.shape[0] * buffer.strides[0]))
+            reach: Expr = as_expr(1, INT64)
+            for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
+                reach = reach + (self.index(self.value(extent)) - 1) * self.index(
+                    self.value(stride)
+                )
+            size = maximum(size, reach)
+        if buffer.elem_offset is not None:
+            size = size + self._offset(buffer)
+        return size
 
     def flat_index(self, buffer: Buffer, indices: Sequence[Expr]) -> Expr:
         """The position in elements, 64 bits wide."""
