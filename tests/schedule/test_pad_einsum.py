@@ -6,6 +6,7 @@ from oracle import check_refused, check_transform
 from schedule.golden_programs import becomes
 
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -315,3 +316,31 @@ def test_an_index_folded_over_one_value_is_not_padded_out_of_its_condition() -> 
     check_refused(sch, lambda: sch.pad_einsum("C", [2]), "reads-outside", r"C may read B\[-2\]")
     sch.cache_read("C", 0, "global")
     check_transform(folded, sch)
+
+
+INNER = """
+@T.prim_func
+def f(A: T.Buffer((2, 3), "int32"), C: T.Buffer((2, 3), "int32")):
+    for i in range(2):
+        with T.block("row"):
+            vi = T.axis.spatial(2, i)
+            T.reads(A[0, 0:3])
+            T.writes(C[vi, 0:3])
+            B = T.alloc_buffer((3,), "int32")
+            for j in range(3):
+                with T.block("B"):
+                    vj = T.axis.spatial(3, j)
+                    B[vj] = A[0, vj]
+            for j in range(3):
+                with T.block("C"):
+                    vj = T.axis.spatial(3, j)
+                    C[vi, vj] = B[vj]
+"""
+
+
+def test_a_copy_reads_the_one_row_that_is_read():
+    """The block around declares to read that row alone."""
+    func = parse(INNER)
+    sch = Schedule(func, seed=0, check=True)
+    sch.pad_einsum("B", [2])
+    check_transform(func, sch)

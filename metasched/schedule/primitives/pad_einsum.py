@@ -297,7 +297,8 @@ def _finite(expr: Expr) -> bool:
 def _padded(
     state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices, taken: Sequence[str]
 ) -> tuple[Stmt, Block]:
-    """pad = buffer where the iterators stay in their old domains, else zero."""
+    """pad = buffer where the iterators stay in their old domains, else zero; of a dimension that is
+    read at one place, at that place."""
     extents = {v.var: v.dom.extent for v in block.iter_vars}
 
     an = Analyzer()
@@ -317,7 +318,11 @@ def _padded(
         return BufferStore(pad, call("if_then_else", inside, value, zero), point)
 
     domains = [Range.of(as_expr(0, s.dtype), s) for s in pad.shape]
-    return stage(state, pad.name, domains, body, taken=taken)
+    run = [
+        whole if isinstance(index, Var) else Range.of(index, as_expr(1, index.dtype))
+        for index, whole in zip(indices, domains, strict=True)
+    ]
+    return stage(state, pad.name, domains, body, loops=run, taken=taken)
 
 
 def _trimmed(
