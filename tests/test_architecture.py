@@ -51,9 +51,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 320, "blocks te einsum"),
     (
         "analysis",
-        2840,
-        "failure overlap instances scope threads guarded witness running cover producers binding "
-        "access closing block reducer loops dependence reordering sequence flops",
+        2910,
+        "failure overlap instances scope boxes threads guarded witness running cover producers "
+        "binding access closing block reducer loops dependence reordering sequence flops",
     ),
     (
         "schedule",

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
-from metasched.analysis.cover import loop_ranges, upper_span
+from metasched.analysis.boxes import upper_span
+from metasched.analysis.cover import loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import transparent
 from metasched.analysis.overlap import Side

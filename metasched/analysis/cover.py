@@ -2,34 +2,38 @@
 
 Producers and consumer are compared within one iteration of the loops they share. What a producer
 writes is bounded from below (only boxes that are filled without gaps count), what the consumer
-reads from above. Bounds are integer intervals on top of a fixed part: the terms of the index over
-variables of shared loops, which have one value on both sides.
+reads from above (`analysis.boxes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from math import inf
-from typing import NamedTuple, TypeAlias
 
+from metasched.analysis.boxes import (
+    Spans,
+    lies_in,
+    lower_box,
+    merged,
+    packed_pairs,
+    unpacked,
+    upper_span,
+    whole_box,
+)
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads, stores_always
-from metasched.analysis.running import BRANCHES, constant_ranges, is_uncertain, surely_run
+from metasched.analysis.running import constant_ranges, is_uncertain, surely_run
 from metasched.analysis.scope import Child, Region, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
-from metasched.arith.affine import Ranges, form_interval, interval, linear, range_interval
+from metasched.arith.affine import range_interval
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import Interval
-from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import covers, intersect, lower_region, relax
-from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
-from metasched.ir.expr import LT, TRUE, Expr, FloorDiv, FloorMod, IntImm, Var, as_int, compare
+from metasched.ir.expr import LT, TRUE, Expr, IntImm, Var, as_expr, as_int, compare
+from metasched.ir.op import Ramp
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -37,20 +41,8 @@ from metasched.ir.stmt import (
     For,
     fact,
 )
-from metasched.ir.visit import free_vars, substitute, walk_stmts
+from metasched.ir.visit import free_vars, reads_memory, substitute, walk_stmts
 
-
-class Span(NamedTuple):
-    """The elements from fixed + low to fixed + high in one dimension."""
-
-    fixed: frozenset[tuple[Expr, int]]
-    low: float
-    high: float
-
-
-Spans: TypeAlias = tuple[Span, ...]
-Packed: TypeAlias = tuple[tuple[int, int], ...]
-_NOTHING: frozenset[tuple[Expr, int]] = frozenset()
 _COVERED: set[tuple[object, ...]] = set()
 _LIMIT = 1 << 14
 
@@ -82,95 +74,6 @@ def loop_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
     return ranges
 
 
-def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
-    """Bounds of one dimension while the `varying` variables take all their values.
-
-    Remembered by value: candidates of one space ask the same of many dimensions.
-    """
-    names = (*free_vars(low), *free_vars(extent))
-    return _upper_span(low, extent, *[(v, varying[v]) for v in names if v in varying])
-
-
-@lru_cache(maxsize=1 << 14)
-def _upper_span(low: Expr, extent: Expr, *given: tuple[Var, Interval]) -> Span:
-    varying = dict(given)
-    form = linear(low)
-    fixed = {a: c for a, c in form.terms.items() if free_vars(a).isdisjoint(varying)}
-    moving = Linear({a: c for a, c in form.terms.items() if a not in fixed}, form.const)
-    least, most = form_interval(moving, varying)
-    return Span(frozenset(fixed.items()), least, most + interval(extent, varying)[1] - 1)
-
-
-@dataclass(slots=True)
-class _Limit:
-    """A conjunct `terms + const < bound` of a predicate, over varying variables."""
-
-    terms: dict[Expr, int]
-    most: int
-    used: bool = False
-
-
-def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
-    """The conjuncts of a predicate as limits; None if one is of another form."""
-    out: list[_Limit] = []
-    for part in conjuncts(predicate):
-        if not isinstance(part, LT):
-            return None
-        gap = linear(part.a).plus(linear(part.b), -1)
-        out.append(_Limit(gap.terms, -gap.const - 1))
-    return out
-
-
-def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Spans | None:
-    """A box surely filled while the `varying` variables take all their values; None if unknown."""
-    limits = _limits(predicate, varying)
-    if limits is None:
-        return None
-    seen: set[Expr] = set()
-    spans: list[Span] = []
-    for low, extent in region:
-        width = as_int(extent)
-        if width is None:
-            return None
-        span = _filled(linear(low), width, varying, seen, limits)
-        if span is None:
-            return None
-        spans.append(span)
-    return tuple(spans) if all(limit.used for limit in limits) else None
-
-
-def _filled(
-    form: Linear, width: int, varying: Ranges, seen: set[Expr], limits: list[_Limit]
-) -> Span | None:
-    """The gap-free interval that one dimension takes, if it is one."""
-    fixed: list[tuple[Expr, int]] = []
-    moving: list[tuple[int, float]] = []
-    low: float = form.const
-    for atom, coef in form.terms.items():
-        if free_vars(atom).isdisjoint(varying):
-            fixed.append((atom, coef))
-            continue
-        if not isinstance(atom, Var) or atom in seen or coef < 0:
-            return None
-        seen.add(atom)
-        lo, hi = varying[atom]
-        if hi - lo == inf or lo == -inf:
-            return None
-        low += coef * lo
-        moving.append((coef, hi - lo))
-    span: float = width
-    for coef, steps in sorted(moving):
-        if coef > span and steps:
-            return None
-        span += coef * steps
-    high = low + span - 1
-    for limit in limits:
-        if limit.terms == form.terms:
-            limit.used = True
-            high = min(high, limit.most + form.const + width - 1)
-    return Span(frozenset(fixed), low, high)
-
-
 def shared_loops(a: Child, b: Child) -> int:
     """How many loops two children of a scope have in common."""
     count = 0
@@ -179,85 +82,6 @@ def shared_loops(a: Child, b: Child) -> int:
             break
         count += 1
     return count
-
-
-@lru_cache(maxsize=1 << 10)
-def _whole(buffer: Buffer, packed: Packed = ()) -> Spans:
-    """All of a buffer; symbolic dimensions have no upper end."""
-    sizes = [interval(s, {})[1] for s in buffer.shape]
-    for outer, inner in packed:
-        sizes[outer] *= sizes[inner]
-    inners = {inner for _, inner in packed}
-    return tuple(Span(_NOTHING, 0, s - 1) for n, s in enumerate(sizes) if n not in inners)
-
-
-def _packed(regions: list[Region], buffer: Buffer) -> Packed:
-    """The pairs of dimensions that hold e // c and e % c of some e in every region, the second
-    of extent c: they tell e and no more, so each pair is as good as one dimension that holds e."""
-    rests = [n for n, (low, _) in enumerate(regions[0]) if type(low) is FloorMod] if regions else []
-    return tuple(
-        (k, n) for k in range(len(buffer.shape)) for n in rests
-        if all(_splits(r[k], r[n], buffer.shape[n]) for r in regions)
-    )  # fmt: skip
-
-
-def _splits(outer: tuple[Expr, Expr], inner: tuple[Expr, Expr], size: Expr) -> bool:
-    (high, count), (low, width) = outer, inner
-    if type(high) is FloorDiv and type(low) is FloorMod and as_int(count) == as_int(width) == 1:
-        return high.a is low.a and high.b is low.b is size
-    return False
-
-
-def _unpacked(region: Region, packed: Packed) -> Region:
-    """A region with each pair of `packed` as one dimension."""
-    joined, inners = dict(enumerate(region)), {inner for _, inner in packed}
-    for outer, inner in packed:
-        low = region[inner][0]
-        assert isinstance(low, FloorMod)
-        joined[outer] = low.a, region[inner][1]
-    return tuple([r for n, r in joined.items() if n not in inners])
-
-
-def _inside(inner: Span, outer: Span, whole: Span) -> bool:
-    """Whether `inner`, clipped to the buffer, lies in `outer`."""
-    if not outer.fixed and outer.low <= whole.low and outer.high >= whole.high < inf:
-        return True
-    if inner.fixed != outer.fixed:
-        return False
-    low, high = inner.low, inner.high
-    if not inner.fixed:
-        low, high = max(low, whole.low), min(high, whole.high)
-    return low > high or (outer.low <= low and high <= outer.high)
-
-
-def _merge(boxes: list[Spans]) -> list[Spans]:
-    """Join boxes that differ in one dimension only, where they overlap or touch."""
-    boxes = list(dict.fromkeys(boxes))
-    joined = True
-    while joined:
-        joined = False
-        for i, a in enumerate(boxes):
-            for j in range(i + 1, len(boxes)):
-                both = _join(a, boxes[j])
-                if both is not None:
-                    boxes[i : i + 1] = [both]
-                    del boxes[j]
-                    joined = True
-                    break
-            if joined:
-                break
-    return boxes
-
-
-def _join(a: Spans, b: Spans) -> Spans | None:
-    differing = [k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
-    if not differing:
-        return a
-    k = differing[0]
-    x, y = a[k], b[k]
-    if len(differing) > 1 or x.fixed != y.fixed or max(x.low, y.low) > min(x.high, y.high) + 1:
-        return None
-    return (*a[:k], Span(x.fixed, min(x.low, y.low), max(x.high, y.high)), *a[k + 1 :])
 
 
 def covered(
@@ -269,7 +93,8 @@ def covered(
     otherwise all that is declared is needed, as far as the buffer has it. What was proved is
     remembered by value: blocks, bindings, and the ends of the loops.
     """
-    key = (buffer, shared, guarded, _bound_key(child), *map(_bound_key, producers))
+    skipped = _skipped(child, producers)
+    key = (buffer, shared, guarded, skipped, _bound_key(child), *map(_bound_key, producers))
     if key in _COVERED:
         return None
     failure = _covered(child, producers, buffer, shared, guarded)
@@ -288,19 +113,26 @@ def covered_in_parts(
     """Whether each element that `child` reads of `buffer` is written by one of the groups, below as
     many loops as its key says: for groups that write different elements."""
     producers = [p for group in groups.values() for p in group]
-    key = (buffer, (*groups,), guarded, _bound_key(child), *map(_bound_key, producers))
+    skipped = _skipped(child, producers)
+    key = (buffer, (*groups,), guarded, skipped, _bound_key(child), *map(_bound_key, producers))
     if key in _COVERED:
         return None
     writers = [
         _writer(p, buffer, shared, thread_loops(child.loops[:shared], buffer.scope))
         for shared, group in groups.items()
         for p in group
-        if writes_all(p.block, buffer)
+        if not any(_skipped(child, [p])) and writes_all(p.block, buffer)
     ]
     if witnessed(child, buffer, writers, guarded=guarded):
         _remember(key)
         return None
     return _uncovered(child, next(r for r in inputs(child.block) if r.buffer is buffer), producers)
+
+
+def _skipped(child: Child, producers: Sequence[Child]) -> tuple[bool, ...]:
+    """Of each producer, whether a condition or a jump may skip it where the child runs."""
+    around = set(child.branches)
+    return tuple([not around.issuperset(p.branches) for p in producers])
 
 
 def _remember(key: tuple[object, ...]) -> None:
@@ -332,26 +164,26 @@ def _covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, guarded: bool
 ) -> Failure | None:
     given = producers
-    producers = [p for p in given if writes_all(p.block, buffer)]
+    producers = [p for p in given if not any(_skipped(child, [p])) and writes_all(p.block, buffer)]
     sure = [p for p in producers if _runs(p, buffer, shared)]
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
     reads = [(k, r) for k, (b, r) in enumerate(bound_regions(child, writes=False)) if b is buffer]
     made = [(p, r) for p in sure for b, r in bound_regions(p, writes=True) if b is buffer]
-    packed = _packed([r for _, r in (*reads, *made)], buffer)
+    pairs = packed_pairs([r for _, r in (*reads, *made)], buffer)
     written: list[Spans] = []
     for producer, region in made:
         varying = constant_ranges((*producer.loops[shared:], *extra))
-        box = lower_box(_unpacked(region, packed), producer.realize.predicate, varying)
+        box = lower_box(unpacked(region, pairs), producer.realize.predicate, varying)
         if box is not None:
             written.append(box)
-    written = _merge(written)
-    whole = _whole(buffer, packed)
+    written = merged(written)
+    whole = whole_box(buffer, pairs)
     varying = loop_ranges((*child.loops[shared:], *extra))
     for k, region in reads:
-        need = [upper_span(low, extent, varying) for low, extent in _unpacked(region, packed)]
-        if any(all(map(_inside, need, box, whole)) for box in written):
+        need = [upper_span(low, extent, varying) for low, extent in unpacked(region, pairs)]
+        if any(all(map(lies_in, need, box, whole)) for box in written):
             continue
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in sure):
             writers = [_writer(p, buffer, shared, extra) for p in producers]
@@ -381,7 +213,7 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     stores under conditions, to elements that nothing stores whatever the conditions, and loops
     whose ends depend on each other are suspected. Cached.
     """
-    if isinstance(block.body, BufferStore) or "auto_copy" in block.annotations:
+    if "auto_copy" in block.annotations:
         return True  # (a copy of its region as far as that lies in the buffer)
     children, loose = collect([block.body])
     makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
@@ -390,11 +222,14 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
             return False
         inner = {s.var for s in walk_stmts(block.body) if isinstance(s, For)}
         inner |= {v.var for v in block.iter_vars}
-        return not any(is_uncertain(s, inner) for s in walk_stmts(block.body) if isinstance(s, For))
-    if any(isinstance(s, BRANCHES) for s, _ in loose):
-        return False
+        if any(is_uncertain(s, inner) for s in walk_stmts(block.body) if isinstance(s, For)):
+            return False
+        stores = [(s, n) for s, n in loose if isinstance(s, BufferStore) and s.buffer is buffer]
+        return not stores or _stores_fill(block, buffer, stores)
     boxes: list[Spans] = []
     for child in makers:
+        if child.branches:
+            continue
         inner = {n.var for n in child.loops} | {v.var for v in block.iter_vars}
         if any(is_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):
             continue
@@ -403,13 +238,43 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
             box = lower_box(region, child.realize.predicate, varying) if where is buffer else None
             if box is not None:
                 boxes.append(box)
-    boxes = _merge(boxes)
-    for declared in block.writes:
-        if declared.buffer is buffer:
-            need = [upper_span(r.min, r.extent, {}) for r in declared.region]
-            if not any(all(map(_inside, need, box, _whole(buffer))) for box in boxes):
-                return False
-    return True
+    return _fill(block, buffer, boxes)
+
+
+def _stores_fill(
+    block: Block, buffer: Buffer, stores: Sequence[tuple[BufferStore, tuple[For, ...]]]
+) -> bool:
+    """Whether stores, all of which happen, fill the declared region: data tell no place, and
+    regions of unknown sizes are taken to be what the stores make."""
+    if any(map(reads_memory, (i for s, _ in stores for i in s.indices))):
+        return False
+    sizes = [r.extent for w in block.writes if w.buffer is buffer for r in w.region]
+    if any(as_int(e) is None for e in (*sizes, *(n.extent for _, loops in stores for n in loops))):
+        return True
+    boxes = [
+        lower_box(tuple([_lanes(i) for i in s.indices]), TRUE, constant_ranges(loops))
+        for s, loops in stores
+    ]
+    return _fill(block, buffer, [box for box in boxes if box is not None])
+
+
+def _lanes(index: Expr) -> tuple[Expr, Expr]:
+    """First element and extent of what one index of a store stands for."""
+    if isinstance(index, Ramp) and as_int(index.stride) == 1:
+        return index.base, as_expr(index.lanes, index.base.dtype)
+    return index, as_expr(1, index.dtype)
+
+
+def _fill(block: Block, buffer: Buffer, boxes: list[Spans]) -> bool:
+    """Whether some boxes hold all that a block declares to write of a buffer."""
+    boxes = merged(boxes)
+    needs = [
+        [upper_span(r.min, r.extent, {}) for r in declared.region]
+        for declared in block.writes
+        if declared.buffer is buffer
+    ]
+    whole = whole_box(buffer)
+    return all(any(all(map(lies_in, need, box, whole)) for box in boxes) for need in needs)
 
 
 def _covers_symbolically(

@@ -24,7 +24,14 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import loads_of, substitute, transform_expr, walk_exprs, walk_stmts
+from metasched.ir.visit import (
+    jumps,
+    loads_of,
+    substitute,
+    transform_expr,
+    walk_exprs,
+    walk_stmts,
+)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -161,7 +168,7 @@ def _stored(stmt: Stmt, buffer: Buffer) -> tuple[_Places, _Places]:
     surely = set().union(*(a for a, _ in parts))
     if isinstance(stmt, IfThenElse):
         surely = parts[0][0] & parts[1][0] if stmt.orelse is not None else set()
-    elif isinstance(stmt, While):
+    elif isinstance(stmt, While) or (isinstance(stmt, For) and jumps(stmt.body)):
         surely = set()
     return surely, set().union(*(b for _, b in parts))
 

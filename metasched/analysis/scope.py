@@ -21,7 +21,21 @@ from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.expr import Expr, IntImm, Var
 from metasched.ir.intern import quick
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, Evaluate, For, SeqStmt, Stmt, fact
+from metasched.ir.op import Call
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    SeqStmt,
+    Stmt,
+    While,
+    fact,
+)
+from metasched.ir.visit import free_vars, jumps, loads_of, walk_exprs
 
 
 class EdgeKind(enum.Enum):
@@ -34,10 +48,17 @@ class EdgeKind(enum.Enum):
 
 @quick
 class Child:
-    """A block directly in a scope, with the loops from the scope block down to it."""
+    """A block directly in a scope.
+
+    Attributes:
+        loops: from the scope block down to the block.
+        branches: the statements around it that may be skipped, or left before it: the branches of
+            conditions, the bodies of `while`, and of loops with a `break` or `continue`.
+    """
 
     realize: BlockRealize
     loops: tuple[For, ...]
+    branches: tuple[Stmt, ...] = ()
 
     @property
     def block(self) -> Block:
@@ -139,22 +160,28 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
     """
     children: list[Child] = []
     loose: list[tuple[Stmt, tuple[For, ...]]] = []
-    stack: list[tuple[Stmt, tuple[For, ...]]] = [(s, ()) for s in reversed(stmts)]
+    stack: list[tuple[Stmt, tuple[For, ...], tuple[Stmt, ...]]]
+    stack = [(s, (), ()) for s in reversed(stmts)]
     while stack:
-        stmt, loops = stack.pop()
+        stmt, loops, branches = stack.pop()
         nest: list[For] = []
         while type(stmt) is For:  # most of all nodes
             nest.append(stmt)
             stmt = stmt.body
+            if jumps(stmt):
+                branches = (*branches, stmt)
         loops = (*loops, *nest)
         if isinstance(stmt, BlockRealize):
-            children.append(Child(stmt, loops))
+            children.append(Child(stmt, loops, branches))
         elif isinstance(stmt, SeqStmt):
-            stack.extend((item, loops) for item in reversed(stmt.items))
+            stack.extend((item, loops, branches) for item in reversed(stmt.items))
         else:
             if not (isinstance(stmt, Evaluate) and isinstance(stmt.value, IntImm)):
                 loose.append((stmt, loops))
-            stack.extend((s, loops) for s in reversed(stmt.stmts))
+            skipped = isinstance(stmt, (IfThenElse, While))
+            stack.extend(
+                (s, loops, (*branches, s) if skipped else branches) for s in reversed(stmt.stmts)
+            )
     return children, loose
 
 
@@ -244,10 +271,35 @@ class Scope:
         """The children that read `buffer`, in program order."""
         return [c for c in self.realizes if (f := footprints(c.block).get(buffer)) and f.reads]
 
+    def outside(self, buffer: Buffer, *, written: bool = False) -> Stmt | None:
+        """A statement outside of blocks that stores to `buffer` or, unless `written`, reads it;
+        None if there is none. What may follow a pointer to the buffer counts as a store."""
+        loops: dict[For, None] = {}
+        for stmt, above in self.loose:
+            loops |= dict.fromkeys(above)
+            if isinstance(stmt, BufferStore) and stmt.buffer is buffer:
+                return stmt
+            touched = _points_to if written else _mentions
+            if any(touched(e, buffer) for e in stmt.exprs):
+                return stmt
+        if written:
+            return None
+        headers = [*loops, *(n for c in self.realizes for n in (*c.loops, c.realize))]
+        return next((n for n in headers if any(_mentions(e, buffer) for e in n.exprs)), None)
+
     def under(self, loop: For) -> list[Child]:
         """The children below `loop`."""
         var = loop.var
         return [c for c in self.realizes if any(above.var is var for above in c.loops)]
+
+
+def _mentions(expr: Expr, buffer: Buffer) -> bool:
+    return any(e.buffer is buffer for e in loads_of(expr)) or buffer.data in free_vars(expr)
+
+
+def _points_to(expr: Expr, buffer: Buffer) -> bool:
+    taken = any(isinstance(e, Call) and e.op.name == "address_of" for e in walk_exprs(expr))
+    return buffer.data in free_vars(expr) or (taken and _mentions(expr, buffer))
 
 
 def writes(block: Block, buffer: Buffer) -> bool:

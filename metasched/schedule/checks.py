@@ -15,16 +15,27 @@ from metasched.analysis import block as block_facts
 from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.guarded import uses_pointer
-from metasched.analysis.scope import Region, Scope
+from metasched.analysis.scope import Region, Scope, writes
 from metasched.analysis.witness import fills
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
 from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.describe import describe
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.scopes import SCOPES, is_scope
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, ForKind, SeqStmt, Stmt
-from metasched.ir.visit import free_vars, substitute, walk_exprs, walk_stmts
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    Break,
+    For,
+    ForKind,
+    SeqStmt,
+    Stmt,
+    While,
+)
+from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
 
@@ -68,6 +79,41 @@ def require_plain_loop(state: State, rv: LoopRV) -> For:
         )  # fmt: skip
     require_from_zero(state, loop)
     return loop
+
+
+def refuse_jumps(state: State, loop: For, *kinds: type[Stmt]) -> None:
+    """No `break` (or other jump) in the body is of this loop: it would leave another one."""
+    stack: list[Stmt] = [loop.body]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, kinds):
+            word = "break" if isinstance(stmt, Break) else "continue"
+            raise state.error(
+                "left-by-jump",
+                f"a {word} is of the loop {loop.var.name}, which would not be one loop any more",
+                loop,
+                hint="say by conditions which iterations run",
+            )
+        if not isinstance(stmt, (For, While, BlockRealize)):
+            stack.extend(stmt.stmts)
+
+
+def require_steady_ends(state: State, loops: Sequence[For]) -> None:
+    """Nothing below the loops writes what their ends read: they may be evaluated again."""
+    read = {e.buffer for loop in loops for expr in loop.exprs for e in loads_of(expr)}
+    if not read:
+        return
+    scope = state.scope(loops[0])
+    for buffer in sorted(read, key=lambda b: b.name):
+        writer = next((c for c in scope.under(loops[0]) if writes(c.block, buffer)), None)
+        outside = scope.outside(buffer, written=True)
+        if writer is not None or outside is not None:
+            raise state.error(
+                "ends-change",
+                f"the ends of {loops[-1].var.name} read {buffer.name}, which the loop may change",
+                loops[-1],
+                hint="let the loop run over a copy of the number",
+            )
 
 
 def require_from_zero(state: State, loop: For) -> None:
@@ -215,6 +261,19 @@ def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
         if isinstance(node, Block) and any(m.source.buffer is buffer for m in node.match_buffers):
             raise state.error("opaque-use", f"{node.name} matches a region of {buffer.name}", node)
     refuse_pointers(state, around, buffer)
+
+
+def refuse_outside(state: State, scope: Scope, buffer: Buffer, *, written: bool = False) -> None:
+    """No statement outside of blocks touches the buffer in the scope (or writes it)."""
+    stmt = scope.outside(buffer, written=written)
+    if stmt is not None:
+        raise state.error(
+            "outside-blocks",
+            f"{describe(stmt)}, outside of any block, {'writes' if written else 'uses'} "
+            f"{buffer.name}",
+            stmt,
+            hint='a copy serves blocks alone: let a block do this, with T.block("name"):',
+        )
 
 
 def refuse_pointers(state: State, around: Stmt, buffer: Buffer) -> None:

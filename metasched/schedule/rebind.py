@@ -11,10 +11,23 @@ from collections.abc import Mapping, Sequence
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import iter_map_simplify
-from metasched.ir.buffer import Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr, logical_and
+from metasched.ir.buffer import BufferLoad, Range
+from metasched.ir.expr import (
+    TRUE,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Mod,
+    Var,
+    as_expr,
+    as_int,
+    logical_and,
+)
+from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import BlockRealize, For, ForKind, IfThenElse, Stmt, evolve
-from metasched.ir.visit import stmt_vars, substitute
+from metasched.ir.visit import stmt_vars, substitute, walk_exprs
 
 
 def ranges_of(loops: Sequence[For]) -> dict[Var, Range]:
@@ -35,34 +48,35 @@ def rebind(
     Args:
         values: what becomes of the replaced variables.
         ranges: the ranges of all loops above `body`, the new ones included.
-        guard: a condition over the new variables under which the body runs at all.
+        guard: a condition over the new variables under which the body runs at all. Where it does
+            not hold, nothing that may fail (a load, a division) is evaluated.
         preserve_unit_iters: keep variables of extent one in bindings.
     """
 
-    def visit(node: Stmt, known: dict[Var, Range]) -> Stmt:
+    def visit(node: Stmt, known: dict[Var, Range], guard: Expr) -> Stmt:
         # `known` holds the loops above only: beside a loop it may not be taken to run at all
         if isinstance(node, BlockRealize):
-            return _realize(node, known)
+            return _realize(node, known, guard)
+        if guard is not TRUE and (not node.stmts or any(map(_may_fail, node.exprs))):
+            return IfThenElse(guard, visit(node, known, TRUE))
         if isinstance(node, For):
             low, extent = _simplified(node.min, known), _simplified(node.extent, known)
-            body = visit(node.body, {**known, node.var: Range(low, extent)})
+            body = visit(node.body, {**known, node.var: Range(low, extent)}, guard)
             if low is node.min and extent is node.extent and body is node.body:
                 return node
             return evolve(node, min=low, extent=extent, body=body)
         if guard is TRUE and stmt_vars(node).isdisjoint(values):
             return node
-        if node.stmts:
-            return node.rebuild(
-                [visit(s, known) for s in node.stmts], [substitute(e, values) for e in node.exprs]
-            )
-        leaf = substitute(node, values)
-        return leaf if guard is TRUE else IfThenElse(guard, leaf)
+        below = [visit(s, known, guard) for s in node.stmts]
+        return node.rebuild(below, [substitute(e, values) for e in node.exprs])
 
     def _simplified(expr: Expr, known: dict[Var, Range]) -> Expr:
         new = substitute(expr, values)
         return expr if new is expr else Analyzer(known).simplify(new)
 
-    def _realize(node: BlockRealize, known: dict[Var, Range]) -> BlockRealize:
+    def _realize(node: BlockRealize, known: dict[Var, Range], guard: Expr) -> Stmt:
+        if guard is not TRUE and _may_fail(node.predicate):
+            return IfThenElse(guard, _realize(node, known, TRUE))
         bindings = [substitute(v, values) for v in node.iter_values]
         predicate = substitute(node.predicate, values)
         if guard is TRUE and predicate is node.predicate and tuple(bindings) == node.iter_values:
@@ -71,12 +85,21 @@ def rebind(
             predicate = logical_and(predicate, guard)
         if predicate is not TRUE and predicate is not node.predicate:
             predicate = Analyzer(known).simplify(predicate)
-        simple = iter_map_simplify(
-            bindings, known, predicate, simplify_trivial=not preserve_unit_iters
-        )
+        trivial = not preserve_unit_iters
+        simple = iter_map_simplify(bindings, known, predicate, simplify_trivial=trivial)
         return BlockRealize(tuple(simple), predicate, node.block)
 
-    return visit(body, dict(ranges))
+    return visit(body, dict(ranges), guard)
+
+
+def _may_fail(expr: Expr) -> bool:
+    """Whether evaluating an expression where it is not meant to be may be an error."""
+    return any(
+        isinstance(e, BufferLoad)
+        or (isinstance(e, (Div, Mod, FloorDiv, FloorMod)) and as_int(e.b) in (None, 0))
+        or (isinstance(e, Call) and e.op.effect > Effect.PURE)
+        for e in walk_exprs(expr)
+    )
 
 
 def nest(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from metasched.analysis.cover import shared_loops
+from metasched.analysis.producers import region_cover
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, relax, union_regions
@@ -16,6 +17,7 @@ from metasched.ir.expr import LT, TRUE, Expr, IntImm, Var, as_int, compare, logi
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
+    BlockToken,
     BufferStore,
     For,
     IfThenElse,
@@ -39,6 +41,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
+    refuse_outside,
     require_root_free,
     require_scope_name,
     require_whole_reduction,
@@ -69,8 +72,8 @@ def cache_read(
     The copy is made where the scope begins, or right after the block of the scope that writes the
     buffer; it is read by `consumer_blocks` (all readers of the scope when none are given).
 
-    requires  a known storage scope; at most one block of the scope writes the buffer, before all
-              readers; no consumer also writes it
+    requires  a known storage scope; at most one block of the scope (and nothing outside of blocks)
+              writes the buffer, before all readers; no consumer also writes it
     rewrite   B[i] = A[i] -> A_local[i] = A[i]; B[i] = A_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -86,6 +89,7 @@ def cache_read(
             "written-in-scope", f"{buffer.name} is written by {who} in this scope", realize,
             hint="only a buffer with at most one writer before its readers can be cached",
         )  # fmt: skip
+    refuse_outside(state, scope, buffer, written=True)
     readers = _consumers(state, scope, buffer, consumer_blocks, writers)
     anchor: Stmt | None = None
     outer: tuple[For, ...] = ()
@@ -129,8 +133,8 @@ def cache_write(
 
     `consumer_blocks` read the copy directly.
 
-    requires  a known storage scope; the block is the only writer of the buffer in its scope, and
-              finishes its reductions there
+    requires  a known storage scope; the block is the only writer of the buffer in its scope, where
+              nothing outside of blocks touches the buffer, and finishes its reductions there
     rewrite   B[i] = A[i] -> B_local[i] = A[i]; B[i] = B_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -144,6 +148,7 @@ def cache_write(
     if len(writers) != 1:
         who = ", ".join(w.block.name for w in writers)
         raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
+    refuse_outside(state, scope, buffer)
     writer = writers[0]
     declared = any(r.buffer is buffer for r in inputs(realize.block))
     if declared or updates(realize.block, buffer):
@@ -162,6 +167,7 @@ def cache_write(
     bounds = scope_bounds(scope, buffer, "writes")
     plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     _require_held(state, plan, direct)
+    kept = _covered_now(state, scope, readers, direct)
     cache = plan.cache
     copy = plan.copy(state, into_cache=False)
     edits = [edit.wrap(realize, lambda s: plan.redirect(s, stores=True))]
@@ -170,9 +176,22 @@ def cache_write(
     edits.append(edit.wrap(scope.block, lambda s: _with_cache(s, cache, copy, False)))
     state.commit(*edits)
     token = _copy_block(copy).token
-    confirm_cover(state, token, *[c.token for c in readers])
+    confirm_cover(state, token, *kept)
     confirm_kinds(state, outer)
     return state.new_block(token)
+
+
+def _covered_now(
+    state: State, scope: Scope, readers: Sequence[Child], direct: Sequence[Child]
+) -> list[BlockToken]:
+    """The readers that must read only what was written: the direct ones, who read the cache, and
+    those who do so before the edit. Others read what the buffer held when the function was called.
+    """
+    if state.skip_legality_checks:
+        return []
+    mine = {c.token for c in direct}
+    tokens = [c.token for c in readers]
+    return [t for t in tokens if t in mine or region_cover(scope, t) is None]
 
 
 def cache_buffer(state: State, buffer: Buffer, scope: str, shape: tuple[Expr, ...] = ()) -> Buffer:

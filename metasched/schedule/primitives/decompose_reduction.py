@@ -20,7 +20,7 @@ from metasched.ir.visit import (
     walk_stmts,
 )
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import proof, require_reduction
+from metasched.schedule.checks import function_vars, proof, refuse_outside, require_reduction
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import ranges_of
@@ -40,8 +40,9 @@ def decompose_reduction(
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
               a loop above `loop`; no other loop from `loop` down that repeats the reduction;
-              nothing below `loop` that makes what the init reads; at least one iteration for
-              each result where the reduction's length depends on other loops
+              nothing below `loop` that makes what the init reads, and no condition there; at
+              least one iteration for each result where the reduction's length depends on other
+              loops
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
               ->
               for i in range(4):
@@ -70,15 +71,8 @@ def decompose_reduction(
             )
     _require_no_repetition(state, realize, loops[position:])
     _require_iterations(state, realize, loops[position:])
-    read = {r.buffer for r in init_reads(old)}
-    for child in scope.under(target):
-        if child.realize is not realize and any(w.buffer in read for w in child.block.writes):
-            raise state.error(
-                "in-between",
-                f"{child.block.name} below {target.var.name} makes what the init reads",
-                child.realize,
-                hint="choose a loop below it",
-            )
+    _refuse_in_between(state, realize, target)
+    _refuse_skipped(state, realize, target)
     init = _init_nest(state, realize, loops[position:], keep_kinds)
     update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
     state.commit(
@@ -88,6 +82,38 @@ def decompose_reduction(
     while not isinstance(init, BlockRealize):
         init = init.stmts[0]
     return state.new_block(init.block.token)
+
+
+def _refuse_in_between(state: State, realize: BlockRealize, target: For) -> None:
+    """Nothing below `target` makes what the init reads."""
+    scope = state.scope(realize)
+    read = {r.buffer for r in init_reads(realize.block)}
+    for child in scope.under(target):
+        if child.realize is not realize and any(w.buffer in read for w in child.block.writes):
+            raise state.error(
+                "in-between",
+                f"{child.block.name} below {target.var.name} makes what the init reads",
+                child.realize,
+                hint="choose a loop below it",
+            )
+    for region in init_reads(realize.block):
+        refuse_outside(state, scope, region.buffer, written=True)
+
+
+def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
+    """Below `target` no condition and no jump keeps the block, and its init, from running."""
+    around = {*state.ancestors(target), target}
+    skipped = [
+        b for b in state.scope(realize).child(realize.block.token).branches if b not in around
+    ]
+    if skipped:
+        raise state.error(
+            "conditional-block",
+            f"{realize.block.name} stands under a condition below {target.var.name}, and its init "
+            "may not run where the condition does not hold",
+            state.parent(skipped[0]) or realize,
+            hint="choose a loop below the condition",
+        )
 
 
 @proof
@@ -133,6 +159,8 @@ def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, .
     dropped = {n.var: n.min for n in loops if n.var not in kept}
     others = {n.var for n in above if n.var not in dropped}
     known = Analyzer(ranges_of([n for n in above if n.var in others]))
+    for symbol in function_vars(state, realize).difference(state.func_of(realize)[1].params):
+        known = known.assume(symbol >= 1)  # as everywhere, no extent is zero
 
     def certain(condition: Expr) -> bool:
         first = substitute(condition, dropped)
@@ -144,7 +172,7 @@ def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, .
             raise _nothing_to_reduce(state, realize, f"the loop {loop.var.name}", loop)
     for condition in conjuncts(realize.predicate):
         used = free_vars(condition)
-        if not used.isdisjoint(dropped) and _depends(condition, others) and not certain(condition):
+        if not used.isdisjoint(dropped) and not certain(condition):
             text = f"the condition {show_expr(condition)}"
             raise _nothing_to_reduce(state, realize, text, realize)
 

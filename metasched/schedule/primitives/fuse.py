@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from metasched.ir.expr import Expr, Var, as_expr, as_int
-from metasched.ir.stmt import For, ForKind
+from metasched.ir.stmt import Break, For, ForKind
 from metasched.ir.visit import free_vars
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import require_nested, require_plain_loop, require_serial
+from metasched.schedule.checks import (
+    refuse_jumps,
+    require_nested,
+    require_plain_loop,
+    require_serial,
+    require_steady_ends,
+)
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import ranges_of, rebind
@@ -20,7 +26,8 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     One loop alone stays as it is.
 
     requires  each loop is the only statement of the one before, starts at zero, is serial, has no
-              annotation or thread binding; no extent uses another fused loop's variable
+              annotation or thread binding; no extent uses another fused loop's variable, or
+              memory that is written below; no break is of them
     rewrite   for i, j in T.grid(4, 8): S(i, j)
               ->
               for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
@@ -33,6 +40,8 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     for node in nodes:
         require_serial(state, node)
     require_nested(state, nodes)
+    refuse_jumps(state, nodes[-1], Break)
+    require_steady_ends(state, nodes)
     variables = {n.var for n in nodes}
     for node in nodes:
         if not free_vars(node.extent).isdisjoint(variables):

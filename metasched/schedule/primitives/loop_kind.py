@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from metasched.ir.expr import Var, as_int
-from metasched.ir.stmt import For, ForKind, Stmt, evolve
+from metasched.ir.stmt import Break, Continue, For, ForKind, Stmt, evolve
 from metasched.schedule import ways
-from metasched.schedule.checks import confirm_cover, proof, require_independent
+from metasched.schedule.checks import confirm_cover, proof, refuse_jumps, require_independent
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -97,7 +97,8 @@ def unroll(state: State, loop: LoopRV) -> None:
 
     A kind that the loop has is replaced.
 
-    requires  where it was bound, no iteration uses what the threads of others write
+    requires  no break or continue is of the loop; where it was bound, no iteration uses what the
+              threads of others write
     rewrite   for i in range(4): S(i)
               ->
               for i in T.unroll(4): S(i)
@@ -105,6 +106,7 @@ def unroll(state: State, loop: LoopRV) -> None:
     node = state.labelled(loop)
     assert isinstance(node, For)
     if node.kind is not ForKind.UNROLLED:
+        refuse_jumps(state, node, Break, Continue)
         _set_kind(state, node, ForKind.UNROLLED, "unrolled")
 
 

@@ -12,7 +12,7 @@ from metasched.arith.intset import region_of
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
-from metasched.ir.stmt import Block, BlockRealize, For, IterKind, IterVar, Stmt, evolve, seq
+from metasched.ir.stmt import Block, BlockRealize, Break, For, IterKind, IterVar, Stmt, evolve, seq
 from metasched.ir.visit import (
     blocks_of,
     free_vars,
@@ -23,7 +23,7 @@ from metasched.ir.visit import (
     transform,
 )
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import require_serial
+from metasched.schedule.checks import refuse_jumps, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.block_division import fixed_domain
@@ -45,10 +45,10 @@ def loop_partition(
     copies of the body, each in a block of its own (`<block>_<var><n>_partition`), all in one
     block (`<block>_<var>_common`). Returns the loops.
 
-    requires  a serial loop of constant range without annotation and thread binding, with a block
-              below it; positive constant factors, at most one None, together less than the extent;
-              no loop that drives spatial and reduce iterators of a block with init; around it no
-              loop bound to threads that reduces a block with init
+    requires  a serial loop of constant range without annotation, thread binding and break, with a
+              block below it; positive constant factors, at most one None, together less than the
+              extent; no loop that drives spatial and reduce iterators of a block with init; around
+              it no loop bound to threads that reduces a block with init
     rewrite   for i in range(8): B(i)
               ->
               B_i_common(B_i0_partition(for i0 in range(0, 2): B_i0(i0))
@@ -91,6 +91,7 @@ def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tup
         what = "carries annotations" if node.annotations else f"is bound to {node.thread}"
         raise state.error("marked-loop", f"the loop {node.var.name} {what}", node)
     require_serial(state, node)
+    refuse_jumps(state, node, Break)
     low, extent = as_int(node.min), as_int(node.extent)
     if low is None or extent is None:
         raise state.error("symbolic-range", f"the range of {node.var.name} is not constant", node)

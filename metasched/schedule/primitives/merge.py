@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.loops import is_chain
-from metasched.analysis.scope import Scope
+from metasched.analysis.scope import Scope, collect
 from metasched.analysis.sequence import interleaving_violation
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Expr, Var
-from metasched.ir.stmt import For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import Break, Continue, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import blocks_of, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
+    refuse_jumps,
     refuse_on,
     require_plain_loop,
     require_same_scope,
@@ -32,9 +33,10 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
     where the nests meet. Their bodies follow each other in the one nest.
 
     requires  two loops or more of one scope, in neighbouring nests of equal depth and extents (or
-              what stands between is independent of the later one); each loop of them plain, serial
-              and the only statement of the one before; no iteration depends on, or overwrites what
-              is needed by, a later iteration of an earlier nest
+              what stands between is independent of the later one); each loop of them plain,
+              serial, without break and continue, and the only statement of the one before; no
+              iteration depends on, or overwrites what is needed by, a later iteration of an earlier
+              nest
     rewrite   for i: B(i); for i: C(i) -> for i_m: B(i_m); C(i_m)
     """
     nodes = [require_plain_loop(state, rv) for rv in loops]
@@ -45,6 +47,7 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
     first, rest = nests[0], nests[1:]
     for node in (n for one in nests for n in one):
         require_serial(state, node)
+        refuse_jumps(state, node, Break, Continue)
         if node not in nodes:
             handle = state.new_loop(node.var)
             require_plain_loop(state, handle)
@@ -121,8 +124,10 @@ def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) ->
     mine = {r.block.token for r in blocks_of(moved)}
     for stmt in between:
         theirs = {r.block.token for r in blocks_of(stmt)}
-        if any(s in {n for n, _ in scope.loose} for s in (stmt, *stmt.stmts)):
-            raise state.error("in-between", "a statement that is no block stands between", stmt)
+        _, loose = collect([stmt])
+        if loose:
+            text = "a statement that is no block stands between"
+            raise state.error("in-between", text, loose[0][0])
         for edge in scope.edges:
             pair = (edge.src, edge.dst)
             if (pair[0] in theirs and pair[1] in mine) or (pair[0] in mine and pair[1] in theirs):

@@ -12,10 +12,12 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, For, SeqStmt, Stmt
+from metasched.ir.visit import jumps
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
+    refuse_outside,
     require_root_free,
     require_scope_name,
 )
@@ -68,6 +70,7 @@ def reindex_cache_read(
             realize,
             hint="only a buffer with at most one writer before its reader can be cached",
         )
+    refuse_outside(state, scope, buffer, written=True)
     anchor = _before(state, writers[0].realize, realize) if writers else None
     outer = () if anchor is None else state.loops_above(anchor)
     cache, old, new = _laid_out(state, realize, buffer, storage_scope, index_map)
@@ -108,6 +111,7 @@ def reindex_cache_write(
     if len(writers) != 1:
         who = ", ".join(w.block.name for w in writers)
         raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
+    refuse_outside(state, scope, buffer)
     readers = [c for c in scope.readers(buffer) if c.realize is not realize]
     anchor = split_point(state, writers[0], readers)
     outer = state.loops_above(anchor)
@@ -144,7 +148,8 @@ def _require_loops_only(state: State, realize: BlockRealize, anchor: Stmt) -> No
     node: Stmt | None = realize
     while node is not None and node is not anchor:
         node = state.parent(node)
-        if not isinstance(node, (For, SeqStmt)):
+        left = isinstance(node, For) and jumps(node.body)
+        if left or not isinstance(node, (For, SeqStmt)):
             raise state.error(
                 "conditional-block",
                 f"{realize.block.name} stands below another statement than loops, so a copy of "

@@ -10,9 +10,15 @@ from operator import mul
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Range
 from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
-from metasched.ir.stmt import For
+from metasched.ir.stmt import Break, For
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import in_view, require_plain_loop, require_serial
+from metasched.schedule.checks import (
+    in_view,
+    refuse_jumps,
+    require_plain_loop,
+    require_serial,
+    require_steady_ends,
+)
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import nest, ranges_of, rebind
@@ -30,7 +36,8 @@ def split(
     """Cut `loop` into len(factors) nested loops; one factor may be None (or -1): what is left.
 
     requires  the loop starts at zero, is serial, has no annotation and no thread binding; factors
-              are positive and their product covers the extent
+              are positive and their product covers the extent; no break is of it, and nothing below
+              writes what its extent reads
     rewrite   for i in range(128): S(i)
               ->
               for i_0, i_1 in T.grid(2, 64): S(i_0 * 64 + i_1)
@@ -40,6 +47,8 @@ def split(
     """
     node = require_plain_loop(state, loop)
     require_serial(state, node)
+    refuse_jumps(state, node, Break)
+    require_steady_ends(state, [node])
     extents = _extents(state, node, factors)
     variables = [
         state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(extents))
