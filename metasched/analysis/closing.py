@@ -8,7 +8,8 @@ A new iterator is spatial where its instances are proved to write different elem
 nothing that the block writes; otherwise it is opaque: nothing is promised of its order.
 
 A buffer that a block touches and its `T.reads` or `T.writes` leave out is added there. A loop with
-a step becomes one that counts by one, as its ends alone then say which values it takes.
+a step becomes one that counts by one, as its ends alone then say which values it takes. A variable
+around blocks (`x = i * 2`) is replaced by its value, unless that reads memory.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from metasched.ir.stmt import (
     For,
     IterKind,
     IterVar,
+    LetStmt,
     Return,
     Stmt,
     evolve,
@@ -42,6 +44,7 @@ from metasched.ir.verify_rules import touched
 from metasched.ir.visit import (
     free_vars,
     map_body,
+    reads_memory,
     stmt_vars,
     substitute,
     transform,
@@ -69,6 +72,8 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     if isinstance(stmt, BlockRealize):
         return _close_block(stmt, loops)
     loops = loops or {}
+    if isinstance(stmt, LetStmt) and _names_a_place(stmt):
+        return _close(substitute(stmt.body, {stmt.var: stmt.value}), loops)
     if isinstance(stmt, For):
         if stmt.step is not None:
             stmt = _counting(stmt, stmt.step)
@@ -77,6 +82,13 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     if all(a is b for a, b in zip(below, stmt.stmts, strict=True)):
         return stmt
     return stmt.rebuild(below, stmt.exprs)
+
+
+def _names_a_place(let: LetStmt) -> bool:
+    """Whether a variable around blocks is a pure expression of loops, without loads: bindings in
+    its stead then say which loops they depend on."""
+    held = any(isinstance(s, BlockRealize) for s in walk_stmts(let.body))
+    return held and not reads_memory(let.value) and not uses_pointer(let.value)
 
 
 def _counting(loop: For, step: Expr) -> For:

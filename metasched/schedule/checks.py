@@ -31,6 +31,7 @@ from metasched.ir.stmt import (
     Break,
     For,
     ForKind,
+    LetStmt,
     SeqStmt,
     Stmt,
     While,
@@ -274,6 +275,21 @@ def refuse_outside(state: State, scope: Scope, buffer: Buffer, *, written: bool 
             stmt,
             hint='a copy serves blocks alone: let a block do this, with T.block("name"):',
         )
+
+
+def refuse_hidden(state: State, exprs: Iterable[Expr], place: Stmt) -> None:
+    """What is put before or after `place` mentions only variables that have a value there: none
+    that is assigned between the loops below."""
+    used = frozenset().union(*map(free_vars, exprs))
+    around = set(state.ancestors(place))
+    for stmt, _ in state.scope(place).loose if used else ():
+        if isinstance(stmt, LetStmt) and stmt.var in used and stmt not in around:
+            raise state.error(
+                "hidden-variable",
+                f"the step would use {stmt.var.name} where it has no value",
+                stmt,
+                hint=f"write the value of {stmt.var.name} where it is used",
+            )
 
 
 def refuse_pointers(state: State, around: Stmt, buffer: Buffer) -> None:

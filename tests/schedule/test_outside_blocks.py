@@ -314,3 +314,48 @@ def test_a_block_whose_loop_writes_all_that_it_declares() -> None:
     sch = Schedule(func, check=True)
     sch.cache_write("C", 0, "global", ["D"])
     check_transform(func, sch)
+
+
+NAMED = """
+@T.prim_func
+def f(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
+    for i in range(4):
+        x = {value}
+        for k in range(3):
+            with T.block("C"):
+                v = T.axis.spatial(4, x)
+                vk = T.axis.reduce(3, k)
+                with T.init():
+                    C[v] = 0
+                C[v] = C[v] + A[v, vk]
+    for i in range(4):
+        with T.block("D"):
+            v = T.axis.spatial(4, i)
+            D[v] = C[v]
+"""
+
+
+@pytest.mark.parametrize("name", ["cache_write", "decompose_reduction", "cache_read", "rfactor"])
+def test_a_variable_around_a_block_is_its_value(name: str) -> None:
+    func = parse(NAMED.format(value="i"))
+    sch = Schedule(func, check=True)
+    i, k = sch.get_loops("C")
+    steps: dict[str, Callable[[], object]] = {
+        "cache_write": lambda: sch.cache_write("C", 0, "global"),
+        "decompose_reduction": lambda: sch.decompose_reduction("C", i),
+        "cache_read": lambda: sch.cache_read("D", 0, "global"),
+        "rfactor": lambda: sch.rfactor(k, 0),
+    }
+    steps[name]()
+    check_transform(func, sch)
+
+
+def test_a_variable_that_reads_memory_stays_where_it_is() -> None:
+    func = parse(NAMED.format(value="T.min(T.max(A[i, 0], 0), 3)"))
+    sch = Schedule(func, check=True)
+    (i, _), refusal = sch.get_loops("C"), ("hidden-variable", "would use x where it has no value")
+    check_refused(sch, lambda: sch.cache_write("C", 0, "global"), *refusal)
+    check_refused(sch, lambda: sch.cache_read("D", 0, "global"), *refusal)
+    sch.cache_read("C", 0, "global")
+    sch.split(i, [None, 3])
+    check_transform(func, sch)

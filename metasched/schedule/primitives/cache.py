@@ -41,6 +41,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
+    refuse_hidden,
     refuse_outside,
     require_root_free,
     require_scope_name,
@@ -103,6 +104,7 @@ def cache_read(
         _refuse_skipped(state, anchor, writers[0], readers)
         outer = state.loops_above(anchor)
         region = _written_region(state, writers[0], buffer, anchor)
+        refuse_hidden(state, (r.min for r in region), anchor)
         bounds = scope_bounds(scope, buffer, "writes")
     else:
         region = bounds = scope_bounds(scope, buffer, "reads")
@@ -164,6 +166,7 @@ def cache_write(
     _refuse_skipped(state, anchor, writer, direct)
     outer = state.loops_above(anchor)
     region = _written_region(state, writer, buffer, anchor)
+    refuse_hidden(state, (r.min for r in region), anchor)
     bounds = scope_bounds(scope, buffer, "writes")
     plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     _require_held(state, plan, direct)

@@ -20,7 +20,13 @@ from metasched.ir.visit import (
     walk_stmts,
 )
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import function_vars, proof, refuse_outside, require_reduction
+from metasched.schedule.checks import (
+    function_vars,
+    proof,
+    refuse_hidden,
+    refuse_outside,
+    require_reduction,
+)
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import ranges_of
@@ -72,6 +78,7 @@ def decompose_reduction(
     _require_no_repetition(state, realize, loops[position:])
     _require_iterations(state, realize, loops[position:])
     _refuse_in_between(state, realize, target)
+    refuse_hidden(state, realize.exprs, target)
     _refuse_skipped(state, realize, target)
     init = _init_nest(state, realize, loops[position:], keep_kinds)
     update = _update_block(old, state.fresh_block_name(f"{old.name}_update"))
