@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from schedule.program_families_blocks import BLOCKS
 from schedule.program_families_borders import BORDERS
+from schedule.program_families_odd import ODD
 
 from metasched.ir.func import PrimFunc
 from metasched.script.parser import parse
@@ -255,6 +256,7 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
     ),
     **BLOCKS,
     **BORDERS,
+    **ODD,
 }
 SHARE = 0.45  # of all programs
 
