@@ -9,18 +9,15 @@ import contextlib
 import importlib.util
 import os
 import sys
-import threading
 import types
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from metasched.errors import MetaschedError, PluginError, clipped
+from metasched.watch import called
 
 ANYTHING = (Exception, SystemExit)
 """What user code may raise; Ctrl-C is not its doing."""
-
-_PATIENCE = 10.0  # seconds after which code that still runs is named
 
 
 def failure(error: BaseException) -> str:
@@ -41,18 +38,8 @@ def cause(error: OSError | ValueError) -> str:
 def apart(what: str) -> Iterator[None]:
     """While user code runs: what it prints goes to standard error, and it is named by a warning
     when it takes long, for it may never end."""
-
-    def name() -> None:
-        warnings.warn(f"{what} still runs after {_PATIENCE:.0f} s; Ctrl-C ends it", stacklevel=2)
-
-    timer = threading.Timer(_PATIENCE, name)
-    timer.daemon = True
-    timer.start()
-    try:
-        with printing_to_stderr():
-            yield
-    finally:
-        timer.cancel()
+    with called(what), printing_to_stderr():
+        yield
 
 
 @contextlib.contextmanager

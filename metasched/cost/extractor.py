@@ -13,6 +13,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.registry import Registry
 from metasched.target import Target
 from metasched.target.suited import by_global_name
+from metasched.watch import called
 
 ExtractorFn: TypeAlias = "Callable[[IRModule | PrimFunc, Target], Sequence[float] | np.ndarray]"
 
@@ -28,7 +29,8 @@ class _Vector:
     fn: ExtractorFn
 
     def __call__(self, mod: IRModule | PrimFunc, target: Target, work: float) -> np.ndarray:
-        return np.asarray(self.fn(mod, target), np.float32)
+        with called(f"feature extractor {getattr(self.fn, '__name__', '')}", self.fn, stop=True):
+            return np.asarray(self.fn(mod, target), np.float32)
 
 
 def _no_work(mod: IRModule | PrimFunc, target: Target) -> float:

@@ -17,10 +17,11 @@ from metasched.registry import Registry
 from metasched.schedule import domain as domains
 from metasched.schedule.instruction import Entry, handles_in
 from metasched.schedule.numbers import number_of
-from metasched.schedule.plugin import Weighted
+from metasched.schedule.plugin import Mutator, Weighted
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
 from metasched.target import ON_CPUS, ForTargets, Target, kinds_of
+from metasched.watch import called, is_built_in
 
 ATTEMPTS = 24
 """Random changes tried by one mutator before it gives up."""
@@ -79,12 +80,12 @@ def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace 
     while left:
         index = rng.weighted([weight for _, weight in left])
         drawn = left.pop(index)[0]
+        name = getattr(drawn, "name", type(drawn).__name__)
         try:
-            mutant = drawn(trace, rng, target)
+            mutant = _called(name, drawn, trace, rng, target)
             if mutant is not None and not isinstance(mutant, Trace):
                 raise TypeError(f"it must return a trace or None, not {type(mutant).__name__}")
         except ANYTHING as error:
-            name = getattr(drawn, "name", type(drawn).__name__)
             warnings.warn(f"mutator {name} raised {failure(error)}; others go on", stacklevel=2)
             mutant = None
         if mutant is not None:
@@ -92,6 +93,13 @@ def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace 
         if not any(weight > 0 for _, weight in left):
             return None
     return None
+
+
+def _called(name: str, mutator: Mutator, trace: Trace, rng: Rng, target: Target) -> Trace | None:
+    if is_built_in(mutator):
+        return mutator(trace, rng, target)
+    with called(f"mutator {name}", mutator, stop=True):
+        return mutator(trace, rng, target)
 
 
 def consistent(trace: Trace) -> bool:

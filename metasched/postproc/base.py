@@ -16,6 +16,7 @@ from metasched.registry import Registry
 from metasched.schedule.plugin import Postproc
 from metasched.schedule.schedule import Schedule
 from metasched.target import ON_CPUS, ForTargets, Target, kinds_of
+from metasched.watch import called, is_built_in
 
 PostprocFn: TypeAlias = "Callable[[Schedule, Target], None]"
 
@@ -60,7 +61,12 @@ def run_postprocs(sch: Schedule, target: Target, postprocs: Iterable[Postproc]) 
 
 def run_postproc(postproc: Postproc, sch: Schedule, target: Target) -> None:
     """Run one; TypeError when it returns something, which would be no rejection."""
-    found: object = postproc(sch, target)  # type: ignore[func-returns-value]
+    if is_built_in(postproc):
+        postproc(sch, target)
+        return
+    name = getattr(postproc, "name", type(postproc).__name__)
+    with called(f"postproc {name}", postproc, stop=True):
+        found: object = postproc(sch, target)  # type: ignore[func-returns-value]
     if found is not None:
         kind = type(found).__name__
         raise TypeError(f"it must return None, not {kind}; ScheduleError rejects a candidate")

@@ -15,6 +15,7 @@ from metasched.foreign import ANYTHING, failure
 from metasched.measure.candidate import Candidate, Outcome
 from metasched.registry import Registry
 from metasched.schedule.trace import Trace
+from metasched.watch import called, is_built_in
 
 _NOT_LOGGED = {"only in memory": True}
 
@@ -191,11 +192,12 @@ def fan_out(*observers: Observer) -> Observer:
 
     def tell(event: Event) -> None:
         for observer in list(listening):
+            name = getattr(observer, "__name__", type(observer).__name__)
             try:
-                observer(event)
+                with called(f"observer {name}", observer, stop=not is_built_in(observer)):
+                    observer(event)
             except ANYTHING as error:
                 listening.remove(observer)
-                name = getattr(observer, "__name__", type(observer).__name__)
                 warnings.warn(
                     f"observer {name} raised {failure(error)}; it is told no more", stacklevel=2
                 )

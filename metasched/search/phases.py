@@ -20,6 +20,7 @@ from metasched.cost.model import (
     teach,
 )
 from metasched.foreign import ANYTHING, failure
+from metasched.watch import called
 
 PHASES = ("search", "build", "run", "check", "model")
 
@@ -80,7 +81,8 @@ class TimedModel:
 
     def _tried(self, question: Callable[[CostModel], Any]) -> Any:
         try:
-            return question(self.model)
+            with called(f"the cost model {type(self.model).__name__}"):
+                return question(self.model)
         except ANYTHING as error:
             if isinstance(self.model, RandomModel):
                 raise

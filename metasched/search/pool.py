@@ -1,28 +1,33 @@
 """Replays on every core: by this process and by workers that send back keys and vectors.
 
 The results do not depend on how many workers there are. A worker that fails is named in a warning
-and this process does the work itself from then on.
+and this process does the work itself from then on. Functions of users are called by the workers
+alone where they can be sent there: one that ends its process costs its candidate and a new worker.
 """
 
 from __future__ import annotations
 
 import pickle
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 from metasched.cost.features import FeatureSet
 from metasched.foreign import failure
 from metasched.ir.func import PrimFunc
-from metasched.measure.process import Reply, Worker, wait
+from metasched.measure.process import Reply, Worker, dump, wait
 from metasched.schedule.plugin import Postproc
 from metasched.schedule.trace import Trace
 from metasched.search.replaying import Request, Summary
 from metasched.search.shared_queue import SharedQueue
 from metasched.target import Target
+from metasched.watch import is_built_in
 
 _JOBS = "metasched.search.replaying:"
 _LIMIT = 120.0  # seconds for one batch
+_ENOUGH = 3  # processes that a function of a user may end
 
 
 class ReplayPool:
@@ -37,6 +42,10 @@ class ReplayPool:
         self._workers = [
             Worker(f"replayer {n}", preload=preload, fds=fds) for n in range(workers - 1)
         ]
+        self._plugins = tuple(plugins)
+        self._tasks: dict[int, tuple[Any, ...]] = {}  # as the workers are told of them
+        self._apart: set[int] = set()  # tasks with functions of users
+        self._ended: Counter[str] = Counter()  # how many processes a function of a user has ended
         self._numbers = count()
         self._broken = workers < 2
         if not self._broken:
@@ -70,9 +79,12 @@ class ReplayPool:
                 return None
         number = next(self._numbers)
         texts = [trace.to_json() for trace in spaces]
-        task = postprocs, target, features
+        self._tasks[number] = number, func, texts, postprocs, target, features
+        vector = None if features is None else features.vector
+        if not all(is_built_in(one) for one in (*postprocs, *filter(None, [vector]))):
+            self._apart.add(number)
         for worker in self._workers:
-            worker.submit(_JOBS + "prepare", number, func, texts, *task, limit=_LIMIT)
+            worker.submit(_JOBS + "prepare", *self._tasks[number], limit=_LIMIT)
         return number
 
     def replay(
@@ -86,27 +98,55 @@ class ReplayPool:
         if self._broken:
             return None
         order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
-        jobs = [requests[n] for n in order]  # those that begin alike together: they share steps
+        found: dict[int, Summary | str] = {}
+        while order:  # those that begin alike together: they share steps
+            made = self._round(number, [requests[n] for n in order], here)
+            if made is None:
+                return None
+            found.update({order[n]: result for n, result in made.items()})
+            order = [n for n in order if n not in found]  # with a worker that was ended
+        return [found[n] for n in range(len(requests))]
+
+    def _round(
+        self, number: int, jobs: Sequence[Request], here: Callable[[Request], Summary | str]
+    ) -> dict[int, Summary | str] | None:
+        """Results by position, without those that went with a worker; None when one has failed."""
+        gone = [what for what, times in self._ended.items() if times >= _ENOUGH]
+        if gone and number in self._apart:
+            return dict.fromkeys(range(len(jobs)), f"crash in {gone[0]}")
         self._queue.deal(len(jobs))
         made: dict[int, Summary | str] = {}
         asked: set[Worker] = set()
 
+        def ask() -> None:
+            for part, worker in enumerate(self._workers):
+                if worker not in asked and not worker.busy:
+                    place = (self._queue.fd, self._queue.parts, part)
+                    worker.submit(_JOBS + "replay_part", number, jobs, *place, limit=_LIMIT)
+                    asked.add(worker)
+
         def take_replies(timeout: float | None) -> bool:
-            ended = wait(self._workers, timeout)
-            for _, reply in ended:
+            well = []
+            for worker, reply in wait(self._workers, timeout):
+                if worker in asked and self._ended_by_user(worker, reply, made):
+                    asked.discard(worker)
+                    continue
                 made.update(reply.value or {})  # nothing, where it has got ready
-            return self._went_well(ended)
+                well.append((worker, reply))
+            return self._went_well(well)
 
         try:
-            for n in self._queue.take(len(self._workers)):
-                for part, worker in enumerate(self._workers):
-                    if worker not in asked and not worker.busy:
-                        place = (self._queue.fd, self._queue.parts, part)
-                        worker.submit(_JOBS + "replay_part", number, jobs, *place, limit=_LIMIT)
-                        asked.add(worker)
-                made[n] = here(jobs[n])
-                if not take_replies(0.0):
-                    return None
+            if number in self._apart:
+                while self._queue.left or any(worker.busy for worker in asked):
+                    ask()
+                    if not take_replies(None):
+                        return None
+            else:
+                for n in self._queue.take(len(self._workers)):
+                    ask()
+                    made[n] = here(jobs[n])
+                    if not take_replies(0.0):
+                        return None
         finally:  # after an interruption too: nobody may take from what is dealt next
             self._queue.deal(0)
             while any(worker.busy for worker in asked) and take_replies(None):
@@ -115,8 +155,28 @@ class ReplayPool:
             return None
         for worker in asked:
             worker.submit(_JOBS + "tidy", limit=_LIMIT)
-        found = {order[n]: result for n, result in made.items()}
-        return [found[n] for n in range(len(requests))]
+        return made
+
+    def _ended_by_user(self, worker: Worker, reply: Reply, made: dict[int, Summary | str]) -> bool:
+        """Whether a function of a user has ended a worker, or never ended: its candidate is left
+        out, and a new worker is told what that one was told."""
+        part = self._workers.index(worker)
+        request, what = self._queue.last(part)
+        if reply.kind not in ("crash", "timeout") or not what:
+            return False
+        self._queue.note(part)[0] = 0
+        made[request] = f"crash in {what}"
+        self._ended[what] += 1
+        if self._ended[what] == 1:
+            text = f"{what} ended a replay process ({reply.message})"
+            warnings.warn(f"{text}; the candidates on which it does are left out", stacklevel=6)
+        elif self._ended[what] == _ENOUGH:
+            text = f"{what} ended {_ENOUGH} replay processes and is not called any more"
+            warnings.warn(f"{text}; no candidate is left", stacklevel=6)
+            self._queue.deal(0)
+        told = self._plugins, dump(list(self._tasks.values()))
+        worker.submit(_JOBS + "begin_again", *told, limit=_LIMIT)
+        return True
 
     def close(self) -> None:
         """End the workers."""

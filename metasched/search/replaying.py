@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from metasched.schedule.state import Snapshot
 from metasched.schedule.trace import Decisions, Trace
 from metasched.search.shared_queue import SharedQueue
 from metasched.target import Target
+from metasched.watch import note_calls
 
 _KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
 
@@ -278,9 +280,26 @@ def replay_part(
     if task is None:
         raise MeasureError("the worker was restarted and does not know the task")
     queue = SharedQueue(parts, fd)
-    made = {n: task.summary_of(requests[n]) for n in queue.take(part)}
-    queue.close()
+    note = queue.note(part)
+    note_calls(note)
+    made = {}
+    try:
+        for n in queue.take(part):
+            queue.enter(part, n)
+            made[n] = task.summary_of(requests[n])
+    finally:
+        note_calls(None)
+        note.release()
+        queue.close()
     return made
+
+
+def begin_again(plugins: Sequence[str], tasks: bytes) -> None:
+    """In a worker that takes the place of another one: the tasks of that one, a pickle of objects
+    that the plug-ins bring."""
+    load_plugins(plugins)
+    for task in pickle.loads(tasks):
+        prepare(*task)
 
 
 def tidy() -> None:

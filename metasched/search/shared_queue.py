@@ -11,6 +11,10 @@ import mmap
 import os
 from collections.abc import Iterator
 
+from metasched.watch import NOTE
+
+_PLACE = 8 + NOTE  # bytes of what a process does at present
+
 
 class SharedQueue:
     """The first and the last (exclusive) position that is left of each part."""
@@ -20,10 +24,13 @@ class SharedQueue:
         self.parts = parts
         self._handed = fd is not None
         self.fd = os.memfd_create("metasched-queue") if fd is None else fd
+        size = (16 + _PLACE) * parts
         if not self._handed:
-            os.ftruncate(self.fd, 16 * parts)
-        self._memory = mmap.mmap(self.fd, 16 * parts)
-        self._left = memoryview(self._memory).cast("q")
+            os.ftruncate(self.fd, size)
+        self._memory = mmap.mmap(self.fd, size)
+        whole = memoryview(self._memory)
+        self._left = whole[: 16 * parts].cast("q")
+        self._places = whole[16 * parts :]
 
     def deal(self, count: int) -> None:
         """Give out `count` requests anew, in parts of one size."""
@@ -45,9 +52,30 @@ class SharedQueue:
             left[2 * longest + 1] = last
             yield last
 
+    @property
+    def left(self) -> bool:
+        """Whether there is a request that nobody has taken."""
+        return any(self._left[2 * n] < self._left[2 * n + 1] for n in range(self.parts))
+
+    def note(self, part: int) -> memoryview:
+        """Where the process of a part writes which function of a user it calls."""
+        return self._places[_PLACE * part + 8 : _PLACE * (part + 1)]
+
+    def enter(self, part: int, request: int) -> None:
+        """The process of a part begins a request."""
+        self._places[_PLACE * part : _PLACE * part + 8] = request.to_bytes(8, "little")
+
+    def last(self, part: int) -> tuple[int, str]:
+        """The last request that the process of a part began, and the function of a user that it was
+        calling; empty when it called none."""
+        text = bytes(self.note(part)).split(b"\0", 1)[0]
+        begun = bytes(self._places[_PLACE * part : _PLACE * part + 8])
+        return int.from_bytes(begun, "little"), text.decode(errors="replace")
+
     def close(self) -> None:
         """Let go of the memory; the queue is gone when all have."""
         self._left.release()
+        self._places.release()
         self._memory.close()
         if not self._handed:
             os.close(self.fd)

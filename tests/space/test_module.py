@@ -126,9 +126,9 @@ def test_what_a_plugin_prints_goes_to_standard_error(tmp_path, capfd):
 
 
 def test_a_plugin_that_takes_long_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("metasched.foreign._PATIENCE", 0.05)
+    monkeypatch.setattr("metasched.watch.NAMED", 0.05)
     path = tmp_path / "slow.py"
-    path.write_text("import time\ntime.sleep(0.4)")
+    path.write_text("import time\ntime.sleep(0.7)")
     with pytest.warns(UserWarning, match=r"plug-in .*slow\.py still runs after 0 s; Ctrl-C ends"):
         load_plugin(path)
 

@@ -1,0 +1,151 @@
+"""Calls of users' functions: one that takes long is named or stopped, one that exits is an error.
+
+A thread looks at the calls that run. It cannot stop native code, nor a function that waits; what
+stops a whole process finds the name of the last call in memory that outlives the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import warnings
+from types import TracebackType
+from typing import NoReturn
+
+from metasched.errors import PluginError
+
+NAMED = 10.0  # seconds after which a call that still runs is named
+STOPPED = 20.0  # and after which one that is made for each candidate is stopped
+NOTE = 240  # bytes of the name of a call, for other processes
+_LOOK = 0.25  # seconds between two looks
+
+
+class Endless(PluginError):
+    """Raised inside a user's function that has run too long, and where it is called again."""
+
+    def __init__(self, text: str = "") -> None:  # nobody can give it one in another thread
+        super().__init__(text or f"it did not end within {STOPPED:.0f} s")
+
+
+class called:
+    """While a user's function runs.
+
+    It is named by a warning after NAMED seconds. With `stop` it is ended by an exception after
+    STOPPED seconds, and calling the same `who` once more is an error at once. `os._exit` in it
+    raises SystemExit. Calls may be nested: the innermost one counts.
+    """
+
+    __slots__ = ("what", "who", "stop", "named", "ended", "thread", "start", "outer", "exit")
+
+    def __init__(self, what: str, who: object = None, *, stop: bool = False) -> None:
+        self.what, self.who, self.stop = what, who, stop
+        self.named = self.ended = False
+
+    def __enter__(self) -> None:
+        if self.stop and any(self.who is one for one in _STOPPED):
+            raise Endless(f"it has run for {STOPPED:.0f} s before and is not called any more")
+        self.thread, self.start = threading.get_ident(), time.monotonic()
+        self.exit, os._exit = os._exit, self._exits
+        self.outer = _RUNNING.get(self.thread)
+        _RUNNING[self.thread] = self
+        _NOTES.write(self.what)
+        _LOOKER.wake()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        while True:
+            try:
+                self._leave()
+                return
+            except Endless:  # it came between the end of the call and here
+                continue
+
+    def _leave(self) -> None:
+        with _LOCK:
+            if self.outer is None:
+                _RUNNING.pop(self.thread, None)
+            else:
+                _RUNNING[self.thread] = self.outer
+            os._exit = self.exit  # type: ignore[assignment]
+            _NOTES.write("" if self.outer is None else self.outer.what)
+        if self.ended:
+            time.sleep(0.01)  # what was raised for this call reaches this thread now, or has
+
+    def _exits(self, status: int) -> NoReturn:
+        if threading.get_ident() != self.thread or self.thread not in _RUNNING:
+            self.exit(status)
+        if os.getpid() != _LOOKER.owner:  # a child that was forked in the call
+            self.exit(status)
+        raise SystemExit(f"os._exit({status})")
+
+    def look(self, now: float) -> None:
+        """Name or stop the call if it is time."""
+        spent = now - self.start
+        if spent > NAMED and not self.named:
+            self.named = True
+            then = f"it is stopped after {STOPPED:.0f} s" if self.stop else "Ctrl-C ends it"
+            warnings.warn(f"{self.what} still runs after {NAMED:.0f} s; {then}", stacklevel=2)
+        if self.stop and spent > STOPPED and not self.ended:
+            with _LOCK:
+                if _RUNNING.get(self.thread) is self:
+                    self.ended = True
+                    _STOPPED.append(self.who)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(self.thread), ctypes.py_object(Endless)
+                    )
+
+
+class _Looker:
+    """The thread that looks at the calls, started with the first one."""
+
+    def __init__(self) -> None:
+        self.owner = 0
+
+    def wake(self) -> None:
+        if self.owner != os.getpid():
+            self.owner = os.getpid()
+            threading.Thread(target=self._work, daemon=True, name="metasched-watch").start()
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(_LOOK)
+            now = time.monotonic()
+            for call in list(_RUNNING.values()):
+                with contextlib.suppress(UserWarning):  # made an error: nobody hears it here
+                    call.look(now)
+
+
+class _Notes:
+    """Where the name of the running call is written for other processes; nowhere at first."""
+
+    def __init__(self) -> None:
+        self.memory: memoryview | None = None
+
+    def write(self, what: str) -> None:
+        if self.memory is not None:
+            raw = what.encode(errors="replace")[: NOTE - 1]
+            self.memory[: len(raw) + 1] = raw + b"\0"
+
+
+def is_built_in(function: object) -> bool:
+    """Whether a function, or what holds it as `fn`, is metasched's own."""
+    inner = getattr(function, "fn", function)
+    module = getattr(inner, "__module__", None) or type(inner).__module__
+    return str(module).startswith("metasched.")
+
+
+def note_calls(memory: memoryview | None) -> None:
+    """Write the name of the running call into `memory` of NOTE bytes from now on; None: nowhere."""
+    _NOTES.memory = memory
+
+
+_LOCK = threading.Lock()
+_RUNNING: dict[int, called] = {}  # the innermost call of each thread
+_STOPPED: list[object] = []  # whose calls did not end
+_NOTES = _Notes()
+_LOOKER = _Looker()
