@@ -71,7 +71,7 @@ class called:
                 _RUNNING.pop(self.thread, None)
             else:
                 _RUNNING[self.thread] = self.outer
-            os._exit = self.exit  # type: ignore[assignment]
+            os._exit = self.exit
             _NOTES.write("" if self.outer is None else self.outer.what)
         if self.ended:
             time.sleep(0.01)  # what was raised for this call reaches this thread now, or has
