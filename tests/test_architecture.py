@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 740, "errors tvm_names config files watch foreign registry hardware"),
+    ("", 830, "errors tvm_names config files watch foreign registry hardware"),
     ("target", 500, "machine description suited cpu cuda"),
     (
         "ir",
@@ -99,7 +99,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("database", 860, "record store base lookup equality replay tvm_import"),
     (
         "search",
-        2260,
+        2345,
         "shared_queue replaying pool population phases strategy draft proposals.source "
         "proposals.* picks "
         "evolution annealing baselines guard learning observe run scheduler final result tasks "
