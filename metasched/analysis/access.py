@@ -16,7 +16,7 @@ from metasched.analysis.cover import loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import transparent
 from metasched.analysis.overlap import Side
-from metasched.analysis.scope import Child, collect, footprints, untold
+from metasched.analysis.scope import Child, buffer_uses, collect, untold
 from metasched.arith.affine import interval, linear
 from metasched.arith.intset import relax
 from metasched.arith.linear import Linear
@@ -270,7 +270,7 @@ def touched_box(stmt: Stmt, buffer: Buffer) -> list[tuple[float, float]] | None:
     lows: list[float] = []
     highs: list[float] = []
     for child in children:
-        if buffer not in footprints(child.block):
+        if buffer not in buffer_uses(child.block):
             continue
         varying, at = loop_ranges(child.loops), child.realize.bindings
         for region in (*child.block.reads, *child.block.writes):

@@ -37,7 +37,7 @@ from metasched.analysis.producers import apart, producer_groups
 from metasched.analysis.scope import (
     Child,
     Scope,
-    footprints,
+    buffer_uses,
     may_overlap,
     untold,
 )
@@ -365,25 +365,25 @@ def commutes(block: Block, buffer: Buffer) -> bool:
     The reduction iterators promise it where the block reads of the buffer only what it writes.
     With an init, the spatial iterators must be told by the element, so that each is set once.
     """
-    foot = footprints(block)[buffer]
-    if len(foot.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
+    use = buffer_uses(block)[buffer]
+    if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
         return False
     reduced = {v.var for v in block.iter_vars if v.is_reduce}
-    written = [e for r in foot.writes[0].region for e in (r.min, r.extent)]
+    written = [e for r in use.writes[0].region for e in (r.min, r.extent)]
     if not reduced or any(not free_vars(e).isdisjoint(reduced) for e in written):
         return False
     if exact_accesses(block) is not None:
         if not updates_in_place(block, buffer):
             return False
-    elif any([e for r in x.region for e in (r.min, r.extent)] != written for x in foot.reads):
+    elif any([e for r in x.region for e in (r.min, r.extent)] != written for x in use.reads):
         return False
-    return block.init is None or reduced.issuperset(untold(block, foot.writes[0]))
+    return block.init is None or reduced.issuperset(untold(block, use.writes[0]))
 
 
 def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
     """Whether running an instance again, in any iteration of `loop`, writes the same values."""
     block = child.block
-    mine = footprints(block)
+    mine = buffer_uses(block)
     if id(block) in seen or any(f.reads and f.writes for f in mine.values()):
         return False
     if any(not updates_in_place(block, b) for b, f in mine.items() if f.writes):
@@ -391,7 +391,7 @@ def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fro
     if not block.writes or (injective_block(block) is not None and not copies(block)):
         return False
     seen |= {id(block)}
-    inputs = [buffer for buffer, foot in mine.items() if foot.reads]
+    inputs = [buffer for buffer, use in mine.items() if use.reads]
     return all(single_valued(buffer, scope, loop, seen) for buffer in inputs)
 
 
@@ -426,7 +426,7 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     reduction goes on in it from one iteration to the next.
     """
     under = scope.under(loop)
-    users = [c for c in scope.realizes if buffer in footprints(c.block)]
+    users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
     if any(c not in under or _goes_on(c, loop) for c in users):
         return False
     for stmt, _ in scope.loose:

@@ -80,7 +80,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Footprint:
+class BufferUse:
     """What a block touches of one buffer, as regions over its iterators.
 
     Attributes:
@@ -101,7 +101,7 @@ def iter_ranges(block: Block) -> dict[Var, Interval]:
 
 
 @fact
-def footprints(block: Block) -> dict[Buffer, Footprint]:
+def buffer_uses(block: Block) -> dict[Buffer, BufferUse]:
     """What a block touches, by buffer, from its declared regions (cached)."""
     parts: dict[Buffer, tuple[list[BufferRegion], list[BufferRegion]]] = {}
     for side, regions in enumerate((inputs(block), block.writes)):
@@ -109,7 +109,7 @@ def footprints(block: Block) -> dict[Buffer, Footprint]:
             parts.setdefault(region.buffer, ([], []))[side].append(region)
     ranges = iter_ranges(block)
     return {
-        buffer: Footprint(buffer, tuple(reads), tuple(writes), ranges)
+        buffer: BufferUse(buffer, tuple(reads), tuple(writes), ranges)
         for buffer, (reads, writes) in parts.items()
     }
 
@@ -122,7 +122,7 @@ def _box(region: BufferRegion) -> Region:
     return tuple([(r.min, r.extent) for r in region.region])
 
 
-def _touch(a: Footprint, b: Footprint, reads_a: bool, reads_b: bool) -> bool:
+def _touch(a: BufferUse, b: BufferUse, reads_a: bool, reads_b: bool) -> bool:
     """Whether one instance of each block may touch one element."""
     spans = *a.ranges.items(), *b.ranges.items()
     theirs = [_box(y) for y in (b.reads if reads_b else b.writes)]
@@ -269,7 +269,7 @@ class Scope:
 
     def readers(self, buffer: Buffer) -> list[Child]:
         """The children that read `buffer`, in program order."""
-        return [c for c in self.realizes if (f := footprints(c.block).get(buffer)) and f.reads]
+        return [c for c in self.realizes if (f := buffer_uses(c.block).get(buffer)) and f.reads]
 
     def outside(self, buffer: Buffer, *, written: bool = False) -> Stmt | None:
         """A statement outside of blocks that stores to `buffer` or, unless `written`, reads it;
@@ -304,8 +304,8 @@ def _points_to(expr: Expr, buffer: Buffer) -> bool:
 
 def writes(block: Block, buffer: Buffer) -> bool:
     """Whether a block writes a buffer, by its declared regions."""
-    foot = footprints(block).get(buffer)
-    return foot is not None and bool(foot.writes)
+    use = buffer_uses(block).get(buffer)
+    return use is not None and bool(use.writes)
 
 
 def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: bool) -> bool:
@@ -313,7 +313,7 @@ def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: b
 
     `reads_a` takes what `a` reads, else what it writes; likewise `reads_b`. Cached by blocks.
     """
-    x, y = footprints(a).get(buffer), footprints(b).get(buffer)
+    x, y = buffer_uses(a).get(buffer), buffer_uses(b).get(buffer)
     return x is not None and y is not None and _touch(x, y, reads_a, reads_b)
 
 
@@ -331,15 +331,15 @@ def _dependences(blocks: tuple[Block, ...]) -> tuple[list[Edge], _ByToken, _ByTo
 
 
 def _edges(blocks: Sequence[Block]) -> Iterable[Edge]:
-    touched: dict[Buffer, list[tuple[BlockToken, Footprint]]] = {}
+    touched: dict[Buffer, list[tuple[BlockToken, BufferUse]]] = {}
     for block in blocks:
-        for buffer, foot in footprints(block).items():
+        for buffer, use in buffer_uses(block).items():
             earlier = touched.setdefault(buffer, [])
             for token, before in earlier:
-                if before.writes and foot.reads and _touch(before, foot, False, True):
+                if before.writes and use.reads and _touch(before, use, False, True):
                     yield Edge(token, block.token, EdgeKind.RAW, buffer)
-                if before.writes and foot.writes and _touch(before, foot, False, False):
+                if before.writes and use.writes and _touch(before, use, False, False):
                     yield Edge(token, block.token, EdgeKind.WAW, buffer)
-                if before.reads and foot.writes and _touch(before, foot, True, False):
+                if before.reads and use.writes and _touch(before, use, True, False):
                     yield Edge(token, block.token, EdgeKind.WAR, buffer)
-            earlier.append((block.token, foot))
+            earlier.append((block.token, use))
