@@ -64,7 +64,7 @@ def test_the_additions_name_files_that_exist():
     roots = (ROOT, ROOT / "metasched")
     assert not {p for p in paths if not any((root / p).exists() for root in roots)}
     rows = [line for line in section.splitlines() if line.startswith("| a ")]
-    assert len(rows) == 8 + 5
+    assert len(rows) == 8 + 10
 
 
 def test_commands_name_what_exists():
