@@ -28,7 +28,9 @@ TRUE_VAL = literal(1, BOOL)
 
 
 @dataclass(slots=True)
-class Scope:
+class TextSection:
+    """A stretch of LLVM text: its lines, and the values that are known in it."""
+
     entry: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     known: dict[str, Val] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class Emitter:
         self.module = module
         self.name = name
         self.serial = serial
-        self.scopes = [Scope()]
+        self.scopes = [TextSection()]
         self.env: dict[Expr, Val] = {}
         self.pointers: dict[Var, Val] = {}
         self.elements: dict[Var, DType] = {}
@@ -142,7 +144,7 @@ class Emitter:
     @contextmanager
     def scope(self) -> Iterator[int]:
         """A loop body: gives its depth; on leaving, entry and lines join the scope around."""
-        self.scopes.append(Scope())
+        self.scopes.append(TextSection())
         self.known_memory.clear()
         yield len(self.scopes) - 1
         self.known_memory.clear()

@@ -27,7 +27,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.verify_rules import BUFFERS, BY_KIND, DEFINED, HIDDEN, RULES, Rule, Scope
+from metasched.ir.verify_rules import BUFFERS, BY_KIND, DEFINED, HIDDEN, RULES, Rule, WalkState
 
 __all__ = ["RULES", "verify"]
 
@@ -47,29 +47,29 @@ def verify(source: PrimFunc | IRModule, *, closed: bool = False) -> None:
         for func in source.values():
             verify(func, closed=closed)
         return
-    scope = Scope(source, closed)
-    _params(scope, source)
-    _apply(scope, source)
-    _visit(scope, source.body)
+    at = WalkState(source, closed)
+    _params(at, source)
+    _apply(at, source)
+    _visit(at, source.body)
 
 
-def _params(scope: Scope, func: PrimFunc) -> None:
-    scope.stack.append(func)
+def _params(at: WalkState, func: PrimFunc) -> None:
+    at.stack.append(func)
     for param in func.params:
-        scope.known[param] = "parameter"
+        at.known[param] = "parameter"
     for buffer in func.buffers:
         for leaf in shape_leaves(buffer):
-            scope.known.setdefault(leaf, "extent")
+            at.known.setdefault(leaf, "extent")
 
 
-def _apply(scope: Scope, node: Any) -> None:
+def _apply(at: WalkState, node: Any) -> None:
     for entry in BY_KIND.get(type(node), ()):
-        for complaint in entry.check(scope, node):
-            raise _error(scope, entry, node, complaint)
+        for complaint in entry.check(at, node):
+            raise _error(at, entry, node, complaint)
 
 
-def _error(scope: Scope, entry: Rule, node: Any, complaint: str) -> VerifyError:
-    above = [s for s in scope.stack if s is not node]
+def _error(at: WalkState, entry: Rule, node: Any, complaint: str) -> VerifyError:
+    above = [s for s in at.stack if s is not node]
     text = f"{complaint} [{entry.slug}: {entry.sentence}]\n{context(above, node)}"
     return VerifyError(text, rule=entry.slug, node=node)
 
@@ -77,139 +77,139 @@ def _error(scope: Scope, entry: Rule, node: Any, complaint: str) -> VerifyError:
 # The walk. Each function visits one kind of node: rules first, then definitions, then parts.
 
 
-def _visit(scope: Scope, stmt: Stmt) -> None:
-    scope.stack.append(stmt)
+def _visit(at: WalkState, stmt: Stmt) -> None:
+    at.stack.append(stmt)
     if not isinstance(stmt, Block):
-        _uses(scope, stmt)
-    _apply(scope, stmt)
+        _uses(at, stmt)
+    _apply(at, stmt)
     walk = _WALK.get(type(stmt))
     if walk is not None:
-        walk(scope, stmt)
+        walk(at, stmt)
     else:
         for sub in stmt.stmts:
-            _visit(scope, sub)
-    scope.stack.pop()
+            _visit(at, sub)
+    at.stack.pop()
 
 
-def _uses(scope: Scope, stmt: Stmt) -> None:
+def _uses(at: WalkState, stmt: Stmt) -> None:
     """Everything that the statement's own expressions and fields mention is in scope."""
-    known, hidden = scope.known, scope.hidden
+    known, hidden = at.known, at.hidden
     for expr in stmt.exprs:
         for leaf in expr_code(expr)[1]:
-            if leaf not in known or (leaf in hidden and scope.closed):
-                raise _unknown(scope, stmt, leaf)
+            if leaf not in known or (leaf in hidden and at.closed):
+                raise _unknown(at, stmt, leaf)
     if isinstance(stmt, BufferStore) and stmt.buffer not in known:
-        raise _unknown(scope, stmt, stmt.buffer)
+        raise _unknown(at, stmt, stmt.buffer)
 
 
-def _unknown(scope: Scope, node: Any, leaf: Leaf) -> VerifyError:
-    if leaf in scope.hidden:
+def _unknown(at: WalkState, node: Any, leaf: Leaf) -> VerifyError:
+    if leaf in at.hidden:
         entry = HIDDEN
-        text = f"{leaf.name} is a loop variable outside block {scope.blocks[-1].name}"
+        text = f"{leaf.name} is a loop variable outside block {at.blocks[-1].name}"
     elif isinstance(leaf, Buffer):
         entry, text = BUFFERS, f"buffer {leaf.name} is not in scope"
     else:
         entry, text = DEFINED, f"variable {leaf.name} is not in scope"
-    return _error(scope, entry, node, text)
+    return _error(at, entry, node, text)
 
 
-def _in_loop(scope: Scope, stmt: For | While) -> None:
-    new = isinstance(stmt, For) and stmt.var not in scope.known
+def _in_loop(at: WalkState, stmt: For | While) -> None:
+    new = isinstance(stmt, For) and stmt.var not in at.known
     if isinstance(stmt, For):
-        scope.known[stmt.var] = "loop"
-        scope.bound.add(stmt.var)
-    scope.loops.append(stmt)
-    _visit(scope, stmt.body)
-    scope.loops.pop()
+        at.known[stmt.var] = "loop"
+        at.bound.add(stmt.var)
+    at.loops.append(stmt)
+    _visit(at, stmt.body)
+    at.loops.pop()
     if isinstance(stmt, For) and new:
-        del scope.known[stmt.var]
+        del at.known[stmt.var]
 
 
-def _in_let(scope: Scope, stmt: LetStmt) -> None:
-    scope.known[stmt.var] = "let"
-    scope.bound.add(stmt.var)
-    _visit(scope, stmt.body)
-    del scope.known[stmt.var]
+def _in_let(at: WalkState, stmt: LetStmt) -> None:
+    at.known[stmt.var] = "let"
+    at.bound.add(stmt.var)
+    _visit(at, stmt.body)
+    del at.known[stmt.var]
 
 
-def _in_attr(scope: Scope, stmt: AttrStmt) -> None:
+def _in_attr(at: WalkState, stmt: AttrStmt) -> None:
     launches = stmt.key in ("thread_extent", "virtual_thread") and isinstance(stmt.node, Var)
     if launches and isinstance(stmt.node, Var):
-        scope.known[stmt.node] = "thread"
-    _visit(scope, stmt.body)
+        at.known[stmt.node] = "thread"
+    _visit(at, stmt.body)
 
 
-def _in_allocation(scope: Scope, stmt: Allocate | DeclBuffer) -> None:
-    added = _define_buffer(scope, stmt.buffer, "allocation", stmt)
-    _visit(scope, stmt.body)
+def _in_allocation(at: WalkState, stmt: Allocate | DeclBuffer) -> None:
+    added = _define_buffer(at, stmt.buffer, "allocation", stmt)
+    _visit(at, stmt.body)
     for leaf in added:
-        del scope.known[leaf]
+        del at.known[leaf]
 
 
-def _define_buffer(scope: Scope, buffer: Buffer, kind: str, node: Any) -> list[Leaf]:
+def _define_buffer(at: WalkState, buffer: Buffer, kind: str, node: Any) -> list[Leaf]:
     """Bring a buffer into scope; matched buffers define the variables of their layout."""
     added: list[Leaf] = []
     for leaf in shape_leaves(buffer):
-        if leaf in scope.hidden:
-            raise _unknown(scope, node, leaf)
-        if leaf not in scope.known:
+        if leaf in at.hidden:
+            raise _unknown(at, node, leaf)
+        if leaf not in at.known:
             if leaf is not buffer.data and kind != "match":
-                raise _unknown(scope, node, leaf)
-            scope.known[leaf] = "layout"
+                raise _unknown(at, node, leaf)
+            at.known[leaf] = "layout"
             added.append(leaf)
-    if buffer not in scope.known:
-        scope.known[buffer] = kind
+    if buffer not in at.known:
+        at.known[buffer] = kind
         added.append(buffer)
     return added
 
 
-def _in_realize(scope: Scope, stmt: BlockRealize) -> None:
+def _in_realize(at: WalkState, stmt: BlockRealize) -> None:
     block = stmt.block
-    outer_hidden, outer_loops = scope.hidden, scope.loops
+    outer_hidden, outer_loops = at.hidden, at.loops
     inside = {loop.var for loop in outer_loops if isinstance(loop, For)}
-    scope.hidden, scope.loops = outer_hidden | inside, []
-    scope.blocks.append(block)
+    at.hidden, at.loops = outer_hidden | inside, []
+    at.blocks.append(block)
     added: list[Leaf] = []
-    _block_uses(scope, block, [e for v in block.iter_vars for e in (v.dom.min, v.dom.extent)])
+    _block_uses(at, block, [e for v in block.iter_vars for e in (v.dom.min, v.dom.extent)])
     for v in block.iter_vars:
-        if v.var not in scope.known:
+        if v.var not in at.known:
             added.append(v.var)
-        scope.known[v.var] = "iterator"
+        at.known[v.var] = "iterator"
     for buffer in block.alloc_buffers:
-        added += _define_buffer(scope, buffer, "allocation", block)
+        added += _define_buffer(at, buffer, "allocation", block)
     for match in block.match_buffers:
-        _region_uses(scope, block, match.source)
-        added += _define_buffer(scope, match.buffer, "match", block)
+        _region_uses(at, block, match.source)
+        added += _define_buffer(at, match.buffer, "match", block)
     for region in (*block.reads, *block.writes):
-        _region_uses(scope, block, region)
-    _visit(scope, block)
+        _region_uses(at, block, region)
+    _visit(at, block)
     for leaf in added:
-        scope.known.pop(leaf, None)
-    scope.blocks.pop()
-    scope.hidden, scope.loops = outer_hidden, outer_loops
+        at.known.pop(leaf, None)
+    at.blocks.pop()
+    at.hidden, at.loops = outer_hidden, outer_loops
 
 
-def _in_block(scope: Scope, block: Block) -> None:
-    scope.bound.update(v.var for v in block.iter_vars)
-    scope.tokens.add(block.token)
+def _in_block(at: WalkState, block: Block) -> None:
+    at.bound.update(v.var for v in block.iter_vars)
+    at.tokens.add(block.token)
     for sub in block.stmts:
-        _visit(scope, sub)
+        _visit(at, sub)
 
 
-def _block_uses(scope: Scope, block: Block, exprs: list[Expr]) -> None:
+def _block_uses(at: WalkState, block: Block, exprs: list[Expr]) -> None:
     for expr in exprs:
         for leaf in expr_code(expr)[1]:
-            if leaf not in scope.known or (leaf in scope.hidden and scope.closed):
-                raise _unknown(scope, block, leaf)
+            if leaf not in at.known or (leaf in at.hidden and at.closed):
+                raise _unknown(at, block, leaf)
 
 
-def _region_uses(scope: Scope, block: Block, region: BufferRegion) -> None:
-    if region.buffer not in scope.known:
-        raise _unknown(scope, block, region.buffer)
-    _block_uses(scope, block, [e for r in region.region for e in (r.min, r.extent)])
+def _region_uses(at: WalkState, block: Block, region: BufferRegion) -> None:
+    if region.buffer not in at.known:
+        raise _unknown(at, block, region.buffer)
+    _block_uses(at, block, [e for r in region.region for e in (r.min, r.extent)])
 
 
-_WALK: dict[type[Any], Callable[[Scope, Any], None]] = {
+_WALK: dict[type[Any], Callable[[WalkState, Any], None]] = {
     For: _in_loop, While: _in_loop, LetStmt: _in_let, AttrStmt: _in_attr,
     Allocate: _in_allocation, DeclBuffer: _in_allocation, BlockRealize: _in_realize,
     Block: _in_block,

@@ -44,7 +44,7 @@ THREAD_TAGS = ("blockIdx", "threadIdx", "vthread", "clusterCtaIdx", "clusterIdx"
 
 
 @dataclass(slots=True)
-class Scope:
+class WalkState:
     """What is known at a node: the walk's state, which the rules read."""
 
     func: PrimFunc
@@ -58,7 +58,7 @@ class Scope:
     blocks: list[Block] = field(default_factory=list)
 
 
-Check: TypeAlias = Callable[[Scope, Any], Iterator[str]]
+Check: TypeAlias = Callable[[WalkState, Any], Iterator[str]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def rule(slug: str, sentence: str, *kinds: type[Any]) -> Callable[[Check], Check
 
 def walk_rule(slug: str, sentence: str) -> Rule:
     """A rule that the walk itself enforces."""
-    entry = Rule(slug, sentence, (), lambda scope, node: iter(()))
+    entry = Rule(slug, sentence, (), lambda at, node: iter(()))
     RULES.append(entry)
     return entry
 
@@ -112,21 +112,21 @@ HIDDEN = walk_rule(
     LetStmt,
     Block,
 )
-def _unique_variable(scope: Scope, node: For | LetStmt | Block) -> Iterator[str]:
+def _unique_variable(at: WalkState, node: For | LetStmt | Block) -> Iterator[str]:
     names = [v.var for v in node.iter_vars] if isinstance(node, Block) else [node.var]
     for i, var in enumerate(names):
-        if var in scope.bound or var in names[:i]:
+        if var in at.bound or var in names[:i]:
             yield f"variable {var.name} is bound twice"
 
 
 @rule("unique-token", "no two blocks of a function carry the same token", Block)
-def _unique_token(scope: Scope, block: Block) -> Iterator[str]:
-    if block.token in scope.tokens:
+def _unique_token(at: WalkState, block: Block) -> Iterator[str]:
+    if block.token in at.tokens:
         yield f"block {block.name} carries the token of another block"
 
 
 @rule("parameters", "parameters are distinct, scalars are not pointers", PrimFunc)
-def _parameters(scope: Scope, func: PrimFunc) -> Iterator[str]:
+def _parameters(at: WalkState, func: PrimFunc) -> Iterator[str]:
     for i, param in enumerate(func.params):
         if any(param is other for other in func.params[:i]):
             yield f"parameter {param.name} occurs twice"
@@ -139,7 +139,7 @@ def _parameters(scope: Scope, func: PrimFunc) -> Iterator[str]:
     f"{LAYOUT_FREE} lists the positions of different buffer parameters that are only read",
     PrimFunc,
 )
-def _layout_free(scope: Scope, func: PrimFunc) -> Iterator[str]:
+def _layout_free(at: WalkState, func: PrimFunc) -> Iterator[str]:
     yield from wrong_marks(func)
 
 
@@ -168,13 +168,13 @@ def wrong_marks(func: PrimFunc) -> Iterator[str]:
     "a function with blocks is the realisation of a root block without iterators",
     PrimFunc,
 )
-def _root(scope: Scope, func: PrimFunc) -> Iterator[str]:
+def _root(at: WalkState, func: PrimFunc) -> Iterator[str]:
     if isinstance(func.body, BlockRealize) and func.body.block.iter_vars:
         yield f"the root block {func.body.block.name} has iterators"
 
 
 @rule("bindings", "a block has one binding of the iterator's type for each iterator", BlockRealize)
-def _bindings(scope: Scope, stmt: BlockRealize) -> Iterator[str]:
+def _bindings(at: WalkState, stmt: BlockRealize) -> Iterator[str]:
     iters, values = stmt.block.iter_vars, stmt.iter_values
     if len(iters) != len(values):
         yield f"block {stmt.block.name} has {len(iters)} iterators and {len(values)} bindings"
@@ -184,7 +184,7 @@ def _bindings(scope: Scope, stmt: BlockRealize) -> Iterator[str]:
 
 
 @rule("iterator-domain", "the domain of an iterator has the iterator's integer type", Block)
-def _domains(scope: Scope, block: Block) -> Iterator[str]:
+def _domains(at: WalkState, block: Block) -> Iterator[str]:
     for v in block.iter_vars:
         if not v.var.dtype.is_int:
             yield f"iterator {v.var.name} is {v.var.dtype}"
@@ -200,14 +200,14 @@ def _domains(scope: Scope, block: Block) -> Iterator[str]:
     While,
     AssertStmt,
 )
-def _conditions(scope: Scope, stmt: Any) -> Iterator[str]:
+def _conditions(at: WalkState, stmt: Any) -> Iterator[str]:
     condition = stmt.predicate if isinstance(stmt, BlockRealize) else stmt.condition
     if condition.dtype != "bool":
         yield f"{show_expr(condition)} is {condition.dtype}"
 
 
 @rule("region-rank", "a region has one integer range for each dimension of its buffer", Block)
-def _regions(scope: Scope, block: Block) -> Iterator[str]:
+def _regions(at: WalkState, block: Block) -> Iterator[str]:
     for region in (*block.reads, *block.writes, *(m.source for m in block.match_buffers)):
         if len(region.region) != region.buffer.ndim:
             yield f"{describe(region)} has {len(region.region)} ranges"
@@ -217,7 +217,7 @@ def _regions(scope: Scope, block: Block) -> Iterator[str]:
 
 
 @rule("match-buffer", "a matched buffer has its source's type and not more dimensions", Block)
-def _matches(scope: Scope, block: Block) -> Iterator[str]:
+def _matches(at: WalkState, block: Block) -> Iterator[str]:
     for match in block.match_buffers:
         source = match.source.buffer
         if match.buffer.dtype is not source.dtype:
@@ -227,7 +227,7 @@ def _matches(scope: Scope, block: Block) -> Iterator[str]:
 
 
 @rule("init", "init writes only what the block writes", Block)
-def _init(scope: Scope, block: Block) -> Iterator[str]:
+def _init(at: WalkState, block: Block) -> Iterator[str]:
     if block.init is None:
         return
     written = {r.buffer for r in block.writes}
@@ -242,14 +242,14 @@ def _init(scope: Scope, block: Block) -> Iterator[str]:
 
 
 @rule("loop-type", "a loop's variable, minimum, extent and step have one integer type", For)
-def _loop_type(scope: Scope, loop: For) -> Iterator[str]:
+def _loop_type(at: WalkState, loop: For) -> Iterator[str]:
     for part in loop.exprs:
         if part.dtype is not loop.var.dtype or not part.dtype.is_int or part.dtype.lanes != 1:
             yield f"loop {loop.var.name} is {loop.var.dtype}, {show_expr(part)} is {part.dtype}"
 
 
 @rule("loop-step", "a step is a positive constant", For)
-def _loop_step(scope: Scope, loop: For) -> Iterator[str]:
+def _loop_step(at: WalkState, loop: For) -> Iterator[str]:
     if loop.step is not None and (as_int(loop.step) or 0) <= 0:
         yield f"loop {loop.var.name} has step {show_expr(loop.step)}"
 
@@ -261,13 +261,13 @@ def _counting_loop(scope: Scope, loop: For) -> Iterator[str]:
 
 
 @rule("loop-kind", "a vectorized loop has a constant extent and no step", For)
-def _loop_kind(scope: Scope, loop: For) -> Iterator[str]:
+def _loop_kind(at: WalkState, loop: For) -> Iterator[str]:
     if loop.kind is ForKind.VECTORIZED and (as_int(loop.extent) is None or loop.step is not None):
         yield f"loop {loop.var.name} cannot be vectorized over {show_expr(loop.extent)}"
 
 
 @rule("thread-tag", "thread-bound loops, and only they, have a known thread tag", For)
-def _thread_tag(scope: Scope, loop: For) -> Iterator[str]:
+def _thread_tag(at: WalkState, loop: For) -> Iterator[str]:
     if loop.kind is not ForKind.THREAD_BINDING:
         if loop.thread is not None:
             yield f"loop {loop.var.name} is {loop.kind.value} but has the tag {loop.thread}"
@@ -280,7 +280,7 @@ def _thread_tag(scope: Scope, loop: For) -> Iterator[str]:
     "a store gives one integer index for each dimension and a value of the buffer's type",
     BufferStore,
 )
-def _store(scope: Scope, stmt: BufferStore) -> Iterator[str]:
+def _store(at: WalkState, stmt: BufferStore) -> Iterator[str]:
     buffer, value = stmt.buffer, stmt.value.dtype
     if len(stmt.indices) != buffer.ndim:
         yield f"{buffer.name} has {buffer.ndim} dimensions, {len(stmt.indices)} indices given"
@@ -294,13 +294,13 @@ def _store(scope: Scope, stmt: BufferStore) -> Iterator[str]:
 
 
 @rule("let-type", "a let variable has the type of its value", LetStmt)
-def _let_type(scope: Scope, stmt: LetStmt) -> Iterator[str]:
+def _let_type(at: WalkState, stmt: LetStmt) -> Iterator[str]:
     if stmt.var.dtype is not stmt.value.dtype:
         yield f"{stmt.var.name} is {stmt.var.dtype}, its value {stmt.value.dtype}"
 
 
 @rule("sequence", "a sequence has two or more statements and is not nested", SeqStmt)
-def _sequence(scope: Scope, stmt: SeqStmt) -> Iterator[str]:
+def _sequence(at: WalkState, stmt: SeqStmt) -> Iterator[str]:
     if len(stmt.items) < 2 or any(isinstance(s, SeqStmt) for s in stmt.items):
         yield f"a sequence of {len(stmt.items)} statements; build sequences with seq()"
 
@@ -311,21 +311,21 @@ def _sequence(scope: Scope, stmt: SeqStmt) -> Iterator[str]:
     Break,
     Continue,
 )
-def _leave(scope: Scope, stmt: Break | Continue) -> Iterator[str]:
-    loop = scope.loops[-1] if scope.loops else None
+def _leave(at: WalkState, stmt: Break | Continue) -> Iterator[str]:
+    loop = at.loops[-1] if at.loops else None
     if loop is None or (isinstance(loop, For) and loop.kind is not ForKind.SERIAL):
         yield f"{type(stmt).__name__.lower()} has no loop to act on"
 
 
 @rule("return", "a return gives a value of the function's return type", Return)
-def _return(scope: Scope, stmt: Return) -> Iterator[str]:
+def _return(at: WalkState, stmt: Return) -> Iterator[str]:
     given = VOID if stmt.value is None else stmt.value.dtype
-    if given is not scope.func.ret_type:
-        yield f"the function returns {scope.func.ret_type}, this returns {given}"
+    if given is not at.func.ret_type:
+        yield f"the function returns {at.func.ret_type}, this returns {given}"
 
 
 @rule("storage-scope", "allocations have a known storage scope", Block, Allocate)
-def _scopes(scope: Scope, node: Block | Allocate) -> Iterator[str]:
+def _scopes(at: WalkState, node: Block | Allocate) -> Iterator[str]:
     for buffer in node.alloc_buffers if isinstance(node, Block) else (node.buffer,):
         if not is_scope(buffer.scope):
             yield f"buffer {buffer.name} has the scope {buffer.scope!r}"
@@ -336,16 +336,16 @@ def _scopes(scope: Scope, node: Block | Allocate) -> Iterator[str]:
     "in a schedule, what a block loads is declared in its reads (or is its own result)",
     Block,
 )
-def _declared_reads(scope: Scope, block: Block) -> Iterator[str]:
-    loaded = touched(block)[0] if scope.closed else set()
-    for buffer in sorted(loaded - _declared(scope, block, reads=True), key=lambda b: b.name):
+def _declared_reads(at: WalkState, block: Block) -> Iterator[str]:
+    loaded = touched(block)[0] if at.closed else set()
+    for buffer in sorted(loaded - _declared(at, block, reads=True), key=lambda b: b.name):
         yield f"block {block.name} loads {buffer.name} without declaring it"
 
 
 @rule("declared-writes", "in a schedule, what a block stores is declared in its writes", Block)
-def _declared_writes(scope: Scope, block: Block) -> Iterator[str]:
-    stored = touched(block)[1] if scope.closed else set()
-    for buffer in sorted(stored - _declared(scope, block, reads=False), key=lambda b: b.name):
+def _declared_writes(at: WalkState, block: Block) -> Iterator[str]:
+    stored = touched(block)[1] if at.closed else set()
+    for buffer in sorted(stored - _declared(at, block, reads=False), key=lambda b: b.name):
         yield f"block {block.name} stores {buffer.name} without declaring it"
 
 
@@ -380,9 +380,9 @@ def _loads(exprs: tuple[Expr, ...]) -> Iterator[Buffer]:
                     yield node.buffer
 
 
-def _declared(scope: Scope, block: Block, *, reads: bool) -> set[Buffer]:
+def _declared(at: WalkState, block: Block, *, reads: bool) -> set[Buffer]:
     """Buffers that the block may touch; a root block declares nothing and may touch everything."""
-    if len(scope.blocks) == 1 and not block.iter_vars and not block.reads and not block.writes:
+    if len(at.blocks) == 1 and not block.iter_vars and not block.reads and not block.writes:
         return touched(block)[0] | touched(block)[1]
     return {r.buffer for r in ((*block.reads, *block.writes) if reads else block.writes)}
 
@@ -392,7 +392,7 @@ def _declared(scope: Scope, block: Block, *, reads: bool) -> set[Buffer]:
     "elements a block touches lie in its declared regions, where that is plain",
     Block,
 )
-def _inside(scope: Scope, block: Block) -> Iterator[str]:
+def _inside(at: WalkState, block: Block) -> Iterator[str]:
     if block.iter_vars or block.reads or block.writes:
         stored = {r.buffer: r for r in reversed(block.writes)}
         loaded = {**stored, **{r.buffer: r for r in reversed(block.reads)}}

@@ -32,7 +32,7 @@ class Foreign:
 
 
 @dataclass(frozen=True)
-class Scope:
+class Wrapping:
     """A statement of TVM's that holds for the statements after it: `wrap` puts it around them."""
 
     wrap: Callable[[Stmt], Stmt]
@@ -138,8 +138,8 @@ class Record:
 
     def body(self, name: str) -> Stmt:
         """A field that holds a statement."""
-        found = self.typed(name, (Stmt, Scope))
-        return found.wrap(seq([])) if isinstance(found, Scope) else found
+        found = self.typed(name, (Stmt, Wrapping))
+        return found.wrap(seq([])) if isinstance(found, Wrapping) else found
 
     def dtype(self, name: str = "ty") -> Any:
         return self.typed(name, DType)

@@ -60,7 +60,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import substitute, substitute_buffers
 from metasched.script.builder import call_intrin
-from metasched.script.tvm_graph import Foreign, Graph, Reader, Record, Scope
+from metasched.script.tvm_graph import Foreign, Graph, Reader, Record, Wrapping
 
 
 @dataclass(frozen=True)
@@ -187,19 +187,19 @@ def _block(r: Record) -> Stmt:
     )  # fmt: skip
 
 
-def _sequence(r: Record) -> Stmt | Scope:
-    items = r.many("seq", (Stmt, Scope))
+def _sequence(r: Record) -> Stmt | Wrapping:
+    items = r.many("seq", (Stmt, Wrapping))
     tail: list[Stmt] = []
     for item in reversed(items):
-        tail = [item.wrap(seq(tail))] if isinstance(item, Scope) else [item, *tail]
+        tail = [item.wrap(seq(tail))] if isinstance(item, Wrapping) else [item, *tail]
     return seq(tail)
 
 
-def _decl(r: Record) -> Scope:
+def _decl(r: Record) -> Wrapping:
     """A view of memory in scope, which the pointer names, or fresh memory."""
     buffer, pointer = r.typed("buffer", Buffer), r.at("data")
     if pointer is None:
-        return Scope(lambda body: Allocate(buffer, body))
+        return Wrapping(lambda body: Allocate(buffer, body))
     owner = r.graph.owners.get(pointer)
     if owner is None:
         raise ParseError(f"the memory of {buffer.name} is of no buffer that stands before")
@@ -210,17 +210,17 @@ def _decl(r: Record) -> Scope:
         inner = substitute(substitute_buffers(body, {buffer: view}), {buffer.data: root})
         return DeclBuffer(view, owner, inner)
 
-    return Scope(wrap)
+    return Wrapping(wrap)
 
 
-def _allocate(r: Record) -> Scope:
+def _allocate(r: Record) -> Wrapping:
     buffer, notes = r.typed("buffer", Buffer), r.notes()
-    return Scope(lambda body: Allocate(buffer, body, notes))
+    return Wrapping(lambda body: Allocate(buffer, body, notes))
 
 
-def _bind(r: Record) -> Scope:
+def _bind(r: Record) -> Wrapping:
     var, value = r.typed("var", Var), r.expr("value")
-    return Scope(lambda body: LetStmt(var, value, body))
+    return Wrapping(lambda body: LetStmt(var, value, body))
 
 
 def _attr(r: Record) -> Stmt:
