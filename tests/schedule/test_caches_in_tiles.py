@@ -75,7 +75,7 @@ def test_a_cache_below_a_loop_holds_all_that_the_block_touches() -> None:
     check_transform(tiles, sch, compiled=False)
 
 
-def test_a_window_beyond_the_border_is_copied_as_far_as_there_is_something() -> None:
+def test_windows_are_copied_up_to_the_border() -> None:
     sch = Schedule(windows, check=True)
     sch.cache_read("I", "A", "local")
     assert 'A_local = T.alloc_buffer((10,), "float32", scope="local")' in sch.script()

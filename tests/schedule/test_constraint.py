@@ -74,7 +74,7 @@ def test_numbers_of_expressions():
     assert number_of(FloatImm("float32", 1.5), values) is None
 
 
-def test_a_plain_number_that_was_asked_for_does_not_spoil_the_constants_of_expressions():
+def test_caches_tell_constants_from_python_numbers():
     """A cache that answered for a node as for an equal number lost every constraint."""
     from metasched.schedule.numbers import number_of
 

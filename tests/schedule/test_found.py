@@ -532,7 +532,7 @@ def test_a_hidden_read_of_its_own_output_is_not_redirected() -> None:
     check_refused(sch, step, "reads-own-output", "both reads and writes A")
 
 
-def test_a_condition_on_a_loop_of_one_iteration_guards_the_block_made_of_it() -> None:
+def test_blockize_keeps_a_condition_on_a_loop_of_one_iteration() -> None:
     """The last part has one iteration: its block once was also entered where j is 14 of 12."""
     sch, _, ((_, j),) = start(elementwise, "C")
     _, last = sch.loop_partition(sch.split(j, [None, 5])[1], [None, 1])

@@ -157,7 +157,7 @@ def updated(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = B[vi]
 
 
-def test_an_init_writes_all_and_its_update_under_a_condition_is_not_inlined() -> None:
+def test_an_update_under_a_condition_is_not_inlined_with_its_init() -> None:
     sch = Schedule(updated, check=True)
     message = "P goes on from its init under a condition"
     check_refused(sch, lambda: sch.reverse_compute_inline("C"), "has-init", message)

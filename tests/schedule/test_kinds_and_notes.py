@@ -397,7 +397,7 @@ def labelled(sch: Schedule) -> Schedule:
     return sch
 
 
-def test_labels_that_are_trusted_are_put_off_and_committed_at_once(monkeypatch) -> None:
+def test_labels_without_checks_are_put_off_and_committed_at_once(monkeypatch) -> None:
     commits, plain = [], Content.commit
     monkeypatch.setattr(Content, "commit", lambda self, *e: (commits.append(e), plain(self, *e)))
     proved = labelled(Schedule(matmul))

@@ -283,7 +283,7 @@ def steered(
             F[vi, vj] = T.if_then_else(vj < 1 + vi, A[vj], 1 // (4 - vi))
 
 
-def test_a_padded_step_reads_no_place_that_a_condition_on_its_iterator_left_out() -> None:
+def test_padded_steps_keep_the_condition_on_their_iterator() -> None:
     sch = Schedule(steered, check=False)
     for name, reason, message in (
         ("C", "reads-outside", r"C may read A\[-2\], which is outside of A, in a padded step"),
@@ -310,7 +310,7 @@ def folded(A: T.Buffer((8,), "int32"), C: T.Buffer((1,), "int32")):
             C[vi] = T.if_then_else(vi * 2 - 2 >= 0, B[vi * 2 - 2], 1)
 
 
-def test_an_index_folded_over_one_value_is_not_padded_out_of_its_condition() -> None:
+def test_padding_keeps_conditions_on_iterators_of_one_value() -> None:
     sch = Schedule(folded, check=False)
     sch.transform_layout("B", ("write", 0), lambda i: (i,))
     check_refused(sch, lambda: sch.pad_einsum("C", [2]), "reads-outside", r"C may read B\[-2\]")

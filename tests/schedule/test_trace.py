@@ -102,7 +102,7 @@ def test_a_replay_finds_what_was_proved_about_its_caches(monkeypatch: pytest.Mon
     assert len(cover._COVERED) == proved > 0
 
 
-def test_a_schedule_of_a_scheduled_module_numbers_buffers_from_its_last_on() -> None:
+def test_buffers_are_numbered_on_from_a_scheduled_module() -> None:
     sch = cached_twice()
     copies = [n.name for n in allocated(sch)]
     assert len(copies) == 2

@@ -613,7 +613,7 @@ def test_keywords_of_pointers():
     assert first.value is second.value and first.value.op.name == "access_ptr"
 
 
-def test_constants_are_stored_in_the_type_of_the_buffer_where_it_holds_them():
+def test_constants_take_the_type_of_the_buffer_that_holds_them():
     @T.prim_func
     def func(A: T.Buffer((2,), "float16")):
         A[0] = T.float32(0.5)
