@@ -255,8 +255,8 @@ def _loop_step(at: WalkState, loop: For) -> Iterator[str]:
 
 
 @rule("counting-loop", "in a schedule, a loop counts by one", For)
-def _counting_loop(scope: Scope, loop: For) -> Iterator[str]:
-    if scope.closed and loop.step is not None:
+def _counting_loop(at: WalkState, loop: For) -> Iterator[str]:
+    if at.closed and loop.step is not None:
         yield f"loop {loop.var.name} has step {show_expr(loop.step)}"
 
 
