@@ -43,6 +43,10 @@ from metasched.schedule.state import State
 P = ParamSpec("P")
 
 
+KINDS_LAST = "choose the kinds of loops last"
+THREADS = f"{KINDS_LAST}, or set_scope what each thread or block has for itself first"
+
+
 def proof(
     check: Callable[Concatenate[State, P], None],
 ) -> Callable[Concatenate[State, P], None]:
@@ -344,7 +348,7 @@ def confirm_kinds(state: State, loops: Iterable[For]) -> None:
         if old.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
             loop = state.index.loops[old.var]
             require_independent(
-                state, loop, loop.kind, loop.thread, "choose the kinds of loops last"
+                state, loop, loop.kind, loop.thread, KINDS_LAST if loop.thread is None else THREADS
             )
 
 

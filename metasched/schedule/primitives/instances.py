@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from metasched.analysis.cover import bound_regions
 from metasched.analysis.scope import Child
-from metasched.analysis.threads import thread_loops
+from metasched.analysis.threads import thread_loops, thread_rank
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax, relax_ranges, union_regions
 from metasched.arith.inverse import left_inverse
@@ -123,7 +123,8 @@ def _touched(
     for other in others:
         inner = [n for n in other.loops if n not in outer and n is not loop]
         if reads:
-            inner += thread_loops([*outer, loop], buffer.scope)
+            shared = thread_loops([*outer, loop], buffer.scope)
+            inner += [n for n in shared if thread_rank(n.thread or "")]  # blocks do not wait
         for where, region in bound_regions(other, writes=not reads):
             if where is not buffer:
                 continue

@@ -21,6 +21,7 @@ from metasched.ir.expr import (
     Max,
     Min,
     Mul,
+    Select,
     Sub,
     Var,
     as_expr,
@@ -29,7 +30,7 @@ from metasched.ir.expr import (
     compare,
     logical_and,
 )
-from metasched.ir.op import call
+from metasched.ir.op import Call, call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute_buffers, transform_expr
 from metasched.schedule import edit, ways
@@ -274,6 +275,9 @@ def _folded(node: Expr) -> Expr | None:
     if isinstance(node, Cast):
         return as_expr(0, node.dtype) if _is_zero(node.value) else cast(node.dtype, node.value)
     if isinstance(node, (Add, Sub, Max, Min)) and _is_zero(node.a) and _is_zero(node.b):
+        return as_expr(0, node.dtype)
+    choice = isinstance(node, Select) or (isinstance(node, Call) and node.op.name == "if_then_else")
+    if choice and all(map(_is_zero, node.children[1:])):
         return as_expr(0, node.dtype)
     if isinstance(node, Mul):
         zeros = [_is_zero(node.a), _is_zero(node.b)]
