@@ -52,8 +52,11 @@ def replay(
     only, machine, same = single(func), Target.of(target), EQUALITIES.get(equality)
     if isinstance(source, str | Path):
         stored: list[Measured] = [_of_file(source, only, machine, equality, same)]
-    else:
+    elif callable(getattr(source, "all", None)):
         stored = _of_database(source, only, machine, equality, same)
+    else:
+        kind = type(source).__name__
+        raise TraceError(f"a trace file is a path, not {kind}; a database has put() and all()")
     where = source if isinstance(source, str | Path) else f"record {stored[0].workload_hash[:12]}"
     refused: MetaschedError | None = None
     for record in stored:
