@@ -62,7 +62,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping",
     ),
-    ("lower", 1640, "passes.* packing pipeline"),
+    ("lower", 1660, "passes.* packing table cpu pipeline"),
     (
         "codegen",
         3000,

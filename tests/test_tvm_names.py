@@ -131,7 +131,7 @@ def test_lower_gives_plain_loops(capfd):
     assert not [n for n in walk(lowered.body) if isinstance(n, Block)]
     ms.assert_structural_equal(lowered, ms.lower(GMM))
     assert capfd.readouterr().err == ""
-    ms.lower(GMM, show_passes=True)
+    ms.lower(GMM, show=True)
     assert "# after flatten\n" in capfd.readouterr().err
     with pytest.raises(LowerError, match="lower takes one function, the module has 2"):
         ms.lower(ms.IRModule.of({"f": GMM, "g": GMM}))

@@ -12,7 +12,7 @@ from metasched.commands.source import add_source, add_target, load, load_all, ru
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
-from metasched.lower.pipeline import passes_applied
+from metasched.lower.pipeline import shown
 from metasched.report.tables import duration
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
@@ -70,8 +70,5 @@ def run(arguments: argparse.Namespace) -> int:
 def _after_each_pass(func: PrimFunc, target: Target) -> str:
     """The script as written, and after each pass that changes it."""
     parts = [func.script()]
-    for name, changed in passes_applied(func, target):
-        if changed is not func:
-            parts.append(f"# after {name}\n{changed.script()}")
-        func = changed
+    shown(func, target, show=parts.append)
     return "\n\n".join(parts)

@@ -1,80 +1,22 @@
-"""The lowering: the passes of each target kind in order, each with the reason for its place."""
+"""The lowering: a function goes through the passes of its target's kind."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from metasched import config
-from metasched.analysis.closing import close_blocks
 from metasched.errors import LowerError
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
-from metasched.lower.passes.align import align_addressed
-from metasched.lower.passes.allocation import place_allocations
-from metasched.lower.passes.blocks import convert_blocks
-from metasched.lower.passes.canonicalize import canonicalize_loops
+from metasched.lower import cpu as cpu  # enters the passes of CPUs
 from metasched.lower.passes.flatten import flatten
-from metasched.lower.passes.fold import fold_lanes
-from metasched.lower.passes.guards import hoist_guards
-from metasched.lower.passes.init import lower_init
-from metasched.lower.passes.match_buffers import lower_match_buffers
-from metasched.lower.passes.prefetch import insert_prefetches
-from metasched.lower.passes.simplify import simplify
-from metasched.lower.passes.unroll import unroll_register_tiles
-from metasched.lower.passes.zeros import skip_zeros
-from metasched.registry import Registry
+from metasched.lower.table import PIPELINES
 from metasched.target import Target
 
-Pass = Callable[[PrimFunc], PrimFunc]
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """The passes for one target, as pairs of a pass and the reason for its place.
-
-    Attributes:
-        structured: run on blocks and buffers of several dimensions.
-        flat: run after `flatten`, on flat buffers and 64-bit indices.
-    """
-
-    structured: tuple[tuple[Pass, str], ...]
-    flat: tuple[tuple[Pass, str], ...]
-
-
-PIPELINES: Registry[Callable[[Target], Pipeline]] = Registry("pipeline", Callable)
-"""The pipeline of each target kind: a function of the target."""
-
-
-def cpu_pipeline(target: Target) -> Pipeline:
-    """From blocks to loops, vectors and calls of the OpenMP runtime."""
-    return _CPU
-
-
-_CPU = Pipeline(
-    structured=(
-        (close_blocks, "later passes may take a block to depend on its iterators alone, a loop to "
-         "count by one"),
-        (align_addressed, "views of a buffer take its strides"),
-        (canonicalize_loops, "later passes may take every loop to start at zero"),
-        (lower_init, "needs the blocks' reduce iterators"),
-        (lower_match_buffers, "needs the blocks' regions"),
-        (skip_zeros, "needs blocks: their iterators say where a stage holds zeros"),
-        (insert_prefetches, "needs blocks, which carry the annotation; `skip_zeros`, before it, "
-         "takes a block to hold its sum alone"),
-        (convert_blocks, "from here on there are loops, tests and statements only"),
-        (place_allocations, "indices are still one for each dimension, so boxes can be computed"),
-    ),
-    flat=(
-        (simplify, "indices and conditions are in their final form"),
-        (fold_lanes, "needs constant extents; later passes mask and unroll what it leaves"),
-        (hoist_guards, "needs simplified conditions"),
-        (unroll_register_tiles, "needs the final loop structure"),
-    ),
-)  # fmt: skip
-PIPELINES.register("cpu", cpu_pipeline)
+Wide = dict[Var, Var]
+"""The 64-bit variable for each shape variable."""
 
 
 def lower(func: PrimFunc, target: Target) -> PrimFunc:
@@ -89,18 +31,37 @@ def lower(func: PrimFunc, target: Target) -> PrimFunc:
 def lower_with_symbols(
     func: PrimFunc, target: Target, symbols: Sequence[Var]
 ) -> tuple[PrimFunc, tuple[Var, ...]]:
-    """`lower`, and the 64-bit variables that stand for the shape variables `symbols`."""
+    """`lower`, and the 64-bit variables that stand for the shape variables `symbols`.
+
+    The setting `debug="passes"` prints the program after each pass.
+    """
     wide = tuple(v if v.dtype is INT64 else Var(v.name, INT64) for v in symbols)
-    shown = config.load().debug == "passes"
-    for name, changed in passes_applied(func, target, dict(zip(symbols, wide, strict=True))):
-        if shown and changed is not func:
-            print(f"# after {name}\n{changed.script()}", file=sys.stderr)  # noqa: T201  asked for
+    show = to_stderr if config.load().debug == "passes" else None
+    return shown(func, target, dict(zip(symbols, wide, strict=True)), show), wide
+
+
+def shown(
+    func: PrimFunc, target: Target, wide: Wide | None = None,
+    show: Callable[[str], object] | None = None,
+) -> PrimFunc:  # fmt: skip
+    """The function after all passes; `show` is given the script after each that changed it.
+
+    Raises LowerError as `lower` does.
+    """
+    for name, changed in passes_applied(func, target, wide):
+        if show is not None and changed is not func:
+            show(f"# after {name}\n{changed.script()}")
         func = changed
-    return func, wide
+    return func
+
+
+def to_stderr(text: str) -> None:
+    """Print a program that was asked for."""
+    print(text, file=sys.stderr)  # noqa: T201  asked for
 
 
 def passes_applied(
-    func: PrimFunc, target: Target, wide: dict[Var, Var] | None = None
+    func: PrimFunc, target: Target, wide: Wide | None = None
 ) -> Iterator[tuple[str, PrimFunc]]:
     """The name of each pass and the function after it, in the order of the lowering.
 

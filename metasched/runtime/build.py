@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from metasched.arith.outside import require_inside
 from metasched.errors import BuildError, LowerError
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.lower.pipeline import passes_applied
+from metasched.lower.pipeline import shown, to_stderr
 from metasched.runtime import cpu as cpu  # enters the row of CPUs
 from metasched.runtime.devices import device_of
 from metasched.runtime.kernel import Kernel
@@ -108,26 +107,21 @@ def lower(
     source: PrimFunc | IRModule | HasModule,
     target: Target | str | Mapping[str, Any] | None = None,
     *,
-    show_passes: bool = False,
+    show: bool = False,
 ) -> PrimFunc:
     """A program as plain loops over flat buffers, as `build` hands it to the code generator.
 
     Args:
         source: a function, a module of one, or something with a `.mod` (a Schedule).
         target: see `Target.of`; None means this machine.
-        show_passes: print the script after each pass that changed it, on standard error.
+        show: print the script after each pass that changed it, on standard error.
 
     Raises LowerError for what has no plain form on the target.
     """
     functions = list(_module(source).values())
     if len(functions) != 1:
         raise LowerError(f"lower takes one function, the module has {len(functions)}")
-    func = functions[0]
-    for name, changed in passes_applied(func, Target.of(target)):
-        if show_passes and changed is not func:
-            print(f"# after {name}\n{changed.script()}", file=sys.stderr)  # noqa: T201  asked for
-        func = changed
-    return func
+    return shown(functions[0], Target.of(target), show=to_stderr if show else None)
 
 
 def _module(source: Any) -> IRModule:

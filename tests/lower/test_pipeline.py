@@ -9,7 +9,8 @@ import metasched as ms
 from metasched.errors import LowerError
 from metasched.ir.stmt import Allocate
 from metasched.ir.visit import walk_stmts
-from metasched.lower.pipeline import PIPELINES, Pipeline, lower, passes_applied
+from metasched.lower.pipeline import lower, passes_applied
+from metasched.lower.table import PIPELINES, Pipeline
 from metasched.target import Target
 
 CPU = Target.of({"kind": "cpu", "mcpu": "haswell"})

@@ -1,0 +1,48 @@
+"""The passes of CPU targets in order, each with the reason for its place."""
+
+from __future__ import annotations
+
+from metasched.analysis.closing import close_blocks
+from metasched.lower.passes.align import align_addressed
+from metasched.lower.passes.allocation import place_allocations
+from metasched.lower.passes.blocks import convert_blocks
+from metasched.lower.passes.canonicalize import canonicalize_loops
+from metasched.lower.passes.fold import fold_lanes
+from metasched.lower.passes.guards import hoist_guards
+from metasched.lower.passes.init import lower_init
+from metasched.lower.passes.match_buffers import lower_match_buffers
+from metasched.lower.passes.prefetch import insert_prefetches
+from metasched.lower.passes.simplify import simplify
+from metasched.lower.passes.unroll import unroll_register_tiles
+from metasched.lower.passes.zeros import skip_zeros
+from metasched.lower.table import PIPELINES, Pipeline
+from metasched.target import Target
+
+
+def cpu_pipeline(target: Target) -> Pipeline:
+    """From blocks to loops, vectors and calls of the OpenMP runtime."""
+    return _CPU
+
+
+_CPU = Pipeline(
+    structured=(
+        (close_blocks, "later passes may take a block to depend on its iterators alone, a loop to "
+         "count by one"),
+        (align_addressed, "views of a buffer take its strides"),
+        (canonicalize_loops, "later passes may take every loop to start at zero"),
+        (lower_init, "needs the blocks' reduce iterators"),
+        (lower_match_buffers, "needs the blocks' regions"),
+        (skip_zeros, "needs blocks: their iterators say where a stage holds zeros"),
+        (insert_prefetches, "needs blocks, which carry the annotation; `skip_zeros`, before it, "
+         "takes a block to hold its sum alone"),
+        (convert_blocks, "from here on there are loops, tests and statements only"),
+        (place_allocations, "indices are still one for each dimension, so boxes can be computed"),
+    ),
+    flat=(
+        (simplify, "indices and conditions are in their final form"),
+        (fold_lanes, "needs constant extents; later passes mask and unroll what it leaves"),
+        (hoist_guards, "needs simplified conditions"),
+        (unroll_register_tiles, "needs the final loop structure"),
+    ),
+)  # fmt: skip
+PIPELINES.register("cpu", cpu_pipeline)
