@@ -20,7 +20,7 @@ from metasched.ir.visit import blocks_of
 from metasched.schedule import edit
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import foreign_vars, plain_int
+from metasched.schedule.primitives.layout_arguments import foreign_vars, plain_int
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.state import State
 

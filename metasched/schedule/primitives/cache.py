@@ -49,12 +49,8 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import (
-    init_around,
-    known_ranges,
-    require_free_of_init,
-    updates,
-)
+from metasched.schedule.primitives.access_pattern import known_ranges, updates
+from metasched.schedule.primitives.new_stage import init_around, require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State

@@ -15,9 +15,9 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import (
+from metasched.schedule.primitives.layout_arguments import plain_int
+from metasched.schedule.primitives.new_stage import (
     beside,
-    plain_int,
     require_free_of_init,
     stage,
     top_of,

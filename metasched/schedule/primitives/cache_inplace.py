@@ -14,11 +14,10 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.access_pattern import in_bounds, known_ranges
 from metasched.schedule.primitives.cache import cache_buffer, clipped
-from metasched.schedule.primitives.staging import (
+from metasched.schedule.primitives.new_stage import (
     beside,
-    in_bounds,
-    known_ranges,
     require_free_of_init,
     stage,
     with_buffers,

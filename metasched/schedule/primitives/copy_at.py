@@ -37,9 +37,10 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.access_pattern import updates
 from metasched.schedule.primitives.block_division import fixed_domain
 from metasched.schedule.primitives.cache import cache_buffer, scope_bounds
-from metasched.schedule.primitives.staging import require_free_of_init, updates
+from metasched.schedule.primitives.new_stage import require_free_of_init
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State

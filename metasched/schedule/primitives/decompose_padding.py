@@ -30,7 +30,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_complete, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import with_extent
+from metasched.schedule.primitives.new_stage import with_extent
 from metasched.schedule.primitives.transform_block_layout import replaced_iters
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State

@@ -44,7 +44,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import blocks_of
 from metasched.schedule import edit
-from metasched.schedule.primitives.staging import beside, stage, top_of, with_buffers
+from metasched.schedule.primitives.new_stage import beside, stage, top_of, with_buffers
 from metasched.schedule.primitives.transform_block_layout import replaced_iters
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State

@@ -37,14 +37,9 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_complete_or_reduction, require_stage_pipeline
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import (
-    own_loops,
-    plain_int,
-    refuse_partial,
-    steering,
-    unsafe_divisors,
-    with_extent,
-)
+from metasched.schedule.primitives.access_pattern import refuse_partial, steering, unsafe_divisors
+from metasched.schedule.primitives.layout_arguments import plain_int
+from metasched.schedule.primitives.new_stage import own_loops, with_extent
 from metasched.schedule.primitives.storage import allocating_block
 from metasched.schedule.state import State
 

@@ -41,18 +41,20 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import (
+from metasched.schedule.primitives.access_pattern import (
     Indices,
-    beside,
     one_pattern,
-    own_loops,
-    plain_int,
     refuse_partial,
+    steering,
+    unsafe_divisors,
+)
+from metasched.schedule.primitives.layout_arguments import plain_int
+from metasched.schedule.primitives.new_stage import (
+    beside,
+    own_loops,
     require_free_of_init,
     stage,
-    steering,
     top_of,
-    unsafe_divisors,
     with_buffers,
     with_extent,
 )

@@ -20,23 +20,27 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.cache import scope_bounds
-from metasched.schedule.primitives.staging import (
-    BufferChoice,
+from metasched.schedule.primitives.access_pattern import (
     Indices,
-    beside,
-    buffer_by_index,
-    chain_above,
-    choose_buffer,
     in_bounds,
     known_ranges,
     one_pattern,
-    plain_int,
     refuse_partial,
-    require_free_of_init,
     run_ranges,
-    stage,
     tells,
+)
+from metasched.schedule.primitives.cache import scope_bounds
+from metasched.schedule.primitives.layout_arguments import (
+    BufferChoice,
+    buffer_by_index,
+    choose_buffer,
+    plain_int,
+)
+from metasched.schedule.primitives.new_stage import (
+    beside,
+    chain_above,
+    require_free_of_init,
+    stage,
     top_of,
     with_buffers,
 )

@@ -23,13 +23,11 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.access_pattern import one_pattern
 from metasched.schedule.primitives.cache import split_point
+from metasched.schedule.primitives.layout_arguments import as_index_map
+from metasched.schedule.primitives.new_stage import with_buffers
 from metasched.schedule.primitives.reindex import covered_iters, put_stage
-from metasched.schedule.primitives.staging import (
-    as_index_map,
-    one_pattern,
-    with_buffers,
-)
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.state import State
 

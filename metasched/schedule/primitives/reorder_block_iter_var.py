@@ -9,7 +9,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import plain_int
+from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.state import State
 
 

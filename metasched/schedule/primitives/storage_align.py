@@ -7,7 +7,7 @@ from metasched.ir.stmt import Block, FrozenMap, Stmt, evolve
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import plain_int
+from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.primitives.storage import allocating_block, pick_buffer
 from metasched.schedule.state import State
 

@@ -28,7 +28,8 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.staging import as_index_map, chain_above
+from metasched.schedule.primitives.layout_arguments import as_index_map
+from metasched.schedule.primitives.new_stage import chain_above
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
 

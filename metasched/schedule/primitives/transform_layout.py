@@ -18,13 +18,13 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_opaque
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.layout_padding import Padding, padding_edits, padding_of
-from metasched.schedule.primitives.staging import (
+from metasched.schedule.primitives.layout_arguments import (
     BufferChoice,
     as_index_map,
     buffer_by_index,
     choose_buffer,
 )
+from metasched.schedule.primitives.layout_padding import Padding, padding_edits, padding_of
 from metasched.schedule.primitives.storage_align import KEY as ALIGNED
 from metasched.schedule.state import State
 

@@ -1,0 +1,111 @@
+"""What the layout primitives are given: a buffer, an index map, a number."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from metasched.arith.indexmap import IndexMap, MapLike
+from metasched.arith.regions import inputs
+from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import (
+    Var,
+)
+from metasched.ir.stmt import (
+    BlockRealize,
+    Stmt,
+)
+from metasched.ir.visit import free_vars
+from metasched.schedule.checks import (
+    by_name,
+    function_vars,
+)
+from metasched.schedule.instruction import handles_in
+from metasched.schedule.state import State
+
+BufferChoice: TypeAlias = "tuple[str | int, ...] | str | Buffer"
+
+
+def buffer_by_index(given: dict[str, Any]) -> dict[str, Any]:
+    """`buffer_index=` with `buffer_index_type=` ("read" or "write") for `buffer=`."""
+    names = ("buffer_index", "buffer_index_type")
+    if "buffer" in given or "buffer_index" not in given:
+        return given
+    if "buffer_index_type" not in given:
+        at = given["buffer_index"]
+        raise TypeError(
+            f"a buffer_index is of the buffers that a block reads, or of those that it writes: "
+            f'write buffer=("read", {at!r}) or buffer=("write", {at!r})'
+        )
+    rest = {key: value for key, value in given.items() if key not in names}
+    return {**rest, "buffer": (given["buffer_index_type"], given["buffer_index"])}
+
+
+def choose_buffer(
+    state: State, realize: BlockRealize, which: BufferChoice
+) -> tuple[str, int, Buffer]:
+    """(side, position, buffer) of a buffer given as ("read", i), ("write", i), name or itself."""
+    block = realize.block
+    sides = {"read": block.reads, "write": block.writes}
+    if isinstance(which, (tuple, list)):
+        given = list(which)
+        if len(given) == 2 and given[0] in sides:
+            position = given[1]
+            regions = sides[given[0]]
+            if type(position) is int and 0 <= position < len(regions):
+                return given[0], position, regions[position].buffer
+    else:
+        for side, regions in sides.items():
+            for position, region in enumerate(regions):
+                if side == "read" and region not in inputs(block):
+                    continue  # an accumulator: the name means what is written
+                if region.buffer is which or region.buffer.name == which:
+                    return side, position, region.buffer
+    names = [", ".join(r.buffer.name for r in regions) or "nothing" for regions in sides.values()]
+    raise state.error(
+        "no-such-buffer",
+        f"{block.name} has no buffer {which!r}; it reads {names[0]} and writes {names[1]}",
+        realize,
+        hint='give ("read", i), ("write", i), a name or the buffer',
+    )
+
+
+def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexMap:
+    """The map a user gave, for `ndim` indices; what is no map of so many is refused."""
+    if not isinstance(source, IndexMap) and not callable(source):
+        raise state.error(
+            "bad-index-map", f"{source!r} is neither a function nor an index map", node
+        )
+    try:
+        mapping = IndexMap.of(source, ndim)
+    except MetaschedError as error:
+        raise state.error("bad-index-map", str(error), node) from None
+    if {*handles_in(mapping)}:
+        mapping = IndexMap(mapping.inputs, tuple(map(state.expr, mapping.outputs)))
+    if not all(e.dtype.is_int for e in mapping.outputs):
+        raise state.error("bad-index-map", "the index map gives something else than integers", node)
+    known = function_vars(state, node)
+    found = [by_name(e, known, mapping.inputs) for e in mapping.outputs]
+    foreign = [v for _, unknown in found for v in unknown]
+    if foreign:
+        raise state.error(
+            "bad-index-map",
+            f"the index map mentions {foreign[0].name}, which is no variable of the function",
+            node,
+            hint="use the indices, scalar parameters, and extents of the function's buffers",
+        )
+    return IndexMap(mapping.inputs, tuple([e for e, _ in found]), mapping.inverse_map)
+
+
+def foreign_vars(mapping: IndexMap) -> list[Var]:
+    """The variables in a map that are not its inputs."""
+    used = frozenset().union(*(free_vars(e) for e in mapping.outputs))
+    return sorted(used - set(mapping.inputs), key=lambda v: v.name)
+
+
+def plain_int(state: State, value: Any, what: str) -> int:
+    """An integer argument (or a sampled one); anything else is refused."""
+    number = state.integer(value) if not isinstance(value, bool) else None
+    if number is None:
+        raise state.error("not-an-integer", f"{what} is {value!r}, not an integer")
+    return number

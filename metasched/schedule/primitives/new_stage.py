@@ -1,0 +1,178 @@
+"""Where a new stage goes and what it is made of: its block, its loops, its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from metasched.analysis import block as block_facts
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, Range
+from metasched.ir.expr import (
+    TRUE,
+    Expr,
+    Var,
+    as_int,
+)
+from metasched.ir.stmt import (
+    AttrStmt,
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IterVar,
+    LetStmt,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import substitute
+from metasched.schedule import edit
+from metasched.schedule.checks import (
+    refuse_on,
+    require_from_zero,
+)
+from metasched.schedule.rebind import nest
+from metasched.schedule.state import State
+
+
+def init_around(state: State, realize: BlockRealize) -> Block | None:
+    """The block in whose init this one stands, if it does."""
+    below: Stmt = realize
+    for above in state.ancestors(realize):
+        if isinstance(above, Block):
+            return above if above.init is below else None
+        below = above
+    return None
+
+
+def require_free_of_init(state: State, realize: BlockRealize) -> None:
+    """The block does not stand in an init, which may write nothing but its block's results."""
+    above = init_around(state, realize)
+    if above is not None:
+        raise state.error(
+            "in-init", f"{realize.block.name} stands in the init of {above.name}, which may write "
+            "nothing but its results", realize,
+        )  # fmt: skip
+
+
+def _stores_always(stmt: Stmt, buffer: Buffer) -> bool:
+    if isinstance(stmt, BufferStore):
+        return stmt.buffer is buffer and stmt.predicate is None
+    if isinstance(stmt, (SeqStmt, LetStmt, AttrStmt)):
+        return any(_stores_always(s, buffer) for s in stmt.stmts)
+    return (
+        isinstance(stmt, For)
+        and (as_int(stmt.extent) or 0) > 0
+        and (_stores_always(stmt.body, buffer))
+    )
+
+
+def top_of(state: State, node: Stmt) -> Stmt:
+    """The statement right in the enclosing block (or in a sequence there) that holds `node`."""
+    parent = state.parent(node)
+    while parent is not None and not isinstance(parent, Block):
+        if isinstance(parent, SeqStmt) and isinstance(state.parent(parent), Block):
+            break
+        node, parent = parent, state.parent(parent)
+    return node
+
+
+def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    """The loops above a block that hold nothing but it; others above it are refused."""
+    loops = state.loops_above(realize)
+    top: Stmt = realize
+    for loop in reversed(loops):
+        if loop.body is not top:
+            raise state.error(
+                "not-single-branch",
+                f"the loop {loop.var.name} holds more than the block {realize.block.name}",
+                loop,
+                hint="the block must be alone below the loops of its block",
+            )
+        top = loop
+    return loops
+
+
+def own_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    """The loops that are a block's iterators, one each, with nothing else below them."""
+    loops = chain_above(state, realize)
+    refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
+    if realize.predicate is not TRUE:
+        raise state.error("has-predicate", f"{realize.block.name} has a predicate", realize)
+    an = Analyzer()
+    for loop, v in zip(loops, realize.block.iter_vars, strict=True):
+        require_from_zero(state, loop)
+        if as_int(v.dom.min) != 0 or not an.equal(v.dom.extent, loop.extent):
+            raise state.error(
+                "other-domain",
+                f"the loop {loop.var.name} does not run over the domain of {v.var.name}",
+                loop,
+            )
+    return loops
+
+
+def stage(
+    state: State,
+    name: str,
+    domains: Sequence[Range],
+    body: Callable[[tuple[Var, ...]], Stmt],
+    guard: Callable[[tuple[Var, ...]], Expr] | None = None,
+    loops: Sequence[Range] | None = None,
+    taken: Sequence[str] = (),
+) -> tuple[Stmt, Block]:
+    """A new block of spatial iterators under a loop for each, and the block itself.
+
+    Args:
+        domains: the values of each iterator.
+        body: the statement over the iterators; the regions are found from it.
+        guard: the predicate, over the iterators.
+        loops: what each iterator really runs over (default: its domain).
+        taken: names that other new blocks of the same step have.
+    """
+    iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))
+    point = tuple(v.var for v in iters)
+    fresh, number = state.fresh_block_name(name), 0
+    while fresh in taken:
+        number += 1
+        fresh = state.fresh_block_name(f"{name}_{number}")
+    block = Block(fresh, iters, (), (), body(point))
+    reads, writes = block_access_regions(block)
+    block = evolve(block, reads=reads, writes=writes)
+    run = domains if loops is None else loops
+    above: list[tuple[Var, Expr | int]] = [
+        (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(run)
+    ]
+    values = tuple(
+        var if as_int(r.min) == 0 else r.min + var for r, (var, _) in zip(run, above, strict=True)
+    )
+    predicate = TRUE if guard is None else guard(point)
+    predicate = substitute(predicate, dict(zip(point, values, strict=True)))
+    return nest(above, BlockRealize(values, predicate, block)), block
+
+
+def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], Stmt]:
+    """The edit of a scope block that allocates buffers, and runs `before` first."""
+
+    def change(node: Stmt) -> Stmt:
+        assert isinstance(node, Block)
+        body = node.body if before is None else seq((before, node.body))
+        return evolve(node, body=body, alloc_buffers=(*node.alloc_buffers, *new))
+
+    return change
+
+
+def beside(anchor: Stmt, before: Sequence[Stmt] = (), after: Sequence[Stmt] = ()) -> edit.Edits:
+    """Statements right before and right after `anchor`."""
+    return edit.wrap(anchor, lambda s: seq((*before, s, *after)))
+
+
+def with_extent(extent: Expr) -> Callable[[Stmt], Stmt]:
+    """The edit of a loop that gives it another extent."""
+
+    def change(node: Stmt) -> Stmt:
+        assert isinstance(node, For)
+        return evolve(node, extent=extent.astype(node.var.dtype))
+
+    return change
