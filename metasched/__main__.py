@@ -4,34 +4,93 @@ Modules load for some tenths of a second. Ctrl-C meanwhile ends the process at o
 traceback: nothing has begun. Hence this file imports nothing of ours at its top.
 """
 
+import _thread
 import faulthandler
 import importlib
 import os
 import signal
 import sys
+import time
 from types import FrameType
+from typing import Any
 
 INTERRUPTED = 130
+_IMPORTS = 2.0  # seconds for which an import that is interrupted may go on
+
+
+class Interrupts:
+    """What Ctrl-C does.
+
+    Before and after the command it ends the process. While the command runs it is a
+    KeyboardInterrupt, which other code may lose or turn into something else: an import of C code
+    makes an ImportError of it, `__del__` and callbacks of C drop it. So an import ends first, a
+    dropped one is raised again, and whatever ends the command after an interrupt is exit code 130.
+
+    Attributes:
+        running: whether the command runs.
+        seen: whether it was interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.running = self.seen = False
+        self._first = 0.0
+        self._exit = os._exit  # ours: while a plug-in runs, the name means another function
+        self._before = sys.unraisablehook
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The handler of SIGINT."""
+        if not self.running:
+            self._exit(INTERRUPTED)
+        if not self.seen:
+            self.seen, self._first = True, time.monotonic()
+        if _importing(frame) and time.monotonic() < self._first + _IMPORTS:
+            _thread.start_new_thread(_again, ())
+            return
+        raise KeyboardInterrupt
+
+    def unraisable(self, lost: Any) -> None:
+        """The hook for what Python cannot raise where it happened."""
+        if lost.exc_type is not None and issubclass(lost.exc_type, KeyboardInterrupt):
+            _thread.start_new_thread(_again, ())
+        else:
+            self._before(lost)
 
 
 def main() -> int:
     """Run the command line; its exit code."""
-    signal.signal(signal.SIGINT, _leave)
+    interrupts = Interrupts()
+    signal.signal(signal.SIGINT, interrupts)
     if sys.stderr is not None:
         faulthandler.enable()  # a crash of native code names the file that was running: a plug-in
     cli = importlib.import_module("metasched.cli")
     arguments = cli.parsed()
+    sys.unraisablehook = interrupts.unraisable
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return int(cli.run(arguments))
-    except KeyboardInterrupt:
+        interrupts.running = True
+        code = int(cli.run(arguments))
+        interrupts.running = False
+    except BaseException:
+        interrupts.running = False
+        if not interrupts.seen:
+            raise
+        sys.stderr.write("interrupted\n")
         return INTERRUPTED
-    finally:
-        signal.signal(signal.SIGINT, _leave)  # while the interpreter ends
+    return INTERRUPTED if code and interrupts.seen else code
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(INTERRUPTED)
+def _importing(frame: FrameType | None) -> bool:
+    """Whether an import is on its way at a place of the program."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _again() -> None:
+    """Interrupt the main thread a little later."""
+    time.sleep(0.02)
+    _thread.interrupt_main()
 
 
 if __name__ == "__main__":

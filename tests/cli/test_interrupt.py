@@ -96,3 +96,120 @@ def test_ctrl_c_while_modules_load(tmp_path, delay):
     run.send_signal(signal.SIGINT)
     _, err = run.communicate(timeout=30)
     assert run.returncode == 130 and "Traceback" not in err and "ignored" not in err
+
+
+COMMAND = """
+import atexit, ctypes, gc, os, signal, sys, threading, time, weakref
+import metasched.__main__ as command
+import metasched.cli as cli
+from metasched.errors import MetaschedError
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def wait():
+    for _ in range(100):
+        time.sleep(0.1)
+
+class Thing:
+    pass
+
+def run(arguments):
+{body}
+    return 0
+
+cli.run = run
+sys.argv = ["metasched", "targets"]
+sys.exit(command.main())
+"""
+TURNED = """
+    try:
+        interrupt()
+        wait()
+    except BaseException as error:
+        raise {kind}("multiarray failed to import") from error
+"""
+POINTS = {
+    "into an ImportError": TURNED.format(kind="ImportError"),
+    "into an error of ours": TURNED.format(kind="MetaschedError"),
+    "inside an import": """
+    sys.path.insert(0, {folder!r})
+    import turning
+    print("imported", flush=True)
+    wait()""",
+    "in an import that never ends": """
+    sys.path.insert(0, {folder!r})
+    import endless""",
+    "in __del__": """
+    Thing.__del__ = lambda self: (interrupt(), time.sleep(0.1))
+    Thing()
+    wait()""",
+    "in the callback of a weak reference": """
+    thing = Thing()
+    held = weakref.ref(thing, lambda ref: (interrupt(), time.sleep(0.1)))
+    del thing
+    wait()""",
+    "in a callback of C": """
+    ctypes.CFUNCTYPE(None)(lambda: (interrupt(), time.sleep(0.1)) and None)()
+    wait()""",
+    "by another thread": """
+    threading.Thread(target=interrupt).start()
+    wait()""",
+    "at the end of the interpreter": """
+    atexit.register(lambda: (interrupt(), time.sleep(1)))""",
+    "with an error code": """
+    try:
+        interrupt()
+        wait()
+    except BaseException:
+        return 1""",
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_ctrl_c_at_any_point_ends_with_130_and_no_traceback(tmp_path, point):
+    (tmp_path / "endless.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\n"
+        "while True:\n    time.sleep(0.1)\n"
+    )
+    (tmp_path / "turning.py").write_text(
+        "import os, signal, time\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.2)\nexcept BaseException as error:\n"
+        "    raise ImportError('multiarray failed to import') from error\n"
+    )
+    text = COMMAND.format(body=POINTS[point].replace("{folder!r}", repr(str(tmp_path))))
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 130, run.stderr
+    assert "Traceback" not in run.stderr and "ignored" not in run.stderr
+    assert ("imported" in run.stdout) == (point == "inside an import")
+
+
+def test_an_error_without_an_interrupt_keeps_its_traceback_and_code():
+    failing = COMMAND.format(body="    raise ImportError('no such thing')")
+    run = subprocess.run([sys.executable, "-c", failing], capture_output=True, text=True)
+    assert run.returncode == 1 and "ImportError: no such thing" in run.stderr
+    coded = COMMAND.format(body="    return 3")
+    assert subprocess.run([sys.executable, "-c", coded]).returncode == 3
+
+
+HOOKED = """
+import os, signal, sys
+class Told:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {name!r} and not Told.done:
+            Told.done = True
+            os.kill(os.getpid(), signal.SIGINT)
+    done = False
+sys.meta_path.insert(0, Told())
+import metasched.__main__ as command
+sys.exit(command.main())
+"""
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "llvmlite", "scipy"])
+def test_ctrl_c_in_the_import_of_a_library(tmp_path, name):
+    command = [sys.executable, "-c", HOOKED.format(name=name), "tune", "gmm", "--shape", SHAPE]
+    command += ["--trials", "200000", "--work-dir", str(tmp_path), "--no-peer"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 130, run.stderr
+    assert "Traceback" not in run.stderr and "ignored" not in run.stderr
