@@ -27,6 +27,11 @@ def test_readme_has_the_table_of_thirteen_rows():
     assert table.count("\n") == 2 + figures.README_ROWS
 
 
+def test_the_readme_of_the_benchmarks_has_the_table_of_the_ablation():
+    text = (figures.ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert figures.markdown(figures.load("ablation_simulated")["tables"][0]) in text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_table_names_its_date_commit_and_command(name):
     for table in figures.load(name)["tables"]:
