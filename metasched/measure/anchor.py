@@ -131,7 +131,7 @@ class TimeReference:
 def spread(known: Iterable[tuple[_P, float]]) -> list[tuple[_P, float]]:
     """SET_SIZE programs of those with known times, from the fastest to WITHIN times as slow.
 
-    The fastest alone owe their place to luck: timed again they would all seem slower.
+    The times of the fastest alone are biased low: timed again they would all seem slower.
     """
     ranking = sorted(known, key=lambda pair: pair[1])
     near = [pair for pair in ranking if pair[1] <= WITHIN * ranking[0][1]]

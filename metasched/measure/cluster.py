@@ -157,7 +157,7 @@ class ExecutorRunner:
         return []
 
     def recall(self, known: _Known) -> None:
-        """See `LocalRunner.recall`; each remote process is told when its runner is made."""
+        """See `LocalRunner.recall`; each remote process gets them when its runner is made."""
         self._known = list(known)
 
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:

@@ -243,8 +243,8 @@ def blamed(crash: Reply, usual: Reply) -> Reply:
         return crash
     if usual.value.status is Status.OUT_OF_BOUNDS:
         return usual
-    said = usual.value.message or "its result does not depend on what it finds there"
-    message = f"{crash.message}: it reads outside of one of its arrays ({said})"
+    found = usual.value.message or "its result does not depend on what it finds there"
+    message = f"{crash.message}: it reads outside of one of its arrays ({found})"
     return replace(crash, message=message)
 
 

@@ -36,8 +36,8 @@ from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs"
 _SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
-_BEHIND = 5  # nice levels of what nobody waits for while candidates are being chosen
-_PROCESS = 64  # candidates that one process times: in some, programs run alike that differ in all
+_BEHIND = 5  # nice levels by which builders step back while candidates are being chosen
+_PROCESS = 64  # candidates that one process times: in some processes unequal programs take as long
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
 
 
@@ -384,7 +384,7 @@ class LocalRunner:
         return Job(limit, "interleave", (task, memory, programs, rounds, self.options.sample_ms))
 
     def _run_limit(self) -> float:
-        """The limit of a run: what is hopeless beside the best need not be waited for."""
+        """The limit of a run: once there is a best, a second and 40 times the seconds of it."""
         limit = self.options.run_timeout
         baseline = self._references.baseline
         if baseline is not None:

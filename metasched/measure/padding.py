@@ -1,9 +1,9 @@
 """Rows padded against set conflicts: how the unscheduled program lies in memory.
 
-A program as written walks columns. Where rows are a multiple of a large power of two apart, the
+The unscheduled program walks columns. Where rows are a multiple of a large power of two apart, the
 elements of a column share a few sets of each cache, and every access misses: the 1024³ matrix
 product took 9 s so, and 1.9 s with rows 64 bytes longer. The declarations alone change. Loops,
-arithmetic and its order stay, so the results stay those of the program as written, bit for bit,
+arithmetic and its order stay, so the results stay those of the unscheduled program, bit for bit,
 and owe nothing to the schedule's primitives.
 """
 

@@ -53,7 +53,7 @@ def prioritise(nice: int) -> int:
 
 @contextlib.contextmanager
 def ordinary() -> Iterator[None]:
-    """Do work that nobody times at the ordinary level: it may take for ever."""
+    """Do work that is not timed at the ordinary level, for it may take for ever."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     if before < 0:
         prioritise(0)

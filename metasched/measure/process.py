@@ -1,4 +1,4 @@
-"""The parent's side of a worker: start it, give it one job at a time, bury it when it fails.
+"""The parent's side of a worker: start it, give it one job at a time, clean up when it fails.
 
 A worker has its own process session, so that a deadline kills the whole group. Nothing here
 blocks longer than the caller allows: `wait` watches any number of workers at once.
@@ -272,7 +272,7 @@ class Worker:
 
     def _deliver(self) -> None:
         """Start the process if need be and give it the job, as much of it as the pipe takes while
-        the process is not ready: it can begin though nobody waits for it."""
+        the process is not ready: it begins the job before anybody waits for the reply."""
         self.start()
         assert self._job is not None
         self._job.sent = 0

@@ -32,7 +32,7 @@ class TimingPlan:
             what disturbs some of them leaves the median alone.
         budget_ms: total time of the samples, about; at least three are taken where one takes less
             than three times that, and only the run that warms up counts from ten times on. What
-            would be the best by few samples takes as many again: luck has a part in being first.
+            would be the best by few samples takes as many again: the lowest of few times is biased.
         best: seconds of the best candidate so far, 0 for none yet.
         slower: sets the share of the samples that a candidate gets, by r, its fastest sample over
             the best: 1/5 for r > slower², 2/5 for r > slower, 3/5 for r > 1, else all.
@@ -121,7 +121,7 @@ def undisturbed(repeat: Repeat, calls: int) -> float:
 
 def in_turns(repeats: Sequence[Repeat], rounds: int, sample_ms: float) -> list[tuple[float, ...]]:
     """Samples of programs in turn, so that what disturbs one disturbs the others as well; the run
-    that warms up stands for one that is far behind."""
+    that warms up is the only sample of one that is far behind."""
     runs = []
     for repeat in repeats:
         once = _warmed(repeat)

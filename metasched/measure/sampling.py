@@ -1,4 +1,4 @@
-"""The program as written, for some values of one outer loop: what a long reference costs less.
+"""Samples of an unscheduled program: some values of one outer loop, at a fraction of its cost.
 
 A block that is alone in writing an output, at an index that is one of its spatial iterators, writes
 for each value of that iterator elements of its own, from inputs that it does not write. Where the

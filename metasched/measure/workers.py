@@ -28,7 +28,7 @@ class Workers:
     Attributes:
         builders: compile candidates.
         runner: runs them.
-        reference: runs what nobody waits for.
+        reference: runs programs in the background, unscheduled ones above all.
         alone: the runner's kernels take every core: nothing may run beside what is timed.
         timing: whether a kernel is being timed so at present.
     """
@@ -99,7 +99,7 @@ class Workers:
             self.pause(False)
 
     def drop(self, *workers: Worker) -> None:
-        """End the jobs of these workers; nobody gets a reply."""
+        """End the jobs of these workers; their replies are not delivered."""
         for worker in workers:
             if worker.busy:
                 self._then.pop(worker, None)
