@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 from oracle import check_refused, check_transform
+from schedule.stages import two_stages
 
 from metasched.errors import ScheduleError
 from metasched.ir.func import PrimFunc
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 
-
-@T.prim_func
-def flipped(X: T.Buffer((10, 10), "float32"), Z: T.Buffer((10, 10), "float32")):
-    Y = T.alloc_buffer((10, 10), "float32")
-    for i, j in T.grid(10, 10):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            Y[9 - vi, 9 - vj] = X[vi, vj] + T.float32(1)
-    for i, j in T.grid(10, 10):
-        with T.block("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            Z[vi, vj] = Y[vj, vi] + T.float32(2)
+flipped = two_stages(
+    "flipped", (10, 10), (10, 10), (10, 10),
+    ((10, 10), "B[9 - v0, 9 - v1] = A[v0, v1] + T.float32(1)"),
+    ((10, 10), "C[v0, v1] = B[v1, v0] + T.float32(2)"),
+)  # fmt: skip
 
 
 @T.prim_func
@@ -65,43 +59,23 @@ def pooled_likely(X: T.Buffer((15,), "float32"), Y: T.Buffer((8,), "float32")):
                     Y[h] = T.max(Y[h], c[h * 2 + kh - 1])
 
 
-@T.prim_func
-def half(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8, 8), "float32")):
-    B = T.alloc_buffer((8, 8), "float32")
-    for i, j in T.grid(4, 8):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj] + T.float32(1)
-    for i, j in T.grid(8, 8):
-        with T.block("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = T.if_then_else(vi < 2 or vi == 3, B[vi, vj], A[vi, vj])
+half = two_stages(
+    "half", (8, 8), (8, 8), (8, 8),
+    ((4, 8), "B[v0, v1] = A[v0, v1] + T.float32(1)"),
+    ((8, 8), "C[v0, v1] = T.if_then_else(v0 < 2 or v0 == 3, B[v0, v1], A[v0, v1])"),
+)  # fmt: skip
 
+half_selected = two_stages(
+    "half_selected", (8,), (8,), (8,),
+    ((4,), "B[v0] = A[v0] + T.float32(1)"),
+    ((8,), "C[v0] = T.Select(v0 < 4, B[v0], A[v0])"),
+)  # fmt: skip
 
-@T.prim_func
-def half_selected(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    B = T.alloc_buffer((8,), "float32")
-    for i in range(4):
-        with T.block("P"):
-            vi = T.axis.spatial(4, i)
-            B[vi] = A[vi] + T.float32(1)
-    for i in range(8):
-        with T.block("C"):
-            vi = T.axis.spatial(8, i)
-            C[vi] = T.Select(vi < 4, B[vi], A[vi])
-
-
-@T.prim_func
-def every_second(A: T.Buffer((5,), "float32"), C: T.Buffer((5,), "float32")):
-    B = T.alloc_buffer((10,), "float32")
-    for i in range(5):
-        with T.block("P"):
-            v = T.axis.spatial(5, i)
-            B[v * 2 + 1] = A[v] + T.float32(1)
-    for i in range(5):
-        with T.block("C"):
-            v = T.axis.spatial(5, i)
-            C[v] = B[9 - v * 2] * T.float32(2)
+every_second = two_stages(
+    "every_second", (5,), (10,), (5,),
+    ((5,), "B[v0 * 2 + 1] = A[v0] + T.float32(1)"),
+    ((5,), "C[v0] = B[9 - v0 * 2] * T.float32(2)"),
+)  # fmt: skip
 
 
 @T.prim_func
@@ -143,44 +117,23 @@ def halo_symbolic(a: T.handle, c: T.handle):
             )
 
 
-@T.prim_func
-def reshaped(A: T.Buffer((4, 9), "float32"), C: T.Buffer((6, 6), "float32")):
-    B = T.alloc_buffer((4, 9), "float32")
-    for i, j in T.grid(4, 9):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj] + T.float32(1)
-    for i, j in T.grid(6, 6):
-        with T.block("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = B[(vi * 6 + vj) // 9, (vi * 6 + vj) % 9]
+reshaped = two_stages(
+    "reshaped", (4, 9), (4, 9), (6, 6),
+    ((4, 9), "B[v0, v1] = A[v0, v1] + T.float32(1)"),
+    ((6, 6), "C[v0, v1] = B[(v0 * 6 + v1) // 9, (v0 * 6 + v1) % 9]"),
+)  # fmt: skip
 
+sliced = two_stages(
+    "sliced", (12, 8), (12, 8), (5, 3),
+    ((12, 8), "B[v0, v1] = A[v0, v1] + T.float32(1)"),
+    ((5, 3), "C[v0, v1] = B[v0 * 2 + 1, v1 + 4] * T.float32(2)"),
+)  # fmt: skip
 
-@T.prim_func
-def sliced(A: T.Buffer((12, 8), "float32"), C: T.Buffer((5, 3), "float32")):
-    B = T.alloc_buffer((12, 8), "float32")
-    for i, j in T.grid(12, 8):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj] + T.float32(1)
-    for i, j in T.grid(5, 3):
-        with T.block("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = B[vi * 2 + 1, vj + 4] * T.float32(2)
-
-
-@T.prim_func
-def two_layouts(A: T.Buffer((30, 31), "float32"), C: T.Buffer((30, 31), "float32")):
-    B = T.alloc_buffer((4, 5, 8, 7), "float32")
-    for a, b in T.grid(30, 31):
-        with T.block("P"):
-            i, j = T.axis.remap("SS", [a, b])
-            B[i // 8, j // 7, i % 8, j % 7] = A[i, j] * T.float32(2)
-    for i, j in T.grid(30, 31):
-        with T.block("C"):
-            ci, cj = T.axis.remap("SS", [i, j])
-            C[ci, cj] = B[ci // 8, cj // 7, ci % 8, cj % 7] + T.float32(1)
-
+two_layouts = two_stages(
+    "two_layouts", (30, 31), (4, 5, 8, 7), (30, 31),
+    ((30, 31), "B[v0 // 8, v1 // 7, v0 % 8, v1 % 7] = A[v0, v1] * T.float32(2)"),
+    ((30, 31), "C[v0, v1] = B[v0 // 8, v1 // 7, v0 % 8, v1 % 7] + T.float32(1)"),
+)  # fmt: skip
 
 PROGRAMS: dict[str, PrimFunc] = {
     f.attrs["global_symbol"]: f
@@ -221,7 +174,7 @@ def test_a_border_is_computed_as_far_as_the_buffer_goes() -> None:
 def test_both_sides_of_a_select_are_read() -> None:
     sch = Schedule(half_selected)
     (loop,) = sch.get_loops("C")
-    message = r"C reads B\[vi\], which is not proved to be written before"
+    message = r"C reads B\[v0\], which is not proved to be written before"
     check_refused(sch, lambda: sch.compute_at("P", loop), "region-cover", message)
 
 

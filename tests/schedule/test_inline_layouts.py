@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from oracle import check_refused, check_transform
+from schedule.stages import two_stages
 
 from metasched.ir.func import PrimFunc
 from metasched.schedule.schedule import Schedule
@@ -27,56 +28,29 @@ def started(
             O[vj, vi] = B[vi, vj]
 
 
-@T.prim_func
-def tiled_smaller(A: T.Buffer((16, 16), "float32"), C: T.Buffer((15, 14), "float32")):
-    B = T.alloc_buffer((2, 2, 8, 8), "float32")
-    for a, b, c, d in T.grid(2, 2, 8, 8):
-        with T.block("P"):
-            i, j, m, n = T.axis.remap("SSSS", [a, b, c, d])
-            B[i, j, m, n] = A[i * 8 + m, j * 8 + n] * T.float32(2)
-    for i, j in T.grid(15, 14):
-        with T.block("C"):
-            ci, cj = T.axis.remap("SS", [i, j])
-            C[ci, cj] = B[ci // 8, cj // 8, ci % 8, cj % 8] + T.float32(1)
+tiled_smaller = two_stages(
+    "tiled_smaller", (16, 16), (2, 2, 8, 8), (15, 14),
+    ((2, 2, 8, 8), "B[v0, v1, v2, v3] = A[v0 * 8 + v2, v1 * 8 + v3] * T.float32(2)"),
+    ((15, 14), "C[v0, v1] = B[v0 // 8, v1 // 8, v0 % 8, v1 % 8] + T.float32(1)"),
+)  # fmt: skip
 
+tiled_uneven = two_stages(
+    "tiled_uneven", (15, 14), (4, 4, 4, 4), (15, 14),
+    ((15, 14), "B[v0 // 4, v1 // 4, v0 % 4, v1 % 4] = A[v0, v1] * T.float32(2)"),
+    ((15, 14), "C[v0, v1] = B[v0 // 4, v1 // 4, v0 % 4, v1 % 4] + T.float32(1)"),
+)  # fmt: skip
 
-@T.prim_func
-def tiled_uneven(A: T.Buffer((15, 14), "float32"), C: T.Buffer((15, 14), "float32")):
-    B = T.alloc_buffer((4, 4, 4, 4), "float32")
-    for i, j in T.grid(15, 14):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi // 4, vj // 4, vi % 4, vj % 4] = A[vi, vj] * T.float32(2)
-    for i, j in T.grid(15, 14):
-        with T.block("C"):
-            ci, cj = T.axis.remap("SS", [i, j])
-            C[ci, cj] = B[ci // 4, cj // 4, ci % 4, cj % 4] + T.float32(1)
+sliced = two_stages(
+    "sliced", (12, 8), (12, 8), (5, 3),
+    ((12, 8), "B[v0, v1] = A[v0, v1] + T.float32(1)"),
+    ((5, 3), "C[v0, v1] = B[11 - v0 * 2, v1 + 4] * T.float32(2)"),
+)  # fmt: skip
 
-
-@T.prim_func
-def sliced(A: T.Buffer((12, 8), "float32"), C: T.Buffer((5, 3), "float32")):
-    B = T.alloc_buffer((12, 8), "float32")
-    for i, j in T.grid(12, 8):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj] + T.float32(1)
-    for i, j in T.grid(5, 3):
-        with T.block("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = B[11 - vi * 2, vj + 4] * T.float32(2)
-
-
-@T.prim_func
-def rows_with_gaps(A: T.Buffer((4, 5), "float32"), C: T.Buffer((4, 5), "float32")):
-    B = T.alloc_buffer((32,), "float32")
-    for i, j in T.grid(4, 5):
-        with T.block("P"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi * 8 + vj] = A[vi, vj] + T.float32(1)
-    for i, j in T.grid(4, 5):
-        with T.block("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = B[vi * 8 + vj] * T.float32(2)
+rows_with_gaps = two_stages(
+    "rows_with_gaps", (4, 5), (32,), (4, 5),
+    ((4, 5), "B[v0 * 8 + v1] = A[v0, v1] + T.float32(1)"),
+    ((4, 5), "C[v0, v1] = B[v0 * 8 + v1] * T.float32(2)"),
+)  # fmt: skip
 
 
 @T.prim_func

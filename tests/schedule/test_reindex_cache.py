@@ -6,6 +6,7 @@ import pytest
 from oracle import check_refused, check_transform
 from schedule.golden_programs import becomes
 from schedule.programs import elementwise, matmul
+from schedule.stages import under_one_loop
 
 from metasched.arith.indexmap import IndexMap
 from metasched.schedule.schedule import Schedule
@@ -82,16 +83,7 @@ def twice(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = B[vi]
 
 
-@T.prim_func
-def together(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    B = T.alloc_buffer((8,), "float32")
-    for i in range(8):
-        with T.block("B"):
-            vi = T.axis.spatial(8, i)
-            B[vi] = A[vi]
-        with T.block("C"):
-            vi = T.axis.spatial(8, i)
-            C[vi] = B[vi]
+together = under_one_loop("together", "vi")
 
 
 @T.prim_func
@@ -117,28 +109,10 @@ def sometimes(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
                 B[vi] = A[vi]
 
 
-@T.prim_func
-def running(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    B = T.alloc_buffer((8,), "float32")
-    for i in range(8):
-        with T.block("B"):
-            vi = T.axis.spatial(8, i)
-            B[vi] = A[vi]
-        with T.block("C"):
-            vi = T.axis.spatial(8, i)
-            C[vi] = B[T.max(vi - 1, 0)]
+running = under_one_loop("running", "T.max(vi - 1, 0)")
 
 
-@T.prim_func
-def ahead(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    B = T.alloc_buffer((8,), "float32")
-    for i in range(8):
-        with T.block("B"):
-            vi = T.axis.spatial(8, i)
-            B[vi] = A[vi]
-        with T.block("C"):
-            vi = T.axis.spatial(8, i)
-            C[vi] = B[7 - vi]
+ahead = under_one_loop("ahead", "7 - vi")
 
 
 @T.prim_func
