@@ -241,6 +241,10 @@ def loop_iter_kind(loop: For, children: Iterable[Child]) -> IterKind:
 
 TILED = "meta_schedule.tiling_structure"
 """The annotation of a block that multi-level tiling has been applied to."""
+AUTO_TENSORIZE = "meta_schedule.auto_tensorize"
+"""Annotation of a block: the tensor intrinsics that compute it, separated by commas."""
+TENSOR_CHOICE = "meta_schedule.auto_tensorize_choice"
+"""Annotation of such a block: which of them is taken, 0 where there is none."""
 FOLD = "pragma_fold_lanes"
 """Annotation of a reduction whose innermost loop may be added up in any order, as lanes are."""
 
@@ -330,6 +334,8 @@ def needs_rfactor(scope: Scope, token: BlockToken, max_parallel: int) -> Failure
 
 
 __all__ = [
+    "AUTO_TENSORIZE",
+    "TENSOR_CHOICE",
     "TILED",
     "Failure",
     "affine_binding",

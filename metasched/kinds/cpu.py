@@ -21,6 +21,7 @@ from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectoriz
 from metasched.postproc.reduction_block import RewriteReductionBlock
 from metasched.postproc.rewrite_layout import RewriteLayout
 from metasched.postproc.size_limits import LimitCode, LimitStack, LimitVector
+from metasched.postproc.tensorize import RewriteTensorize
 from metasched.schedule.plugin import Postproc, Weighted
 from metasched.space.default_schedule import vectors_and_threads
 from metasched.space.module import Module
@@ -34,6 +35,7 @@ from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeU
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
+from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
 from metasched.target import Target, cpu_of
 
@@ -52,6 +54,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         InlineConstantScalars(),
         AutoInline(),
         MatrixForm(bits),
+        UseTensorInstruction(blocks, target.features),
         DepthBlocking(blocks),
         blocks,
         AddRFactor(target.num_cores),
@@ -88,6 +91,7 @@ def cpu_postprocs(target: Target) -> tuple[Postproc, ...]:
         LimitVector(),
         LimitCode(),
         RewriteReductionBlock(),
+        RewriteTensorize(),
         RewriteLayout(),
         LimitStack(),
     )

@@ -40,7 +40,7 @@ def get_tensorize_loop_mapping(
     the iterators, in whatever order the loops stand. None when some loop finds no partner. The idea
     is TVM's GetTensorizeLoopMapping; `tensorize` decides whether the result computes the same.
     """
-    nest, inner = _nest(desc_func)
+    nest, inner = nest_of(desc_func)
     if inner is None:
         return None
     wanted = _kinds(inner, nest)
@@ -97,7 +97,7 @@ def tile_with_tensor_intrin(
     return inner[0]
 
 
-def _nest(desc: PrimFunc) -> tuple[list[For], BlockRealize | None]:
+def nest_of(desc: PrimFunc) -> tuple[list[For], BlockRealize | None]:
     """The loops of a description and the block inside, None if it is no chain."""
     loops: list[For] = []
     node = desc.root.body

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
+from metasched.analysis.block import AUTO_TENSORIZE
 from metasched.errors import MetaschedError, PluginError, ScheduleError, brief
 from metasched.foreign import ANYTHING, apart, failure
 from metasched.ir.func import IRModule, PrimFunc
@@ -110,7 +111,7 @@ class SpaceGenerator:
 
     def _apply(self, module: Module, sch: Schedule, func: str, token: BlockToken) -> list[Schedule]:
         realize = sch.state.index.blocks.get(token)
-        if realize is None:  # inlined by now
+        if realize is None or _within_instruction(sch, realize):  # None: inlined by now
             return [sch]
         if RULE in realize.block.annotations and not getattr(module, "takes_rules", False):
             return [sch]
@@ -269,6 +270,12 @@ def visit_order(body: Any) -> list[BlockToken]:
     for top in [body] if isinstance(body, BlockRealize) else list(blocks_of(body)):
         visit(top)
     return order
+
+
+def _within_instruction(sch: Schedule, realize: BlockRealize) -> bool:
+    """Whether a block stands inside of one that an instruction is to compute."""
+    around = (node for node in sch.state.ancestors(realize) if isinstance(node, BlockRealize))
+    return any(AUTO_TENSORIZE in node.block.annotations for node in around)
 
 
 def _children(realize: BlockRealize) -> list[BlockRealize]:

@@ -12,11 +12,13 @@ from metasched.errors import BuildError, LowerError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
 from metasched.ir.stmt import Allocate, For, ForKind, IfThenElse
 from metasched.ir.visit import walk_stmts
 from metasched.lower.pipeline import lower
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
+from metasched.script import tir as T
 
 N, M, K = 24, 36, 20
 MATMUL = f"""
@@ -352,3 +354,43 @@ def main(A: T.Buffer((8, 8), "float32")):
 """
     with pytest.raises(LowerError, match="match_buffer X: its shape does not fit"):
         lower(_func(text), NATIVE)
+
+
+def test_vectors_over_whole_rows_of_a_temporary_keep_their_rows():
+    """A temporary shrinks to what is touched; a vector may touch rows after the one it names."""
+
+    @T.prim_func
+    def rows(A: T.Buffer((6, 16, 4), "int32"), C: T.Buffer((6, 16, 4), "int32")):
+        B = T.alloc_buffer((6, 16, 4), "int32")
+        for n in range(6):
+            for h in range(2):
+                with T.block("B"):
+                    vn, vh = T.axis.remap("SS", [n, h])
+                    T.reads(A[vn, vh * 8 : vh * 8 + 8, 0:4])
+                    T.writes(B[vn, vh * 8 : vh * 8 + 8, 0:4])
+                    S = T.match_buffer(
+                        A[vn, vh * 8 : vh * 8 + 8, 0:4], (8, 4), "int32", offset_factor=1
+                    )
+                    D = T.match_buffer(
+                        B[vn, vh * 8 : vh * 8 + 8, 0:4], (8, 4), "int32", offset_factor=1
+                    )
+                    D[0, T.ramp(0, 1, 32)] = S[0, T.ramp(0, 1, 32)] + T.broadcast(1, 32)
+            for h in range(2):
+                with T.block("C"):
+                    vn, vh = T.axis.remap("SS", [n, h])
+                    T.reads(B[vn, vh * 8 : vh * 8 + 8, 0:4])
+                    T.writes(C[vn, vh * 8 : vh * 8 + 8, 0:4])
+                    S = T.match_buffer(
+                        B[vn, vh * 8 : vh * 8 + 8, 0:4], (8, 4), "int32", offset_factor=1
+                    )
+                    D = T.match_buffer(
+                        C[vn, vh * 8 : vh * 8 + 8, 0:4], (8, 4), "int32", offset_factor=1
+                    )
+                    D[0, T.ramp(0, 1, 32)] = S[0, T.ramp(0, 1, 32)]
+
+    given = np.arange(6 * 16 * 4, dtype="int32").reshape(6, 16, 4)
+    wanted, found = np.zeros_like(given), np.zeros_like(given)
+    run(rows, given, wanted)
+    np.testing.assert_array_equal(wanted, given + 1)
+    assert call(build(rows), given, found) == 0
+    np.testing.assert_array_equal(found, wanted)

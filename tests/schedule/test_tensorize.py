@@ -591,3 +591,17 @@ def test_intrinsics_survive_a_plug_in_file_that_asks_for_them_and_fails():
         "assert before and I.names() == before and I.get(before[0])"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_memory_of_one_thread_serves_as_memory_of_all():
+    sch = Schedule(matmul, seed=0)
+    sch.cache_write("C", 0, "local")
+    loop = tile_with_tensor_intrin(sch, "C", "test.mma")
+    sch.tensorize(loop, "test.mma")
+    check_transform(matmul, sch)
+    assert 'scope="local"' in sch.mod.script().partition("test")[0]
+    shared = Schedule(matmul, seed=0)
+    shared.cache_write("C", 0, "shared")
+    loop = tile_with_tensor_intrin(shared, "C", "test.mma")
+    step = lambda: shared.tensorize(loop, "test.mma")  # noqa: E731
+    check_refused(shared, step, "mismatch", "C_shared is int32 in shared, C is described as int32")

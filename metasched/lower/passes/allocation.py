@@ -8,6 +8,7 @@ That makes buffers of a parallel loop's body private to the threads, and cached 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
@@ -113,7 +114,9 @@ class _Touched:
 
 def _compacted(stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool) -> Stmt | None:
     """Allocate around `stmt` what it touches; None if it reads what it may not have written."""
-    reads, writes = _accesses(stmt, buffer)
+    reads, writes = (_indices(stmt, buffer, kind) for kind in (BufferLoad, BufferStore))
+    if reads is None or writes is None:
+        return None if crossing else Allocate(buffer, stmt)
     spans = _TouchedBoxes(stmt)
     read = [spans.union([a[d] for a in reads], d, buffer) for d in range(buffer.ndim)]
     written = [spans.union([a[d] for a in writes], d, buffer) for d in range(buffer.ndim)]
@@ -140,14 +143,46 @@ def _compacted(stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool) -
     return Allocate(small, _moved(stmt, buffer, small, starts))
 
 
-def _accesses(stmt: Stmt, buffer: Buffer) -> tuple[list[tuple[Expr, ...]], list[tuple[Expr, ...]]]:
-    reads, writes = [], []
+_Indices: TypeAlias = "tuple[Expr, ...]"
+
+
+def _indices(
+    stmt: Stmt, buffer: Buffer, kind: type[BufferLoad] | type[BufferStore]
+) -> list[_Indices] | None:
+    """The indices of the loads or stores of a buffer, as `_by_rows` gives them; None where it
+    cannot tell those of some."""
+    found = []
     for node in walk(stmt):
-        if isinstance(node, BufferStore) and node.buffer is buffer:
-            writes.append(node.indices)
-        elif isinstance(node, BufferLoad) and node.buffer is buffer:
-            reads.append(node.indices)
-    return reads, writes
+        if isinstance(node, kind) and node.buffer is buffer:
+            rows = _by_rows(node.indices, buffer)
+            if rows is None:
+                return None
+            found.append(rows)
+    return found
+
+
+def _by_rows(indices: _Indices, buffer: Buffer) -> _Indices | None:
+    """Indices of an access whose vector may run on over whole rows, within each dimension.
+
+    A[i, ramp(0, 1, 8)] of rows of 4 touches A[i:i + 2, 0:4]. None where a vector leaves its row and
+    does not consist of whole rows.
+    """
+    found = list(indices)
+    for at in range(len(found) - 1, -1, -1):
+        ramp, size = found[at], as_int(buffer.shape[at])
+        if not isinstance(ramp, Ramp) or size is None or as_int(ramp.stride) != 1:
+            break
+        base = as_int(ramp.base)
+        if ramp.lanes <= size if base is None else base + ramp.lanes <= size:
+            break
+        row = found[at - 1]
+        if at == 0 or base is None or base % size or ramp.lanes % size or isinstance(row, Ramp):
+            return None
+        found[at] = Ramp(as_expr(0, ramp.base.dtype), ramp.stride, size)
+        first = row + as_expr(base // size, row.dtype)
+        rows = ramp.lanes // size
+        found[at - 1] = first if rows == 1 else Ramp(first, as_expr(1, row.dtype), rows)
+    return tuple(found)
 
 
 def _covers(written: _Touched | None, read: _Touched | None) -> bool:

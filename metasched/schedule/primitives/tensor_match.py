@@ -247,7 +247,7 @@ class Match:
 
     def _part(self, buffer: Buffer, wanted: Buffer) -> BufferRegion:
         """The region of `buffer` that the block touches, fit for a buffer of the description."""
-        if buffer.dtype is not wanted.dtype or buffer.scope != wanted.scope:
+        if buffer.dtype is not wanted.dtype or not _holds(buffer.scope, wanted.scope):
             raise Mismatch(
                 f"{buffer.name} is {buffer.dtype} in {buffer.scope}, {wanted.name} is described as "
                 f"{wanted.dtype} in {wanted.scope}"
@@ -276,3 +276,9 @@ def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:
         other = seen.setdefault(region.buffer, wanted)
         if other is not wanted and not written.isdisjoint((other, wanted)):
             raise Mismatch(f"{region.buffer.name} stands for both {other.name} and {wanted.name}")
+
+
+def _holds(scope: str, described: str) -> bool:
+    """Whether memory of a scope serves where a description names another: the memory of one thread
+    (`local`) has addresses like the memory of all (`global`)."""
+    return scope == described or (scope == "local" and described == "global")

@@ -46,10 +46,10 @@ def tensorize(
 
     requires  a registered intrinsic; the body equals its description statement for statement:
               loops and iterators in order, kind and extent, and accesses relative to where the
-              block's regions begin; buffers of the described type and scope (dimensions may come
-              before), all of the part within the buffer; no written buffer that stands for two;
-              memory as the implementation lays it out; everything that blockize requires, for a
-              loop
+              block's regions begin; buffers of the described type and scope (`local` serves as
+              `global`; dimensions may come before), all of the part within the buffer; no written
+              buffer that stands for two; memory as the implementation lays it out; everything that
+              blockize requires, for a loop
     rewrite   C_o(for i: C(C[io * 4 + i] = ...)) -> C_o(Cv = match(C[io * 4:io * 4 + 4]); call(Cv))
     """
     assert not isinstance(block_or_loop, str)
@@ -163,7 +163,11 @@ def _with_impl(state: State, block: Block, impl: PrimFunc, parts: Sequence[Buffe
     """The block with a fresh copy of the implementation as its body."""
     root = impl.root
     symbols: dict[Var, Expr] = {}
-    views = {b: _renewed(state, b, symbols) for b in (*impl.buffers, *_allocated(root))}
+    scopes = {b: part.buffer.scope for b, part in zip(impl.buffers, parts, strict=True)}
+    views = {
+        b: _renewed(state, b, symbols, scopes.get(b, b.scope))
+        for b in (*impl.buffers, *_allocated(root))
+    }
     body = fresh_copy(root.body, lambda v: state.fresh_var(v.name, v.dtype))
     body = substitute(substitute_buffers(body, views), symbols)
     matches = tuple(
@@ -183,7 +187,7 @@ def _allocated(root: Block) -> list[Buffer]:
     return [*root.alloc_buffers, *inner]
 
 
-def _renewed(state: State, buffer: Buffer, symbols: dict[Var, Expr]) -> Buffer:
+def _renewed(state: State, buffer: Buffer, symbols: dict[Var, Expr], scope: str) -> Buffer:
     """A new buffer of the same description, its symbolic strides and offset new as well."""
     offset = buffer.elem_offset
     for expr in buffer.strides if offset is None else (*buffer.strides, offset):
@@ -191,7 +195,7 @@ def _renewed(state: State, buffer: Buffer, symbols: dict[Var, Expr]) -> Buffer:
             if var not in symbols:
                 symbols[var] = state.fresh_var(var.name, var.dtype)
     return state.fresh_buffer(
-        buffer.name, buffer.shape, buffer.dtype, buffer.scope,
+        buffer.name, buffer.shape, buffer.dtype, scope,
         tuple(substitute(s, symbols) for s in buffer.strides),
         None if offset is None else substitute(offset, symbols),
         buffer.align, buffer.offset_factor,

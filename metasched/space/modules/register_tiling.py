@@ -35,6 +35,7 @@ from metasched.ir.visit import free_vars
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.strides import (
     FEW,
     iter_stride,
@@ -55,7 +56,7 @@ WASTE = 0.15
 PACKING = 160
 """Rows that a packed panel is worth: moving an element costs as much as some ten vector
 operations take, one of which serves one row of sixteen elements."""
-_PARALLEL, _MIDDLE, _REDUCE, _UNROLLED, _REGISTER = range(5)
+_PARALLEL, _MIDDLE, _REDUCE, _UNROLLED, _REGISTER, _GROUP = range(6)
 Tiles: TypeAlias = dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
 """For each axis its levels and the factors of its parts there."""
 
@@ -88,26 +89,31 @@ class RegisterTiling:
             return [sch]
         found: list[Schedule] = []
         for plan, pack in [(p, pack) for p in self.plans(sch, block) for pack in p.packable]:
-            way = partial(self._apply, block, plan, pack)
+            way = partial(self.apply, block, plan, pack)
             found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
         return found or [sch]
 
     # -- what the block allows ---------------------------------------------------------------------
 
-    def plans(self, sch: Schedule, block: BlockRV) -> list[Plan]:
-        """Vectors that divide the columns; where whole ones do not, whole ones that run on."""
+    def plans(self, sch: Schedule, block: BlockRV, form: TensorForm | None = None) -> list[Plan]:
+        """Vectors that divide the columns; where whole ones do not, whole ones that run on. With
+        instructions of a `form` their operand is packed always."""
         node = sch.get(block)
         vector = vector_iter(node)
         if vector is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
             return []
         extent = as_int(vector.dom.extent) or 1
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
+        lanes = lanes if form is None else form.lanes
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
         position = node.iter_vars.index(vector)
         found = []
         operands = lane_operands(node, vector.var)
         free = sch.state.func_of(sch.state.block(block))[1].constants
         ahead = tuple(o for o in operands if node.reads[o.place[0]].buffer in free)
+        if form is not None:
+            step = 1 if extent % lanes == 0 else _run_on(extent, lanes) or lanes
+            return [Plan(position, (lanes,), (o,), step, ahead, (), form) for o in operands]
         now = [o for o in operands if o not in ahead]
         packable: list[Operand | None] = [None] if all(o.contiguous for o in now) else []
         direct = tuple(o for o in now if o.stride and o.rows <= 2 * PACKING)
@@ -115,9 +121,9 @@ class RegisterTiling:
         packable += [o for o in now if not o.contiguous or o.bytes > SMALL_PANEL]
         alone = len(operands) == 1 == len(now) + len(ahead)
         if extent % lanes and alone and extent > lanes // 2 > 0:
-            steps = [v for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
-            if steps or not widths:
-                step = (steps or [1])[0] * lanes
+            step = _run_on(extent, lanes)
+            if step or not widths:
+                step = step or lanes
                 found.append(Plan(position, (lanes,), tuple(operands), step, ahead))
         if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
@@ -152,7 +158,7 @@ class RegisterTiling:
 
     # -- the steps ---------------------------------------------------------------------------------
 
-    def _apply(
+    def apply(
         self, block: BlockRV, plan: Plan, pack: Operand | None, strict: bool, sch: Schedule
     ) -> None:
         """All steps; `strict` adds the constraints that a small block may be unable to meet."""
@@ -177,8 +183,9 @@ class RegisterTiling:
             parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
         parts.sort(key=lambda part: part[0].position == plan.vector)
         if panel is not None:
-            strips(sch, panel, lanes, tiles[parts[-1][0]][1][-1])
-        levels = tile(sch, STRUCTURE, parts)
+            store = strips if plan.form is None else plan.form.strips
+            store(sch, panel, lanes, tiles[parts[-1][0]][1][-1])
+        levels = tile(sch, STRUCTURE if plan.form is None else plan.form.structure, parts)
         outer = sch.fuse(*levels[_PARALLEL])
         place = levels[_MIDDLE][-1]
         sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
@@ -191,9 +198,12 @@ class RegisterTiling:
             self.fill(sch, panel, outer, plan, width)
         for loop in levels[_UNROLLED]:
             sch.unroll(loop)
-        vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         sch.parallel(outer)
-        sch.annotate(block, TILED, STRUCTURE)
+        if plan.form is None:
+            vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
+            sch.annotate(block, TILED, STRUCTURE)
+        else:
+            plan.form.place(sch, levels[_REGISTER], levels[_GROUP])
 
     def fill(
         self,
@@ -205,6 +215,8 @@ class RegisterTiling:
         depth: int = 1,
     ) -> None:
         """Compute a panel at the loop that is `depth` loops deep, with vectors along its lanes."""
+        if plan.form is not None:
+            return plan.form.fill(sch, panel, place, depth)
         node = sch.get(panel)
         last = free_vars(node.writes[0].region[-1].min)
         lane = next(n for n, v in enumerate(node.iter_vars) if v.var in last)
@@ -240,7 +252,7 @@ class RegisterTiling:
         """The width of a vector and, for each axis, its levels and factors."""
         levels = (_PARALLEL, _MIDDLE, _REGISTER)
         width, tiles, results = self.results(sch, every, plan, pack, levels, strict)
-        sch.require(self._reduction(sch, every, tiles) * results <= self.body)
+        sch.require(self._reduction(sch, every, tiles, plan) * results <= self.body)
         if strict and pack is not None:
             columns = next(tiles[a][1] for a in every if a.position == plan.vector)
             self._bound_panel(sch, every, columns, max(plan.widths), pack.item)
@@ -315,12 +327,15 @@ class RegisterTiling:
         fits = [c for c in counts if c + min(c, 4) + 1 <= self.registers]
         return min(self.chains, max(fits, default=1))
 
-    def _reduction(self, sch: Schedule, every: Sequence[Axis], tiles: Tiles) -> Expr:
+    def _reduction(self, sch: Schedule, every: Sequence[Axis], tiles: Tiles, plan: Plan) -> Expr:
         """Levels of the reduction loops: the last one is cut for unrolling, with it the one before
         when it is short (a row of a small kernel); the others stay. The unrolled steps."""
         long: list[Axis] = []
+        inner = None if plan.form is None else max(every, key=lambda axis: axis.position)
         for axis in every:
-            if not axis.spatial:
+            if axis is inner:
+                tiles[axis] = ((_GROUP,), ())
+            elif not axis.spatial:
                 tiles[axis] = ((_REDUCE,), ())
                 if (axis.extent or 1) > 1:
                     long.append(axis)
@@ -366,7 +381,7 @@ class Plan:
     """What is fixed for a block: its vector iterator, widths to draw from, variants of packing;
     the columns run on to a multiple of `step`. Constant operands, which are packed ahead of time,
     are in `ahead`: a panel of theirs stays where nothing else is. Those in `direct` may be read as
-    they are, so few rows use them."""
+    they are, so few rows use them. `form`: instructions that take the place of vectors."""
 
     vector: int
     widths: tuple[int, ...]
@@ -374,6 +389,13 @@ class Plan:
     step: int = 1
     ahead: tuple[Operand, ...] = ()
     direct: tuple[Operand, ...] = ()
+    form: TensorForm | None = None
+
+
+def _run_on(extent: int, lanes: int) -> int:
+    """The columns that run on to a multiple of a few vectors at little cost; 0 for none."""
+    steps = [v * lanes for v in (4, 2, 1) if _waste(extent, v * lanes) <= WASTE]
+    return steps[0] if steps else 0
 
 
 def _waste(extent: int, multiple: int) -> float:

@@ -1,0 +1,216 @@
+"""How instructions of one shape lie in the register block of a tiling.
+
+Of the kind meant here are instructions that compute, for `lanes` results side by side, the sum of
+`group` products each, of one operand with a value in each lane and one that all lanes share:
+
+    for i in lanes, k in group: C[i] += shared[k] * own[i, k]
+
+The block's innermost reduction is cut into groups. The operand of the lanes is packed in the order
+in which the instruction reads it, the group innermost; copying it there is an instruction too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.access import accesses
+from metasched.analysis.block import AUTO_TENSORIZE, TENSOR_CHOICE, TILED
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, IterVar
+from metasched.ir.visit import free_vars, walk
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.intrinsics import TensorIntrin
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.tensorize_mapping import nest_of
+from metasched.space.strides import iter_stride, vector_iter
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """Instructions of one shape and how they lie in a block.
+
+    Attributes:
+        names: of the intrinsics; one of them is drawn.
+        lanes, group: results of an instruction, products of each.
+        own: the type of the operand with a value in each lane.
+        structure: of the tiling around the instruction.
+    """
+
+    names: tuple[str, ...]
+    lanes: int
+    group: int
+    own: DType
+    structure: str
+
+    def place(self, sch: Schedule, loops: Sequence[LoopRV], group: Sequence[LoopRV]) -> None:
+        """Unroll the loops of a register block, the lanes last, around instructions."""
+        outer, inner = sch.split(loops[-1], [None, self.lanes])
+        sch.reorder(*loops[:-1], outer, inner, *group)
+        for loop in (*loops[:-1], outer):
+            sch.unroll(loop)
+        self.mark(sch, inner)
+
+    def mark(self, sch: Schedule, loop: LoopRV) -> BlockRV:
+        """Make a block of what one instruction computes, and draw the instruction.
+
+        Raises ScheduleError when none of them computes it.
+        """
+        outer = sch.blockize(loop)
+        fitting = self._fitting(sch, outer)
+        sch.annotate(outer, AUTO_TENSORIZE, ",".join(fitting))
+        if len(fitting) > 1:
+            shares = [1.0 / _length(name) ** 2 for name in fitting]
+            shares = [share / sum(shares) for share in shares]
+            drawn = sch.sample_categorical(list(range(len(fitting))), shares)
+            sch.annotate(outer, TENSOR_CHOICE, drawn)
+        sch.annotate(outer, TILED, self.structure)
+        return outer
+
+    def _fitting(self, sch: Schedule, outer: BlockRV) -> list[str]:
+        found = []
+        for name in self.names:
+            probe = sch.copy()
+            try:
+                probe.tensorize(outer, name)
+            except ScheduleError as error:
+                refused = error
+                continue
+            found.append(name)
+        if not found:
+            raise refused
+        return found
+
+    def strips(self, sch: Schedule, panel: BlockRV, lane: int, width: ExprRV) -> None:
+        """Store a panel in strips of `width` columns, in each the groups in order, in each group
+        the columns: so the instruction reads memory front to back."""
+        inputs = tuple(Var(f"i{n}") for n in range(len(sch.get(panel).writes[0].region)))
+        at, group = inputs[lane], inputs[self.group_of(sch, panel)]
+        rest = [i for i in inputs[lane + 1 :] if i is not group]
+        before = [i for i in inputs[:lane] if i is not group]
+        order = (*before, at // width, *rest, at % width, group)
+        sch.transform_layout(panel, ("write", 0), IndexMap(inputs, order))
+
+    def group_of(self, sch: Schedule, panel: BlockRV) -> int:
+        """The iterator of a panel that is the group: its last reduction, so its last one."""
+        return len(sch.get(panel).iter_vars) - 1
+
+    def fill(self, sch: Schedule, panel: BlockRV, place: LoopRV, depth: int) -> None:
+        """Compute a panel at the loop that is `depth` loops deep, a group of lanes at once."""
+        node = sch.get(panel)
+        used = free_vars(node.writes[0].region[-2].min)
+        lane = next(n for n, v in enumerate(node.iter_vars) if v.var in used)
+        (source,) = [a for a in accesses(node) if not a.is_write]
+        across = iter_stride(source, node.iter_vars[lane].var) == 1
+        group = self.group_of(sch, panel)
+        sch.compute_at(panel, place, preserve_unit_loops=True)
+        loops = list(sch.get_loops(panel)[depth:])
+        lanes, last = loops[lane], loops[group]
+        rest = [loop for n, loop in enumerate(loops) if n not in (lane, group)]
+        outer, inner = sch.split(lanes, [None, self.lanes])
+        sch.reorder(*rest, outer, inner, last)
+        interleave = f"lanes.interleave_{self.lanes}x{self.group}_{self.own}"
+        if across and TensorIntrin.get(interleave, allow_missing=True) is not None:
+            sch.tensorize(inner, interleave)
+        else:
+            sch.vectorize(last)
+
+
+def forms(
+    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
+) -> list[TensorForm]:
+    """The shapes of instructions of a target that may lie in a block, the widest first.
+
+    Args:
+        block: a block without changes.
+        bits: of a vector register.
+        features: of the target.
+        intrins: the names to choose from, all of them when None.
+    """
+    vector = vector_iter(block)
+    found: dict[tuple[int, int, DType], list[str]] = {}
+    for name in TensorIntrin.names() if intrins is None else intrins:
+        intrin = TensorIntrin.get(name)
+        shape = lane_shape(intrin.desc)
+        if vector is None or shape is None or intrin.lacks(features):
+            continue
+        shared, own, result = (b.dtype for b in shape)
+        lanes, group = shape[1].constant_shape() or (0, 0)
+        if lanes * result.bits > bits or block.writes[0].buffer.dtype is not result:
+            continue
+        if _operands(block, vector) == (shared, own):
+            found.setdefault((lanes, group, own), []).append(name)
+    order = sorted(found, key=lambda key: -key[0])
+    return [TensorForm(tuple(found[key]), *key, "SSRRSR") for key in order]
+
+
+def lane_shape(desc: PrimFunc) -> tuple[Buffer, Buffer, Buffer] | None:
+    """The operand that all lanes share, that of the lanes and the result of a description of the
+    kind in the file's docstring; None for another kind."""
+    _, realize = nest_of(desc)
+    if realize is None or len(realize.block.iter_vars) != 2 or len(desc.buffers) != 3:
+        return None
+    (lane, group) = realize.block.iter_vars
+    if not lane.is_spatial or not group.is_reduce:
+        return None
+    result = realize.block.writes[0].buffer
+    loads = {a.buffer: a.indices for a in accesses(realize.block) if a.buffer is not result}
+    shared = [b for b, at in loads.items() if at == (group.var,)]
+    own = [b for b, at in loads.items() if at == (lane.var, group.var)]
+    if len(shared) != 1 or len(own) != 1 or len(loads) != 2:
+        return None
+    return shared[0], own[0], result
+
+
+def _operands(block: Block, vector: IterVar) -> tuple[DType, DType] | None:
+    """The types of the one operand that does not vary along the lanes and of the one that does."""
+    result = block.writes[0].buffer
+    loads = [a for a in accesses(block) if not a.is_write and a.buffer is not result]
+    along = [any(vector.var in free_vars(i) for i in a.indices) for a in loads]
+    if sorted(along) != [False, True]:
+        return None
+    kinds = {moves: a.buffer.dtype for a, moves in zip(loads, along, strict=True)}
+    return kinds[False], kinds[True]
+
+
+def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:
+    """Cut a reduction into groups, the last iterator; both operands are read along a group.
+
+    Taken is the last reduction along which the shared operand lies side by side in memory, else the
+    last one that divides, and a copy of the operand that does. Raises ScheduleError for none.
+    """
+    node = sch.get(block)
+    vector = vector_iter(node)
+    assert vector is not None
+    result = node.writes[0].buffer
+    (shared,) = [
+        a
+        for a in accesses(node)
+        if a.buffer is not result and not any(vector.var in free_vars(i) for i in a.indices)
+    ]
+    able = [
+        v for v in node.iter_vars if v.is_reduce and not (as_int(v.dom.extent) or 1) % form.group
+    ]
+    beside = [v for v in able if iter_stride(shared, v.var) == 1]
+    if not able:
+        why = f"no reduction of {node.name} has a multiple of {form.group} steps"
+        raise ScheduleError("use_tensor_instruction", "no-group", why, block_or_loop=node)
+    cut = (beside or able)[-1]
+    inputs = tuple(Var(v.var.name) for v in node.iter_vars)
+    at = inputs[node.iter_vars.index(cut)]
+    order = (*(at // form.group if i is at else i for i in inputs), at % form.group)
+    if not beside:
+        sch.reindex(block, ("read", [r.buffer for r in node.reads].index(shared.buffer)))
+    sch.transform_block_layout(block, IndexMap(inputs, order))
+
+
+def _length(name: str) -> int:
+    """The machine instructions of an implementation."""
+    calls = (n for n in walk(TensorIntrin.get(name).impl.body) if isinstance(n, Call))
+    return max(1, sum(n.op.name.startswith("call_llvm") for n in calls))

@@ -1,0 +1,200 @@
+"""use_tensor_instruction: what it offers, what its candidates compute, what rejects them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metasched import Schedule, TensorIntrin, build
+from metasched.analysis.block import AUTO_TENSORIZE, TENSOR_CHOICE
+from metasched.errors import ScheduleError
+from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
+from metasched.kinds import default_modules, default_postprocs, default_space
+from metasched.postproc import run_postprocs
+from metasched.postproc.tensorize import RewriteTensorize
+from metasched.script import tir as T
+from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.tensor_form import lane_shape
+from metasched.target import Target
+from metasched.workloads import get
+
+VNNI = Target.of("llvm -mcpu=znver4 -num-cores=2")
+OLD = Target.of("llvm -mcpu=haswell -num-cores=2")
+HERE = Target.native()
+
+
+def tensor_spaces(func: PrimFunc, target: Target = VNNI):
+    generator = SpaceGenerator(default_modules(target))
+    found = generator.generate(func, target)
+    assert not generator.failures
+    return [trace for trace in found if AUTO_TENSORIZE in str(trace)]
+
+
+def drawn(func: PrimFunc, trace, target: Target, seed: int) -> Schedule:
+    sch = Schedule(func, seed=seed, check=True)
+    trace.apply(sch, decisions="fresh")
+    run_postprocs(sch, target, default_postprocs(target))
+    return sch
+
+
+def filled(func: PrimFunc, seed: int = 0) -> list[np.ndarray]:
+    """Whole numbers over the range of bytes; small ones of floats."""
+    draw, found = np.random.default_rng(seed), []
+    for buffer in func.buffers:
+        dtype = buffer.dtype.numpy
+        info = np.iinfo(dtype if np.issubdtype(dtype, np.integer) else "int8")
+        low, high = (info.min, info.max) if info.bits == 8 and info.dtype == dtype else (-3, 3)
+        found.append(draw.integers(low, high, buffer.constant_shape(), endpoint=True).astype(dtype))
+    return found
+
+
+def computes_the_same(func: PrimFunc, target: Target = VNNI, *, draws: int = 2) -> Schedule:
+    """Every tensor space of a program gives its numbers, interpreted and compiled."""
+    wanted = filled(func)
+    run(func, *wanted)
+    spaces = tensor_spaces(func, target)
+    assert spaces
+    for trace in spaces:
+        for seed in range(draws):
+            sch = drawn(func, trace, target, seed)
+            assert "call_llvm_pure_intrin" in sch.mod.script()
+            results = [filled(func)]
+            run(sch.mod, *results[0])
+            if HERE.supports(target) is None:
+                results.append(filled(func))
+                build(sch.mod, target=target)(*results[1])
+            for given in results:
+                for a, b in zip(given, wanted, strict=True):
+                    np.testing.assert_array_equal(a, b)
+    return sch
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "target"),
+    [
+        ("gmm_u8s8s32", (1, 12, 64, 16), VNNI),
+        ("gmm_u8s8s32", (2, 8, 32, 8), VNNI),
+        ("gmm_u8s8s32", (1, 7, 37, 8), VNNI),
+        ("gmm_u8s8s32", (1, 12, 32, 16), OLD),
+        ("gmm_s8s8s32", (1, 12, 32, 16), VNNI),
+        ("gmm_bf16", (1, 12, 32, 16), VNNI),
+        ("c2d_u8s8s32", (1, 5, 5, 4, 32, 3, 1, 1), VNNI),
+    ],
+)
+def test_candidates_compute_the_same(name, shape, target):
+    computes_the_same(get(name).func(shape), target)
+
+
+def test_the_target_decides_what_is_offered():
+    func = get("gmm_u8s8s32").func((1, 16, 32, 16))
+    (new,), (old,) = tensor_spaces(func), tensor_spaces(func, OLD)
+    assert "x86.vnni.dot_16x4_u8i8i32,x86.avx512bw.dot_16x4_u8i8i32" in str(new)
+    assert TENSOR_CHOICE in str(new)
+    assert "x86.avx2.dot_8x4_u8i8i32" in str(old) and TENSOR_CHOICE not in str(old)
+    assert not tensor_spaces(func, Target.of("llvm -mcpu=x86-64-v2 -num-cores=2"))
+    assert not tensor_spaces(get("gmm").func((1, 16, 32, 16)))
+
+
+def test_accumulators_stay_in_registers():
+    """Through the whole reduction: a row of the block is loaded and stored outside of its loop."""
+    func = get("gmm_u8s8s32").func((1, 64, 64, 256))
+    (trace,) = tensor_spaces(func)
+    sch = drawn(func, trace, VNNI, 3)
+    assert "lanes.interleave_16x4_int8" in str(sch.trace)
+    script = sch.mod.script()
+    inner = script[script.index("Z_o_update") :]
+    assert 'scope="local"' in inner.partition("vpdpbusd")[0]
+
+
+def test_a_shared_operand_that_lies_across_is_copied_first():
+    @T.prim_func
+    def across(
+        A: T.Buffer((16, 12), "uint8"),
+        B: T.Buffer((16, 32), "int8"),
+        C: T.Buffer((12, 32), "int32"),
+    ):
+        for i, j, k in T.grid(12, 32, 16):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] += T.cast(A[vk, vi], "int32") * T.cast(B[vk, vj], "int32")
+
+    computes_the_same(across)
+
+
+def test_an_operand_of_the_lanes_that_lies_across():
+    @T.prim_func
+    def transposed(
+        A: T.Buffer((12, 16), "uint8"),
+        B: T.Buffer((32, 16), "int8"),
+        C: T.Buffer((12, 32), "int32"),
+    ):
+        for i, j, k in T.grid(12, 32, 16):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] += T.cast(A[vi, vk], "int32") * T.cast(B[vj, vk], "int32")
+
+    computes_the_same(transposed)
+
+
+def test_an_epilogue_is_fused():
+    @T.prim_func
+    def quantized(
+        A: T.Buffer((12, 16), "uint8"),
+        B: T.Buffer((16, 32), "int8"),
+        S: T.Buffer((32,), "float32"),
+        D: T.Buffer((12, 32), "uint8"),
+    ):
+        C = T.alloc_buffer((12, 32), "int32")
+        for i, j, k in T.grid(12, 32, 16):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] += T.cast(A[vi, vk], "int32") * T.cast(B[vk, vj], "int32")
+        for i, j in T.grid(12, 32):
+            with T.block("D"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = T.cast(
+                    T.max(
+                        T.min(T.cast(C[vi, vj], "float32") * S[vj], T.float32(255)), T.float32(0)
+                    ),
+                    "uint8",
+                )
+
+    sch = computes_the_same(quantized)
+    assert "reverse_compute_at" in str(sch.trace)
+
+
+def test_a_short_group_is_refused_and_said():
+    func = get("gmm_u8s8s32").func((1, 12, 32, 18))
+    generator = SpaceGenerator(default_modules(VNNI))
+    assert all(AUTO_TENSORIZE not in str(trace) for trace in generator.generate(func, VNNI))
+
+
+def test_a_candidate_without_its_instruction_is_rejected():
+    func = get("gmm_u8s8s32").func((1, 16, 32, 16))
+    (trace,) = tensor_spaces(func)
+    sch = Schedule(func)
+    trace.apply(sch)
+    with pytest.raises(ScheduleError, match=r"needs avx512vnni, which the target lacks") as error:
+        RewriteTensorize()(sch, OLD)
+    assert error.value.reason == "no-instruction"
+    plain = Schedule(func)
+    plain.annotate("Z", AUTO_TENSORIZE, "x86.vnni.dot_16x4_u8i8i32")
+    with pytest.raises(ScheduleError, match="Z does not match x86.vnni.dot_16x4_u8i8i32"):
+        RewriteTensorize()(plain, VNNI)
+
+
+def test_the_default_space_of_this_machine_holds_its_instruction():
+    func = get("gmm_u8s8s32").func((1, 16, 32, 16))
+    offered = any(AUTO_TENSORIZE in str(trace) for trace in default_space(HERE).generate(func))
+    can = any(
+        lane_shape(TensorIntrin.get(name).desc) and not TensorIntrin.get(name).lacks(HERE.features)
+        for name in TensorIntrin.names()
+    )
+    assert offered == can
