@@ -1,9 +1,4 @@
-"""The command line: arguments in, text or JSON out. Everything it does is a call of the library.
-
-Exit codes: 0 done; 1 the work failed (no right candidate, a machine, disk or database that does not
-do its part); 2 wrong usage or input; 3 the trace is for something else, with --strict;
-130 interrupted.
-"""
+"""The command line: arguments in, text or JSON out. Everything it does is a call of the library."""
 
 from __future__ import annotations
 
@@ -30,6 +25,11 @@ from metasched.errors import (
     readable,
 )
 
+CODES = (  # not in a docstring: python -OO drops these
+    "Exit codes: 0 done; 1 the work failed (no right candidate, a machine, disk or database that "
+    "does not do its part); 2 wrong usage or input; 3 the trace is for something else, with "
+    "--strict; 130 interrupted."
+)
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 FAILURES = (BuildError, DatabaseError, ExportError, LowerError, MeasureError)
 """Errors of the work itself; all others say what is wrong with the input."""
@@ -45,10 +45,9 @@ class _Parser(argparse.ArgumentParser):
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The command line, with the arguments of the command that `argv` names: the imports of the
     others are not paid for."""
-    codes = (__doc__ or "").split("\n\n")[1]
     top = _Parser(
         prog="metasched", description="Tune, check, save, replay and ship tensor kernels.",
-        epilog=codes,
+        epilog=CODES,
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"metasched {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -59,7 +58,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     if called is not None:
         importlib.import_module(f"metasched.commands.{called}").add_to(commands)
     for each in commands.choices.values():
-        each.epilog = codes
+        each.epilog = CODES
     return top
 
 

@@ -161,6 +161,11 @@ def clipped(text: str) -> str:
     return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}..."
 
 
+def words(error: BaseException) -> str:
+    """What another library says of its error, in one line of at most QUOTED characters."""
+    return clipped(" ".join(str(error).split()))
+
+
 def readable(message: str) -> str:
     """A message in which no word is longer than QUOTED: it may name what a user gave."""
     return re.sub(rf"\S{{{QUOTED + 1},}}", lambda word: clipped(word[0]), message)

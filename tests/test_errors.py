@@ -8,7 +8,9 @@ import pickle
 import pytest
 
 from metasched import errors
-from metasched.errors import MetaschedError, ScheduleError
+from metasched.codegen.compile import compile_text
+from metasched.errors import QUOTED, BuildError, MetaschedError, ScheduleError, words
+from metasched.target import Target
 
 
 def test_one_base_class():
@@ -103,3 +105,12 @@ def test_a_refusal_is_pickled_with_its_place():
     assert isinstance(caught.value, ScheduleError) and caught.value.args == (str(caught.value),)
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value) and isinstance(again.block_or_loop, For)
+
+
+def test_what_another_library_says_is_one_line_of_bounded_length():
+    assert words(RuntimeError("a\n  b")) == "a b"
+    assert len(words(RuntimeError("x y " * 999))) == QUOTED
+    with pytest.raises(BuildError, match="LLVM refuses") as caught:
+        compile_module = "define i32 @f() {\n" + "bad " * 200
+        compile_text(compile_module, Target.native())
+    assert len(str(caught.value)) < 2 * QUOTED

@@ -14,7 +14,7 @@ from typing import Any
 from metasched.codegen.elf import undefined_symbols
 from metasched.codegen.module import ModuleEmitter, emit_function, shape_symbols
 from metasched.codegen.signature import Signature
-from metasched.errors import BuildError
+from metasched.errors import BuildError, words
 from metasched.ir.func import PrimFunc
 from metasched.lower.packing import split_packing
 from metasched.lower.passes.check_bounds import check_bounds
@@ -125,7 +125,7 @@ def _machine(triple: str, mcpu: str, features: str, opt_level: int) -> Any:
     try:
         found = llvm.Target.from_triple(triple)
     except RuntimeError as error:
-        raise BuildError(f"LLVM has no target {triple!r}: {error}") from None
+        raise BuildError(f"LLVM has no target {triple!r}: {words(error)}") from None
     return found.create_target_machine(
         cpu=mcpu, features=features, opt=opt_level, reloc="pic", codemodel="default", jit=False
     )
@@ -143,7 +143,8 @@ def _optimised(text: str, machine: Any, opt_level: int) -> Any:
         module = llvm.parse_assembly(text)
         module.verify()
     except RuntimeError as error:
-        raise BuildError(f"LLVM refuses the emitted text (an internal error): {error}") from None
+        said = words(error)
+        raise BuildError(f"LLVM refuses the emitted text (an internal error): {said}") from None
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=opt_level)

@@ -12,7 +12,7 @@ from metasched.codegen import openmp
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import RECORD
 from metasched.codegen.vectormath import LIBM_SYMBOLS
-from metasched.errors import BuildError
+from metasched.errors import BuildError, words
 
 _SERIAL_NUMBER = itertools.count()
 
@@ -93,4 +93,4 @@ def link(obj: bytes, exports: tuple[str, ...], externs: tuple[str, ...] = ()) ->
     try:
         return builder.link(_jit(), f"metasched{next(_SERIAL_NUMBER)}")
     except RuntimeError as error:
-        raise BuildError(f"the kernel cannot be linked: {error}") from None
+        raise BuildError(f"the kernel cannot be linked: {words(error)}") from None

@@ -11,7 +11,7 @@ import numpy as np
 from metasched.codegen.openmp import REMEDY, openmp_runtime
 from metasched.cost.line import LineModel, LineRegression, Regressor
 from metasched.cost.model import COST_MODELS, CostModel, RandomModel
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, words
 
 
 @functools.cache
@@ -21,10 +21,12 @@ def lightgbm_lack() -> str:
     try:
         import metasched.cost.lightgbm  # noqa: F401
     except ImportError as error:
-        return f"LightGBM cannot be imported ({error}); `pip install lightgbm`"
+        return f"LightGBM cannot be imported ({words(error)}); `pip install lightgbm`"
+    except AttributeError as error:  # it works on docstrings
+        return f"LightGBM cannot be imported ({words(error)}); run Python without -OO"
     except OSError as error:
         remedy = REMEDY if "libgomp" in str(error) else "install it anew"
-        return f"LightGBM cannot be loaded ({error}); {remedy}"
+        return f"LightGBM cannot be loaded ({words(error)}); {remedy}"
     return ""
 
 

@@ -23,7 +23,7 @@ from metasched.cost.prior import Prior
 from metasched.cost.quality import agreement
 from metasched.cost.ridge import Ridge
 from metasched.cost.trees import Trees
-from metasched.errors import DatabaseError
+from metasched.errors import DatabaseError, words
 
 Scorer: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 
@@ -156,7 +156,7 @@ class LineModel:
             rows, seconds = data["rows"], data["seconds"]
             tasks = [str(t) for t in data["tasks"]]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DatabaseError(f"cost model {path} cannot be read: {error}") from error
+            raise DatabaseError(f"cost model {path} cannot be read: {words(error)}") from error
         known = self._features
         if (name, version) != (known.name, known.version) or rows.shape[1:] != (len(known.names),):
             raise DatabaseError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.cost.features import CPU_FEATURE_SET, FeatureSet
-from metasched.errors import DatabaseError
+from metasched.errors import DatabaseError, words
 from metasched.files import atomic_write, read_json
 
 FORMAT, VERSION = "metasched-prior", 1
@@ -57,7 +57,7 @@ class Prior:
             head, _, body = path.read_text(encoding="utf-8").partition("\n")
             about = read_json(head)
         except (OSError, ValueError) as error:
-            raise DatabaseError(f"prior {path} cannot be read: {error}") from None
+            raise DatabaseError(f"prior {path} cannot be read: {words(error)}") from None
         if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
             raise DatabaseError(f"{path} is no prior: its first line does not say {FORMAT!r}")
         version = about.pop("version", None)

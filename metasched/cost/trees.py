@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metasched.errors import DatabaseError
+from metasched.errors import DatabaseError, words
 
 _CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of a node's decision type
 _ZERO, _NAN = 1, 2  # what counts as missing, in the bits above them
@@ -31,7 +31,7 @@ class Trees:
                 raise ValueError("no trees")
             self._depth = max(_depth(left, right) for _, _, _, left, right, _ in tables)
         except (KeyError, ValueError, IndexError) as error:
-            raise DatabaseError(f"a model's text cannot be read: {error}") from None
+            raise DatabaseError(f"a model's text cannot be read: {words(error)}") from None
         starts = np.cumsum([0, *(len(t[0]) for t in tables)])
         self._roots = starts[:-1]
         self._feature, self._threshold, self._kind, left, right, self._value = (

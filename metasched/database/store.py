@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.database.record import SCHEMA_VERSION, Record, tool_version
-from metasched.errors import DatabaseError, clipped
+from metasched.errors import DatabaseError, clipped, words
 from metasched.files import read_json
 from metasched.measure.candidate import Status
 from metasched.target import Target
@@ -107,8 +107,8 @@ class Store:
             self.unsaved = pending
             self._known.clear()
             raise DatabaseError(
-                f"{self.path}: {len(pending)} record(s) could not be saved ({error}); they are "
-                "kept in memory and written with the next ones, what was saved before is intact"
+                f"{self.path}: {len(pending)} record(s) could not be saved ({words(error)}); they "
+                "are kept in memory and written with the next ones, what was saved before is intact"
             ) from None
         self.unsaved = []
 

@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, words
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import (
     Builder,
@@ -209,7 +209,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (BrokenProcessPool, OSError) as error:
-        raise MeasureError(f"the executor failed: {error}") from error
+        raise MeasureError(f"the executor failed: {words(error)}") from error
 
 
 def _end(executor: Executor, function: Callable[[], None], owned: bool) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, clipped
 from metasched.measure.priority import waited
 from metasched.measure.worker import frame, unframe
 
@@ -60,7 +60,7 @@ class Reply:
         """Why a job failed, in one line, with the worker's last words where they say more."""
         text = f"{self.error}: {self.message}" if self.error else self.message
         last = self.detail.strip().splitlines()[-1:] if self.kind == "crash" else []
-        return f"{text}; last words: {last[0]}" if last else text
+        return f"{text}; last words: {clipped(last[0])}" if last else text
 
 
 @dataclass(slots=True)

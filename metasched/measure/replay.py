@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, words
 from metasched.files import atomic_write, read_json
 from metasched.measure.candidate import Candidate, OnOutcome, Outcome, Status
 
@@ -39,7 +39,8 @@ class ReplayRunner:
         try:
             data = read_json(Path(path).read_bytes())
         except (OSError, ValueError) as error:
-            raise MeasureError(f"{path}: the recorded table cannot be read: {error}") from None
+            said = words(error)
+            raise MeasureError(f"{path}: the recorded table cannot be read: {said}") from None
         if not isinstance(data, dict) or data.get("schema_version") != TABLE_VERSION:
             found = data.get("schema_version") if isinstance(data, dict) else None
             raise MeasureError(f"{path}: table version {found!r}, this reads {TABLE_VERSION}")

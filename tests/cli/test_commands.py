@@ -364,3 +364,9 @@ def test_outputs_that_are_closed_or_narrow_are_no_disaster(tmp_path):
             ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path
         )
         assert ran.returncode == code and "Traceback" not in ran.stderr, (command, ran.stderr)
+
+
+def test_without_docstrings_and_asserts_the_commands_work(tmp_path):
+    command = [sys.executable, "-OO", "-m", "metasched", "--help"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0 and "130 interrupted" in run.stdout, run.stderr
