@@ -7,6 +7,8 @@ Each contestant has a worker process, which does `prepare` once and then `burst`
 from __future__ import annotations
 
 import importlib.util
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from metasched.ir.equal import structural_hash
 from metasched.report.torch_ops import torch_call
 from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
-from metasched.runtime.timing import Repeat, clocked, measure
+from metasched.runtime.timing import Repeat, clocked, take
 from metasched.target import Target
 
 OURS = "metasched"
@@ -40,15 +42,24 @@ def what_is_missing(peer: str) -> str:
 
 
 def bursts(repeat: Repeat) -> Burst:
-    """Bursts of something that is repeated, warmed up by one call."""
-    once = repeat(1)
+    """Bursts of something that is repeated: the median of samples that each fill _SAMPLE.
+
+    How many calls fill it follows from the fastest sample so far: beside busy neighbours a single
+    call of several threads may take a hundred times as long.
+    """
+    fastest = max(repeat(1), 1e-9)
+    if fastest < _LONG:
+        fastest = min(fastest, *(max(repeat(1), 1e-9) for _ in range(_LEAST)))
 
     def burst(budget: float) -> float:
-        nonlocal once
-        least, filled = (_LEAST, _SAMPLE) if once < _LONG else (1, 0.0)
-        repeats = max(least, int(budget / max(once, _SAMPLE)))
-        once = measure(repeat, warmup=0, repeats=repeats, min_repeat_ms=filled * 1e3).median
-        return once
+        nonlocal fastest
+        calls, least = max(1, int(_SAMPLE / fastest)), _LEAST if fastest < _LONG else 1
+        samples: list[float] = []
+        end = time.perf_counter() + budget
+        while len(samples) < least or time.perf_counter() < end:
+            samples.append(max(take(repeat, calls), 1e-9))
+        fastest = min(fastest, *samples)
+        return statistics.median(samples)
 
     return burst
 
