@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from metasched.arith.iterform import Group, IterMark, IterSplit, IterSum, NotAffine, Reader, Size
 from metasched.ir.describe import show_expr
@@ -51,9 +51,18 @@ def _check_group(reader: Reader, group: Group, done: set[IterMark]) -> None:
         whole = reader.times(whole, s.extent)
     if group.mark() in done or reader.same(whole, group.count(reader)):
         return
-    if any(s.mark in done for s in group.order):
+    if any(leaf in done for s in group.order for leaf in _leaves(s.mark)):
         names = " and ".join(_name(s.mark) for s in reversed(group.order))
         raise NotAffine(f"the predicate ties {names} together, but they are used apart")
+
+
+def _leaves(mark: IterMark) -> Iterator[IterMark]:
+    """The marks of the variables in a mark."""
+    if isinstance(mark.source, Var):
+        yield mark
+    else:
+        for s in mark.source.splits:
+            yield from _leaves(s.mark)
 
 
 def _check_mark(

@@ -275,7 +275,8 @@ class Reader:
             if group is not None:
                 member, left = group
                 offset = offset.plus(multiply(self.lin(member.low), self.lin(expected)))
-                digit = IterSplit(member.mark(), 1, member.count(self), relative)
+                extent = member.count(self)
+                digit = IterSplit(member.mark(), 1, extent, relative)
             else:
                 found = next((s for s in left if self.same(s.scale, expected)), None)
                 if found is None:
@@ -339,8 +340,14 @@ class Group:
         self.high = high
         self._mark: IterMark | None = None
 
+    def narrow(self, low: Size, high: Size) -> None:
+        """Set the limits. Raises NotAffine where a digit of the group was already taken."""
+        if self._mark is not None and (low != self.low or high != self.high):
+            raise NotAffine("a predicate bounds a sum of iterators after a digit of that sum")
+        self.low, self.high = low, high
+
     def count(self, reader: Reader) -> Size:
-        """How many values are left."""
+        """How many values are left; fixes the limits."""
         if self._mark is None:
             if isinstance(self.low, int) and isinstance(self.high, int):
                 extent: Size = self.high - self.low

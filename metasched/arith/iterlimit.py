@@ -24,6 +24,7 @@ from metasched.ir.expr import (
     Compare,
     Expr,
     FloorDiv,
+    FloorMod,
     IntImm,
     Max,
     Min,
@@ -36,7 +37,10 @@ from metasched.ir.visit import free_vars
 def narrowed(
     ranges: Mapping[Var, Range], predicate: Expr
 ) -> tuple[dict[Var, Range], list[tuple[Linear, Expr]]]:
-    """Conditions on one iterator narrow its range; the others come back as forms >= 0."""
+    """Conditions on one iterator narrow its range; the others come back as forms >= 0.
+
+    Bounds on sums of iterators come before bounds on digits of such sums, which depend on them.
+    """
     result = dict(ranges)
     reader = Reader(ranges, keep_units=True)
     limits: list[tuple[Linear, Expr]] = []
@@ -50,6 +54,7 @@ def narrowed(
             if len(atoms) == 1 and _narrow(reader, result, gap, atoms[0]):
                 continue
             limits.append((gap, cond))
+    limits.sort(key=lambda one: any(type(a) in (FloorDiv, FloorMod) for a in one[0].terms))
     return result, limits
 
 
@@ -139,9 +144,11 @@ def limit(reader: Reader, gap: Linear, condition: Expr) -> None:
             raise NotAffine(f"the predicate {show_expr(condition)} is no bound on fused iterators")
         base = Linear({}, base.const // scale)
     if positive:  # sum + base >= 0
-        group.low = _max_size(reader, group.low, reader.back(base.scaled(-1), *_typed(base)))
+        low = _max_size(reader, group.low, reader.back(base.scaled(-1), *_typed(base)))
+        group.narrow(low, group.high)
     else:  # base - sum >= 0
-        group.high = _min_size(reader, group.high, reader.back(base.shifted(1), *_typed(base)))
+        high = _min_size(reader, group.high, reader.back(base.shifted(1), *_typed(base)))
+        group.narrow(group.low, high)
 
 
 def _typed(value: Linear) -> list[Expr]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -119,6 +121,66 @@ def test_with_predicates(
         simple = iter_map_simplify(exprs, ranges_of(extents), predicate)
         before, after = points(exprs, extents, predicate), points(simple, extents, predicate)
         assert (before == after).all()
+
+
+@st.composite
+def bounded_digits(draw: st.DrawFn) -> tuple[list[Expr], dict[Var, int], Expr]:
+    """Digits of fused iterators, under bounds of the fused value and of other digits of it."""
+    a, b, c = (draw(st.integers(2, 6)) for _ in range(3))
+    fused = draw(st.sampled_from([(I * b + J) * c + K, I * b + J]))
+    number = st.integers(1, a * b * c)
+    bounds = []
+    for _ in range(draw(st.integers(1, 3))):
+        n, d = draw(number), draw(st.sampled_from([2, 3, 4, 6]))
+        bounds.append(
+            draw(
+                st.sampled_from(
+                    [fused < n, fused >= n // 4, fused // d < max(1, n // d), fused % d < 1 + n % d]
+                )
+            )
+        )
+    d = draw(st.sampled_from([2, 3, 4, 6]))
+    exprs = draw(
+        st.sampled_from(
+            [[fused], [fused // d, fused % d], [fused // d], [fused % (2 * d) // d, fused % d]]
+        )
+    )
+    return exprs, {I: a, J: b, K: c}, functools.reduce(And, bounds)
+
+
+@FAST
+@given(bounded_digits(), LEVELS)
+def test_bounds_on_digits(case: tuple[list[Expr], dict[Var, int], Expr], level: str) -> None:
+    exprs, extents, predicate = case
+    if len(points(exprs, extents, predicate)):
+        check_claim(exprs, extents, predicate, level)
+
+
+F = I * 2 + J
+
+
+@pytest.mark.parametrize(
+    ("predicate", "exprs"),
+    [
+        # The digits of the values are digits of i and j, those of the predicate of their sum.
+        (And(F < 13, F % 3 < 2), [F % 8 // 4, F % 4]),
+        (F % 3 < 1, [F]),
+        # The bound on a digit comes before a bound on the sum that it is a digit of.
+        (And(F // 3 < 2, F < 9), [F]),
+    ],
+)
+def test_a_bound_on_a_digit_is_not_lost(predicate: Expr, exprs: list[Expr]) -> None:
+    found = check_claim(exprs, {I: 5, J: 2}, predicate, "surjective")
+    assert found.error is not None
+
+
+def test_a_symbolic_bound_on_a_digit_is_refused() -> None:
+    fused, size = I * 3 + J, N * 2
+    tied = And(And(fused < size, fused // 4 < (N + 1) // 2), fused < (N + 3) // 4 * 8)
+    found = detect_iter_map(
+        [fused % size // N, fused % N], {I: R(0, (N + 3) // 4 * 3), J: R(0, 3)}, tied
+    )
+    assert found.error is not None
 
 
 @FAST
