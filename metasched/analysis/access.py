@@ -1,7 +1,7 @@
-"""Accesses: which elements a block's body loads and stores, how they move with a loop, how much.
+"""Accesses: the elements that a block loads and stores, their strides in loops, their bytes.
 
-A leaf block's body is read itself (`accesses`); of blocks inside another, and of bodies that use
-pointers or foreign code, only the declared regions are known (`exact_accesses` says None).
+`accesses` reads the body of a leaf block. Of a block that holds other blocks, pointers or foreign
+code, only the declared regions are known: `exact_accesses` gives None.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def _collect(top: Stmt, *, in_init: bool) -> Iterator[Access]:
 
 @fact
 def exact_accesses(block: Block) -> tuple[Access, ...] | None:
-    """`accesses` where they are the whole truth, None where only declared regions are known.
+    """`accesses` where they are complete, None where only declared regions are known.
 
-    That is when a block stands inside, buffers are matched or viewed, or pointers or foreign code
-    are used.
+    Only regions are known of a block that holds a block, matches or views a buffer, or uses
+    pointers or foreign code.
     """
     return accesses(block) if transparent(block) else None
 
@@ -133,7 +133,7 @@ def bound_access(access: Access, child: Child) -> tuple[Side, ...]:
 
 @fact
 def injective_block(block: Block) -> Failure | None:
-    """Whether each element of what a block writes tells the values of all its iterators."""
+    """Whether different instances of a block write different elements."""
     for region in block.writes:
         if any(as_int(r.extent) != 1 for r in region.region):
             text = f"block {block.name} writes more than one element at a time"
@@ -151,10 +151,11 @@ def injective_block(block: Block) -> Failure | None:
 
 @fact
 def copies(block: Block) -> bool:
-    """Whether a block is a copy such as T[i + k] = S[i + k] * 2, of one value for each element.
+    """Whether a block is a copy such as T[i + k] = S[i + k] * 2: one value for each element.
 
-    Two instances that store to one element then store the same, as long as what they read stays:
-    the value reads memory, and iterators occur in it only within whole indices of the element.
+    Two instances that store to one element then store the same value, unless memory changed between
+    them. The stored value reads memory; iterators occur in it only within whole indices of the
+    element.
     """
     stores = [s for s in walk_stmts(block) if isinstance(s, BufferStore)]
     loaded = {a.buffer for a in accesses(block) if not a.is_write}
@@ -205,9 +206,10 @@ class Pattern:
 
 
 def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
-    """How `read` maps from `write`, None unless indices are those of the write or constants.
+    """Which index of `write` each index of `read` is; None where an index is of another form.
 
-    The write's indices must be plain variables; a read index may add a constant.
+    The indices of the write must be plain variables. An index of the read is a constant, or an
+    index of the write plus a constant.
     """
     position: dict[Expr, int] = {}
     for k, r in enumerate(write.region):
@@ -239,7 +241,7 @@ def is_constant_tensor(block: Block) -> bool:
 def stride_of(access: Access, child: Child, loop: For) -> int | None:
     """By how many elements an access moves from one iteration of `loop` to the next.
 
-    None when that is not one constant (symbolic strides, indices with // or % of the loop).
+    None when the stride is not one constant (symbolic strides, indices with // or % of the loop).
     """
     total = 0
     values = child.realize.bindings
@@ -261,10 +263,10 @@ def strides(child: Child, loop: For) -> list[tuple[Access, int | None]]:
 
 
 def touched_box(stmt: Stmt, buffer: Buffer) -> list[tuple[float, float]] | None:
-    """For each dimension of `buffer` how many elements all blocks below `stmt` touch of it.
+    """The extents of the box of `buffer` that all blocks below `stmt` touch.
 
-    The first number is the extent of the box, from the lowest to the highest element, the second
-    the same clipped to the buffer. None when nothing below touches it.
+    For each dimension: the extent from the lowest to the highest element, and this extent clipped
+    to the buffer. None when no block below touches the buffer.
     """
     children, _ = collect([stmt])
     lows: list[float] = []
@@ -296,8 +298,8 @@ def _mentions(children: Sequence[Child], buffer: Buffer) -> bool:
 def touched_bytes(stmt: Stmt, buffer: Buffer) -> int | None:
     """How many bytes of `buffer` the blocks below `stmt` touch in one execution of it.
 
-    A box from the declared regions, at most the whole buffer; 0 when untouched, None when it has
-    no constant bound.
+    The bytes of the box of the declared regions, at most of the whole buffer. 0 when no block
+    touches the buffer, None when the box has no constant bound.
     """
     box = touched_box(stmt, buffer)
     if box is None:

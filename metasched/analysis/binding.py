@@ -14,7 +14,7 @@ from metasched.ir.stmt import BlockRealize, For
 def trivial_binding(
     target: Child | BlockRealize, loops: Sequence[For] | None = None
 ) -> Failure | None:
-    """Whether iterator number n is bound to exactly loop number n, and there are as many."""
+    """Whether iterator n is bound to loop n alone, and there are as many loops as iterators."""
     realize, above = _parts(target, loops)
     values = realize.iter_values
     same = len(values) == len(above)
@@ -42,7 +42,7 @@ def affine_binding(
 ) -> Failure | None:
     """Whether the bindings are a surjective affine map of the loops, leading term of scale 1.
 
-    Cached on the realisation, for the loops it was asked with.
+    Cached on the block realize, by the loops that iterate.
 
     Args:
         target: the block; a Child brings the loops up to its scope.

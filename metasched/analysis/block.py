@@ -50,10 +50,10 @@ def is_output(scope_block: Block, block: Block) -> bool:
 def dominant(
     scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
 ) -> Failure | None:
-    """Whether a child is the only one to write what it writes.
+    """Whether no other child writes the elements that a child writes.
 
     Args:
-        sole: require it to be the only writer of each buffer; otherwise other writers are
+        sole: require the child to be the only writer of each buffer; otherwise other writers are
             allowed where their regions are proved disjoint from this block's.
         among: the children to compare with (default: all of the scope).
     """
@@ -81,10 +81,10 @@ def _two_writers(block: Block, other: Block, buffer: Buffer, sole: bool) -> Fail
 def complete(
     scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
 ) -> Failure | None:
-    """Whether a child is complete: it can be run anywhere, in any order, any number of times.
+    """Whether a child is complete: its instances may run in any order and any number of times.
 
-    All its iterators are spatial, it dominates what it writes (see `dominant` for `sole` and
-    `among`) and it reads no buffer that it writes.
+    All its iterators are spatial, no other child writes its elements (see `dominant` for `sole` and
+    `among`), and the child reads no buffer that it writes.
     """
     block = scope.child(token).block
     return _complete_alone(block) or dominant(scope, token, sole=sole, among=among)
@@ -110,9 +110,9 @@ def reduction(
 ) -> Failure | None:
     """Whether a child is a reduction block: its updates commute and start from its init.
 
-    It has an init, an affine binding, only spatial and reduction iterators, dominates what it
-    writes, reads no result but the one it updates, and no reduction iterator occurs in the
-    indices of what it writes.
+    The block has an init, an affine binding, and only spatial and reduction iterators. No other
+    child writes its elements, and the block reads no result but the element that it updates. No
+    reduction iterator occurs in the indices of its writes.
     """
     child = scope.child(token)
     return (
@@ -194,8 +194,8 @@ def complete_or_reduction(
 def stage_pipeline(scope: Scope) -> Failure | None:
     """Whether a scope is a pipeline of stages, each reading only what earlier ones have written.
 
-    Its statements are loops and blocks only, no block overwrites what an earlier one reads, and
-    every child has region cover. Cached with the scope.
+    The statements of the scope are loops and blocks only, no block overwrites an element that an
+    earlier block reads, and every child has region cover. Cached with the scope.
     """
     return _stage_pipeline(scope.block)
 
@@ -225,7 +225,7 @@ def _stage_pipeline(block: Block) -> Failure | None:
 
 
 def loop_iter_kind(loop: For, children: Iterable[Child]) -> IterKind:
-    """What a loop iterates: reduce or spatial iterators only, or opaque when mixed or other.
+    """The kind of the iterators that a loop drives: reduce, spatial, or opaque for a mixture.
 
     A loop that no binding mentions is spatial.
     """
@@ -244,14 +244,17 @@ TILED = "meta_schedule.tiling_structure"
 AUTO_TENSORIZE = "meta_schedule.auto_tensorize"
 """Annotation of a block: the tensor intrinsics that compute it, separated by commas."""
 TENSOR_CHOICE = "meta_schedule.auto_tensorize_choice"
-"""Annotation of such a block: which of them is taken, 0 where there is none."""
+"""Annotation of a block: the position of the chosen tensor intrinsic, 0 where there is none."""
 FOLD = "pragma_fold_lanes"
-"""Annotation of a reduction whose innermost loop may be added up in any order, as lanes are."""
+"""Annotation of a reduction whose innermost loop may be summed in any order, so in vector lanes."""
 
 
 def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
-    """Whether tiling a child can pay: data is reused, for some read misses a spatial iterator or
-    moves along it by less than the reduction does (the windows of a pooling)."""
+    """Whether tiling a child can pay, because the child reuses data.
+
+    A read reuses data where a spatial iterator does not occur in it, or where windows overlap: the
+    spatial iterator moves the read by less than the reduction does, as in a pooling.
+    """
     child = scope.child(token)
     return _has_reuse(child.block) or trivial_binding(child)
 

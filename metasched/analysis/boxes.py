@@ -1,7 +1,7 @@
-"""Boxes of elements: bounds from above and from below of what loops make of a region.
+"""Boxes of elements: the largest and the smallest box that a region takes while loops run.
 
-Bounds are integer intervals on top of a fixed part: the terms of the index over variables of loops
-that stand still.
+A bound is an integer interval added to a fixed part: the terms of the index over loop variables
+that keep their values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOTHING: frozenset[tuple[Expr, int]] = frozenset()
 def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
     """Bounds of one dimension while the `varying` variables take all their values.
 
-    Remembered by value: candidates of one space ask the same of many dimensions.
+    Remembered by value: candidates of one space ask about many equal dimensions.
     """
     names = (*free_vars(low), *free_vars(extent))
     return _upper_span(low, extent, *[(v, varying[v]) for v in names if v in varying])
@@ -63,7 +63,7 @@ class _Limit:
 
 
 def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
-    """The conjuncts of a predicate as limits; None if one is of another form."""
+    """The conjuncts of a predicate as limits; None if a conjunct has another form."""
     out: list[_Limit] = []
     for part in conjuncts(predicate):
         if not isinstance(part, LT):
@@ -74,7 +74,10 @@ def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
 
 
 def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Spans | None:
-    """A box surely filled while the `varying` variables take all their values; None if unknown."""
+    """A box that the region surely fills while the `varying` variables take all their values.
+
+    None if no such box is known.
+    """
     limits = _limits(predicate, varying)
     if limits is None:
         return None
@@ -94,7 +97,7 @@ def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Spans | None:
 def _filled(
     form: Linear, width: int, varying: Ranges, seen: set[Expr], limits: list[_Limit]
 ) -> Span | None:
-    """The gap-free interval that one dimension takes, if it is one."""
+    """The values that one dimension takes, if they are an interval without gaps."""
     fixed: list[tuple[Expr, int]] = []
     moving: list[tuple[int, float]] = []
     low: float = form.const
@@ -134,8 +137,10 @@ def whole_box(buffer: Buffer, packed: Packed = ()) -> Spans:
 
 
 def packed_pairs(regions: list[Region], buffer: Buffer) -> Packed:
-    """The pairs of dimensions that hold e // c and e % c of some e in every region, the second
-    of extent c: they tell e and no more, so each pair is as good as one dimension that holds e."""
+    """The pairs of dimensions that hold e // c and e % c of some e in every region.
+
+    The second dimension has extent c, so a pair is equivalent to one dimension that holds e.
+    """
     rests = [n for n, (low, _) in enumerate(regions[0]) if type(low) is FloorMod] if regions else []
     return tuple(
         (k, n) for k in range(len(buffer.shape)) for n in rests

@@ -1,15 +1,16 @@
-"""Closed blocks: they depend on nothing but their iterators and declare all that they touch.
+"""Closing of blocks: a closed block depends on its iterators alone and declares all its accesses.
 
-A script may use `i` of `for i in ...` inside a block. Analyses and edits take a block to depend on
-its iterators alone. Closing a block binds a new iterator to each such variable (or takes the
-iterator that is bound to it already), and gives a domain that mentions loops the box around it.
+A script may use `i` of `for i in ...` inside a block, but analyses and edits take a block to depend
+on its iterators alone. Closing a block binds a new iterator to each loop variable that the block
+mentions, or takes the iterator that is bound to the variable already. An iterator whose domain
+mentions loops gets the box around this domain.
 
 A new iterator is spatial where its instances are proved to write different elements and to read
-nothing that the block writes; otherwise it is opaque: nothing is promised of its order.
+nothing that the block writes; otherwise the new iterator is opaque.
 
-A buffer that a block touches and its `T.reads` or `T.writes` leave out is added there. A loop with
-a step becomes one that counts by one, as its ends alone then say which values it takes. A variable
-around blocks (`x = i * 2`) is replaced by its value, unless that reads memory.
+A buffer that `T.reads` or `T.writes` leave out is added there. A loop with a step becomes a loop
+that counts by one, so that its two ends alone give its values. A variable around blocks
+(`x = i * 2`) is replaced by its value, unless the value reads memory.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def close_blocks(func: PrimFunc) -> PrimFunc:
 
 @fact
 def _closed_body(body: Stmt) -> Stmt | None:
-    """The body of a function with closed blocks; None where they are (cached)."""
+    """The body of a function with closed blocks; None where all are closed already (cached)."""
     closed = _close(body, None)
     return None if closed is body else closed
 
 
 def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
-    """A statement below `loops` of the block around it, None for the body of a function."""
+    """Close the blocks of a statement below `loops`; `loops` is None for the body of a function."""
     if isinstance(stmt, BlockRealize):
         return _close_block(stmt, loops)
     loops = loops or {}
@@ -85,14 +86,16 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
 
 
 def _names_a_place(let: LetStmt) -> bool:
-    """Whether a variable around blocks is a pure expression of loops, without loads: bindings in
-    its stead then say which loops they depend on."""
+    """Whether the value of a variable around blocks is a pure expression without loads.
+
+    The value may then replace the variable, so that bindings mention the loops themselves.
+    """
     held = any(isinstance(s, BlockRealize) for s in walk_stmts(let.body))
     return held and not reads_memory(let.value) and not uses_pointer(let.value)
 
 
 def _counting(loop: For, step: Expr) -> For:
-    """A loop with a step as one from zero that counts by one; bindings are simplified."""
+    """A loop with a step as a loop from zero that counts by one; bindings are simplified."""
     if as_int(step) == 1:
         return evolve(loop, step=None)
     value = loop.var * step + loop.min
@@ -124,7 +127,7 @@ def _close_block(realize: BlockRealize, loops: Loops | None) -> BlockRealize:
 
 
 def _declaring(block: Block) -> Block:
-    """A block with all that it loads and stores in its declared regions."""
+    """A block whose declared regions hold all its loads and stores."""
     loads, stores = touched(block)
     written = {r.buffer for r in block.writes}
     read = written.union(r.buffer for r in block.reads)
@@ -147,7 +150,7 @@ def _declaring(block: Block) -> Block:
 def _regions(
     block: Block, buffers: set[Buffer], inferred: Sequence[BufferRegion]
 ) -> list[BufferRegion]:
-    """A region of each buffer: the inferred one, else all of it."""
+    """A region of each buffer: the inferred region, else the whole buffer."""
     known = stmt_vars(block).union(v.var for v in block.iter_vars)
     found = {
         r.buffer: r
@@ -158,7 +161,7 @@ def _regions(
 
 
 def _captured(realize: BlockRealize, loops: Loops) -> BlockRealize:
-    """A block that mentions variables of `loops`, closed but for the blocks inside."""
+    """A block that mentions variables of `loops`, closed except for the blocks inside."""
     block, values = realize.block, list(realize.iter_values)
     iters: list[IterVar] = []
     shifts: dict[Var, Expr] = {}
@@ -190,10 +193,10 @@ def _captured(realize: BlockRealize, loops: Loops) -> BlockRealize:
 
 
 def _domain(v: IterVar, block: Block, loops: Loops) -> tuple[Range, Expr | None]:
-    """A domain without loop variables, and what must be taken from the binding for it.
+    """A domain without loop variables, and the offset that its binding must subtract for it.
 
-    The init of a reduction runs at the domain's minimum, so one that moves is taken from the
-    binding: the iterator then counts from zero.
+    The init of a reduction runs at the minimum of the domain. A minimum that changes with loops is
+    subtracted from the binding, and the iterator then counts from zero.
     """
     moving = not free_vars(v.dom.min).isdisjoint(loops)
     if not moving and free_vars(v.dom.extent).isdisjoint(loops):
@@ -213,7 +216,7 @@ def _box(domain: Range, loops: Mapping[Var, Range]) -> Range | None:
 
 
 def _whole_type(var: Var) -> Range:
-    """All values from zero on, for a domain that only data bound."""
+    """All values of the type from zero on, for a domain whose ends depend on data."""
     return Range(IntImm(var.dtype, 0), IntImm(var.dtype, (1 << (var.dtype.bits - 1)) - 1))
 
 

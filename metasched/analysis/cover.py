@@ -1,8 +1,8 @@
-"""Region cover of one buffer: does a block read only what some producers surely wrote before?
+"""Region cover of one buffer: does a block read only elements that its producers surely wrote?
 
-Producers and consumer are compared within one iteration of the loops they share. What a producer
-writes is bounded from below (only boxes that are filled without gaps count), what the consumer
-reads from above (`analysis.boxes`).
+Producers and consumer are compared within one iteration of the loops they share. The writes of a
+producer count as the largest box that they surely fill without gaps. The reads of the consumer
+count as the smallest box that holds them all (`analysis.boxes`).
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def shared_loops(a: Child, b: Child) -> int:
 def covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, *, guarded: bool = True
 ) -> Failure | None:
-    """Whether what `child` reads of `buffer` is written by `producers` below `shared` loops.
+    """Whether `producers` write, below `shared` loops, all that `child` reads of `buffer`.
 
-    With `guarded` a read under a condition needs only the elements for which the condition holds,
-    otherwise all that is declared is needed, as far as the buffer has it. What was proved is
-    remembered by value: blocks, bindings, and the ends of the loops.
+    With `guarded`, a read under a condition needs only the elements for which the condition holds.
+    Without, all declared elements that lie in the buffer are needed. Proofs are remembered by the
+    values of blocks, bindings and loop ends.
     """
     skipped = _skipped(child, producers)
     key = (buffer, shared, guarded, skipped, _bound_key(child), *map(_bound_key, producers))
@@ -110,8 +110,11 @@ def covered_in_parts(
     *,
     guarded: bool = True,
 ) -> Failure | None:
-    """Whether each element that `child` reads of `buffer` is written by one of the groups, below as
-    many loops as its key says: for groups that write different elements."""
+    """Whether each element that `child` reads of `buffer` is written by one group of producers.
+
+    The key of a group is the number of loops that the group shares with `child`. No two groups
+    write one element.
+    """
     producers = [p for group in groups.values() for p in group]
     skipped = _skipped(child, producers)
     key = (buffer, (*groups,), guarded, skipped, _bound_key(child), *map(_bound_key, producers))
@@ -130,7 +133,7 @@ def covered_in_parts(
 
 
 def _skipped(child: Child, producers: Sequence[Child]) -> tuple[bool, ...]:
-    """Of each producer, whether a condition or a jump may skip it where the child runs."""
+    """For each producer, whether a condition or a jump may skip it although the child runs."""
     around = set(child.branches)
     return tuple([not around.issuperset(p.branches) for p in producers])
 
@@ -150,7 +153,7 @@ def _bound_key(child: Child) -> tuple[object, ...]:
 
 @fact
 def _own_key(block: Block) -> tuple[object, ...]:
-    """Equal in replays of one trace, whose blocks are new objects."""
+    """A key of a block that is equal in all replays of a trace, though each makes new objects."""
     return (
         tuple(v.var for v in block.iter_vars),
         *((r.buffer, *((d.min, d.extent) for d in r.region)) for r in inputs(block)),
@@ -198,8 +201,10 @@ def _writer(producer: Child, buffer: Buffer, shared: int, extra: Sequence[For]) 
 
 
 def _runs(producer: Child, buffer: Buffer, shared: int) -> bool:
-    """Whether a producer runs for each iteration of the shared loops; loops that index what it
-    writes may be empty, as then the box that it fills is."""
+    """Whether a producer runs for each iteration of the shared loops.
+
+    Loops that index its writes may be empty: the box that the producer fills is then empty, too.
+    """
     regions = [r for b, r in bound_regions(producer, writes=True) if b is buffer]
     used = frozenset().union(*(free_vars(low) for r in regions for low, _ in r))
     return surely_run(producer.loops, shared, used)
@@ -209,9 +214,9 @@ def _runs(producer: Child, buffer: Buffer, shared: int) -> bool:
 def writes_all(block: Block, buffer: Buffer) -> bool:
     """Whether each instance of a block surely writes all that it declares to write of `buffer`.
 
-    What blocks inside write must fill the declared region without gaps; of other statements only
-    stores under conditions, to elements that nothing stores whatever the conditions, and loops
-    whose ends depend on each other are suspected. Cached.
+    The writes of blocks inside, or the stores of a leaf, must fill the declared region without
+    gaps. False as well where a store may be skipped by a condition, and where the ends of a loop
+    depend on other loops or on data. Cached.
     """
     if "auto_copy" in block.annotations:
         return True  # (a copy of its region as far as that lies in the buffer)
@@ -244,8 +249,10 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
 def _stores_fill(
     block: Block, buffer: Buffer, stores: Sequence[tuple[BufferStore, tuple[For, ...]]]
 ) -> bool:
-    """Whether stores, all of which happen, fill the declared region: data tell no place, and
-    regions of unknown sizes are taken to be what the stores make."""
+    """Whether stores, all of which happen, fill the declared region.
+
+    False where an index reads memory. A region of unknown size is assumed to be filled.
+    """
     if any(map(reads_memory, (i for s, _ in stores for i in s.indices))):
         return False
     sizes = [r.extent for w in block.writes if w.buffer is buffer for r in w.region]
@@ -259,14 +266,14 @@ def _stores_fill(
 
 
 def _lanes(index: Expr) -> tuple[Expr, Expr]:
-    """First element and extent of what one index of a store stands for."""
+    """First element and extent of the elements that one index of a store addresses."""
     if isinstance(index, Ramp) and as_int(index.stride) == 1:
         return index.base, as_expr(index.lanes, index.base.dtype)
     return index, as_expr(1, index.dtype)
 
 
 def _fill(block: Block, buffer: Buffer, boxes: list[Spans]) -> bool:
-    """Whether some boxes hold all that a block declares to write of a buffer."""
+    """Whether boxes hold all that a block declares to write of a buffer."""
     boxes = merged(boxes)
     needs = [
         [upper_span(r.min, r.extent, {}) for r in declared.region]
@@ -280,7 +287,7 @@ def _fill(block: Block, buffer: Buffer, boxes: list[Spans]) -> bool:
 def _covers_symbolically(
     child: Child, producer: Child, buffer: Buffer, shared: int, region: Region
 ) -> bool:
-    """The same question to the prover, which knows symbolic extents and fused iterators."""
+    """`covered` by the prover of `arith`, which knows symbolic extents and fused iterators."""
     extra = thread_loops(child.loops[:shared], buffer.scope)
     outer = [loop for loop in child.loops[:shared] if loop not in extra]
     analyzer = Analyzer({loop.var: Range(loop.min, loop.extent) for loop in outer})
@@ -299,7 +306,7 @@ def _covers_symbolically(
 
 
 def _where_read(analyzer: Analyzer, child: Child, buffer: Buffer, box: Sequence[Range]) -> Analyzer:
-    """What is known where a consumer reads at all: its predicate, and that the box meets the
+    """The facts that hold when a consumer reads: its predicate, and that the box meets the
     buffer."""
     known = analyzer.assume(child.realize.predicate)
     for r, extent in zip(box, buffer.shape, strict=True):

@@ -1,15 +1,15 @@
 """Instance-wise dependence: may different iterations of a loop touch the same element?
 
-Iterator kinds say what the author promises about a block; these tests look at the accesses
-themselves, over the loops, so that in-place stencils and scans are refused where loops would be run
-in parallel or reordered, and everything whose indices provably differ is accepted.
+Iterator kinds are promises of the author. The tests here read the accesses themselves, as functions
+of the loops: an in-place stencil or scan is refused where loops would run in parallel or in another
+order, and accesses whose indices are proved to differ are accepted.
 
-Two accesses that meet do no harm when
+Two accesses to one element are harmless when
 - the buffer is private: allocated in the scope, used only below the loop, and every iteration reads
   only what it has written before (each iteration can have memory of its own); or
-- every element is given one value only: one block writes it, equal elements mean equal iterator
-  values (or the block is a copy), and what the block reads has one value too.
-For a change of order, updates of one element by a commutative reduction do no harm either.
+- every element gets one value only: one block writes it, different instances write different
+  elements (or the block is a copy), and the elements that the block reads get one value only.
+Under a change of order, updates of one element by a commutative reduction are harmless as well.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Touch:
 
     Attributes:
         where: the region as declared (over the block's iterators).
-        box: the same over loop variables.
-        loops: all loops around it, from the scope block down, those inside the block included.
+        box: the region over loop variables.
+        loops: all loops around the access, from the scope block down, also inside the block.
         inner: variables bound inside the block.
         child: the block, None outside of blocks.
         guards: forms that the block's predicate keeps from being positive.
@@ -99,10 +99,11 @@ class Touch:
 
 
 def touches(child: Child, among: frozenset[Buffer]) -> list[Touch]:
-    """Every access of a child to some buffers, and the loads in its bindings.
+    """Every access of a child to the buffers `among`, and the loads in its bindings.
 
-    A body that can be read is taken at its word; otherwise the declared regions count. Kept with
-    the realisation, but for the child and the loops above: they would close a cycle of references.
+    The accesses of the body count where `exact_accesses` knows them, otherwise the declared
+    regions. Cached with the block realize, without the child and its loops: these would close a
+    cycle of references.
     """
     above = child.loops
     return [
@@ -135,20 +136,22 @@ def _guards(child: Child) -> tuple[Linear, ...]:
 
 
 def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
-    """What the predicates of two accesses say beyond what their loops do: of the same terms in
-    pairs, else each alone."""
+    """The bounds that the predicates of two accesses add to the ranges of their loops.
+
+    Bounds on equal terms come as a pair, other bounds with None.
+    """
     mine, theirs = _tight(a.guards, ranges), _tight(b.guards, ranges)
     for terms in {**mine, **theirs}:
         yield mine.get(terms), theirs.get(terms)
 
 
 def kept_twice(child: Child) -> list[tuple[Kept, Kept]]:
-    """What the predicate of a block says of two of its instances."""
+    """The bounds that the predicate of a block puts on two of its instances, as pairs."""
     return [(k, k) for k in _tight(_guards(child), loop_ranges(child.loops)).values()]
 
 
 def _tight(guards: Iterable[Linear], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
-    """The guards that cut what their loops give, by their terms."""
+    """The guards that are tighter than the ranges of their loops, by their terms."""
     spans = ((form, form_interval(form, ranges)) for form in guards)
     tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
     return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
@@ -175,8 +178,11 @@ def _in_body(child: Child, guards: tuple[Linear, ...], among: frozenset[Buffer])
 
 @fact
 def _distinct(block: Block) -> list[tuple[Access, BufferRegion]]:
-    """The accesses of a body; one that an earlier write covers (a load of C[i] in an update of
-    C[i]) meets others exactly as that does and is left out (cached)."""
+    """The accesses of a body, one for each element (cached).
+
+    A load of an element that the body also writes (C[i] in an update of C[i]) is left out: it
+    conflicts with other accesses exactly where the write does.
+    """
     found: dict[tuple[Buffer, tuple[Expr, ...]], Access] = {}
     for access in sorted(accesses(block), key=lambda a: not a.is_write):
         if all(access.buffer is not b for b in block.alloc_buffers):
@@ -192,15 +198,14 @@ def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...
 
 @fact
 def written(block: Block) -> frozenset[Buffer]:
-    """The buffers that a block writes, as far as `touches` tells: what is only read meets nothing
-    (cached)."""
+    """The buffers that a block writes (cached): a buffer that is only read has no conflicts."""
     exact = exact_accesses(block)
     writes = block.writes if exact is None else [a for a in exact if a.is_write]
     return frozenset(w.buffer for w in writes)
 
 
 def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
-    """The accesses below a loop of what is written there."""
+    """The accesses below a loop to buffers that are written below this loop."""
     headers: set[For] = set()
     under = scope.under(loop)
     loose = [(s, loops) for s, loops in scope.loose if any(n.var is loop.var for n in loops)]
@@ -240,8 +245,7 @@ def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] |
 def conflicts(
     scope: Scope, top: For, harmless: Callable[[Touch, Touch], bool]
 ) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
-    """Every pair of accesses below `top`, one of them a write, that may touch one element, but for
-    those that are harmless if they do."""
+    """The pairs of accesses below `top`, one a write, that may touch one element and do harm."""
     lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
     for a, b in _pairs(scope, top):
         distance = None if harmless(a, b) else _meet(a, b, top, lets)
@@ -295,7 +299,7 @@ def carried_dependence(
             excused[buffer] = harmless(buffer, scope, loop, thread, private)
         return excused[buffer]
 
-    own = set(scope.block.alloc_buffers) if private else set()  # (costs less to tell than to meet)
+    own = set(scope.block.alloc_buffers) if private else set()  # (a cheaper test than `_meet`)
     for a, b, distance in conflicts(scope, loop, lambda a, b: a.buffer in own and excuse(a.buffer)):
         if distance.get(loop.var) == (0, 0):
             continue
@@ -312,7 +316,7 @@ def carried_dependence(
 
 
 def place(touch: Touch) -> Place:
-    """An access as what its instances touch. (Loads in a predicate happen whatever it says.)"""
+    """An access with its box, loops and predicate. (Loads in a predicate are unconditional.)"""
     if touch.child is None or not touch.guards:
         return Place(touch.box, touch.loops)
     return Place(touch.box, touch.loops, touch.child.realize.predicate)
@@ -362,8 +366,9 @@ def feeds_reduction(loop: For, child: Child) -> bool:
 def commutes(block: Block, buffer: Buffer) -> bool:
     """Whether the instances of a block that update one element of `buffer` may change order.
 
-    The reduction iterators promise it where the block reads of the buffer only what it writes.
-    With an init, the spatial iterators must be told by the element, so that each is set once.
+    They may where the block has reduction iterators and reads of the buffer only the element that
+    it writes. With an init, the element must determine the spatial iterators, so that the init sets
+    each element once.
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
@@ -381,7 +386,7 @@ def commutes(block: Block, buffer: Buffer) -> bool:
 
 
 def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
-    """Whether running an instance again, in any iteration of `loop`, writes the same values."""
+    """Whether an instance that runs again in any iteration of `loop` writes the same values."""
     block = child.block
     mine = buffer_uses(block)
     if id(block) in seen or any(f.reads and f.writes for f in mine.values()):
@@ -398,7 +403,7 @@ def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fro
 def single_valued(
     buffer: Buffer, scope: Scope, loop: For, seen: frozenset[int] = frozenset()
 ) -> bool:
-    """Whether each element of `buffer` is given one value only, however often, below `loop`."""
+    """Whether all writes to one element of `buffer` below `loop` write one value."""
     var = loop.var
     writers = [c for c in scope.writers(buffer) if any(p.var is var for p in c.loops)]
     if any(
@@ -423,7 +428,7 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     """Whether each iteration of `loop` reads of `buffer` only what it has itself written before.
 
     False as well when the buffer is touched outside of the loop or outside of blocks, and when a
-    reduction goes on in it from one iteration to the next.
+    reduction continues in the buffer from one iteration to the next.
     """
     under = scope.under(loop)
     users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
@@ -443,8 +448,7 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
 
 
 def _goes_on(child: Child, loop: For) -> bool:
-    """Whether a block that starts from an init updates in one iteration of `loop` what it started
-    in an earlier one."""
+    """Whether a reduction that its init starts in one iteration of `loop` continues in a later."""
     if child.block.init is None:
         return False
     pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)

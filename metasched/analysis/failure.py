@@ -1,4 +1,4 @@
-"""Why a condition does not hold: a slug, a sentence rendered only when read, and the node."""
+"""Failure: why a condition does not hold, as a slug, a sentence made on demand, and the node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Failure:
     Attributes:
         slug: a short word, the same for every failure of one kind.
         sentence: the failed condition in words, with the expressions involved, or a function that
-            makes it (search drops failures by the thousand; `message` renders).
+            makes the sentence (a search drops thousands of failures unread; `message` renders).
         node: the statement or expression that fails the condition.
     """
 

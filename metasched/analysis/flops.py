@@ -1,8 +1,9 @@
 """Operation counts: how many arithmetic operations a program executes on its data.
 
-One for each arithmetic node, comparison of floats and mathematical function in a stored or let
-value; index arithmetic and conditions on indices are not counted. Of the branches of a conditional
-the costlier counts, predicates of blocks are ignored, loops of unknown extent count once.
+Each arithmetic node, comparison of floats and mathematical function in a stored or let value counts
+one. Index arithmetic and conditions on indices count nothing. Of the branches of a conditional the
+costlier counts, predicates of blocks are ignored, and the body of a loop of unknown extent counts
+once.
 """
 
 from __future__ import annotations

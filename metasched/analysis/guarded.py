@@ -46,10 +46,10 @@ def uses_pointer(expr: Expr) -> bool:
 
 @fact
 def transparent(block: Block) -> bool:
-    """Whether the loads and stores in a block are all that it touches.
+    """Whether a block touches memory by its loads and stores alone.
 
-    That is when no block stands inside, no buffer is matched or viewed, and neither pointers nor
-    foreign code are used.
+    True when the block holds no block, matches or views no buffer, and uses neither pointers nor
+    foreign code.
     """
     return not block.match_buffers and not any(
         isinstance(stmt, (BlockRealize, DeclBuffer)) or any(map(uses_pointer, stmt.exprs))
@@ -79,8 +79,8 @@ class Read:
 def guarded_reads(block: Block) -> tuple[Read, ...] | None:
     """The loads in a block's init and body with the conditions they stand under (cached).
 
-    None where the body does not tell: what is not transparent, vectors, and indices that
-    depend on what the block itself writes.
+    None for a block that is not transparent, holds vectors, or has indices that depend on its own
+    writes.
     """
     if not transparent(block):
         return None
@@ -100,7 +100,7 @@ def _loads(expr: Expr, buffers: set[Buffer]) -> bool:
 
 
 def _in_stmt(top: Stmt) -> Iterator[Read | None]:
-    """Every load below a statement; None for what cannot be told."""
+    """Every load below a statement; None for a statement that cannot be analysed."""
     stack: list[tuple[Stmt, tuple[Expr, ...], tuple[tuple[Var, Expr, Expr], ...]]] = [(top, (), ())]
     while stack:
         stmt, known, loops = stack.pop()
@@ -125,7 +125,7 @@ def _in_stmt(top: Stmt) -> Iterator[Read | None]:
 def _in_expr(
     top: Expr, known: tuple[Expr, ...], loops: tuple[tuple[Var, Expr, Expr], ...]
 ) -> Iterator[Read | None]:
-    """Every load of an expression: `if_then_else` evaluates one side, all else is evaluated."""
+    """Every load of an expression; of `if_then_else` only one side is evaluated."""
     if not loads_of(top):
         return
     stack = [(top, known)]
@@ -149,8 +149,10 @@ def _in_expr(
 
 
 def stores_always(block: Block, buffer: Buffer) -> bool:
-    """Whether every element that the body of a block may store is stored, whatever its conditions
-    are: by its init, on both sides of a condition, or under none."""
+    """Whether a block stores every element that it may store, whatever its conditions are.
+
+    The init stores the element, or both sides of a condition, or a store under no condition.
+    """
     first = set() if block.init is None else _stored(block.init, buffer)[0]
     surely, maybe = _stored(block.body, buffer)
     return maybe <= surely | first
@@ -160,7 +162,7 @@ _Places: TypeAlias = "set[tuple[Expr, ...]]"
 
 
 def _stored(stmt: Stmt, buffer: Buffer) -> tuple[_Places, _Places]:
-    """Where a statement stores surely, and where at all."""
+    """The elements that a statement surely stores, and the elements that it may store."""
     if isinstance(stmt, BufferStore):
         here = {stmt.indices} if stmt.buffer is buffer else set()
         return (here if stmt.predicate is None else set()), here
@@ -174,11 +176,11 @@ def _stored(stmt: Stmt, buffer: Buffer) -> tuple[_Places, _Places]:
 
 
 CASES = 16
-"""More cases than these are not told apart."""
+"""How many cases are distinguished at most."""
 
 
 def cases(conditions: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
-    """Conjunctions of which at least one holds where all `conditions` do: `or` taken apart."""
+    """Conjunctions, of which at least one holds where all `conditions` hold: each `or` is split."""
     alternatives = [_alternatives(transform_expr(c, _unhinted)) for c in conditions]
     total = 1
     for options in alternatives:

@@ -1,7 +1,7 @@
-"""Small nests, iteration by iteration: which pairs of them touch one element?
+"""Enumeration of the iterations of small nests: which pairs of instances touch one element?
 
-`overlap_distances` proves that no two do, from bounds and remainders. Where it cannot, and the nest
-is small, all of its iterations are looked at: the answer is then exact.
+`overlap_distances` proves from bounds and remainders that no two instances do. Where this proof
+fails and the nest is small, all iterations are enumerated, and the answer is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metasched.arith.corner import at_all
 from metasched.ir.expr import TRUE, Expr, Var
 from metasched.ir.stmt import For
 
-_MOST = 1 << 18  # pairs that are looked at
+_MOST = 1 << 18  # pairs that are enumerated at most
 _Columns: TypeAlias = list[NDArray[np.int64]]
 
 
@@ -30,10 +30,11 @@ class Place(NamedTuple):
 
 
 def distances(a: Place, b: Place, top: Var) -> dict[Var, NDArray[np.int64]] | None:
-    """By how much `b` is ahead of `a` in the loops that both share, from `top` inwards: an entry
-    for each pair of instances that touch one element in one iteration of the loops above `top`.
+    """The distances from `a` to `b` in each shared loop from `top` inwards, one for each pair.
 
-    None where the instances are many, or where they are not known before the program runs.
+    The pairs are the instances that touch one element in one iteration of the loops above `top`.
+    None where there are more than `_MOST` pairs, or where they are not known before the program
+    runs.
     """
     shared = 0
     while shared < min(len(a.loops), len(b.loops)) and a.loops[shared] is b.loops[shared]:
@@ -56,7 +57,7 @@ def distances(a: Place, b: Place, top: Var) -> dict[Var, NDArray[np.int64]] | No
 def ahead(
     apart: Mapping[Var, NDArray[np.int64]], order: Sequence[Var]
 ) -> NDArray[np.signedinteger[Any]]:
-    """For each pair 1 where `b` comes after `a` in loops of this order, -1 before, 0 beside it."""
+    """For each pair 1 where `b` runs after `a` in loops of this order, -1 before, 0 for equal."""
     sign = np.zeros_like(apart[order[0]])
     for var in order:
         sign = np.where(sign == 0, np.sign(apart[var]), sign)
@@ -64,7 +65,7 @@ def ahead(
 
 
 def _columns(place: Place, names: list[Var]) -> _Columns | None:
-    """The loops and the element at each instance."""
+    """The values of the loops and the indices of the element at each instance."""
     atoms = [atom for form, _ in place.box for atom in form.terms]
     values = at_all((*place.loops, place.condition), [*names, *atoms])
     if values is None:
@@ -81,7 +82,7 @@ def _columns(place: Place, names: list[Var]) -> _Columns | None:
 def _equal_rows(
     a: NDArray[np.int64], b: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """The positions of all pairs of equal rows; None where they are many."""
+    """The positions of all pairs of equal rows; None where there are more than `_MOST`."""
     if not a.shape[1]:
         groups = np.zeros(len(a) + len(b), np.int64)
     else:

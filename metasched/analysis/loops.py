@@ -32,7 +32,7 @@ def chain(loop: For) -> tuple[For, ...]:
 
 
 def perfect_nest(stmt: Stmt) -> tuple[tuple[For, ...], Stmt]:
-    """The loops of the chain that starts at `stmt` (perhaps none), and what stands inside all."""
+    """The loops of the chain that starts at `stmt` (perhaps none), and the innermost body."""
     if not isinstance(stmt, For):
         return (), stmt
     loops = chain(stmt)

@@ -7,8 +7,8 @@ fixed variable, which stands outside both executions, is 0. Every `q = e // c` a
 adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c; remainders whose e differ by multiples of
 c are one unknown. Tightening the interval of every unknown against every equation, with a
 divisibility test, proves what affine schedules produce: splits, fuses, tiles, strides and shifted
-stencils. Where it leaves something open, quotients and remainders are eliminated from the equations
-and it starts again. What is not proved then counts as touching.
+stencils. Where tightening proves nothing, quotients and remainders are eliminated from the
+equations and tightening starts again. Accesses that are then not proved apart count as touching.
 
 A bound that holds only because of a predicate (the binding of a guarded iterator) is passed as an
 extra constraint: a linear form of one side or both, and its interval.
@@ -89,7 +89,7 @@ class _System:
         return key
 
     def _define_single(self, atom: FloorDiv | FloorMod, side: int) -> None:
-        """e = (e // c) c + e % c, in one execution."""
+        """Add e = (e // c) c + e % c, in one execution."""
         by, whole = as_int(atom.b), linear(atom.a)
         if by is not None and by > 0 and (atom.a, atom.b, side) not in self._divided:
             self._divided.add((atom.a, atom.b, side))
@@ -119,7 +119,7 @@ class _System:
         return key
 
     def _define_division(self, atom: FloorDiv | FloorMod) -> None:
-        """e = (e // c) c + e % c, for both of a pair at once."""
+        """Add d(e) = c d(e // c) + d(e % c), for the differences of both executions."""
         quotient, rest = FloorDiv(atom.a, atom.b), FloorMod(atom.a, atom.b)
         if (atom.a, atom.b, None) in self._divided:
             return
@@ -145,14 +145,14 @@ class _System:
         return [(a, c) for a, c in terms.items() if not self.is_fixed(a)]
 
     def _equate(self, terms: Iterable[tuple[Hashable, int]], low: float, high: float) -> None:
-        """low <= the sum of unknowns times coefficients <= high."""
+        """Add the equation low <= the sum of unknowns times coefficients <= high."""
         total: dict[Hashable, int] = {}
         for key, coef in terms:
             total[key] = total.get(key, 0) + coef
         self.equations.append(_Equation([(k, c) for k, c in total.items() if c], low, high))
 
     def require(self, a: Side, b: Side) -> None:
-        """The two boxes overlap in one dimension."""
+        """Require that the two boxes overlap in one dimension."""
         terms: list[tuple[Hashable, int]] = []
         form_a, form_b = a[0].terms, b[0].terms
         for atom, coef in form_a.items():
@@ -173,11 +173,11 @@ class _System:
         self._equate(terms, shift - (a[1] - 1), shift + b[1] - 1)
 
     def keep(self, a: Kept | None, b: Kept | None) -> None:
-        """A form stays in its interval in one execution, or two forms that differ in their
-        constants at most do so in both.
+        """Require that a form stays in its interval in one execution, or two forms in both.
 
-        Its value, or their difference, is an unknown of its own, also in the equations that hold a
-        multiple of it: the intervals of its parts add up to more than its own.
+        Two forms differ at most in their constants. The value of a single form, or the difference
+        of two, becomes an unknown, also in equations that hold a multiple of the form: its interval
+        is tighter than the sum of the intervals of its parts.
         """
         if a is not None and b is not None:
             terms = [(self.difference(x), c) for x, c in self._changing(a[0].terms)]
@@ -205,7 +205,7 @@ class _System:
         self._equate([*terms, (whole, -1)], 0, 0)
 
     def _keep_quotients(self, form: Linear, mine: Interval, theirs: Interval, shift: int) -> None:
-        """A kept form keeps its quotients too."""
+        """Bound the quotients of a form that stays in an interval."""
         low, high = min(mine[0], theirs[0] - shift), max(mine[1], theirs[1] - shift)
         for whole, by, side in self._divided:
             divided, c = linear(whole), as_int(by)
@@ -223,7 +223,7 @@ class _System:
                 self.bounds[key] = max(least, -width), min(most, width)
 
     def _join_sides(self) -> None:
-        """The value of a variable in a minus that in b is their difference."""
+        """Equate the difference of each variable with its value in a minus its value in b."""
         for key in list(self.bounds):
             if isinstance(key, tuple) and isinstance(key[0], Var) and key[1] == 0:
                 var, other = key[0], (key[0], 1)
@@ -231,8 +231,7 @@ class _System:
                     self._equate([(key, 1), (other, -1), (self.difference(var), -1)], 0, 0)
 
     def eliminate(self) -> None:
-        """Add the equations that are left without the quotients and remainders that others give,
-        then without the values of variables, then without their differences."""
+        """Eliminate unknowns in the rounds of `_rank`, and add the equations that this gives."""
         self._join_sides()
         rows = [(dict(e.terms), e.low, e.high) for e in self.equations]
         for rank in range(3):
@@ -292,7 +291,7 @@ class _System:
         if low_sum > need_high or high_sum < need_low:
             return None
         if step > 1 and need_low + (const - need_low) % step > need_high:
-            return None  # no multiple of the common divisor falls between
+            return None  # no multiple of the common divisor lies between the two ends
         changed = False
         for (key, coef), (span_low, span_high) in zip(terms, spans, strict=True):
             rest_low = low_sum - span_low if span_low > -inf else _rest(spans, 0)
@@ -312,7 +311,7 @@ class _System:
         return changed
 
     def _follow_implications(self) -> bool:
-        """Where all conditions are zero, the sum they imply is zero."""
+        """Where all conditions are zero, set the sum that they imply to zero."""
         left, fired = [], False
         for conditions, terms in self.implied:
             if all(self.bounds[c] == (0, 0) for c in conditions):
@@ -326,7 +325,7 @@ class _System:
 
 @lru_cache(maxsize=1 << 12)
 def _residue(atom: FloorMod) -> Hashable:
-    """Equal for remainders of equal value: by one constant, of sums that differ by multiples."""
+    """A key that is equal for equal remainders: by one constant c, of sums that differ by c * n."""
     by = as_int(atom.b)
     if by is None or by <= 0:
         return atom
@@ -353,7 +352,7 @@ def _rank(key: Hashable) -> int:
 
 
 def _rest(spans: list[Interval], end: int) -> float:
-    """The sum of one end of all spans without one infinite end."""
+    """The sum of one end of all spans, one infinite end left out."""
     ends = [s[end] for s in spans]
     ends.remove(-inf if end == 0 else inf)
     return sum(ends)
@@ -374,7 +373,7 @@ def overlap_distances(
     ranges: Ranges,
     kept: Iterable[tuple[Kept | None, Kept | None]] = (),
 ) -> dict[Var, Interval] | None:
-    """When two executions access the boxes `a` and `b`: can they touch one element?
+    """Whether two executions that access the boxes `a` and `b` can touch one element.
 
     Args:
         a, b: for each dimension the first element and the number of elements.

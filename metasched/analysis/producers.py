@@ -1,4 +1,4 @@
-"""Region cover of a child of a scope: its producers, together, write before what it reads."""
+"""Region cover of a child of a scope: its producers together write all that the child reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from metasched.ir.stmt import BlockToken
 def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
     """Whether every element a child reads from its producers was written by them before.
 
-    Each group of producers that meet the consumer below the same loop must cover, within one
-    iteration of the shared loops, what the consumer reads there of that buffer. Groups that write
-    different elements do so together.
+    Producers are grouped by the loops that they share with the child. Each group must write, within
+    one iteration of these loops, all that the child reads there of the buffer. Groups that write
+    different elements must do so together.
     """
     child = scope.child(token)
     for buffer in dict.fromkeys(r.buffer for r in inputs(child.block)):

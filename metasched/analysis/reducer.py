@@ -131,7 +131,8 @@ def _match(init: Stmt, update: Stmt) -> Reduction | None:
 def _stores(stmt: Stmt) -> list[BufferStore] | None:
     """The stores of a straight line of code, with lets replaced; None for anything else.
 
-    A store after another must not read what that one wrote: its value would be a new one.
+    None as well where a store reads a buffer that an earlier store wrote: it would read the new
+    value.
     """
     lets: dict[Var, Expr] = {}
     early: set[Var] = set()
@@ -180,7 +181,7 @@ def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
 
 
 def _single(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
-    """(operator, the rest) of `load op rest`; chains of one operator are looked through."""
+    """(operator, rest) of `load op rest`, also where the load stands in a chain of the operator."""
     if isinstance(value, Sub):
         inner = _single(value.a, load) if value.a is not load else (Add, as_expr(0, value.dtype))
         if inner is None or inner[0] is not Add:
@@ -206,7 +207,7 @@ _ARG: dict[type[BinaryOp], tuple[str, type[Compare]]] = {
 
 
 def _arg(values: Values, lhs: Values, identity: Values, at: int) -> _Found | None:
-    """argmin or argmax whose compared value is component `at` and whose index is the other."""
+    """Match argmin or argmax with the compared value in component `at`, the index in the other."""
     value, index = values[at], values[1 - at]
     load, index_load = lhs[at], lhs[1 - at]
     if not isinstance(index, Select) or index.a is not index_load:

@@ -1,4 +1,4 @@
-"""May loops be executed in another order? Distance vectors, reductions and their inits."""
+"""Legality of loop reordering: distance vectors, reductions and their inits."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def reorder_violation(
 ) -> Failure | None:
     """Whether executing a chain of loops in another order could change a result.
 
-    All blocks below must have only spatial and reduction iterators. Then for every pair of
-    accesses that may touch one element, the order of the two must stay: the distance vectors that
-    are positive in the old order must be positive in the new one. Free are updates by commutative
-    reductions, as long as each still starts from its init, and the writes of a block that gives
-    each element one value, however often it runs.
+    All blocks below must have only spatial and reduction iterators. Two accesses that may touch one
+    element must keep their order: a distance vector that is positive in the old order must be
+    positive in the new order. Two kinds of accesses may change order: updates by a commutative
+    reduction that still start from the init, and writes of a block that gives each element one
+    value however often it runs.
 
     Args:
         loops: all loops of the chain from the first to the last that moves, outermost first.
@@ -96,12 +96,12 @@ def _free_order(a: Touch, b: Touch, scope: Scope, top: For, runs: Mapping[Child,
 def _runs_kept(
     child: Child, top: For, old: Sequence[Var], new: Sequence[Var], scope: Scope
 ) -> bool:
-    """Whether every element of a reduction with an init is still made from its init on, of the
-    same updates.
+    """Whether each element of a reduction still starts from its init and gets the same updates.
 
-    The loops of reduce iterators run once for each point of the others. Where several points have
-    one element (a halo), each computes it anew: no loop over such points may come to stand inside
-    a loop of reduce iterators, and they change places only if they all give the same value.
+    The loops of reduce iterators run once for each point of the spatial loops. Where several points
+    compute one element (a halo), each point computes the element anew. A loop over such points must
+    then stand outside the loops of reduce iterators. Two such loops change places only if all
+    points give the same value.
     """
     inside = loops_below(child.loops, top)
     below = [n.var for n in inside if as_int(n.extent) != 1]
@@ -136,21 +136,21 @@ def _values(child: Child, *, reduce: bool) -> list[Expr]:
 
 
 def _mixed(child: Child, among: Sequence[Var]) -> bool:
-    """Whether one of these loops drives spatial and reduce iterators at once."""
+    """Whether a loop of `among` drives both spatial and reduce iterators."""
     both = (frozenset().union(*map(free_vars, _values(child, reduce=r))) for r in (False, True))
     return not frozenset.intersection(*both).isdisjoint(among)
 
 
 def _untold(child: Child, values: Sequence[Expr], moving: Sequence[Var]) -> frozenset[Var]:
-    """The variables that may differ between two instances of a block with the same `values`, the
-    others being equal."""
+    """The variables of `moving` that the `values` of a block's bindings do not determine: two
+    instances with equal values may differ in them."""
     box = [(linear(e), 1.0) for e in values]
     met = overlap_distances(box, box, Outside(moving), loop_ranges(child.loops), kept_twice(child))
     return frozenset(v for v in moving if met is not None and met.get(v) != (0, 0))
 
 
 def _starts_first(child: Child) -> bool:
-    """Whether all reduce iterators begin where all loops do that they depend on: only there."""
+    """Whether the reduce iterators are at their first values only where their loops all begin."""
     values = _values(child, reduce=True)
     ranges = {n.var: n for n in child.loops}
     predicates = dict.fromkeys((TRUE, child.realize.predicate))

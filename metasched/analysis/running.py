@@ -35,11 +35,11 @@ def is_uncertain(stmt: Stmt, variables: Collection[Var]) -> bool:
 
 
 def surely_run(loops: Sequence[For], start: int, exempt: Collection[Var] = ()) -> bool:
-    """Whether the loops from position `start` on have an iteration whenever those before run.
+    """Whether the loops from position `start` on have an iteration whenever the loops before run.
 
     Args:
         loops: a chain, outermost first.
-        exempt: variables of loops that need not.
+        exempt: variables of loops that may be empty.
     """
     if all(type(loop.extent) is IntImm and loop.extent.value > 0 for loop in loops[start:]):
         return True
@@ -57,7 +57,7 @@ def surely_run(loops: Sequence[For], start: int, exempt: Collection[Var] = ()) -
 
 
 def constant_ranges(loops: Iterable[For]) -> dict[Var, Interval]:
-    """The values that loops take, all of them: of unknown ends where they are no constants."""
+    """The values of loops with constant ends, at least one iteration; other loops are unbounded."""
     ranges: dict[Var, Interval] = {}
     for loop in loops:
         low, extent = as_int(loop.min), as_int(loop.extent)

@@ -1,9 +1,8 @@
 """The scope of a block: its child blocks in program order and the dependences between them.
 
-An edge joins two sibling blocks that may touch one element of a buffer, in program order, at
-least one of them writing. Regions, relaxed over each block's iterator domains, refine edges: a pair
-is dropped when the regions are proved disjoint. Which iterations touch is not asked here but in
-`dependence`.
+An edge joins two sibling blocks, in program order, that may touch one element of a buffer, where at
+least one block writes. Two blocks whose regions, over all values of their iterators, are proved
+disjoint have no edge. Which iterations touch one element is the question of `dependence`.
 """
 
 from __future__ import annotations
@@ -52,8 +51,9 @@ class Child:
 
     Attributes:
         loops: from the scope block down to the block.
-        branches: the statements around it that may be skipped, or left before it: the branches of
-            conditions, the bodies of `while`, and of loops with a `break` or `continue`.
+        branches: the statements around the block that may be skipped, or left before the block:
+            branches of conditions, bodies of `while`, and bodies of loops with a `break` or
+            `continue`.
     """
 
     realize: BlockRealize
@@ -135,15 +135,15 @@ def _touch(a: BufferUse, b: BufferUse, reads_a: bool, reads_b: bool) -> bool:
 
 @lru_cache(maxsize=1 << 13)
 def _distances(a: Region, b: Region, *spans: tuple[Var, Interval]) -> dict[Var, Interval] | None:
-    """`overlap_distances` over the iterators of blocks, remembered: the regions are the same after
-    most edits, and in replays of other decisions."""
+    """`overlap_distances` over the iterators of blocks, cached by value: most edits and replays
+    leave the regions as they are."""
     ranges = dict(spans)
     x, y = ([(linear(low), interval(extent, {})[1]) for low, extent in box] for box in (a, b))
     return overlap_distances(x, y, Outside(ranges), ranges)
 
 
 def untold(block: Block, region: BufferRegion) -> list[Var]:
-    """The iterators of a block whose values an element of one of its regions does not tell."""
+    """The iterators of a block whose values an element of one of its regions does not determine."""
     ranges, box = iter_ranges(block), _box(region)
     met = _distances(box, box, *ranges.items())
     if met is None:
@@ -153,10 +153,10 @@ def untold(block: Block, region: BufferRegion) -> list[Var]:
 
 
 def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[For, ...]]]]:
-    """The blocks directly below some statements, and the statements that are no structure.
+    """The blocks directly below statements, and the loose statements outside of blocks.
 
-    Returns the blocks in program order with the loops above them, and every statement that is
-    neither a loop, a sequence nor a block with the loops above it.
+    Returns the blocks in program order, and every statement that is neither a loop, a sequence nor
+    a block; each with the loops above it.
     """
     children: list[Child] = []
     loose: list[tuple[Stmt, tuple[For, ...]]] = []
@@ -165,7 +165,7 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
     while stack:
         stmt, loops, branches = stack.pop()
         nest: list[For] = []
-        while type(stmt) is For:  # most of all nodes
+        while type(stmt) is For:  # the most frequent node
             nest.append(stmt)
             stmt = stmt.body
             if jumps(stmt):
@@ -189,8 +189,11 @@ _ByToken: TypeAlias = "dict[BlockToken, list[Edge]]"
 
 
 class _Parts:
-    """What a Scope knows; kept with the block, which it does not mention: a cycle of references
-    would keep every version of a program until the garbage collector comes."""
+    """The facts of a Scope, cached on its block.
+
+    They do not mention the block: a cycle of references would keep every version of a program in
+    memory until the garbage collector runs.
+    """
 
     __slots__ = ("children", "edges", "incoming", "loose", "outgoing", "realizes")
 
@@ -272,8 +275,10 @@ class Scope:
         return [c for c in self.realizes if (f := buffer_uses(c.block).get(buffer)) and f.reads]
 
     def outside(self, buffer: Buffer, *, written: bool = False) -> Stmt | None:
-        """A statement outside of blocks that stores to `buffer` or, unless `written`, reads it;
-        None if there is none. What may follow a pointer to the buffer counts as a store."""
+        """A statement outside of blocks that stores to `buffer` or, unless `written`, reads it.
+
+        None if there is none. A statement that mentions a pointer to the buffer counts as a store.
+        """
         loops: dict[For, None] = {}
         for stmt, above in self.loose:
             loops |= dict.fromkeys(above)
@@ -319,8 +324,10 @@ def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: b
 
 @lru_cache(maxsize=1 << 11)
 def _dependences(blocks: tuple[Block, ...]) -> tuple[list[Edge], _ByToken, _ByToken]:
-    """The edges between blocks, and those into and out of each: loops play no part in them, so
-    they are the same after most edits."""
+    """The edges between blocks, and the edges into and out of each block.
+
+    Cached: edges do not depend on loops, so most edits leave them as they are.
+    """
     edges = list(_edges(blocks))
     incoming: _ByToken = {}
     outgoing: _ByToken = {}

@@ -1,7 +1,7 @@
 """Loop fusion: may two nests that ran one after the other run iteration by iteration?
 
-Two nests of equal shape become one when no iteration of the later needs, or spoils, what a later
-iteration of the earlier does.
+Two nests of equal shape may become one when no iteration of the later nest depends on a later
+iteration of the earlier nest, or overwrites what such an iteration reads.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from metasched.ir.stmt import For
 def interleaving_violation(
     scope: Scope, loops: Sequence[For], earlier: Sequence[Child], later: Sequence[Child]
 ) -> Failure | None:
-    """Whether `earlier` and `later`, now in one nest, did something else when run one by one.
+    """Whether fusing the nests of `earlier` and `later` has changed what they compute.
 
     Args:
-        scope: the scope as it is with both below `loops`.
-        loops: the common loops, outermost first, which each had of its own before.
+        scope: the scope after the fusion, with both blocks below `loops`.
+        loops: the common loops, outermost first; before the fusion each block had its own.
     """
     order = [loop.var for loop in loops]
     for child in (*earlier, *later):
@@ -45,7 +45,7 @@ def interleaving_violation(
 
 
 def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
-    """Whether `a` in an iteration may touch what `b` touches in an earlier one."""
+    """Whether `a` in one iteration may touch an element that `b` touches in an earlier one."""
     where = next(k for k, loop in enumerate(a.loops) if loop.var is order[0])
     below = [loop.var for t in (a, b) for loop in t.loops[where:]]
     moving = {*below, *a.inner, *b.inner}

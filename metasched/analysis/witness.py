@@ -1,9 +1,9 @@
 """Region cover by witnesses: for each element that is read, the instance that has written it.
 
-The indices of a write are solved for the loops of the producer. Where the solution is proved to lie
-within the loops, to satisfy the predicate and to give back the element, the element is written. The
-element is a read of one instance of the consumer, of which all is known that holds there: its
-loops, its predicate, the conditions the load stands under, and that the buffer has the element.
+The indices of a write are solved for the loops of the producer. The element is written if the
+solution is proved to lie within the loops, to satisfy the predicate and to give back the element.
+The proof may use all that holds where the consumer reads the element: the ranges of its loops, its
+predicate, the conditions around the load, and that the element lies in the buffer.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from metasched.ir.stmt import For
 from metasched.ir.visit import reads_memory, substitute, walk_exprs
 
 CASES = 64
-"""Remainders that are looked at one by one, at most."""
+"""How many remainders are proved one by one at most."""
 
 
 class Writer(NamedTuple):
     """What a producer writes of a buffer.
 
     Attributes:
-        free: the loops any iterations of which come before the read; those left out of the loops
+        free: the loops of the producer whose iterations all run before the read; the other loops
             above the producer are shared with the consumer.
         regions: over all its loops, first element and extent of each dimension.
     """
@@ -116,12 +116,12 @@ def _places(
 
 
 def _holding(known: Analyzer, condition: Expr) -> Analyzer | None:
-    """What is known where a condition holds as well; None where it never does."""
+    """The facts that hold where a condition holds as well; None where the condition never holds."""
     return None if known.simplify(condition) is FALSE else known.assume(condition)
 
 
 def _some(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Writer]) -> bool:
-    """Whether some writer has written the element: what one leaves, the others write."""
+    """Whether one writer, or several writers in different cases, have written the element."""
     options: list[_Instance] = []
     for writer in writers:
         for region in writer.regions:
@@ -136,8 +136,11 @@ def _some(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Writer])
 
 
 def _in_cases(known: Analyzer, options: Sequence[_Instance], most: int = CASES) -> bool:
-    """Whether one of the instances exists, also by the remainders that their conditions speak of:
-    of writers that take turns (even and odd columns) one exists for each remainder."""
+    """Whether one of the instances exists, if need be proved for each remainder on its own.
+
+    One writer may write even columns and another odd columns: an instance exists for each remainder
+    by 2.
+    """
     if any(not option.open(known) for option in options) or _together(known, options):
         return True
     conditions = (known.simplify(c) for option in options for c in option.conditions)
@@ -153,7 +156,7 @@ def _in_cases(known: Analyzer, options: Sequence[_Instance], most: int = CASES) 
 
 
 def _leaving(known: Analyzer, var: Var, count: int, rest: int) -> Analyzer | None:
-    """What is known where a variable leaves a remainder; None where it never does."""
+    """The facts that hold where a variable leaves a remainder; None where it never leaves it."""
     low, high = known.bounds(var)
     first = None if low is None else -((rest - int(low)) // count)
     last = None if high is None else (int(high) - rest) // count
@@ -172,7 +175,7 @@ def _quotient(var: Var) -> Var:
 
 
 def _undivided(condition: Expr) -> Expr:
-    """The bound of a quotient, `x // 2 < 3`, as one of what is divided."""
+    """The bound of a quotient, `x // 2 < 3`, as a bound of the dividend, `x < 6`."""
     if not isinstance(condition, (LT, LE)):
         return condition
     below, above = condition.a, condition.b
@@ -197,12 +200,12 @@ def _together(known: Analyzer, options: Sequence[_Instance]) -> bool:
 
 
 class _Instance(NamedTuple):
-    """The instance of a producer that an element tells.
+    """The instance of a producer that writes a given element.
 
     Attributes:
-        conditions: say that it exists and writes the element.
-        ranges: of the loops it is chosen from.
-        untold: those of them that the element does not tell: their first iteration.
+        conditions: hold if the instance exists and writes the element.
+        ranges: of the loops of the producer.
+        untold: the loops that the element does not determine; their first iteration is taken.
     """
 
     conditions: list[Expr]
@@ -219,8 +222,10 @@ class _Instance(NamedTuple):
 
 
 def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Instance | None:
-    """The instance of a producer that writes an element; None where it cannot be told, or where it
-    depends on memory, which may have changed by the time of the read."""
+    """The instance of a producer that writes an element; None where it is unknown.
+
+    None as well where the instance depends on memory, which may have changed before the read.
+    """
     parts = [e for pair in region for e in pair] + [e for n in writer.free for e in n.exprs]
     if any(map(reads_memory, (*parts, writer.child.realize.predicate))):
         return None
@@ -265,8 +270,10 @@ def _solved(
 def fills(
     values: Sequence[Expr], ranges: Mapping[Var, Range], predicate: Expr, box: Sequence[Range]
 ) -> bool:
-    """Whether the values take every point of a box, where the variables of `ranges` satisfy the
-    predicate."""
+    """Whether `values` take every point of a box while the variables of `ranges` run.
+
+    Only values of the variables that satisfy the predicate count.
+    """
     known = Analyzer()
     point = tuple([_offset("x", k, r.min.dtype) for k, r in enumerate(box)])
     for var, r in zip(point, box, strict=True):
@@ -277,7 +284,7 @@ def fills(
 
 @lru_cache(maxsize=1 << 12)
 def _twin(var: Var) -> Var:
-    """The variable of a loop in another of its iterations."""
+    """A second variable for a loop, which stands for another iteration."""
     return Var(f"{var.name}_", var.dtype)
 
 
