@@ -154,7 +154,7 @@ def edited(change) -> str:
         (lambda s: s[0]["args"].update({"x" * 5000: 1}), "unknown arguments x+[.][.][.]$"),
     ],
 )
-def test_what_does_not_fit_the_signature_of_a_step_is_refused(change, message):
+def test_steps_that_do_not_fit_their_signature_are_refused(change, message):
     with pytest.raises(MetaschedError, match=message) as caught:
         Trace.from_json(edited(change)).apply(Schedule(FUNC, seed=0))
     assert len(str(caught.value)) < LONGEST

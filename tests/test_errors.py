@@ -107,7 +107,7 @@ def test_a_refusal_is_pickled_with_its_place():
     assert str(again) == str(caught.value) and isinstance(again.block_or_loop, For)
 
 
-def test_what_another_library_says_is_one_line_of_bounded_length():
+def test_messages_of_other_libraries_are_short_single_lines():
     assert words(RuntimeError("a\n  b")) == "a b"
     assert len(words(RuntimeError("x y " * 999))) == QUOTED
     with pytest.raises(BuildError, match="LLVM refuses") as caught:

@@ -31,7 +31,7 @@ def test_neither_of_the_two_starts_two_more(monkeypatch):
     assert not shared()
 
 
-def test_what_was_chosen_or_looked_into_is_not_shared():
+def test_runs_with_a_selection_or_a_debugger_are_not_shared():
     assert not shared(file_or_dir=["tests/ir"])
     assert not shared(keyword="split")
     assert not shared(usepdb=True)

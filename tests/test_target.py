@@ -64,7 +64,7 @@ def test_text_with_options_and_mapping_with_foreign_spelling():
     assert Target.of("llvm -mcpu haswell -num-cores 4") == text
 
 
-def test_signed_features_change_those_of_the_processor_and_a_list_names_all():
+def test_signed_features_edit_and_unsigned_features_replace():
     """As in LLVM and TVM; without sse2 LLVM could not pass a float on x86-64 and would abort."""
     x86 = {"triple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"}
     text = Target.of({**x86, "mattr": "+avx512f,-avx2,-nothing"})
@@ -148,7 +148,7 @@ def test_supports_names_what_is_missing():
         ({"triple": f"{Target.native().arch}-linux-gnux32"}, "this machine runs Linux"),
     ],
 )
-def test_what_cannot_run_here_is_said_in_one_sentence(source, why):
+def test_require_here_names_why_a_target_cannot_run(source, why):
     with pytest.raises(TargetError, match="cannot be loaded here: .*" + why) as caught:
         Target.of(source).require_here()
     assert "\n" not in str(caught.value)

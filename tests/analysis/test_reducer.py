@@ -92,7 +92,7 @@ def test_a_difference_sums_the_negative() -> None:
         (Add, as_expr(0.0, "float32") + Var("z", "float32")),
     ],
 )
-def test_what_is_no_reducer(value: object, start: Expr) -> None:
+def test_updates_that_are_no_reducers_are_not_matched(value: object, start: Expr) -> None:
     assert single(value, start) is None
 
 

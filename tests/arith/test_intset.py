@@ -152,7 +152,7 @@ def test_interval_domains() -> None:
     assert (show_expr(found.min), show_expr(found.max)) == ("n * 2 + j", "n * 2 + j + 6")
 
 
-def test_what_has_no_bound_covers_the_whole_dimension() -> None:
+def test_an_unbounded_index_covers_the_whole_dimension() -> None:
     index, data = Buffer.of("I", (8,), "int32"), Buffer.of("A", (100,))
     assert region_of([index[I]], {I: R(0, 8)}) is None
     whole = relax(BufferRegion.point(data, [index[I]]), {I: R(0, 8)})

@@ -102,7 +102,9 @@ def affine(draw: st.DrawFn) -> tuple[list[Expr], dict[Var, int]]:
 
 @FAST
 @given(affine(), st.sampled_from(["surjective", "bijective"]))
-def test_what_is_claimed_is_true(case: tuple[list[Expr], dict[Var, int]], level: str) -> None:
+def test_claims_of_the_iterator_map_hold_on_all_values(
+    case: tuple[list[Expr], dict[Var, int]], level: str
+) -> None:
     check_claim(*case, TRUE, level)
 
 

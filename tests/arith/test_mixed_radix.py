@@ -63,7 +63,7 @@ def test_tiles_only_where_the_analysis_says_so() -> None:
     assert min(counts.values()) > 60
 
 
-def test_what_is_left_to_the_analysis() -> None:
+def test_bindings_that_are_no_digits_are_left_to_the_analysis() -> None:
     i, j, f = Var("i"), Var("j"), Var("f")
     ranges = {i: Range.of(0, 4), j: Range.of(0, 3), f: Range.of(0, 12)}
     for bindings in (

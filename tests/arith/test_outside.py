@@ -158,7 +158,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize("name", LEGAL)
-def test_what_is_not_certain_is_accepted(name: str) -> None:
+def test_accesses_not_certainly_outside_are_accepted(name: str) -> None:
     body, params = LEGAL[name]
     func = read(body, params)
     assert first_outside(func.body) is None

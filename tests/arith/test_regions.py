@@ -57,7 +57,7 @@ def test_loops_inside_are_relaxed() -> None:
     assert found(block(body)) == (["A[vi:+1, vj * 4:+4]"], ["C[vi:+1, 0:+4]"])
 
 
-def test_what_never_runs_widens_no_region_and_has_no_negative_extent() -> None:
+def test_statements_that_never_run_add_empty_regions() -> None:
     store = BufferStore(C, A[VI, K], (VI, K))
     never = For.serial(K, 8, IfThenElse(K >= 9, IfThenElse(K < 5, store)))
     assert found(block(never)) == (["A[vi:+1, 9:+0]"], ["C[vi:+1, 9:+0]"])
@@ -82,7 +82,7 @@ def test_several_accesses_are_united() -> None:
     assert found(b)[0] == ["A[vi:+1, vj:+3]"]
 
 
-def test_what_a_reduction_updates_is_not_read() -> None:
+def test_a_reduction_with_init_does_not_read_its_result() -> None:
     update = BufferStore(C, C[VI, VJ] + A[VI, VJ], (VI, VJ))
     assert found(block(update))[0] == ["C[vi:+1, vj:+1]", "A[vi:+1, vj:+1]"]
     both = block(update, init=BufferStore(C, ZERO, (VI, VJ)))

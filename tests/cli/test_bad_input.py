@@ -300,7 +300,7 @@ def test_a_plugin_that_crashes_or_is_interrupted(tmp_path, text, code, said):
     assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr
 
 
-def test_what_a_plugin_prints_leaves_the_output_one_json_value(cli, tuned, tmp_path, made_up):
+def test_plugin_output_stays_out_of_the_json_output(cli, tuned, tmp_path, made_up):
     (tmp_path / "rules.py").write_text(LOUD)
     folder = tuned.copy(tmp_path / "w")
     words = (*RANDOM, "--trials", 5, "--work-dir", folder, "--json", "--plugin", "rules.py")

@@ -117,7 +117,7 @@ def test_progress_goes_to_standard_error_in_plain_lines(tuned):
     assert "\x1b" not in tuned.err
 
 
-def test_a_second_run_measures_nothing_again_and_its_text_says_everything(cli, tuned, tmp_path):
+def test_a_second_run_measures_nothing_and_reports_all_figures(cli, tuned, tmp_path):
     folder = tuned.copy(tmp_path / "again")
     ran = cli(
         "tune", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", folder, "--seed", 3,

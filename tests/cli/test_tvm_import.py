@@ -45,7 +45,7 @@ def test_each_record_replays_to_the_same_numbers(number: int) -> None:
     np.testing.assert_allclose(args[1], want[1], rtol=1e-5)
 
 
-def test_what_a_record_says() -> None:
+def test_imported_records_hold_times_target_and_status() -> None:
     first, second = FOUND[0].record, FOUND[1].record
     assert first.samples == pytest.approx([2e-6, 3e-6]) and first.status is Status.OK
     assert first.target_value.num_cores == 2 and first.target_value.kind == "cpu"
@@ -75,7 +75,7 @@ def test_the_command_stores_and_ships(cli: Any, tmp_path: Path) -> None:
         assert ran.code == 2 and len(ran.err.splitlines()) == 1, ran.err
 
 
-def test_what_cannot_be_used_is_told_and_the_rest_is_taken(cli: Any, tmp_path: Path) -> None:
+def test_import_reports_unusable_records_and_keeps_the_others(cli: Any, tmp_path: Path) -> None:
     workloads, records = lines(WORKLOADS), lines(RECORDS)
     workloads[1][1] = "AAAA"
     records[0][1][0][0][4][0] = "Explode"

@@ -39,7 +39,7 @@ def test_a_single_lane_of_narrowed_numbers_writes_no_neighbours(wide, narrow, mo
     assert (c[5:] == 77).all() and (c[:5] == (a // 3 if narrow == "int8" else a + 1)).all()
 
 
-def test_vectors_stored_from_high_to_low_addresses_are_read_as_one() -> None:
+def test_vectors_stored_in_descending_order_load_as_one_vector() -> None:
     targets = [NATIVE, *(Target.of({"kind": "cpu", "mcpu": m}) for m in ("nehalem", "haswell"))]
     a, c = np.arange(8, dtype="float32"), np.zeros(8, "float32")
     for target in targets:

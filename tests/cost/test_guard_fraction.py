@@ -51,7 +51,7 @@ def test_shares_are_those_that_counting_gives(test, holds):
     assert guard_fraction(found, last, whole=True) == pytest.approx(counted(holds, 1, all))
 
 
-def test_what_cannot_be_followed_lets_all_through():
+def test_guard_fraction_of_unknown_conditions_is_one():
     X = Buffer.of("X", (12,), "int32")
     assert guard_fraction(conditions(X[i] < 3, BOUND)) == 1.0
 

@@ -135,7 +135,7 @@ def test_a_prior_that_is_wrong_is_dropped(prior, other):
     np.testing.assert_array_equal(model.predict(X), plain.predict(X))
 
 
-def test_what_the_line_learnt_is_stored_for_either_model(other, tmp_path):
+def test_line_and_tree_models_load_a_stored_line_model(other, tmp_path):
     X, y = other.vectors, other.seconds
     model, path = LineModel(0), tmp_path / "model.npz"
     model.update("t", X[:64], y[:64])

@@ -68,7 +68,7 @@ def test_a_smaller_cache_brings_traffic_back():
     assert machine(program(), small)["l1_l2"] > machine(program())["l1_l2"] + 0.5
 
 
-def test_a_second_cache_that_is_not_there_holds_no_more_than_the_first():
+def test_an_absent_second_cache_holds_as_much_as_the_first():
     without = dataclasses.replace(TARGET, l2_bytes=0)
     small = dataclasses.replace(TARGET, l2_bytes=TARGET.l1_bytes)
     assert machine(program(), without) == machine(program(), small)
@@ -124,12 +124,12 @@ def test_a_folded_reduction_runs_in_vectors():
     assert four["compute"] < one["compute"]  # four sums at a time hide the latency of one
 
 
-def test_how_far_ahead_is_asked_for():
+def test_prefetch_distance_is_a_feature():
     assert machine(row_sums({AHEAD: 256}))["block.ahead"] == pytest.approx(np.log2(257))
     assert machine(row_sums({AHEAD: 0}))["block.ahead"] == 0.0
 
 
-def test_what_is_asked_for_ahead_comes_as_if_it_lay_together():
+def test_prefetched_rows_cost_no_page_or_cache_set_conflicts():
     """The rows of B, apart by a page; the store, which moves along too, is not asked for."""
     far, near = (Matmul(1024) for _ in range(2))
     near.update = evolve(near.update, annotations=FrozenMap({AHEAD: 8192}))

@@ -100,7 +100,7 @@ def test_save_and_load(prior, other, tmp_path):
     )
 
 
-def test_what_does_not_fit_is_named(prior, tmp_path, monkeypatch):
+def test_loading_a_prior_refuses_damaged_files(prior, tmp_path, monkeypatch):
     path = tmp_path / "prior.txt"
     with pytest.raises(DatabaseError, match=r"prior .*prior.txt cannot be read"):
         Prior.load(path)
@@ -135,7 +135,7 @@ def test_the_priors_that_ship_fit_the_features(mcpu, name):
     assert len(model.predict(np.zeros((3, len(FEATURE_NAMES)), np.float32))) == 3
 
 
-def test_what_is_left_out_of_a_model_changes_no_score(other, prior):
+def test_slim_model_text_predicts_the_same_scores(other, prior):
     (whole,) = boosted(other.vectors, [other.seconds], {"objective": "lambdarank"}, 20, [1])
     text = whole.model_to_string()
     short = slim(text)

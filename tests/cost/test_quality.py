@@ -44,7 +44,7 @@ def tasks():
 
 
 @pytest.mark.parametrize("by_group", [False, True])
-def test_what_is_held_out_was_not_seen(by_group):
+def test_held_out_groups_are_not_trained_on(by_group):
     seen = []
 
     def train(samples):

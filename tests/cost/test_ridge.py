@@ -30,7 +30,7 @@ def test_equal_targets_say_nothing():
     assert not Ridge(rows, np.zeros(30), 0.5).predict(rows).any()
 
 
-def test_what_lies_far_out_does_not_count_without_end():
+def test_ridge_predictions_are_bounded_far_from_the_data():
     rows = RNG.random((30, 2))
     line = Ridge(rows, rows[:, 0], 0.01)
     far, farther = (line.predict(np.full((1, 2), v)) for v in (1e3, 1e6))

@@ -75,7 +75,7 @@ def test_hand_edited_file_names_the_field(tmp_path, change, message):
         assert f"versions 1 to {SCHEMA_VERSION}" in str(caught.value)
 
 
-def test_what_is_no_trace_at_all(tmp_path):
+def test_files_that_are_no_traces_are_refused(tmp_path):
     path = tmp_path / "x.json"
     for text, message in (
         ("[1, 2]", "not a metasched trace file"),

@@ -197,7 +197,7 @@ def test_places_that_cannot_be_written(tmp_path):
         "body = replace(body, 'checksum', 'sum')",
     ],
 )  # fmt: skip
-def test_a_record_whose_checksum_is_of_other_data_is_named_once_and_left_out(store, change):
+def test_a_record_with_a_wrong_checksum_is_reported_and_skipped(store, change):
     store.put([record(), record()])
     store._connection.execute(f"UPDATE records SET {change} WHERE id = 1")
     expected = 2 if "'sum'" in change else 1  # one without a checksum is of an earlier version

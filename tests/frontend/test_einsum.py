@@ -29,7 +29,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c[0] for c in CASES])
-def test_it_is_numpys(case):
+def test_einsum_equals_numpy_einsum(case):
     subscripts, *shapes = case
     func = ms.einsum(subscripts, *shapes)
     rng = np.random.default_rng(0)
@@ -67,6 +67,6 @@ def test_iterators_are_called_like_the_letters():
         ("...i->i", [(4, 5)], "'.' is no letter (an ellipsis is written out)"),
     ],
 )
-def test_what_does_not_fit_is_named(subscripts, shapes, message):
+def test_einsum_refuses_malformed_subscripts_and_shapes(subscripts, shapes, message):
     with pytest.raises(MetaschedError, match=re.escape(f"einsum {subscripts!r}: {message}")):
         ms.einsum(subscripts, *shapes)

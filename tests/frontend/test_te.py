@@ -199,7 +199,7 @@ K = te.reduce_axis((0, 4), "k")
         ),
     ],
 )
-def test_what_is_refused(make, message):
+def test_te_refuses_invalid_definitions(make, message):
     with pytest.raises(MetaschedError, match=re.escape(message)):
         make()
 

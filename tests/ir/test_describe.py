@@ -27,7 +27,7 @@ def test_no_more_parentheses_than_are_needed(expr, text):
     assert show_expr(expr) == text
 
 
-def test_what_is_deep_ends_in_dots():
+def test_deep_expressions_are_shown_with_dots():
     expr = I
     for _ in range(40):
         expr = J - expr

@@ -38,7 +38,7 @@ def test_parts():
 
 
 @pytest.mark.parametrize("text", ["int7", "float8", "x", "int32x0", "int32x", "float32 "])
-def test_what_is_not_a_type(text):
+def test_dtype_refuses_unknown_type_names(text):
     with pytest.raises(TypeMismatchError, match="is not a data type"):
         DType(text)
 

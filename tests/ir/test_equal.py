@@ -87,7 +87,7 @@ def test_names_do_not_count():
         lambda f: edit(f, BufferStore, value=as_expr(1.0)),
     ],
 )
-def test_what_counts(change):
+def test_structural_equality_sees_each_change(change):
     f = matmul()
     assert not same(f, change(f))
     assert same(change(matmul(names="xyz")), change(f))

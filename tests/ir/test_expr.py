@@ -49,7 +49,7 @@ def test_constants_equal_python_numbers_by_value():
     assert E.Var("n") != 64 and (i + 1 == 1) is False  # only identity
 
 
-def test_equality_of_nodes_is_identity_and_caches_tell_nodes_from_numbers():
+def test_nodes_compare_by_identity_and_differ_from_numbers():
     ones = [
         E.IntImm("int32", 1), E.IntImm("int64", 1), E.IntImm("uint8", 1), E.TRUE,
         E.FloatImm("float32", 1.0), E.FloatImm("float64", 1.0),

@@ -468,7 +468,7 @@ def test_flat_parameters_take_arrays_of_any_rank():
         (lambda: Evaluate(call("shift_left", i, 40)), "a shift of int32 by 40"),
     ],
 )
-def test_what_has_no_meaning_is_an_error(body, message):
+def test_interpreter_refuses_meaningless_operations(body, message):
     with pytest.raises(InterpretError, match=message):
         run(func([i], body()), 1)
 
@@ -521,7 +521,7 @@ def test_regions_can_be_watched(kind):
     run(writes, x, y)
 
 
-def test_a_region_that_loads_its_bounds_is_no_access_of_the_block_inside():
+def test_loads_in_region_bounds_are_no_accesses_of_a_block():
     """Found by the random machine, case 62010077: the outer declaration was read behind the inner
     fence, which knows nothing of I[1]."""
     text = """

@@ -7,7 +7,7 @@ import pytest
 from metasched.ir.stmt import Evaluate, fact
 
 
-def test_a_fact_is_found_once_for_each_argument_and_none_is_lost():
+def test_a_cached_fact_is_computed_once_for_each_argument():
     asked = []
 
     @fact

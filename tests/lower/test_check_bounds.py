@@ -42,7 +42,7 @@ def kernel(store: str = "B[vi, vj]") -> ms.Kernel:
     return found
 
 
-def test_a_load_outside_is_named_and_one_that_is_not_made_is_not():
+def test_only_executed_loads_outside_a_buffer_are_reported():
     a = np.arange(48, dtype="float32").reshape(8, 6)
     p, b = np.arange(8, dtype="int32"), np.zeros((8, 6), "float32")
     p[3] = -5
@@ -106,7 +106,7 @@ def f(A: T.Buffer((4, 8), "float32"), P: T.Buffer((1,), "int32"), B: T.Buffer((1
 """
 
 
-def test_vectors_may_go_on_in_the_next_row_and_not_past_the_last():
+def test_vectors_may_cross_rows_but_not_the_end_of_a_buffer():
     made = ms.build(parse(VECTORS), check_bounds=True)
     a, b = np.arange(32, dtype="float32").reshape(4, 8), np.zeros(16, "float32")
     made(a, np.array([2], "int32"), b)

@@ -55,7 +55,7 @@ def test_compiled_the_rest_is_a_narrower_vector(n, width):
     assert any(s.kind is ForKind.VECTORIZED for s in loops)
 
 
-def test_what_is_no_such_reduction_stays():
+def test_only_sums_over_full_vectors_are_folded():
     assert _partial(_rows("C[vi] + A[vi, vj]", 40, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 1))
     assert not _partial(_rows("C[vi] - A[vi, vj]", 40, 16))

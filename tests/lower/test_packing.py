@@ -75,7 +75,7 @@ def test_the_names_and_the_order_of_the_parameters_stay():
     assert "layout_rewrite" not in script(parts.main) and "layout_free" not in script(parts.main)
 
 
-def test_what_nothing_packs_is_copied():
+def test_a_weight_without_packing_is_copied():
     parts = split_packing(product)
     assert parts.main.params == product.params and parts.main.body is product.body
     b, packed = np.arange(64, dtype=np.float32).reshape(8, 8), np.zeros((8, 8), np.float32)
@@ -167,7 +167,7 @@ MARK = 'T.func_attr({"layout_free_buffers": [1]})'
         (MARK, "P[v] = W[v]", "B[v] = A[v]", "W is packed ahead of time and the result is not"),
     ],
 )  # fmt: skip
-def test_what_cannot_run_ahead_is_refused(attr, store, last, message):
+def test_split_packing_refuses_packing_that_cannot_run_ahead(attr, store, last, message):
     func = parse(HEAD.replace("ATTR", attr).replace("STORE", store).replace("LAST", last))
     with pytest.raises(LowerError) as caught:
         split_packing(func)

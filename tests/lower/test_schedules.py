@@ -144,7 +144,7 @@ def test_a_halo_is_part_of_the_box() -> None:
     assert [as_int(b.shape[0]) for b in _allocations(lower(s.func, NATIVE))] == [18]
 
 
-def test_parallel_iterations_share_no_memory_though_guards_hide_that_all_is_written() -> None:
+def test_guarded_parallel_iterations_have_private_temporaries() -> None:
     text = """
 @T.prim_func
 def main(A: T.Buffer((3, 5), "float32"), C: T.Buffer((4, 3), "float32")):
@@ -171,7 +171,7 @@ def main(A: T.Buffer((3, 5), "float32"), C: T.Buffer((4, 3), "float32")):
     agree(text, integers((3, 5)), np.zeros((4, 3), "float32"))
 
 
-def test_what_an_earlier_iteration_wrote_is_kept() -> None:
+def test_values_written_by_earlier_iterations_are_kept() -> None:
     text = """
 @T.prim_func
 def main(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):

@@ -157,7 +157,7 @@ def test_integers_need_no_promise():
     [{"beyond": 1}, {"factor": LOAD + " + X[0, 0]"}, {"factor": "T.exp(" + LOAD + ")"}],
     ids=["other padding", "a sum", "not a product of elements"],
 )
-def test_what_is_no_product_with_zero_stays(change):
+def test_loops_without_products_with_zero_stay_whole(change):
     func = _scheduled(_program(**change), 9, slide=True)
     assert _rows(func) == [9]
 
@@ -172,7 +172,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("by", WRITERS)
-def test_what_may_be_written_in_another_way_is_not_known_to_be_zero(by):
+def test_elements_with_a_second_writer_are_not_assumed_zero(by):
     func = parse(
         f"""
 @T.prim_func

@@ -21,14 +21,14 @@ def test_without_an_anchor_one_of_the_calibration_set_becomes_it():
     assert reference.by_the_clock == ("a", pytest.approx(1.5))
 
 
-def test_the_fastest_of_the_calibration_set_becomes_the_anchor_of_a_new_process():
+def test_a_new_process_anchors_on_the_fastest_known_program():
     reference = TimeReference(("anchor", 2.0), [("a", 1.0), ("b", 1.5), ("c", 1.8)])
     reference.calibrate([(4.0,) * 4, (2.5,) * 4, (3.0,) * 4, (3.6,) * 4])
     assert reference.unit == pytest.approx(2.0)  # a machine that is half as fast now
     assert reference.anchor == ("a", pytest.approx(1.25)) and reference.by_the_clock[1] == 2.5
 
 
-def test_what_was_given_up_in_the_turns_says_nothing():
+def test_programs_that_gave_up_turns_do_not_calibrate():
     reference = TimeReference(("anchor", 2.0), [("a", 3.0), ("b", 4.0)])
     reference.calibrate([(2.2,) * 4, (3.0,) * 4, (80.0,)])
     assert reference.anchor == ("anchor", pytest.approx(2.2))
@@ -62,7 +62,7 @@ def test_a_calibration_set_of_slow_programs_takes_few_turns():
     assert rounds_of_calibration([1.0] * 7, 2.5e-3) == 4
 
 
-def test_programs_are_read_again_beside_the_anchor_unless_a_call_takes_long():
+def test_short_programs_are_timed_again_beside_the_anchor():
     reference = TimeReference()
     assert reference.turns_with(6, 2.5e-3) == (0, 0) and reference.beside_anchor([]) == []
     reference.anchor = "anchor", 50e-6

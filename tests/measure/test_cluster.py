@@ -103,7 +103,7 @@ def pool():
         yield made
 
 
-def test_it_has_the_abilities_of_a_local_runner(pool):
+def test_executor_runner_has_the_abilities_of_a_local_runner(pool):
     """In a process of an executor: the same outcomes, turns, checks and times of one machine."""
     runner = ExecutorRunner(pool, scale(), options=OPTIONS)
     with LocalRunner(scale(), options=OPTIONS) as here:
@@ -125,7 +125,7 @@ def test_it_has_the_abilities_of_a_local_runner(pool):
     runner.close()
 
 
-def test_what_an_earlier_run_measured_is_recalled_where_it_is_measured():
+def test_executor_runner_recalls_times_of_an_earlier_run():
     with ThreadPoolExecutor(1) as pool:
         runner = ExecutorRunner(pool, scale(), options=OPTIONS)
         usual = runner.measure([candidate(scale())])[0].median

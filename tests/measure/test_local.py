@@ -119,7 +119,7 @@ def test_each_failure_is_an_outcome_and_the_next_candidate_is_fine(runner, func,
 
 
 @pytest.mark.parametrize("place", [-1, N])
-def test_a_candidate_far_slower_than_the_best_runs_between_guard_pages_too(runner, place):
+def test_a_slow_candidate_also_runs_between_guard_pages(runner, place):
     assert one(runner, scale()).ok and runner.best < 1e-3
     sound = one(runner, scale(extra=slow()))
     assert sound.ok and len(sound.seconds) == 1 and sound.median > 3 * runner.best
@@ -211,9 +211,7 @@ def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypat
     assert [outcome.status for outcome in found] == expected
 
 
-def test_the_anchor_changes_hands_to_what_is_clearly_faster_and_its_time_is_read_again(
-    runner, monkeypatch
-):
+def test_a_faster_program_becomes_the_anchor_and_is_timed_again(runner, monkeypatch):
     found, turns = [], []
 
     def known(reply, built):
@@ -372,7 +370,7 @@ def test_builds_go_on_beside_kernels_that_leave_cores_free(runner, held_beside, 
     assert every == 1 or not takes_every_core(every - 1)
 
 
-def test_what_other_tasks_run_is_held_as_well_and_goes_on(runner, held_beside):
+def test_programs_of_other_tasks_pause_during_timing_and_resume(runner, held_beside):
     """Their programs as written are run for the first time while this one is timed."""
     with LocalRunner(scale(), options=OPTIONS) as other:
         [*workers] = *other._workers.builders, other._workers.runner
@@ -419,7 +417,7 @@ def test_a_program_that_fails_beside_the_anchor_does_not_become_it(runner, monke
 
 
 @pytest.mark.parametrize("turns", [[(3e-3,), (1e-6,) * 5], [(1e-6,) * 5, (3e-3,)]])
-def test_turns_that_one_of_them_gave_up_do_not_say_how_fast_an_anchor_is(
+def test_turns_that_a_program_gave_up_do_not_retime_the_anchor(
     runner, monkeypatch, turns
 ):  # fmt: skip
     """A scheduler's slice in the run that warms up read as one program being 50 times faster, and
@@ -452,7 +450,7 @@ def test_interleaving_and_verification(runner):
     assert one(runner, scale()).ok
 
 
-def test_what_was_measured_is_read_again_without_a_build(runner, monkeypatch):
+def test_measured_programs_are_timed_again_without_a_build(runner, monkeypatch):
     monkeypatch.setattr(runner, "time_reference", TimeReference())
     monkeypatch.setattr(runner, "_kept", {})
     both = [candidate(scale()), candidate(accepted_vectors())]
@@ -495,7 +493,7 @@ def squashed(A: T.Buffer((64, 512), "float32"), B: T.Buffer((512, 64), "float32"
 """
 
 
-def test_rounding_errors_of_large_sums_behind_a_small_result_are_no_fault():
+def test_rounding_errors_of_cancelling_sums_are_accepted():
     """The gates of an LSTM: sums up to 90, results up to 1, and any other order of the sums differs
     by more than 64 eps of that. What lacks one term of 512 is wrong all the same."""
     func = parse(SQUASHED)
@@ -529,7 +527,7 @@ def test_verification_is_prepared_in_the_background(monkeypatch):
         assert not made._workers.reference.busy
 
 
-def test_a_default_schedule_gives_the_expected_results_while_the_slow_program_runs(monkeypatch):
+def test_default_schedule_gives_results_while_slow_program_runs(monkeypatch):
     monkeypatch.setattr(reference, "_LONG", 0.0)
     with LocalRunner(scale(), options=OPTIONS, default_schedule=accepted_vectors()) as made:
         good, wrong = made.measure([candidate(scale()), candidate(scale(factor=3), 1)])
@@ -604,7 +602,7 @@ def test_a_default_schedule_that_is_wrong_in_a_sampled_row_is_found_out(monkeypa
         made.unscheduled()
 
 
-def test_a_default_schedule_that_is_wrong_elsewhere_is_found_out_by_a_candidate(monkeypatch):
+def test_a_candidate_exposes_a_wrong_default_schedule(monkeypatch):
     """The candidate differs from it; the whole program as written decides."""
     func = rows_of(monkeypatch)
     with LocalRunner(func, options=OPTIONS, default_schedule=spoiled(func, 7)) as made:
@@ -732,7 +730,7 @@ def test_constant_weights_are_packed_before_a_candidate_runs(monkeypatch):
         assert one(made, sch.func).ok
 
 
-def test_threads_of_a_timed_kernel_have_cores_of_their_own_unless_the_user_says_where(monkeypatch):
+def test_threads_of_a_timed_kernel_are_bound_to_separate_cores(monkeypatch):
     """Found by tuning C1D: rounds in which both threads stayed on one core, 24 us read as 150."""
 
     def bound(threads: int) -> str | None:

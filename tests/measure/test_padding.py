@@ -61,7 +61,7 @@ def test_results_are_the_same_bits():
     assert (plain == other).all()
 
 
-def test_what_depends_on_the_layout_is_left_alone():
+def test_buffers_whose_layout_is_visible_are_not_padded():
     own = 'A: T.Buffer((2, 3, 256), "float32", strides=(2000, 300, 1))'
     text = TWO_STAGES.replace('A: T.Buffer((2, 3, 256), "float32")', own)
     assert strides(padded(parse(text)))["A"] == [2000, 300, 1]

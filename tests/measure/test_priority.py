@@ -13,7 +13,7 @@ from metasched.measure.priority import FIRST, GROUP_LAST, LAST, beside_timing, p
 from metasched.measure.process import Worker, wait
 
 
-def test_a_worker_that_must_not_disturb_is_last_among_the_sessions_too():
+def test_a_background_worker_is_last_in_its_session_too():
     worker = Worker("last", nice=LAST)
     level = worker.run("os:getpriority", os.PRIO_PROCESS, 0, limit=5).value
     group = Path(f"/proc/{worker.pid}/autogroup")
@@ -23,7 +23,7 @@ def test_a_worker_that_must_not_disturb_is_last_among_the_sessions_too():
     assert text.strip().endswith(f"nice {GROUP_LAST}")
 
 
-def test_what_is_not_permitted_changes_nothing(monkeypatch):
+def test_prioritise_keeps_the_priority_without_permission(monkeypatch):
     def refuse(*_):
         raise PermissionError
 
@@ -32,7 +32,7 @@ def test_what_is_not_permitted_changes_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "level"), [(40, 0), (0, LAST)])
-def test_builders_step_back_where_the_timed_process_may_not_come_first(monkeypatch, limit, level):
+def test_builders_lower_their_priority_when_timing_cannot_rise(monkeypatch, limit, level):
     """`limit` is of RLIMIT_NICE; no capability is held here."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
     monkeypatch.setattr(priority, "_SYS_NICE", 60)

@@ -205,7 +205,7 @@ def test_time_in_which_a_worker_is_held_does_not_count(worker):
     assert ended(worker).kind == "value" and worker.starts == starts
 
 
-def test_a_job_that_no_pipe_holds_reaches_a_held_worker_when_it_goes_on(worker):
+def test_a_job_larger_than_the_pipe_reaches_a_paused_worker(worker):
     """Its parent, who alone can let it go on, does not wait for it to read."""
     worker.run("os:getpid", limit=1)
     worker.pause()
@@ -275,7 +275,7 @@ def test_deep_values_can_be_sent(worker):
     assert len(dump(deep)) > 20000
 
 
-def test_what_cannot_be_pickled_is_a_clear_error(worker):
+def test_dump_refuses_objects_that_cannot_be_pickled(worker):
     deep: list = [lambda: 0]
     for _ in range(20000):
         deep = [deep]

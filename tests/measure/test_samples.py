@@ -56,7 +56,7 @@ def test_a_short_program_is_not_judged_by_the_waking_of_its_threads():
     assert max(sleepy.calls) > 10
 
 
-def test_how_many_samples_a_program_gets_says_its_time_and_how_far_it_is_behind(monkeypatch):
+def test_sample_count_depends_on_time_and_distance_to_the_best(monkeypatch):
     took = {}
     monkeypatch.setattr(samples, "take", lambda repeat, calls: took["ms"] * 1e-3)
 

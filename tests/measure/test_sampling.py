@@ -79,7 +79,7 @@ def test_rows_are_those_of_the_whole_program(parts: dict[str, str]):
         {"after": "T.evaluate(T.call_extern('f', C.data, dtype='int32'))"},
     ],
 )
-def test_what_is_not_surely_right_is_run_whole(parts: dict[str, str]):
+def test_programs_whose_samples_are_not_provably_right_run_whole(parts: dict[str, str]):
     assert sampled(program(**parts)) is None
 
 

@@ -124,7 +124,7 @@ def test_a_note_that_is_no_number_is_refused(value):
         RewriteParallelVectorizeUnroll()(sch, TARGET)
 
 
-def test_what_a_limit_forbids_is_not_done():
+def test_loop_kinds_respect_limits_of_copies_and_jobs():
     func = get("gmm").func((1, 64, 64, 64))
     assert {k for k, _ in kinds(noted(func, copies=16))} == {ForKind.SERIAL}
     assert ForKind.PARALLEL not in {k for k, _ in kinds(noted(tiny("nrm"), jobs=8))}

@@ -113,7 +113,7 @@ def test_the_peak_takes_part():
     assert 0.1 * best < 1.0 / found.seconds < 3.0 * best
 
 
-def test_what_cannot_be_timed_is_a_note_in_its_row():
+def test_a_library_that_cannot_be_timed_has_a_note_in_its_row():
     sides = compare.side_by_side("gmm", (1, 8), ["numpy", "tvm"], None, {})
     assert sides["tvm"].note == "not in the record" and "failed on gmm" in sides["numpy"].note
     assert sides["metasched"].note == "no candidate was right"

@@ -91,7 +91,7 @@ def test_numbers_that_no_run_writes_are_damage(tmp_path, event):
     assert [t.seconds for t in one.trials] == [2e-3, 3e-3]
 
 
-def test_many_damaged_lines_are_counted_and_a_long_one_is_quoted_in_part(tmp_path):
+def test_damaged_lines_are_counted_and_quoted_in_part(tmp_path):
     log = write_log(tmp_path / "log", [started()])
     with log.open("a") as out:
         out.write("x" * 5000 + "\n" + "]\n" * 20)
@@ -101,7 +101,7 @@ def test_many_damaged_lines_are_counted_and_a_long_one_is_quoted_in_part(tmp_pat
     assert len(str(told[0].message)) < 400
 
 
-def test_what_the_search_writes_is_what_is_read(tmp_path):
+def test_read_history_reads_the_event_log(tmp_path):
     log = EventLog(tmp_path / "log")
     log(TaskStarted("gmm", 1e6, 4, 0, 1, "cc"))
     log(TrialDone("gmm", 0, "ok", 1e-3, "", 1e-3, 1, 0, 0.5, 0.25))

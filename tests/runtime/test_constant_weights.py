@@ -78,7 +78,7 @@ def test_pack_refuses_what_is_no_such_weight(kernel, weights, message):
     assert message in str(caught.value)
 
 
-def test_a_kernel_without_constant_weights_says_how_to_mark_them():
+def test_pack_without_constant_weights_explains_how_to_mark_them():
     with pytest.raises(KernelError, match="gmm has no constant weights to pack; mark them"):
         build(get("gmm").func(SHAPE)).pack(Y)
 
@@ -193,6 +193,6 @@ def test_layouts_of_equal_shape_are_told_apart():
             kernel(a, other.pack(b), c)
 
 
-def test_packed_weights_that_were_stored_are_taken_where_their_shape_tells(kernel, tmp_path):
+def test_stored_packed_weights_are_recognised_by_their_shape(kernel, tmp_path):
     np.save(tmp_path / "y.npy", kernel.pack(Y))
     assert np.array_equal(result(kernel, np.load(tmp_path / "y.npy")), X @ Y)

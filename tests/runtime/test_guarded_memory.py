@@ -89,7 +89,7 @@ def look(place: str, number: int, offset: int) -> float:
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("place", [AT_START, AT_END])
-def test_at_an_end_of_its_room_not_even_the_next_element_can_be_read(place, number, monkeypatch):
+def test_an_access_one_element_past_a_guarded_array_crashes(place, number, monkeypatch):
     import pathlib
 
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).resolve().parents[1]))

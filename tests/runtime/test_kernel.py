@@ -262,7 +262,7 @@ def test_failed_assertion_raises():
         ({"min_repeat_ms": None}, "min_repeat_ms is None, not a number from 0"),
     ],
 )
-def test_how_to_time_is_checked(kernel, given, message):
+def test_time_refuses_invalid_sample_settings(kernel, given, message):
     with pytest.raises(KernelError, match=message):
         kernel.time(*args(), **given)
 
@@ -322,7 +322,7 @@ def test_building_whatever_has_a_module():
         (scale(), {"name": "no name"}, "not a C function name"),
     ],
 )
-def test_what_cannot_be_built(source, options, message):
+def test_build_refuses_invalid_sources_and_options(source, options, message):
     with pytest.raises(BuildError, match=message):
         build(source, **options)
 
@@ -381,7 +381,7 @@ def test_zero_extents_do_nothing():
     build(symbolic())(x, x, 1.0)  # overlapping nothing with nothing is no overlap
 
 
-def test_what_repeats_a_kernel_keeps_its_arrays():
+def test_a_repeat_function_keeps_its_arrays_alive():
     """The values of the call are addresses: arrays that nobody else holds must not go."""
     kernel, arrays = build(scale()), [np.ones(256, np.float32), np.zeros(256, np.float32)]
     alive = [weakref.ref(array) for array in arrays]

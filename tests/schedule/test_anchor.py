@@ -79,14 +79,14 @@ def test_a_trace_serves_functions_with_stages_around_its_block(trace, before, af
         assert ("out" in blocks(sch)) is ("raw_global" not in blocks(sch))
 
 
-def test_the_steps_are_those_of_the_trace_where_the_function_is_the_same():
+def test_anchoring_on_the_same_function_keeps_the_trace():
     sch, plain = (ms.Schedule(product(before=False, after=False)) for _ in range(2))
     ms.schedule_using_anchor_trace(sch, TRACES[0], target="llvm")
     TRACES[0].apply(plain)
     ms.assert_structural_equal(sch.mod, plain.mod)
 
 
-def test_steps_for_blocks_that_are_not_here_are_left_out_and_told():
+def test_steps_for_absent_blocks_are_skipped_and_reported():
     long = ms.Schedule(product(before=True, after=True))
     long.compute_inline("relu")
     out = long.get_block("out")
@@ -141,7 +141,7 @@ def test_an_inlining_is_tried_in_the_other_direction():
     check_transform(other, sch)
 
 
-def test_what_does_not_fit_leaves_the_schedule_as_it_was():
+def test_a_trace_that_does_not_fit_leaves_the_schedule_unchanged():
     for func, error, message in [
         (product(before=True, after=True, rows=12), ScheduleError, "decision"),
         (ms.workloads.get("sfm").func((4, 8)), TraceError, "no block of the trace is here"),

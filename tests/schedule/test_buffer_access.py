@@ -122,7 +122,7 @@ INSIDE = """for j in range(1):
 @pytest.mark.parametrize(("body", "words"), [
     ("Y[vi] = V[0] * T.float32(2)", "o itself touches V too"), (INSIDE, "in within o declares V"),
 ])  # fmt: skip
-def test_what_a_view_reads_is_not_hidden(body, words):
+def test_hiding_an_access_that_a_view_reads_is_refused(body, words):
     """A copy of B was then written back after the block that reads it through V."""
     sch = Schedule(parse(VIEWED.replace("BODY", body)))
     step = lambda: sch.unsafe_hide_buffer_access("o", "read", [0])  # noqa: E731

@@ -53,7 +53,7 @@ def test_steps_between_are_run_again():
     assert int(sch.get(parts[1]).extent) == sch.get(tile[1]) >= 16
 
 
-def test_what_cannot_hold_is_refused_and_nothing_changes():
+def test_require_refuses_a_false_condition_and_keeps_the_trace():
     sch, loops = start(0)
     tile = sch.sample_perfect_tile(loops[2], 2, 16)
     before = sch.trace

@@ -214,7 +214,7 @@ def test_a_cache_within_a_part_stays_within_what_the_part_declares() -> None:
     check_transform(elementwise, sch, "found_cache_in_part")
 
 
-def test_what_is_copied_at_a_part_of_a_loop_stays_within_that_part() -> None:
+def test_copies_at_a_part_of_a_loop_stay_within_the_part() -> None:
     @T.prim_func
     def update(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
         for i in range(8):
@@ -461,7 +461,7 @@ def padding_in_a_scope(A: T.Buffer((2,), "int32"), B: T.Buffer((8,), "int32")) -
                 B[vo] = T.if_then_else(vo >= 3 and vo < 5, A[vo - 3], 0)
 
 
-def test_what_a_block_declares_beyond_a_buffer_is_not_copied() -> None:
+def test_reindex_copies_no_region_declared_beyond_the_buffer() -> None:
     sch = Schedule(padding_in_a_scope, seed=0)
     sch.reindex("B", ("read", 0))
     check_transform(padding_in_a_scope, sch)
@@ -540,7 +540,7 @@ def test_blockize_keeps_a_condition_on_a_loop_of_one_iteration() -> None:
     check_transform(elementwise, sch)
 
 
-def test_what_an_index_buffer_tells_under_a_condition_may_be_anywhere() -> None:
+def test_a_conditional_indirect_read_covers_the_whole_buffer() -> None:
     """The block around the last part once declared to read A[I[5] % 5], beyond I."""
     sch, _, ((i,),) = start(gathered, "B")
     sch.loop_partition(sch.split(i, [None, 2])[1], [None, 1])

@@ -65,7 +65,7 @@ def test_survival(name: str) -> None:
     assert ", ".join(dead) == gone
 
 
-def test_what_the_surviving_handles_stand_for() -> None:
+def test_handles_of_edited_blocks_name_the_documented_parts() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     copy = sch.cache_write(c, 0, "local")
     init = sch.decompose_reduction(c, k)

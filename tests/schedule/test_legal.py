@@ -33,7 +33,7 @@ def program(A: T.Buffer((8, 16), "float32"), D: T.Buffer((8,), "float32")):
             D[vi] = C[vi] + T.float32(1)
 
 
-def test_what_applies_to_a_loop():
+def test_legal_lists_the_primitives_that_apply_to_a_loop():
     sch = Schedule(program, seed=0)
     i, k = sch.get_loops("C")
     before = picture(sch)
@@ -47,7 +47,7 @@ def test_what_applies_to_a_loop():
     assert "does not match" in (of_i["tensorize"] or "")
 
 
-def test_what_applies_to_a_block():
+def test_legal_lists_the_primitives_that_apply_to_a_block():
     sch = Schedule(program, seed=0)
     of_b, of_c, of_d = sch.legal("B"), sch.legal(sch.get_block("C")), sch.legal("D")
     assert of_b["compute_inline"] is None and of_b["compute_at"] is None

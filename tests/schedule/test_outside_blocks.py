@@ -47,7 +47,7 @@ def test_a_cache_of_what_a_condition_may_leave_unwritten(above: str, step: str) 
     check_refused(sch, lambda: TO_CACHE[step](sch), reason, "B")
 
 
-def test_what_a_while_writes_is_not_surely_written() -> None:
+def test_writes_in_a_while_loop_do_not_cover_a_region() -> None:
     func = parse(
         HALF.format(above=ABOVE["while"]).replace("B[v] = ", "A[v] = 0\n" + 16 * " " + "B[v] = ")
     )

@@ -149,7 +149,7 @@ def test_only_accesses_that_would_leave_their_buffer_are_held(func):
     check_transform(func, again)
 
 
-def test_what_is_a_multiple_stays():
+def test_overcompute_leaves_multiples_of_the_tile_unchanged():
     sch = Schedule(matmul)
     before = sch.mod
     sch.overcompute("C", [7, 2, 1])

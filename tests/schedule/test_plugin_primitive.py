@@ -37,7 +37,7 @@ def primitives_of_before():
         yield
 
 
-def test_it_is_a_method_that_is_recorded_and_replayed():
+def test_a_plugin_primitive_is_a_recorded_replayable_method():
     assert load_plugin(PLUGIN) == ("reverse",)
     sch = Schedule(matmul, seed=0, check=True)
     i, j, _ = sch.get_loops("C")
@@ -53,7 +53,7 @@ def test_it_is_a_method_that_is_recorded_and_replayed():
     assert again.script() == sch.script()
 
 
-def test_it_says_where_it_is_legal():
+def test_legal_reports_where_a_plugin_primitive_applies():
     load_plugin(PLUGIN)
     sch = Schedule(matmul, seed=0)
     of_i, of_k = (sch.legal(sch.get_loops("C")[n])["reverse"] for n in (0, 2))

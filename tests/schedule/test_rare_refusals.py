@@ -267,7 +267,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused(name: str) -> None:
+def test_rare_illegal_steps_are_refused(name: str) -> None:
     text, step, reason, message = CASES[name]
     sch = Schedule(parse(text), seed=0)
     primitive, *arguments = step(sch)

@@ -211,7 +211,7 @@ def foreign(A: T.Buffer((4,), "int32"), X: T.Buffer((4,), "int32"), C: T.Buffer(
             C[vi] = B[vi] + T.call_extern("int32", "f", T.address_of(X[0]))
 
 
-def test_what_foreign_code_sees_stays_as_it_is() -> None:
+def test_buffers_that_foreign_code_reads_are_not_transformed() -> None:
     """address_of(X[0]) was once taken for a load: the layout changed under the called function."""
     sch, (b, c), _ = start(foreign, "B", "C")
     step = lambda: sch.transform_layout(c, ("read", 1), lambda i: (i // 2, i % 2))  # noqa: E731
@@ -221,7 +221,7 @@ def test_what_foreign_code_sees_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("source", [3, None, "gmm", [matmul], {"main": 3}])
-def test_what_is_no_program_has_no_schedule(source: object) -> None:
+def test_schedule_refuses_sources_that_are_no_programs(source: object) -> None:
     with pytest.raises(MetaschedError, match=r"a program is a PrimFunc, an IRModule or a mapping"):
         Schedule(source)
 

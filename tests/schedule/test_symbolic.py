@@ -57,7 +57,7 @@ STEPS: dict[str, Callable[[Schedule, list[LoopRV]], object]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_is_guarded_is_still_covered(name: str) -> None:
+def test_a_guarded_symbolic_reduction_covers_its_result(name: str) -> None:
     """The guard of the reduction (`l_0 * 3 + l_1 < k`) once hid that C is written for each i, j."""
     sch, loops = tiled()
     STEPS[name](sch, loops)

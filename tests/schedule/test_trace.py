@@ -324,7 +324,7 @@ def test_edited_json_is_refused_at_the_latest_in_replay(change: Any, message: st
         replay(Trace.from_json(edited(change)))
 
 
-def test_what_cannot_be_stored_says_so() -> None:
+def test_to_json_refuses_objects_that_cannot_be_stored() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     sch.annotate(c, "thing", [object()])
     with pytest.raises(TraceError, match="a object cannot be stored in a trace"):

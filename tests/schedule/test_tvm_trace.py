@@ -50,7 +50,7 @@ def test_each_step_gives_the_program_that_tvm_made(name: str) -> None:
     ms.assert_structural_equal(again.mod, sch.mod)
 
 
-def test_the_steps_of_the_samples_are_most_of_those_that_are_known() -> None:
+def test_sample_traces_use_most_of_the_known_steps() -> None:
     seen = {item[0] for case in DATA["steps"].values() for item in case["trace"][0]}
     missing = {
         "CacheIndex", "CacheInplace", "FuseReductionEpilogue", "GetBlock", "Merge", "Parallel",
@@ -59,7 +59,7 @@ def test_the_steps_of_the_samples_are_most_of_those_that_are_known() -> None:
     assert seen == set(_STEPS) - missing
 
 
-def test_what_tvm_takes_without_a_word_is_taken() -> None:
+def test_steps_that_tvm_accepts_silently_are_accepted() -> None:
     """A key keeps its value, a parallel loop is parallel once, one loop fuses to itself."""
     trace = [
         [
@@ -138,7 +138,7 @@ DAMAGED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("data, message", DAMAGED, ids=[m for _, m in DAMAGED])
-def test_what_cannot_be_read_is_named(data: Any, message: str) -> None:
+def test_from_tvm_json_names_what_it_cannot_read(data: Any, message: str) -> None:
     with pytest.raises(TraceError) as caught:
         ms.Trace.from_tvm_json(data)
     assert message in str(caught.value)

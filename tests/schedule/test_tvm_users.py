@@ -40,7 +40,7 @@ def test_a_block_of_threads_computes_what_it_reads_alone() -> None:
     check_trace(centred, sch)
 
 
-def test_partial_sums_of_threads_are_their_own_once_the_scope_says_so() -> None:
+def test_partial_sums_in_a_local_scope_are_private_to_a_thread() -> None:
     sch = Schedule(centred, check=True)
     rf = sch.rfactor(sch.split(sch.get_loops("S")[1], [None, 5])[1], 0)
     lanes = sch.get_loops("S")[-1]

@@ -159,7 +159,7 @@ def test_statements_and_nothing_from_functions():
     assert seen == ["read"] and stores(func)[0].value is FloatImm("float32", 3.0)
 
 
-def test_what_a_function_raises_is_the_cause():
+def test_an_exception_of_a_called_function_is_the_cause():
     with pytest.raises(ParseError, match=r"fails\(...\) raised ZeroDivisionError") as caught:
 
         @T.prim_func
@@ -188,7 +188,7 @@ def test_a_truth_value_of_an_expression_is_the_cause():
 
 
 @pytest.mark.parametrize("value, shown", [(object(), "an object"), (None, "None"), ([1], "a list")])
-def test_what_is_no_ir_is_named(value, shown):
+def test_a_function_result_that_is_no_expression_is_refused(value, shown):
     def give(_):
         return value
 
@@ -199,7 +199,7 @@ def test_what_is_no_ir_is_named(value, shown):
             A[0] = give(A[1])
 
 
-def test_functions_say_statements_before_the_one_that_calls_them():
+def test_statements_of_a_function_precede_its_calling_statement():
     def count(A, by):
         T.buffer_store(A, A[0] + by, [0])
         return A[0] * 10
@@ -538,7 +538,7 @@ def two(A):
     A[1] = 2
 
 
-def test_what_is_wrong_in_macros_is_said():
+def test_an_error_in_a_macro_shows_the_line_of_the_macro():
     with pytest.raises(ParseError, match="'absent' is not defined") as caught:
 
         @T.prim_func

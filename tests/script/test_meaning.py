@@ -187,7 +187,7 @@ def test_index_of_an_index():
         parse('@T.prim_func\ndef f(A: T.Buffer((4, 4), "float32")):\n    A[1][2] = 1.0')
 
 
-def test_what_means_something_else_in_python_is_printed_as_a_function():
+def test_operators_that_differ_from_python_print_as_functions():
     i, c = Var("i"), Var("c", "bool")
     for node, text in ((Div(i, i), "T.truncdiv(i, i)"), (Add(c, c), "T.Add(c, c)"),
                        (Add(Div(i, i), i), "T.truncdiv(i, i) + i")):  # fmt: skip

@@ -174,7 +174,7 @@ def test_buffer_spellings_are_one():
         assert_structural_equal(programs[0], program)
 
 
-def test_offsets_unsaid_are_variables_where_memory_comes_from_outside():
+def test_unstated_offsets_of_parameters_are_variables():
     given = parse("@T.prim_func\ndef f(A: T.Buffer(4, offset_factor=8)):\n    A[0] = 1")
     matched = parse(
         "@T.prim_func\ndef f(a: T.handle):\n    A = T.match_buffer(a, 4, offset_factor=8)\n"

@@ -178,7 +178,7 @@ def test_a_block_with_a_variable_is_scheduled():
     ("for i in range(2):\n    if i > 0:\n        A = B\n    B[i] = 1.0", "'A' has a value in an outer scope"),
     ("x = T.let(A[0, 0])\nfor i in range(2):\n    x = x + 1.0", "'x' is a variable bound once"),
 ])  # fmt: skip
-def test_what_cannot_be_a_variable_is_refused(body, message):
+def test_assignments_that_define_no_variable_are_refused(body, message):
     with pytest.raises(ParseError) as caught:
         parse(indented(body), {"captured": 2.0})
     assert message in str(caught.value), caught.value

@@ -104,7 +104,7 @@ def test_overlapping_slices_go_through_memory_of_their_own():
     ("B[0, 0:4] = 0.0 < A[0, 0:4] < 1.0", "`if` and chained comparisons take one"),
 
 ])  # fmt: skip
-def test_what_numpy_refuses_or_wraps_is_refused(statement, message):
+def test_sections_that_numpy_refuses_or_wraps_are_refused(statement, message):
     with pytest.raises(ParseError) as caught:
         parse(HEAD + "    " + statement)
     assert message in str(caught.value) + "\n", caught.value

@@ -303,7 +303,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_what_cannot_be_read_is_named(message: str) -> None:
+def test_program_of_names_nodes_it_cannot_read(message: str) -> None:
     g = Graph()
     if message == "is not registered":
         message = "no_such_op"
@@ -325,7 +325,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_no_program_is_said(text: str) -> None:
+def test_program_of_refuses_text_without_a_program(text: str) -> None:
     with pytest.raises(ParseError) as caught:
         program_of(text)
     assert TEXTS[text] in str(caught.value)

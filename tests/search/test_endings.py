@@ -82,7 +82,7 @@ def test_a_crash_on_every_candidate_ends_three_processes_and_not_this_one(tmp_pa
     assert result.best is not None and result.ended == "exhausted"
 
 
-def test_a_function_for_each_candidate_that_does_not_end_is_stopped(monkeypatch):
+def test_a_plug_in_function_that_does_not_end_is_stopped(monkeypatch):
     monkeypatch.setattr(watch, "NAMED", 0.1)
     monkeypatch.setattr(watch, "STOPPED", 0.3)
 

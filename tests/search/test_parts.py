@@ -154,7 +154,7 @@ def test_a_feature_extractor_without_a_global_name_is_run_here_alone():
         pool.close()
 
 
-def test_the_numbers_of_the_built_in_extractor_are_checked_like_all_others():
+def test_features_of_the_built_in_extractor_pass_the_checks():
     features = EXTRACTORS.get("cpu")
     vector = extracted(features, FUNC, TARGET, features.work(FUNC, TARGET))
     assert vector.shape == (len(features.names),)
@@ -204,7 +204,7 @@ def test_round_robin_gives_every_task_a_round_before_the_next():
     (lambda: 1 / 0, "ZeroDivisionError"), (lambda: "a", "a position from 0 to 1, not 'a'"),
     (lambda: 2, "a position from 0 to 1, not 2"), (lambda: True, "not True"),
 ])  # fmt: skip
-def test_a_task_scheduler_that_fails_is_named_and_the_gradient_rule_goes_on(tmp_path, answer, said):
+def test_the_gradient_rule_replaces_a_failing_task_scheduler(tmp_path, answer, said):
     class Broken:
         def __init__(self, tasks):
             self.next = answer
@@ -220,7 +220,7 @@ def test_a_task_scheduler_that_fails_is_named_and_the_gradient_rule_goes_on(tmp_
     assert [result.trials for result in results.values()] == [6, 6]
 
 
-def test_a_task_scheduler_that_chooses_a_task_that_is_done_is_named(tmp_path):
+def test_a_task_scheduler_that_picks_a_finished_task_is_reported(tmp_path):
     @ms.task_scheduler("test.first")
     class First(RoundRobin):
         def next(self):

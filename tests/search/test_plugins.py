@@ -141,7 +141,7 @@ def test_a_plug_in_file_enters_what_it_brings(tmp_path):
     assert (MUTATORS.get("test.mutator"), 0.1) == default_mutators(TARGET)[-1]
 
 
-def test_what_a_failing_plug_in_file_entered_is_taken_back_everywhere(tmp_path):
+def test_a_failing_plug_in_file_leaves_no_registered_entries(tmp_path):
     path = tmp_path / "everything.py"
     path.write_text(EVERYTHING + "\nraise ValueError('late')")
     before = default_postprocs(TARGET), default_mutators(TARGET)
@@ -164,9 +164,7 @@ def test_a_plug_in_file_that_another_one_loaded_goes_with_it(tmp_path):
     assert "test.postproc" in load_plugin(inner)
 
 
-def test_what_an_imported_module_entered_outlives_the_failure_of_its_importer(
-    tmp_path, monkeypatch
-):
+def test_an_imported_module_stays_entered_if_its_importer_fails(tmp_path, monkeypatch):
     """Python runs no module twice, so an entry that was taken back would be gone for good."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "test_rules_apart.py").write_text(

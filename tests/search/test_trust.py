@@ -94,7 +94,7 @@ def stumbling(kind: ForKind) -> CandidateFactory:
     return CandidateFactory(matmul(16), TARGET, space, 0)
 
 
-def test_a_failure_on_an_illegal_program_is_a_refusal_and_on_a_legal_program_named():
+def test_a_step_that_fails_is_refused_or_reported_by_legality():
     shop = stumbling(ForKind.PARALLEL)
     assert illegal(shop) is None and shop.survival.reasons == {"carried-reduction": 1}
     assert shop.replay(shop.spaces[0], 0) is not None

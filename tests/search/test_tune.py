@@ -201,7 +201,7 @@ def test_a_run_that_ends_before_the_proof_stores_and_ships_nothing(tmp_path):
     assert result.trials == 8 and result.best is None and not measured(tmp_path)
 
 
-def test_what_was_held_back_is_stored_once_it_is_confirmed(tmp_path):
+def test_unconfirmed_outcomes_are_stored_after_confirmation(tmp_path):
     class Slowly(ReplayRunner):
         reference_confirmed = False
 
@@ -265,7 +265,7 @@ def test_a_trace_for_another_machine_is_an_explained_miss(tmp_path):
         ({**Target.native().to_json(), "num_cores": 8000}, "the target has 8000 cores"),
     ],
 )
-def test_a_target_that_this_machine_is_not_is_refused_before_anything_starts(tmp_path, target, why):
+def test_tune_refuses_a_target_that_cannot_run_on_this_machine(tmp_path, target, why):
     with pytest.raises(TargetError, match=why):
         tune(FUNC, target=target, trials=1, work_dir=tmp_path / "w")
     assert not (tmp_path / "w").exists()
@@ -288,7 +288,7 @@ def test_a_function_or_a_union_is_a_space(tmp_path, kind):
         run(tmp_path, space=3)
 
 
-def test_a_run_and_its_result_name_alternatives_that_were_lost_to_refused_steps(tmp_path):
+def test_a_run_reports_alternatives_lost_to_refused_steps(tmp_path):
     def unrolls(sch, block):
         sch.annotate(block, "meta_schedule.unroll_explicit", 16)
         return [sch]
@@ -363,7 +363,7 @@ def test_a_module_of_two_functions_needs_a_choice(tmp_path):
         ({"a": matmul(16)}, {"strategy": "smal"}, "did you mean small"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_before_anything_starts(tmp_path, tasks, options, said):
+def test_tune_tasks_refuses_invalid_tasks_before_writing_files(tmp_path, tasks, options, said):
     with pytest.raises(MetaschedError, match=re.escape(said)):
         tune_tasks(tasks, target=TARGET, work_dir=tmp_path / "w", **options)
     assert not (tmp_path / "w").exists()
@@ -384,7 +384,7 @@ def test_one_plugin_is_a_path_like_several(tmp_path):
             tune_tasks({"a": matmul(16)}, target=TARGET, plugins=given, strategy="smal")
 
 
-def test_the_model_goes_on_from_an_earlier_run_and_a_damaged_one_is_named(tmp_path):
+def test_a_stored_model_is_loaded_or_reported_as_damaged(tmp_path):
     run(tmp_path, trials=24)
     assert (tmp_path / "model.npz").exists()
     (tmp_path / "model.npz").write_bytes(b"damaged")

@@ -47,7 +47,7 @@ def test_a_module_whose_every_way_is_refused_says_so_once():
     assert len([r for r in space.refusals if r.block == "Z"]) == 1
 
 
-def test_a_module_that_loses_some_of_its_ways_says_how_many_once():
+def test_a_module_reports_once_how_many_alternatives_it_lost():
     space = SpaceGenerator((choose(attempt(REFUSE), note("a"), note("b")),))
     assert len(space.generate(tiny("gmm"), Target.native())) > 1
     (found,) = [r for r in space.refusals if r.block == "Z"]

@@ -86,7 +86,7 @@ def _packs(sch):
     return any(e.kind.name == "reindex" for e in sch.trace.entries)
 
 
-def test_rows_too_few_to_pay_for_packing_read_the_operand_where_it_is():
+def test_few_rows_read_the_operand_without_packing():
     """Its next rows are asked for, once for all rows of the register block that use them."""
     (sch,) = _read_in_place("gmm", SHAPES["gmm"])
     space, seen = sch.trace.simplified(), set()
@@ -127,7 +127,7 @@ def test_the_padding_is_not_made_for_each_tile_of_columns():
     assert all(e.values[0] != "pad" for e in direct[0].entries if e.kind.name == "compute_at")
 
 
-def test_reductions_of_one_step_beside_a_long_one_are_no_hindrance():
+def test_unit_reductions_do_not_prevent_depth_blocking():
     """A convolution with a kernel of one element: there is nothing to cut in its loops."""
     sch = Schedule(get("c2d").func((1, 2, 2, 1024, 32, 1, 1, 0)), seed=0)
     found = DEEP(sch, sch.get_block("conv"))

@@ -51,7 +51,7 @@ def left(module, func, block="S"):
         ("A[vi, vi]", {"require_injective": False}),
     ],
 )
-def test_what_an_option_forbids(value, allow):
+def test_auto_inline_inlines_only_what_its_options_allow(value, allow):
     assert left(AutoInline(), rows(value)) == ["S", "B"]
     assert left(AutoInline(**allow), rows(value)) == ["B"]
     assert left(AutoInline(**allow, into_consumer=False), rows(value)) == ["S", "B"]

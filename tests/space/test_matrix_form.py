@@ -70,7 +70,7 @@ def main(A: T.Buffer((32,), "float32"), B: T.Buffer((8, 3, 4), "float32")):
         assert lanes_together(block, block.iter_vars[-1].var, 16) == lanes
 
 
-def test_operands_of_the_lanes_know_their_batch_and_whether_packing_is_a_choice():
+def test_lane_operands_have_a_batch_and_a_packing_choice():
     sch = rewritten("tbg", "S")
     block = sch.get(sch.get_block("S"))
     (key,) = lane_operands(block, vector_iter(block).var)

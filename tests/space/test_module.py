@@ -117,7 +117,7 @@ def test_a_plugin_that_is_no_python_file_is_named(tmp_path, name, why):
         load_plugin(tmp_path / name)
 
 
-def test_what_a_plugin_prints_goes_to_standard_error(tmp_path, capfd):
+def test_output_of_a_plugin_goes_to_standard_error(tmp_path, capfd):
     path = tmp_path / "loud.py"
     path.write_text("import os, sys\nprint('one')\nos.system('echo two')\nos.write(1, b'three')")
     load_plugin(path)
@@ -159,7 +159,7 @@ def test_a_failing_module_is_named_and_its_block_goes_on_without_it(fn, message)
     assert __import__("re").search(message, failure.message)
 
 
-def test_a_module_that_changes_the_schedule_and_then_raises_leaves_no_trace():
+def test_a_module_that_edits_and_then_raises_changes_no_schedule():
     def half(sch, block):
         if sch.get(block).name == "Z":
             sch.split(sch.get_loops(block)[1], [None, 2])

@@ -61,6 +61,6 @@ def test_squares_are_offered_and_compute_the_same(n, m):
     assert ForKind.VECTORIZED not in {kind for kind, _ in kinds(draw(func, plain, 0))}
 
 
-def test_less_than_a_square_and_rows_with_a_scalar_each_are_left_alone():
+def test_only_full_squares_of_loads_and_stores_are_transposed():
     assert len(generated(crossing(15, 64))) == len(generated(crossing(64, 15))) == 1
     assert len(generated(scaled)) == 1
