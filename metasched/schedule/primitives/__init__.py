@@ -1,7 +1,7 @@
-"""One schedule primitive (or family) a file; this front lists them all as methods of a schedule.
+"""Lists every schedule primitive as a method of a schedule; each one has its own file.
 
-A new primitive is imported here and has a row in `Methods`. What else is said of it stands in its
-own file: signature, docstring, conditions, and the arguments with which it is tried.
+A new primitive is imported here and has a row in `Methods`. Its own file holds the rest: signature,
+docstring, conditions, and the arguments with which it is tried.
 """
 
 from metasched.schedule.instruction import recorded
@@ -60,7 +60,7 @@ from metasched.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 
 
 class Methods:
-    """The primitives as a schedule has them: each runs on its state and is recorded.
+    """The primitives as methods of a schedule: each runs on its state and is recorded in its trace.
 
     Written out, so that type checkers and editors know every signature. Primitives of plug-ins are
     found by name (`Schedule.__getattr__`).

@@ -1,4 +1,4 @@
-"""How a block accesses a buffer: at one place, where, and over which ranges."""
+"""Finds at which indices, and over which ranges, a block accesses a buffer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ Indices: TypeAlias = tuple[Expr, ...]
 def one_pattern(
     state: State, realize: BlockRealize, buffer: Buffer, place: int | None = None
 ) -> Indices:
-    """The indices of the only element of `buffer` that a leaf block touches, over its iterators;
-    or of the one at a position among several."""
+    """The indices, over its iterators, at which a leaf block accesses `buffer`, which must be one
+    place. With `place`, the block may have several and this one is taken."""
     block = realize.block
     refuse_on(state, block_facts.is_leaf(block), realize)
     refuse_opaque(state, block, buffer)
@@ -102,8 +102,8 @@ def _bound_in(block: Block, var: Var) -> bool:
 def refuse_partial(
     state: State, realize: BlockRealize, buffer: Buffer, outer: Sequence[For] = ()
 ) -> None:
-    """The block stores for every value of its iterators: all that it may write is written. With
-    `outer`, loops above it that stand still: for every value while the others run."""
+    """Refuse a block that may skip its store for values of its iterators. With `outer`, these loops
+    above it are fixed, and only the other loops must reach every value."""
     block = realize.block
     if not _stores_always(block.body, buffer):
         raise state.error(
@@ -130,7 +130,7 @@ def refuse_partial(
 
 
 def steering(block: Block) -> Iterator[Expr]:
-    """What decides which parts of a block run and how often, and values that it names."""
+    """Yield the expressions that control a block: conditions, loop bounds and values of lets."""
     for node in walk(block):
         if isinstance(node, (IfThenElse, While)):
             yield node.condition
@@ -163,8 +163,8 @@ def known_ranges(state: State, realize: BlockRealize) -> dict[Var, Range]:
 
 
 def run_ranges(state: State, realize: BlockRealize, outer: Sequence[For] = ()) -> list[Range]:
-    """The values that each iterator takes while the scope around the block runs once, or only the
-    loops above the block that are not among `outer`."""
+    """The range of each iterator while the scope around the block runs once; with `outer`, while
+    only the loops above the block that are not in `outer` run."""
     loops = [n for n in state.loops_above(realize) if n not in outer]
     still = Analyzer(ranges_of(outer))
     inner = {n.var for n in state.ancestors(realize) if isinstance(n, LetStmt)}
@@ -178,7 +178,7 @@ def run_ranges(state: State, realize: BlockRealize, outer: Sequence[For] = ()) -
             for r in found
             for e in (r.min, r.extent)
         ):
-            found = None  # known at the block only
+            found = None  # holds at the block only
         if found is None or covers(found, [v.dom], still):
             out.append(v.dom)
         elif covers([v.dom], found, still):
@@ -212,6 +212,6 @@ def in_bounds(indices: Sequence[Expr], region: Sequence[Range], analyzer: Analyz
 
 
 def updates(block: Block, buffer: Buffer) -> bool:
-    """Whether a body without an init reads of a buffer, also where that is not declared."""
+    """Whether a block without an init reads `buffer`, declared or not."""
     body = accesses(block) if block.init is None else ()
     return any(a.buffer is buffer and not a.is_write for a in body)

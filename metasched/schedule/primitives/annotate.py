@@ -1,4 +1,4 @@
-"""annotate, unannotate: notes on blocks and loops, for later steps and for lowering."""
+"""annotate, unannotate: annotations of blocks and loops, for later steps and for lowering."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def annotate(
     ann_val: str | int | float | bool | Expr | list[Any] | dict[str, Any] | None,
     replace: bool | None = False,
 ) -> None:
-    """Note `ann_val` under `ann_key`; sampled values in it are noted as their numbers.
+    """Annotate a block or loop with `ann_val` under `ann_key`; sampled values become numbers.
 
-    A value that is there gives way where `replace` is True, and stays, as in TVM, where it is None.
+    An annotation that exists is overwritten if `replace` is True, and kept, as in TVM, if None.
 
     requires  the key is not there yet, or has this very value, unless `replace` is True or None
     """
@@ -61,13 +61,13 @@ def _labelled(state: State, rv: BlockRV | LoopRV | str) -> tuple[Block | For, Fr
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values of an annotation are one: 1, 1.0 and True are three."""
+    """Whether two annotation values are equal in value and type: 1, 1.0 and True all differ."""
     return type(a) is type(b) and bool(a == b)
 
 
 def _noted(notes: FrozenMap, node: Stmt) -> Block | For:
-    """The node with other notes; a block with plain ones is the same object each time, so that
-    replays share what is found out about it."""
+    """The node with other annotations. A block with plain annotations is the same object each time,
+    so that replays share what was analysed about it."""
     assert isinstance(node, (Block, For))
     if isinstance(node, For) or not all(isinstance(v, (str, int)) for v in notes.values()):
         return evolve(node, annotations=notes)

@@ -1,4 +1,4 @@
-"""A block divided between the loops outside and those inside of a block to be made around it."""
+"""Divides a block's iterators between the loops outside and inside a new block around it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from metasched.schedule.state import State
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block over its inner loops, and what it needs of the loops outside."""
+    """A block over its inner loops, and its iterators and predicate over the outer loops."""
 
     iters: list[IterVar]
     bindings: list[Expr]
@@ -29,7 +29,7 @@ class Part:
     loops: tuple[For, ...]
 
     def nested(self) -> Stmt:
-        """The inner block under its loops, which are those of the tree before."""
+        """The inner block under its loops, which are taken from the old tree."""
         return under(self.loops, self.inner)
 
 
@@ -42,7 +42,7 @@ def under(loops: Sequence[For], body: Stmt) -> Stmt:
 def divided(
     state: State, realize: BlockRealize, top: Stmt, loops: tuple[For, ...], preserve: bool
 ) -> Part:
-    """The block divided between the loops above `top` and `loops`, which stand from `top` down."""
+    """Divide the block between the loops above `top` and `loops`, which run from `top` down."""
     block = realize.block
     above = state.loops_above(top)
     outside = {n.var for n in above}
@@ -97,7 +97,7 @@ def divided(
 def _refuse_cut_tile(
     state: State, realize: BlockRealize, outside: set[Var], inside: set[Var]
 ) -> None:
-    """A condition on outer and inner loops together: the last tile is not whole."""
+    """Raise when a condition uses outer and inner loops together: the last tile is then cut."""
     for condition in conjuncts(realize.predicate):
         used = free_vars(condition)
         if used & outside and used & inside:
@@ -113,10 +113,10 @@ def _refuse_cut_tile(
 
 
 def _divide(realize: BlockRealize, above: Sequence[For], loops: Sequence[For]) -> Division | None:
-    """The affine division, or the trivial one where each binding belongs to one side."""
+    """Divide affine bindings, or others if each uses only outer or only inner loops; else None."""
     ranges = ranges_of([*above, *loops])
     mine = {n.var for n in loops}
-    # of an empty loop nothing is left in the outer part, whose domain would be empty too
+    # an empty inner loop would leave an empty domain to the outer part
     if all(as_int(n.extent) != 0 for n in loops):
         found = subspace_divide(realize.iter_values, ranges, mine, realize.predicate)
         if found is not None:
@@ -137,12 +137,12 @@ def _divide(realize: BlockRealize, above: Sequence[For], loops: Sequence[For]) -
 
 
 def _kept(binding: Expr, parts: Divided, outside: set[Var]) -> Expr:
-    """The outer part with unit loops still in it."""
+    """The outer part of a binding, with its loops of extent one kept."""
     return binding if free_vars(binding) <= outside else parts.outer
 
 
 def _unit_loop(binding: Expr, parts: Divided, above: Sequence[For]) -> Expr:
-    """The outer part; of extent one, the unit loop that the binding mentions."""
+    """The outer part of a binding; if it is zero, the only unit loop that the binding mentions."""
     if parts.is_inner and as_int(parts.outer) == 0:
         units = [n.var for n in above if as_int(n.extent) == 1 and as_int(n.min) == 0]
         units = [v for v in units if v in free_vars(binding) and v.dtype is binding.dtype]
@@ -152,13 +152,13 @@ def _unit_loop(binding: Expr, parts: Divided, above: Sequence[For]) -> Expr:
 
 
 def _from_zero(parts: Divided, loops: Sequence[For]) -> bool:
-    """Whether the inner part lies in [0, its extent): it may start elsewhere."""
+    """Whether the inner part provably lies in [0, its extent), whatever the loops start at."""
     known = Analyzer(ranges_of(loops))
     return known.prove(parts.inner >= 0) and known.prove(parts.inner < parts.inner_extent)
 
 
 def _substituted(block: Block, values: dict[Var, Expr], iters: tuple[IterVar, ...]) -> Block:
-    """The block over its new iterators, index arithmetic simplified."""
+    """The block over its new iterators, with simplified indices."""
     known = Analyzer({v.var: v.dom for v in iters})
 
     def simple(expr: Expr) -> Expr:
@@ -171,7 +171,7 @@ def _substituted(block: Block, values: dict[Var, Expr], iters: tuple[IterVar, ..
 
 
 def fixed_domain(state: State, loop: For) -> Range:
-    """The range of a loop; where it depends on loops outside, one that holds all it can be."""
+    """The range of a loop, or, if it depends on outer loops, a range that holds all its values."""
     box = [Range(loop.min, loop.extent)]
     above = state.loops_above(loop)
     for outer in reversed(above):

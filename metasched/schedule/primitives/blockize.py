@@ -1,4 +1,4 @@
-"""blockize: what stands below a loop, or a run of blocks, becomes one block of its own."""
+"""blockize: wraps the code below a loop, or several neighbouring blocks, in a new block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from metasched.schedule.state import State
 
 
 def _target_by_kind(given: dict[str, Any]) -> dict[str, Any]:
-    """`loop=` or `blocks=`, whichever it is, for `target=`."""
+    """Rename the keyword `loop=` or `blocks=` to `target=`."""
     if "target" in given or len(given.keys() & {"loop", "block", "blocks"}) != 1:
         return given
     return {"target" if k in ("loop", "block", "blocks") else k: v for k, v in given.items()}
@@ -42,7 +42,7 @@ def blockize(
     target: LoopRV | BlockRV | str | list[BlockRV | str],
     preserve_unit_iters: bool = True,
 ) -> BlockRV:
-    """Make one block of what stands below a loop, or of several blocks that follow each other.
+    """Wrap the code below a loop, or several blocks that follow each other, in one new block.
 
     The loops above become the bindings of the new block (returned, `<name>_o`, of several blocks
     `outer_<names>_o`); the loops below stay inside it. The given blocks keep their handles. The
@@ -68,14 +68,14 @@ def blockize(
 
 
 def blockized(state: State, loop: For, preserve_unit_iters: bool) -> BlockRealize:
-    """The block to put in the place of `loop`."""
+    """The new block that replaces `loop`."""
     loops, realize = _only_block(state, loop)
     outer = divided(state, realize, loop, loops, preserve_unit_iters)
     return _outer_of_loop(state, outer, realize)
 
 
 def _only_block(state: State, loop: For) -> tuple[tuple[For, ...], BlockRealize]:
-    """The chain of loops from `loop` down, and the one block inside."""
+    """The chain of loops from `loop` down, and the only block inside it."""
     loops = [loop]
     while isinstance(loops[-1].body, For):
         loops.append(loops[-1].body)
@@ -89,7 +89,7 @@ def _only_block(state: State, loop: For) -> tuple[tuple[For, ...], BlockRealize]
 
 
 def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
-    """The new block of the loop form; an init moves into it, over the spatial inner loops."""
+    """The new block around a loop; an init moves into it, under the spatial inner loops."""
     inner = part.inner.block
     init: Stmt | None = None
     body = part.nested()
@@ -108,7 +108,7 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
 
 
 def _require_one_start(state: State, part: Part, old: BlockRealize) -> None:
-    """No loop inside runs the reduction again: its init will run once for all of them."""
+    """Refuse an inner loop that repeats the reduction: its init will run only once for the loop."""
     used = frozenset().union(*map(free_vars, old.iter_values))
     for loop in part.loops:
         if loop.var not in used and as_int(loop.extent) != 1:
@@ -141,7 +141,7 @@ def _init_nest(state: State, part: Part) -> Stmt:
 
 
 def _blockize_run(state: State, blocks: Sequence[BlockRV | str], preserve: bool) -> BlockRealize:
-    """The list form."""
+    """Put the blocks of a list, which follow each other, into one new block."""
     nodes = [require_root_free(state, rv) for rv in blocks if isinstance(rv, BlockRV)]
     if not nodes or len(set(nodes)) != len(nodes):
         raise state.error("no-blocks", "blockize needs one block or several different ones")
@@ -169,7 +169,8 @@ def _blockize_run(state: State, blocks: Sequence[BlockRV | str], preserve: bool)
 
 
 def _run(state: State, nodes: Sequence[BlockRealize]) -> list[tuple[BlockRealize, Stmt]]:
-    """The blocks in program order, each with the statement that holds it alone: neighbours."""
+    """The blocks in program order, each with the statement that holds only this block. Raises
+    unless these statements are neighbours."""
     paths = [[n, *state.ancestors(n)] for n in nodes]
     if len(nodes) == 1:
         return [(nodes[0], nodes[0])]
@@ -188,7 +189,7 @@ def _run(state: State, nodes: Sequence[BlockRealize]) -> list[tuple[BlockRealize
 
 
 def _part_of(state: State, realize: BlockRealize, top: Stmt, preserve: bool) -> Part:
-    """One of several blocks divided; nothing of it may reduce over the loops outside."""
+    """Divide one block of a list; raise if it reduces over a loop outside."""
     loops: list[For] = []
     node = top
     while isinstance(node, For):
@@ -210,7 +211,7 @@ def _part_of(state: State, realize: BlockRealize, top: Stmt, preserve: bool) -> 
 
 
 def _share(state: State, part: Part, iters: list[IterVar], bindings: list[Expr]) -> Part:
-    """The part over iterators that blocks before it have brought, where they are the same."""
+    """The part with its outer iterators replaced by equal ones that earlier blocks added."""
     free = list(range(len(iters)))
     values: dict[Var, Expr] = {}
     for mine, value in zip(part.iters, part.bindings, strict=True):

@@ -1,4 +1,4 @@
-"""annotate_buffer_access, unsafe_hide_buffer_access: other regions declared of a block."""
+"""annotate_buffer_access, unsafe_hide_buffer_access: change the regions a block declares."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def unsafe_hide_buffer_access(
 ) -> None:
     """Take regions at these positions out of what `block` declares to read or write.
 
-    Later steps then know nothing of these accesses: that is what the name warns of.
+    Later steps then know nothing of these accesses, which makes the step unsafe.
 
     requires  distinct positions of declared regions; the block does not load (store) the hidden
               buffers or views of them itself, nor does a block inside declare to: they are touched
@@ -136,7 +136,7 @@ def _require_side(state: State, buf_type: str) -> None:
 def _require_written(
     state: State, realize: BlockRealize, known: BufferRegion, asked: BufferRegion, an: Analyzer
 ) -> None:
-    """The region asked for lies within the one that the block is known to write."""
+    """Refuse a region that is not proved to lie within the region the block declares to write."""
     if not covers(known.region, asked.region, an):
         raise state.error(
             "more-than-written",
@@ -153,10 +153,10 @@ def _require_written(
 def _require_honest(
     state: State, realize: BlockRealize, side: str, buffers: Sequence[Buffer]
 ) -> None:
-    """The module still verifies: its blocks declare what they certainly touch.
+    """Refuse new regions that do not hold what the module's blocks certainly touch.
 
-    Where several regions of a buffer are declared, which the general rule leaves alone, each
-    access of the block itself lies in one of them.
+    The verifier does not check a buffer with several declared regions; here each access of the
+    block itself must lie in one of them.
     """
     try:
         verify(state.mod, closed=True)
@@ -183,7 +183,7 @@ def _require_honest(
 def _ranges_map(
     state: State, realize: BlockRealize, buffer: Buffer, source: IndexMap | Callable[..., Any]
 ) -> IndexMap:
-    """(first, end) of each dimension as one map of the iterators."""
+    """One index map from the iterators to (first, end) of each dimension."""
     count = len(realize.block.iter_vars)
     if not isinstance(source, IndexMap) and not callable(source):
         raise state.error("bad-ranges", f"{source!r} is no function of the iterators", realize)
@@ -209,7 +209,7 @@ def _ranges_map(
 
 
 def _flat(given: Any, ndim: int) -> list[Expr]:
-    """Indices and pairs as one list of firsts and ends."""
+    """Flatten indices and (first, end) pairs into one list: first, end, first, end, ..."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(items) == 2 * ndim and not any(isinstance(i, (list, tuple)) for i in items):
         return [as_expr(i) for i in items]

@@ -183,8 +183,9 @@ def cache_write(
 def _covered_now(
     state: State, scope: Scope, readers: Sequence[Child], direct: Sequence[Child]
 ) -> list[BlockToken]:
-    """The readers that must read only what was written: the direct ones, who read the cache, and
-    those who do so before the edit. Others read what the buffer held when the function was called.
+    """The readers that must read only written elements after the edit. These are the `direct` ones,
+    which read the cache, and those whose reads are covered now. All others read what the buffer
+    held when the function was called.
     """
     if state.skip_legality_checks:
         return []
@@ -233,8 +234,8 @@ class CachePlan:
         outer: Sequence[For],
         bounds: Sequence[Range],
     ) -> CachePlan:
-        """A cache of the region where the copy is under no loop, else of all that the scope of
-        `realize` touches; of the whole buffer where these have no constant size."""
+        """Plan a cache that holds `region` if no loop is above the copy, else all that the scope of
+        `realize` touches. If that has no constant size, the cache holds the whole buffer."""
         an = Analyzer()
         bounds = [Range(b.min, an.simplify(b.extent)) for b in bounds]
         sized = [Range(r.min, an.simplify(r.extent)) for r in region]
@@ -249,7 +250,7 @@ class CachePlan:
         return CachePlan(buffer, cache, tuple(region), tuple(outer), tuple(bounds), held, known)
 
     def inside(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where the cache holds the element of the buffer at `indices`."""
+        """The indices in the cache of the buffer's element at `indices`."""
         if self.held is None:
             return tuple(indices)
         pairs = zip(indices, self.held, strict=True)
@@ -294,7 +295,7 @@ class CachePlan:
         return nest(loops, BlockRealize(tuple(values), predicate, block))
 
     def redirect(self, stmt: Stmt, *, stores: bool) -> Stmt:
-        """`stmt` reading (and, with `stores`, writing) the cache where it used the buffer."""
+        """`stmt` with loads (and, with `stores`, also stores) of the buffer moved to the cache."""
         old, new = self.buffer, self.cache
         if stores and self.held is None:
             return substitute_buffers(stmt, {old: new})
@@ -336,8 +337,8 @@ def _consumers(
     wanted: Sequence[BlockRV | str],
     writers: Sequence[Child],
 ) -> list[Child]:
-    """The readers to redirect: those asked for, or all that read after the writer. What stands in
-    an init runs before the copy."""
+    """The readers to redirect: those asked for, or all that read after the writer. Readers in an
+    init are left out, because an init runs before the copy."""
     readers = [c for c in scope.readers(buffer) if wanted or not init_around(state, c.realize)]
     if wanted:
         tokens = {state.value(rv) for rv in wanted if isinstance(rv, BlockRV)}
@@ -360,15 +361,15 @@ def _consumers(
 
 
 def split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
-    """The statement with the writer after which the copy goes: inside all loops that the writer
-    shares with some reader, so that it comes before the first of them; the outermost loop when
-    there are no readers."""
+    """The statement, which holds the writer, after which the copy goes. It stands inside all loops
+    that the writer shares with any reader, so that the copy comes before the first reader. Without
+    readers it is the writer's outermost loop."""
     shared = max((shared_loops(writer, child) for child in readers), default=0)
     return _placed(state, writer.realize if shared >= len(writer.loops) else writer.loops[shared])
 
 
 def _placed(state: State, node: Stmt) -> Stmt:
-    """The statement with `node` beside which another can stand."""
+    """The nearest statement around `node`, or `node`, that can get a neighbour."""
     parent = state.parent(node)
     while parent is not None and not isinstance(parent, (For, Block, SeqStmt)):
         node, parent = parent, state.parent(parent)
@@ -387,7 +388,7 @@ def _condition(state: State, anchor: Stmt, readers: Sequence[Child]) -> Stmt | N
 
 
 def _refuse_skipped(state: State, anchor: Stmt, writer: Child, readers: Sequence[Child]) -> None:
-    """Where a reader runs, what `anchor` makes has been made: no condition skips it alone."""
+    """Refuse a condition that may skip `anchor` (the writer's statement) where a reader runs."""
     condition = _condition(state, anchor, readers)
     if condition is not None:
         raise state.error(
@@ -398,14 +399,14 @@ def _refuse_skipped(state: State, anchor: Stmt, writer: Child, readers: Sequence
 
 
 def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -> list[Range]:
-    """What the writer writes of `buffer` during one execution of `anchor`."""
+    """The region of `buffer` that the writer writes during one execution of `anchor`."""
     outer = state.loops_above(anchor)
     inner = [n for n in writer.loops if n not in outer]
     return _bound_region(writer, writer.block.writes, buffer, inner)
 
 
 def _require_held(state: State, plan: CachePlan, readers: Sequence[Child]) -> None:
-    """A cache of a part lacks what is written outside of the scope; readers must not need that."""
+    """Refuse readers that need elements which a cache of a part does not hold."""
     if plan.held is None:
         return
     for child in readers:
@@ -419,14 +420,14 @@ def _require_held(state: State, plan: CachePlan, readers: Sequence[Child]) -> No
 
 
 def _of_iterators(child: Child, buffer: Buffer) -> list[Range]:
-    """What a block reads of a buffer, whatever its iterators are."""
+    """The box of a buffer that a block reads over all values of its iterators."""
     domains = {v.var: v.dom for v in child.block.iter_vars}
     boxes = [list(relax(r, domains).region) for r in child.block.reads if r.buffer is buffer]
     return reduce(union_regions, boxes)
 
 
 def _sized(box: Sequence[Range]) -> bool:
-    """Whether a box has a constant size, and a place that no data decide."""
+    """Whether a box has a constant size and starts at indices that load no memory."""
     return all(as_int(r.extent) is not None and not reads_memory(r.min) for r in box)
 
 

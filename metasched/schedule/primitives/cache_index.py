@@ -32,8 +32,8 @@ def cache_index(
 ) -> list[BlockRV]:
     """Compute index expressions of `block` into buffers before it; returns the computing blocks.
 
-    Taken are the largest expressions over the iterators that occur at least `cse_thresh` times in
-    the indices; what is left of smaller ones counts without those inside larger ones.
+    It takes the largest expressions over the iterators that occur at least `cse_thresh` times in
+    the indices. A smaller expression is counted only outside the larger ones already taken.
 
     requires  a known storage scope; a leaf block with arithmetic on its iterators in an index
     rewrite   B[i] = A[i // 4] -> index_var_0[i] = i // 4; B[i] = A[index_var_0[i]]
@@ -88,7 +88,7 @@ def _index_block(
 
 
 def _chosen(block: Block, iters: frozenset[Var], threshold: int) -> list[Expr]:
-    """The expressions to compute ahead, larger ones first."""
+    """The expressions to compute ahead, in the order in which they occur."""
     counts: Counter[Expr] = Counter()
     for index in _indices(block):
         counts.update(e for e in _occurrences(index) if _eligible(e, iters))
@@ -106,7 +106,7 @@ def _chosen(block: Block, iters: frozenset[Var], threshold: int) -> list[Expr]:
 
 
 def _indices(block: Block) -> Iterator[Expr]:
-    """Every index of every load and store, as often as it is written."""
+    """Yield every index of every load and store, repetitions included."""
     for part in block.stmts:
         for node in walk_stmts(part):
             if isinstance(node, BufferStore):
@@ -130,7 +130,7 @@ def _size(expr: Expr) -> int:
 
 
 def _eligible(expr: Expr, iters: frozenset[Var]) -> bool:
-    """Integer arithmetic over iterators alone that cannot fail."""
+    """Whether `expr` is integer arithmetic over iterators alone that cannot fail."""
     used = free_vars(expr)
     if not expr.dtype.is_int or expr.dtype.lanes != 1 or not used or not used <= iters:
         return False
@@ -148,7 +148,8 @@ def _safe(node: Expr) -> bool:
 
 
 def _with_loads(node: Stmt, loads: dict[Expr, BufferLoad]) -> Block:
-    """The block loading what was computed ahead; its regions name the buffers."""
+    """The block with precomputed expressions replaced by `loads`, and these buffers in its
+    regions."""
     assert isinstance(node, Block)
 
     def on_index(expr: Expr) -> Expr | None:

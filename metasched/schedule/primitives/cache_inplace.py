@@ -88,7 +88,7 @@ def _require_sequential(state: State, realize: BlockRealize, buffer: Buffer) -> 
 def _touched(
     state: State, realize: BlockRealize, buffer: Buffer, regions: Sequence[BufferRegion]
 ) -> list[Range]:
-    """What one instance touches, over loop variables."""
+    """The box of the buffer that one instance of the block touches, over loop variables."""
     values = realize.bindings
     an = Analyzer(ranges_of(state.loops_above(realize)))
     box: list[Range] | None = None

@@ -150,7 +150,7 @@ def _require_finished(state: State, producers: Sequence[Child], loop: For) -> No
 
 
 def _insertion(state: State, scope: Scope, child: Child, loop: For, index: int) -> Stmt | None:
-    """The statement of the loop's body before which the block goes, None for the end."""
+    """The statement of the loop's body before which the block is inserted, None for the end."""
     items = loop.body.items if isinstance(loop.body, SeqStmt) else (loop.body,)
     holds = [{n.block.token for n in walk_stmts(s) if isinstance(n, BlockRealize)} for s in items]
     producers = {c.token for c in scope.producers(child.token)}
@@ -176,9 +176,9 @@ def _inserted(loop: Stmt, moved: Stmt, before: Stmt | None) -> Stmt:
 def _rebuilt(
     state: State, realize: BlockRealize, loop: For, found: Instances, preserve: bool
 ) -> Stmt:
-    """The block under fresh loops over its domains, clipped to the iterators' own.
+    """The block under fresh loops over the domains it needs, clipped to its iterators' domains.
 
-    Unless `exact`, a domain may be widened, to one of constant extent or to the iterator's own.
+    Unless `found.exact`, a domain may be widened to a constant extent or to the iterator's own.
     """
     analyzer = Analyzer(ranges_of([*state.loops_above(loop), loop]))
     loops: list[tuple[Var, Expr | int]] = []
@@ -217,10 +217,10 @@ def _rebuilt(
 def _require_once(
     state: State, realize: BlockRealize, producers: Sequence[Child], loop: For, found: Instances
 ) -> None:
-    """A reduction that is spread over loops above runs each of its instances once.
+    """Refuse a reduction that is spread over loops above and would run an instance twice.
 
-    (One that is complete within an iteration starts anew with its init each time.) Each element
-    that tells an instance is then made by one iteration only.
+    A reduction that is complete within one iteration may repeat: its init runs again each time. A
+    spread one is safe if only one iteration makes each element that determines an instance.
     """
     domains = found.domains
     iters = {v.var for v in realize.block.iter_vars}
@@ -254,8 +254,8 @@ def _require_once(
 def _require_start_first(
     state: State, realize: BlockRealize, producer: Child, loop: For, found: Instances
 ) -> None:
-    """The instance of a reduction that runs its init comes before its others: the iterations that
-    make their elements do."""
+    """Refuse a reduction whose init might not run first: the iterations must make the elements it
+    reads in the order in which it reads them."""
     block = realize.block
     analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
     first: dict[Var, Expr] = {v.var: v.dom.min for v in block.iter_vars if v.is_reduce}
@@ -282,7 +282,7 @@ def _require_start_first(
 
 
 def _repeats(producer: Child) -> bool:
-    """Whether several instances may make one element, but for the steps of a reduction."""
+    """Whether several instances may write one element, not counting the steps of a reduction."""
     block = producer.block
     reduced = {v.var for v in block.iter_vars if v.is_reduce}
     told = all(reduced.issuperset(untold(block, region)) for region in block.writes)

@@ -40,7 +40,7 @@ def sample_compute_location(state: State, block: BlockLike, decision: int | None
 
 
 def _consumer_loops(state: State, realize: BlockRealize) -> list[For]:
-    """The loops that all consumers share, outermost first; none for an output."""
+    """The loops that all consumers share, outermost first; an empty list for an output block."""
     scope = state.scope(realize)
     if is_output(scope.block, realize.block):
         return []

@@ -126,7 +126,7 @@ def write_at(
 
 
 class _Site:
-    """A loop, and a buffer that a block below it uses."""
+    """A loop, and a buffer used by a block below the loop: where the copy will stand."""
 
     def __init__(
         self, state: State, loop: LoopRV, block: BlockRV, scope: str, side: str, which: object
@@ -158,11 +158,11 @@ class _Site:
         ]
 
     def place(self, child: Child) -> int:
-        """The statement of the loop's body that holds a block."""
+        """The position in the loop's body of the statement that holds a block."""
         return next(n for n, tokens in enumerate(self.holds) if child.token in tokens)
 
     def region(self, users: Sequence[Child], side: str) -> list[Range]:
-        """The box of the buffer that these touch in one iteration of the loop."""
+        """The box of the buffer that `users` touch in one iteration of the loop."""
         box: list[Range] | None = None
         for where, inner in self._boxes(users, side):
             ranges = list(relax(where, ranges_of(inner)).region)
@@ -188,7 +188,7 @@ class _Site:
         return Analyzer(ranges_of(self._above()))
 
     def require_all_written(self, writers: Sequence[Child], region: Sequence[Range]) -> None:
-        """One of the writers writes every element of the region, so that all may be copied."""
+        """Refuse a region that no single writer fills: the copy back moves every element of it."""
         known = self._known()
         for writer in writers:
             if not writes_all(writer.block, self.buffer):
@@ -242,8 +242,7 @@ class _Site:
         point: Sequence[Expr],
         bounds: Sequence[Range],
     ) -> Expr:
-        """The condition that a point lies in the buffer and in what the scope may touch of it, as
-        far as it is not known."""
+        """The condition for a point to lie in the buffer and in `bounds`, less what is proved."""
         known = Analyzer({v.var: v.dom for v in iters})
         needed: dict[Expr, None] = {}
         for r, index, *limits in zip(box, point, self.buffer.whole().region, bounds, strict=True):
@@ -259,7 +258,8 @@ class _Site:
         return guard
 
     def commit(self, cache: Buffer, users: Sequence[Child], at: int, copy: BlockRealize) -> BlockRV:
-        """The users on the cache, the copy before statement number `at` of the loop."""
+        """Redirect `users` to the cache, and put the copy before statement number `at` of the
+        loop."""
         state, old, above = self.state, self.buffer, self._above()
         edits = [edit.wrap(c.realize, lambda s: substitute_buffers(s, {old: cache})) for c in users]
         end = at >= len(self.items)

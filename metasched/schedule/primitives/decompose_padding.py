@@ -1,4 +1,4 @@
-"""decompose_padding: a padded copy as a constant fill and the copy of what is inside."""
+"""decompose_padding: splits a padded copy into a constant fill and a copy of the inside."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decompose_padding(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
 
 
 def can_decompose_padding(state: State, block: BlockRV, loop: LoopRV) -> bool:
-    """Whether `decompose_padding` would be accepted; the state stays as it is."""
+    """Whether `decompose_padding` would be accepted; does not change the state."""
     trial = state.copy_for_trial()
     trial.primitive = "decompose_padding"
     try:
@@ -106,7 +106,7 @@ def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr
 
 
 def _require_write_first(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """Nobody sees the buffer between the fill and the copy, or before both."""
+    """Refuse a reader that would see the buffer before, or between, the fill and the copy."""
     token = realize.block.token
     for found in scope.incoming(token):
         if found.kind is EdgeKind.WAR:
@@ -120,7 +120,7 @@ def _require_write_first(state: State, scope: Scope, realize: BlockRealize) -> N
 
 
 def _box(state: State, realize: BlockRealize, condition: Expr) -> dict[Var, Range]:
-    """The iterators' ranges where `condition` holds, exactly."""
+    """The iterators' ranges that are equivalent to `condition`."""
     domains = {v.var: v.dom for v in realize.block.iter_vars}
     an = Analyzer(domains)
     if an.prove(condition):
@@ -170,7 +170,7 @@ def _inside(
     inside: Mapping[Var, Range],
     store: BufferStore,
 ) -> tuple[BlockRealize, dict[For, Expr]]:
-    """The copy over the box, and the loops that become shorter with their new extents."""
+    """The copy restricted to the box, and the loops that get a new, shorter extent."""
     old = realize.block
     iters, moved, bindings = [], {}, []
     shrunk: dict[For, Expr] = {}
@@ -204,7 +204,7 @@ def _inside(
 
 
 def _own_loop(realize: BlockRealize, below: tuple[For, ...], v: IterVar) -> For | None:
-    """The loop that counts the iterator's domain, for it and this block alone."""
+    """The loop that iterates over the iterator's domain and serves nothing else, or None."""
     values = realize.iter_values
     value = values[[x.var for x in realize.block.iter_vars].index(v.var)]
     for position, loop in enumerate(below):

@@ -1,4 +1,4 @@
-"""decompose_reduction: the initialisation of a reduction as a block of its own."""
+"""decompose_reduction: moves the init of a reduction into a block of its own."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def decompose_reduction(
 
 
 def _refuse_in_between(state: State, realize: BlockRealize, target: For) -> None:
-    """Nothing below `target` makes what the init reads."""
+    """Refuse a block below `target` that writes what the init reads."""
     scope = state.scope(realize)
     read = {r.buffer for r in init_reads(realize.block)}
     for child in scope.under(target):
@@ -108,7 +108,7 @@ def _refuse_in_between(state: State, realize: BlockRealize, target: For) -> None
 
 
 def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
-    """Below `target` no condition and no jump keeps the block, and its init, from running."""
+    """Refuse a condition or jump below `target` that may skip the block and its init."""
     around = {*state.ancestors(target), target}
     skipped = [
         b for b in state.scope(realize).child(realize.block.token).branches if b not in around
@@ -125,9 +125,9 @@ def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
 
 @proof
 def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
-    """No loop below the init runs the whole reduction again: each time starts with its init.
+    """Refuse a loop below the init that repeats the whole reduction, as each run needs its init.
 
-    A loop may do so in part as well: of `f % 6` alone, the iterations of `f // 6` are repetitions.
+    A part of a loop may repeat it, too: if only `f % 6` is used, `f // 6` counts repetitions.
     """
     used = frozenset().union(*map(free_vars, realize.iter_values))
     for loop in loops:
@@ -154,8 +154,8 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
 
 @proof
 def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
-    """A reduction whose length depends on other loops or on data has an iteration wherever its
-    init is to run: over nothing, not even the init runs."""
+    """Refuse a reduction of variable length that may have no iteration where its init is to run: an
+    empty reduction does not run its init."""
     spatial = [
         e
         for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
@@ -167,7 +167,7 @@ def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, .
     others = {n.var for n in above if n.var not in dropped}
     known = Analyzer(ranges_of([n for n in above if n.var in others]))
     for symbol in function_vars(state, realize).difference(state.func_of(realize)[1].params):
-        known = known.assume(symbol >= 1)  # as everywhere, no extent is zero
+        known = known.assume(symbol >= 1)  # extents count as at least one everywhere
 
     def certain(condition: Expr) -> bool:
         first = substitute(condition, dropped)
@@ -219,7 +219,7 @@ def _init_nest(
     dropped = {n.var for n in loops} - set(renamed)
     predicate: Expr = TRUE
     for condition in conjuncts(realize.predicate):
-        if free_vars(condition).isdisjoint(dropped):  # affine bindings: none is about both
+        if free_vars(condition).isdisjoint(dropped):  # affine: none is about both kinds
             predicate = logical_and(predicate, condition)
     body: Stmt = BlockRealize(
         tuple(substitute(e, renamed) for _, e in spatial), substitute(predicate, renamed), init
@@ -232,14 +232,14 @@ def _init_nest(
 
 
 def _kind_of_copy(loop: For) -> ForKind:
-    """The kind that an init's copy of a loop keeps: no threads are started for it."""
+    """The kind of a loop's copy around the init; a copy is never parallel or bound to threads."""
     unrolled = loop.kind is ForKind.UNROLLED and as_int(loop.extent) != 1
     return loop.kind if unrolled or loop.kind is ForKind.VECTORIZED else ForKind.SERIAL
 
 
 def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
-    """The init of a block over other iterators; the same object (with what was found out about
-    it) for the same ones, as replays draw them from the pool."""
+    """The init of a block as a block over other iterators. Equal arguments give the same object,
+    with its analysis results, because replays take iterators from a pool."""
     assert old.init is not None
     name = state.fresh_block_name(f"{old.name}_init")
     first = state.serial
@@ -262,12 +262,12 @@ def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
 
 @fact
 def _update_block(old: Block, name: str) -> Block:
-    """The block without its init, the same object each time."""
+    """The block without its init; equal arguments give the same object."""
     return evolve(without_init(old), name=name)
 
 
 def init_reads(block: Block) -> tuple[BufferRegion, ...]:
-    """What the init of a block reads, of what the block declares: all that reducing may touch."""
+    """The declared reads of a block that its init may read."""
     assert block.init is not None
     loaded = {
         e.buffer

@@ -1,4 +1,4 @@
-"""fuse: a nest becomes one loop."""
+"""fuse: merges nested loops into one loop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     for node in nodes:
         extent = extent * node.extent
     values: dict[Var, Expr] = {}
-    below: Expr = as_expr(1, wide)  # iterations of the loops further in
+    below: Expr = as_expr(1, wide)  # iterations of all loops inside this one
     for node in reversed(nodes):
         if as_int(node.extent) == 1:
             values[node.var] = as_expr(0, node.var.dtype)

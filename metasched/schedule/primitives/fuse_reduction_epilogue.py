@@ -1,8 +1,8 @@
-"""fuse_reduction_epilogue: a reduction starts from its epilogue's operand and ends as its result.
+"""fuse_reduction_epilogue: folds an epilogue such as a bias into the init of a reduction.
 
 f applied to the finished reduction r1 * r2 * ... may be applied to its start instead exactly when
-f(x * r) = f(x) * r, that is when the epilogue combines by the reduction's own operation. A clamp
-of a sum, say, is none: applied at each step it gives another result, and is refused.
+f(x * r) = f(x) * r, that is when the epilogue combines by the reduction's own operation. A clamp of
+a sum is refused: applied at each step, it gives another result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fuse_reduction_epilogue(
 ) -> None:
     """Let a reduction write its epilogue's output, starting from the epilogue's other operand.
 
-    The reduction block keeps its handle and name; the epilogue and the buffer between are gone.
+    The reduction block keeps its handle and name; the epilogue and the buffer between are removed.
 
     requires  a stage pipeline; a commutative reduction of one buffer, no output, at the point of
               its spatial iterators; a complete epilogue without predicate, the only reader, that
@@ -86,7 +86,8 @@ def fuse_reduction_epilogue(
 
 
 def _single_store(state: State, scope: Scope, found: Reduction, last: BlockRealize) -> BufferStore:
-    """The epilogue is one store under no condition, and alone reads the reduction's result."""
+    """The epilogue's only store. Raises if it has a condition, or another block reads the
+    result."""
     block, temp = last.block, found.buffers[0]
     readers = [c.realize for c in scope.readers(temp) if c.token is not block.token]
     others = [r for r in readers if not any(w.buffer is temp for w in r.block.writes)]
@@ -102,7 +103,7 @@ def _single_store(state: State, scope: Scope, found: Reduction, last: BlockReali
 
 
 def _operand(state: State, found: Reduction, last: BlockRealize, store: BufferStore) -> Expr:
-    """What the result is combined with, in terms of the epilogue's iterators, as a new start."""
+    """The expression that the epilogue combines with the result: the reduction's new init."""
     temp, value = found.buffers[0], store.value
 
     def of_temp(e: Expr) -> bool:
@@ -132,7 +133,8 @@ def _operand(state: State, found: Reduction, last: BlockRealize, store: BufferSt
 def _iterators(
     state: State, found: Reduction, block: Block, last: BlockRealize, store: BufferStore
 ) -> dict[Var, Expr]:
-    """The epilogue's iterators as the reduction's: by their places in the buffer between."""
+    """Map the epilogue's iterators to the reduction's, matched by the indices of the buffer
+    between."""
     temp = found.buffers[0]
     load = next(e for e in loads_of(store.value) if e.buffer is temp)
     mine = {v.var: v for v in block.iter_vars if v.is_spatial}
@@ -173,7 +175,8 @@ def _fused(
 
 
 def _require_ready(state: State, scope: Scope, realize: BlockRealize, last: BlockRealize) -> None:
-    """Nothing between the two blocks makes, or uses, what the epilogue reads and writes."""
+    """Refuse a block between the two that writes what the epilogue reads, or uses what it
+    writes."""
     order = {child.token: n for n, child in enumerate(scope.realizes)}
     first = order[realize.block.token]
     for edge in scope.incoming(last.block.token):

@@ -1,4 +1,4 @@
-"""compute_inline, reverse_compute_inline: a block dissolves into its consumers or its producer."""
+"""compute_inline, reverse_compute_inline: inline a block into its consumers or its producer."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     residual = _residual(analyzer, realize.block, at_store)
     for read, place in zip(solved.indices, inner.indices, strict=True):
         here = analyzer.simplify(substitute(read, at_store))
-        if not analyzer.equal(here, place):  # an index of one value, stored at others too
+        if not analyzer.equal(here, place):  # the producer stores at other values, too
             residual = logical_and(residual, analyzer.simplify(compare(EQ, here, place)))
     predicate = logical_and(producer.predicate, substitute(residual, producer.bindings))
     merged = _rewritten(producer.block, body)
@@ -155,7 +155,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
 
 
 def _only_producer(state: State, scope: Scope, realize: BlockRealize) -> BlockRealize:
-    """The one block whose results `realize` reads."""
+    """The only block whose results `realize` reads; raises if there are several or none."""
     producers = scope.producers(realize.block.token)
     if len(producers) != 1:
         raise state.error(
@@ -172,7 +172,8 @@ def _solved(
     wanted: Mapping[Var, Range],
     names: Sequence[Var],
 ) -> dict[Var, Expr]:
-    """The iterators as functions of the indices of an access, `names`; all that are wanted."""
+    """Solve an access for the iterators: each wanted iterator as a function of its indices
+    `names`."""
     found = left_inverse(access.indices, iters, names)
     if isinstance(found, dict):
         missing = [v for v in wanted if v not in found and as_int(wanted[v].extent) != 1]
@@ -188,7 +189,7 @@ def _solved(
 
 
 class _Solved:
-    """Iterators of a consumer as functions of the indices it loads at."""
+    """A consumer's iterators, solved as functions of the indices at which it loads."""
 
     def __init__(
         self, names: list[Var], values: Mapping[Var, Expr], indices: tuple[Expr, ...]
@@ -215,11 +216,10 @@ def _solve_loads(
 
 
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
-    """The block reads nothing but elements that `buffer` has and that are written, whatever the
-    conditions of its reads.
+    """Refuse a block that may read outside `buffer`, or elements that are not written.
 
-    Then its instances correspond to what the producer writes; reads of other elements, under a
-    condition that is false there, have no counterpart.
+    Conditions around its reads are ignored: an instance whose read is skipped has no instance of
+    the producer to run in.
     """
     block = realize.block
     analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
@@ -247,7 +247,7 @@ def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
 
 
 def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr]) -> Expr:
-    """The bounds of the consumer's iterators that do not follow from the producer's."""
+    """The bounds of the consumer's iterators that are not implied by the producer's."""
     out: Expr = TRUE
     for iter_var in consumer.iter_vars:
         value, dom = at_store[iter_var.var], iter_var.dom
@@ -258,7 +258,7 @@ def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr])
 
 
 def _single_store(state: State, realize: BlockRealize) -> BufferStore:
-    """The one store that is the block's body, started from its init where it has one."""
+    """The only store of the block's body, with the init's value put into it if there is an init."""
     block = realize.block
     if not isinstance(block.body, BufferStore) or len(block.writes) != 1:
         raise state.error(
@@ -275,7 +275,8 @@ def _single_store(state: State, realize: BlockRealize) -> BufferStore:
 
 
 def _started(block: Block, init: Stmt, body: BufferStore) -> BufferStore | None:
-    """The store of a block without reduction, which updates at once what its init has set."""
+    """The store of a block that reduces nothing, with the init's value in place of its own
+    result."""
     if not isinstance(init, BufferStore) or not all(v.is_spatial for v in block.iter_vars):
         return None
     if init.buffer is not body.buffer or init.indices != body.indices or body.predicate is not None:
@@ -286,7 +287,8 @@ def _started(block: Block, init: Stmt, body: BufferStore) -> BufferStore | None:
 
 
 def _guarded_store(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr | None]:
-    """The store of a producer, which may stand under an `if` without else."""
+    """The only store of a producer, and the condition of the `if` without else around it, or
+    None."""
     body = realize.block.body
     if isinstance(body, IfThenElse) and body.orelse is None and isinstance(body.then, BufferStore):
         if realize.block.init is not None:
@@ -301,15 +303,15 @@ def _reads(block: Block, buffer: Buffer) -> bool:
 
 
 def _rewritten(block: Block, body: Stmt) -> Block:
-    """The block over another body without init, its regions inferred again."""
+    """The block with another body and no init, its regions inferred again."""
     changed = evolve(block, body=body, init=None)
     reads, writes = block_access_regions(changed)
     return evolve(changed, reads=reads, writes=writes)
 
 
 def _with_loads(realize: BlockRealize, buffer: Buffer, fn: Callable[[BufferLoad], Expr]) -> Stmt:
-    """A consumer with loads of `buffer` replaced; the regions of the blocks that changed, or that
-    only declare to read it, are inferred again."""
+    """A consumer with loads of `buffer` replaced. Blocks that changed, or that only declare a read
+    of `buffer`, get their regions inferred again."""
 
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, Block) and node.token in stale:

@@ -1,4 +1,4 @@
-"""Which instances of a block one iteration of a loop needs, or has made everything for."""
+"""Finds which instances of a block must, or can, run in one iteration of a loop."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Instances(NamedTuple):
     """The instances of a block that run in one iteration of a loop.
 
     Attributes:
-        domains: the range of each iterator that follows from the iteration; others run whole.
-        conditions: what the instances satisfy beyond that, over the iterators.
+        domains: the range of each iterator that the iteration limits; others take all values.
+        conditions: further conditions on the iterators.
         exact: no domain may be widened.
-        buffer: whose elements tell the instances.
+        buffer: the buffer whose elements determine the instances.
     """
 
     domains: dict[Var, Range]
@@ -72,8 +72,8 @@ def needed_instances(
 def ready_instances(state: State, child: Child, producers: Sequence[Child], loop: For) -> Instances:
     """The instances of a consumer for which one iteration has made what they read.
 
-    The elements of one buffer tell them: each instance runs in the iterations that make the
-    element it reads there. What else it reads must be there then, which region cover confirms.
+    The elements of one buffer decide: each instance runs in the iterations that make the element it
+    reads there. That its other reads are written by then is confirmed by region cover.
     """
     block, analyzer = child.block, _analyzer(state, loop)
     iters = {v.var: v.dom for v in block.iter_vars}
@@ -117,7 +117,7 @@ def _not_ready(state: State, block: Block, buffer: Buffer, loop: For) -> Schedul
 def _touched(
     state: State, buffer: Buffer, others: Sequence[Child], loop: For, *, reads: bool
 ) -> list[Range] | None:
-    """What the other blocks read (or write) of `buffer` in one iteration of `loop`."""
+    """The box of `buffer` that the other blocks read (or write) in one iteration of `loop`."""
     outer = state.loops_above(loop)
     box: list[Range] | None = None
     for other in others:
@@ -137,7 +137,7 @@ def _touched(
 def _covering(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> dict[Var, Range]:
-    """Ranges of iterators over which a region covers a box; iterators left out run whole."""
+    """Ranges of iterators over which a region covers a box; iterators left out take all values."""
     domains: dict[Var, Range] = {}
     tangled = False
     for have, want in zip(region.region, box, strict=True):
@@ -157,8 +157,8 @@ def _covering(
 def _exactly(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> Instances | None:
-    """The instances whose region lies in a box, where none lies in it in part, and the ranges of
-    iterators say it all."""
+    """The instances whose region lies in a box, as ranges of iterators; None if a region may lie in
+    the box only in part."""
     domains: dict[Var, Range] = {}
     for have, want in zip(region.region, box, strict=True):
         solved = _solve(analyzer, have, want, iters, exact=True)
@@ -176,7 +176,7 @@ def _exactly(
 def _told(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> Instances | None:
-    """The instances that read one element, where that lies in a box: solved for the iterators."""
+    """The instances that read an element of a box, if each reads one: ranges and conditions."""
     domains = _inverted(analyzer, region, box, iters)
     if domains is None or not all(r.is_point for r in region.region):
         return None
@@ -199,7 +199,7 @@ def _same(analyzer: Analyzer, a: Range, b: Range) -> bool:
 def _solve(
     analyzer: Analyzer, have: Range, want: Range, iters: Mapping[Var, Range], *, exact: bool
 ) -> tuple[Var, Range] | None:
-    """The iterator that `have` follows, and the range over which it covers `want`.
+    """The iterator that `have` moves with, and its range over which `have` covers `want`.
 
     Patterns: v + c, v * e + c with blocks of e elements, v // e; None for anything else. With
     `exact` no instance of that range reaches outside of `want`.
@@ -232,7 +232,7 @@ def _solve(
 def _inverted(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> dict[Var, Range] | None:
-    """Ranges that hold all iterators whose region meets a box; None where they are not told."""
+    """Ranges that hold all iterators whose region meets a box; None if they cannot be solved."""
     point = tuple([_element(k, r.min.dtype) for k, r in enumerate(region.region)])
     before: dict[Var, Range] = {}
     for var, have, want in zip(point, region.region, box, strict=True):
@@ -264,7 +264,7 @@ def _covers(analyzer: Analyzer, have: Range, want: Range, iters: Mapping[Var, Ra
 
 
 def _relaxed(r: Range, iters: Mapping[Var, Range]) -> Range | None:
-    """The range that `r` takes while the iterators run."""
+    """The range that holds `r` for all values of the iterators."""
     if free_vars(r.min).isdisjoint(iters) and free_vars(r.extent).isdisjoint(iters):
         return r
     found = relax_ranges([r], iters)

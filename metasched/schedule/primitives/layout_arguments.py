@@ -1,4 +1,4 @@
-"""What the layout primitives are given: a buffer, an index map, a number."""
+"""Reads the arguments of layout primitives: a buffer, an index map, a number."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def choose_buffer(
 
 
 def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexMap:
-    """The map a user gave, for `ndim` indices; what is no map of so many is refused."""
+    """The user's map as an `IndexMap` of `ndim` indices; raises if it takes another number."""
     if not isinstance(source, IndexMap) and not callable(source):
         raise state.error(
             "bad-index-map", f"{source!r} is neither a function nor an index map", node

@@ -1,4 +1,4 @@
-"""Padding of a transformed buffer: which elements it is, and the ways to give them their value."""
+"""Padding of a transformed buffer: which elements are padding, and the edits that fill them."""
 
 from __future__ import annotations
 
@@ -116,8 +116,9 @@ def _beyond(an: Analyzer, index: Expr, extent: int) -> list[Expr]:
 
 
 def _digits(an: Analyzer, index: Expr, limit: int, above: bool) -> Expr | None:
-    """`index >= limit` (or `< limit`) for `index = high * c + low`, `low < c`, with only the
-    first or last value of `high` concerned; None for other forms."""
+    """`index >= limit` (or `< limit`) as conditions on the digits of `index = high * c + low`, `low
+    < c`. None if `index` has another form, or other values of `high` than its last (first)
+    matter."""
     terms = sorted(an.linear(index).terms.items(), key=lambda t: -t[1])
     if len(terms) != 2 or terms[1][1] != 1:
         return None
@@ -136,7 +137,7 @@ def _digits(an: Analyzer, index: Expr, limit: int, above: bool) -> Expr | None:
 def padding_edits(
     state: State, site: Block, old: Buffer, new: Buffer, padding: Padding, func: PrimFunc
 ) -> list[edit.Edits]:
-    """The edits that give the padding its value."""
+    """The edits that store the pad value in the padding, or promise it for an input."""
     writers = [r for r in blocks_of(site) if any(w.buffer is old for w in r.block.writes)]
     writers = [r for r in writers if r.block is not site]
     if not writers:
@@ -164,7 +165,7 @@ def _domains(buffer: Buffer) -> list[Range]:
 
 
 def _assumption(state: State, new: Buffer, padding: Padding) -> Stmt:
-    """The promise that the padding of an input holds the value."""
+    """The `T.assume` statement that the padding of an input holds the pad value."""
 
     def body(point: tuple[Var, ...]) -> Stmt:
         inside = logical_not(padding.at(point)[0])
@@ -207,7 +208,7 @@ def _is_plain(loop: For) -> bool:
 def _written_along(
     state: State, realize: BlockRealize, store: BufferStore, new: Buffer, padding: Padding
 ) -> Stmt:
-    """The element-wise block over the new indices: padding gets the value, the rest as before."""
+    """The element-wise block over the new indices; it also stores the pad value in the padding."""
     block = realize.block
     iters = tuple(
         IterVar(state.fresh_var(f"v{n}", s.dtype), Range(IntImm(s.dtype, 0), s))

@@ -18,7 +18,7 @@ THREAD_TAGS = tuple(
 
 
 def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | None = None) -> None:
-    """Give the loop its kind; its iterations may run in any order, or together."""
+    """Set the loop's kind; iterations must be independent unless the loop is unrolled."""
     if kind is not ForKind.UNROLLED:
         _require_independent(state, loop, kind, what, thread)
     state.relabel(loop, partial(_of_kind, kind, thread))
@@ -28,7 +28,7 @@ def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | N
 
 @proof
 def _confirm_unshared(state: State, var: Var) -> None:
-    """Of a loop that was bound: no iteration reads what the threads of others have written."""
+    """Refuse a loop, bound to threads before, whose iterations read what other threads wrote."""
     loop = state.index.loops[var]
     confirm_cover(state, *[c.token for c in state.scope(loop).under(loop)])
 

@@ -1,4 +1,4 @@
-"""loop_partition: a loop becomes several that follow each other, each over a part of its range."""
+"""loop_partition: cuts a loop into loops that follow each other, each over a part of its range."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tup
 
 
 class _Names:
-    """Block names that are free, those given out before counted."""
+    """Gives out free block names, each only once."""
 
     def __init__(self, state: State) -> None:
         self.taken = set(state.index.by_name)
@@ -131,7 +131,7 @@ class _Names:
 def _holder(
     state: State, name: str, outer: Sequence[For], kinds: Sequence[IterKind]
 ) -> tuple[Block, dict[Var, Var]]:
-    """An empty block with an iterator for each outer loop, and these by the loops' variables."""
+    """An empty block with an iterator for each outer loop, and the map from loop to iterator."""
     iters = [
         IterVar(state.fresh_var(f"v{n.var.name}", n.var.dtype), fixed_domain(state, n), kind)
         for n, kind in zip(outer, kinds, strict=True)
@@ -141,7 +141,8 @@ def _holder(
 
 
 def _kind(state: State, loop: For, children: Sequence[Child]) -> IterKind:
-    """What an outer loop iterates; opaque when an init inside waits for its first iteration."""
+    """The kind of an outer loop's iterator; opaque if an init inside runs only in its first
+    iteration."""
     kind = loop_iter_kind(loop, children)
     waits = kind is IterKind.REDUCE and any(c.block.init is not None for c in children)
     if waits and loop.thread is not None:
@@ -160,7 +161,7 @@ def _realized(holder: Block, body: Stmt, values: Sequence[Expr]) -> BlockRealize
 
 
 def _copy(state: State, node: For, piece: For, values: dict[Var, Expr], preserve: bool) -> Stmt:
-    """A copy of the loop's body over its new variable, with memory of its own."""
+    """A copy of the loop's body over its new variable, with its own allocated buffers."""
     body = fresh_copy(node.body, lambda v: state.fresh_var(v.name, v.dtype))
     again: dict[Buffer, Buffer] = {
         b: dataclasses.replace(b, data=Var(b.name, b.data.dtype))
@@ -175,7 +176,7 @@ def _copy(state: State, node: For, piece: For, values: dict[Var, Expr], preserve
 
 
 def _narrowed(body: Stmt, loops: Sequence[For], mine: dict[Var, Var]) -> Stmt:
-    """The blocks directly in a part over the values their iterators take there."""
+    """The body of a part, its direct blocks narrowed to the values their iterators take there."""
     ranges = {mine.get(n.var, n.var): Range(n.min, n.extent) for n in loops}
     piece = loops[-1].var
 
@@ -190,7 +191,7 @@ def _narrowed(body: Stmt, loops: Sequence[For], mine: dict[Var, Var]) -> Stmt:
 
 
 def _narrow(realize: BlockRealize, known: dict[Var, Range], piece: Var) -> BlockRealize:
-    """One block; its init goes where the reduction does not begin in this part."""
+    """Narrow one block to this part; its init is removed if the reduction begins elsewhere."""
     block, analyzer = realize.block, Analyzer()
     iters: list[IterVar] = []
     begins = True
@@ -220,7 +221,7 @@ def _reduces(realize: BlockRealize, var: Var) -> bool:
 
 
 def _require_no_init(state: State, node: For, body: Stmt, cut: set[str]) -> None:
-    """No part but the first may hold the init of a reduction that is cut."""
+    """Refuse an init, of a reduction that is cut, in any part but the first."""
     for realize in blocks_of(body):
         if realize.block.name in cut and realize.block.init is not None:
             raise state.error(
@@ -231,7 +232,7 @@ def _require_no_init(state: State, node: For, body: Stmt, cut: set[str]) -> None
 
 
 def _named(body: Stmt, names: _Names, suffix: str) -> Stmt:
-    """All blocks under names of the part."""
+    """Rename all blocks of a part."""
 
     def on_stmt(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Block):

@@ -1,4 +1,4 @@
-"""merge: nests that follow each other run as one."""
+"""merge: joins loop nests that follow each other into one nest."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _nests(state: State, nodes: Sequence[For]) -> tuple[list[list[For]], SeqStmt
 
 
 def _require_equal(state: State, nests: Sequence[Sequence[For]]) -> None:
-    """The nests have one depth and, level by level, one extent and type."""
+    """Refuse nests of different depth, or whose extents or types differ at any level."""
     first, known = nests[0], Analyzer()
     for one in nests[1:]:
         if len(one) != len(first):
@@ -110,14 +110,14 @@ def _require_equal(state: State, nests: Sequence[Sequence[For]]) -> None:
 
 
 def _renamed(loops: Sequence[For], fresh: Sequence[Var]) -> Stmt:
-    """The body of a nest over the variables of the merged one (a new object in any case)."""
+    """The body of a nest over the merged nest's variables, always as a new object."""
     values: dict[Var, Expr] = {n.var: v for n, v in zip(loops, fresh, strict=True)}
     body = substitute(loops[-1].body, values)
     return evolve(body) if not isinstance(body, SeqStmt) else SeqStmt(body.items)
 
 
 def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) -> None:
-    """Nothing between the first nest and a later one has to do with the later one."""
+    """Refuse a statement between the two nests if it or the later nest depends on the other."""
     items = parent.items
     between = items[items.index(first) + 1 : items.index(moved)]
     scope = state.scope(moved)
@@ -141,7 +141,7 @@ def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) ->
 def _require_interleaved(
     state: State, around: object, fresh: Sequence[Var], bodies: Sequence[Stmt]
 ) -> None:
-    """Asked of the merged program: nothing runs before what it depends on."""
+    """Check on the merged program that no instance runs before one it depends on."""
     loops = [state.index.loops[v] for v in fresh]
     scope: Scope = state.scope(loops[0])
     assert scope.block.token is around

@@ -1,4 +1,4 @@
-"""Where a new stage goes and what it is made of: its block, its loops, its buffers."""
+"""Builds a new stage (its block, loops and buffers) and finds where to insert it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from metasched.schedule.state import State
 
 
 def init_around(state: State, realize: BlockRealize) -> Block | None:
-    """The block in whose init this one stands, if it does."""
+    """The block whose init contains this block, or None."""
     below: Stmt = realize
     for above in state.ancestors(realize):
         if isinstance(above, Block):
@@ -48,7 +48,7 @@ def init_around(state: State, realize: BlockRealize) -> Block | None:
 
 
 def require_free_of_init(state: State, realize: BlockRealize) -> None:
-    """The block does not stand in an init, which may write nothing but its block's results."""
+    """Refuse a block inside an init, because an init may write only its block's results."""
     above = init_around(state, realize)
     if above is not None:
         raise state.error(
@@ -70,7 +70,7 @@ def _stores_always(stmt: Stmt, buffer: Buffer) -> bool:
 
 
 def top_of(state: State, node: Stmt) -> Stmt:
-    """The statement right in the enclosing block (or in a sequence there) that holds `node`."""
+    """The outermost statement around `node` in its enclosing block, or in a sequence there."""
     parent = state.parent(node)
     while parent is not None and not isinstance(parent, Block):
         if isinstance(parent, SeqStmt) and isinstance(state.parent(parent), Block):
@@ -80,7 +80,7 @@ def top_of(state: State, node: Stmt) -> Stmt:
 
 
 def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
-    """The loops above a block that hold nothing but it; others above it are refused."""
+    """The loops above a block; raises if one of them holds anything else."""
     loops = state.loops_above(realize)
     top: Stmt = realize
     for loop in reversed(loops):
@@ -96,7 +96,7 @@ def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
 
 
 def own_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
-    """The loops that are a block's iterators, one each, with nothing else below them."""
+    """The loops above a block, one for each iterator; raises if they hold anything else."""
     loops = chain_above(state, realize)
     refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
     if realize.predicate is not TRUE:
@@ -153,7 +153,7 @@ def stage(
 
 
 def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], Stmt]:
-    """The edit of a scope block that allocates buffers, and runs `before` first."""
+    """The edit of a scope block that allocates buffers and puts `before` at its start."""
 
     def change(node: Stmt) -> Stmt:
         assert isinstance(node, Block)
@@ -164,7 +164,7 @@ def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], S
 
 
 def beside(anchor: Stmt, before: Sequence[Stmt] = (), after: Sequence[Stmt] = ()) -> edit.Edits:
-    """Statements right before and right after `anchor`."""
+    """The edits that put statements right before and right after `anchor`."""
     return edit.wrap(anchor, lambda s: seq((*before, s, *after)))
 
 

@@ -48,10 +48,10 @@ from metasched.schedule.state import State
 def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr]) -> None:
     """Let each iterator of `block` run on to a multiple of its number in `multiples`.
 
-    Tiles then divide evenly and need no conditions. The buffer that the block writes grows by what
-    is computed beyond; nothing else reads it there. Where an access would leave its buffer, the
-    iterator stays at its last value instead. Loops and block keep their handles; a multiple that an
-    iterator has already changes nothing.
+    Tiles then divide evenly and need no conditions. The written buffer grows by the elements
+    computed beyond; no other block reads those. Where an access would leave its buffer, the
+    iterator is clamped to its last value. Loops and block keep their handles; an iterator whose
+    extent is already a multiple stays as it is.
 
     requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
               iterators; one buffer written, allocated by the block around, at those iterators that
@@ -120,7 +120,7 @@ def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr])
 def _place(
     state: State, realize: BlockRealize, buffer: Buffer, grown: Mapping[Expr, int]
 ) -> BufferStore:
-    """Where the block stores: always, at one place, each iterator that runs on for one index."""
+    """A store of the block; all stores must use one place, with each grown iterator as an index."""
     refuse_partial(state, realize, buffer)
     stores = [s for s in walk(realize.block) if isinstance(s, BufferStore)]
     loads = [e for e in walk(realize.block) if isinstance(e, BufferLoad) and e.buffer is buffer]
@@ -160,7 +160,7 @@ def _larger(
 
 
 def _require_safe(state: State, realize: BlockRealize) -> None:
-    """What is computed beyond cannot stop the program, nor leave a buffer through a view of it."""
+    """Refuse a block whose extra instances may divide by zero or leave a buffer through a view."""
     if any(isinstance(b, Block) and b.match_buffers for b in walk(realize.block)):
         raise state.error(
             "opaque-use", f"{realize.block.name} matches a region that would leave its buffer",
@@ -207,8 +207,7 @@ def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Blo
     def stored(node: Stmt) -> Stmt | None:
         return evolve(node, indices=place.indices) if isinstance(node, BufferStore) else None
 
-    # conditions that guard a load must speak of the same place as it does, and so must what
-    # decides how often it runs; a divisor must not become zero
+    # a clamped load needs clamped guards and loop bounds, too; a divisor must not become zero
     tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old)) or any(
         not grown.keys().isdisjoint(free_vars(e))
         for e in (*steering(old), *unsafe_divisors(old, an))

@@ -1,4 +1,4 @@
-"""pad_einsum: an einsum-like block over padded iterators: zeros put in, results cut."""
+"""pad_einsum: pads the iterators of an einsum-like block, its inputs with zeros."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ from metasched.schedule.state import State
 def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     """Make each iterator of `block` a multiple of its number in `padding`.
 
-    Buffers indexed by a padded iterator are read through copies `<buffer>_pad` with zeros around
-    them, and written to one from which the result is copied back. Handles stay.
+    Inputs indexed by a padded iterator are read from copies `<buffer>_pad` with zeros around them.
+    Results go to such a buffer, too, and are copied back. Handles stay valid.
 
     requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
               iterators; every buffer accessed at one place, by distinct iterators and constants;
@@ -156,7 +156,8 @@ def _buffers(block: Block) -> list[Buffer]:
 
 
 def _plain_indices(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
-    """The one place of an access, of distinct iterators and constants."""
+    """The only indices at which the block accesses `buffer`; raises unless each is a constant or an
+    iterator of its own."""
     indices = one_pattern(state, realize, buffer)
     variables = [i for i in indices if isinstance(i, Var)]
     own = {v.var for v in realize.block.iter_vars}
@@ -187,7 +188,7 @@ def _require_neutral(
     grown: Mapping[Expr, Expr],
     accesses: Mapping[Buffer, Indices],
 ) -> None:
-    """In a padded step of the reduction, what is combined into the result changes nothing."""
+    """Refuse a reduction whose result would be changed by a padded step."""
     block = realize.block
     for v in block.iter_vars:
         for region in block.writes:
@@ -230,7 +231,7 @@ def _require_defined(
     grown: Mapping[Expr, Expr],
     accesses: Mapping[Buffer, Indices],
 ) -> None:
-    """In a padded step nothing is divided by zero, and nothing outside a buffer is read."""
+    """Refuse a block whose padded steps may divide by zero or read outside a buffer."""
     block = realize.block
     domains = {v.var: Range(v.dom.min, grown.get(v.var, v.dom.extent)) for v in block.iter_vars}
     an = Analyzer(domains)
@@ -246,7 +247,7 @@ def _require_defined(
             why = "" if loads else ", which may be zero in a padded step"
             raise state.error("divides", f"{block.name} divides by {what}{why}", realize)
     if not steered:
-        return  # what is read in a padded step is read in another step too
+        return  # another, unpadded step reads the same element
     known = guarded_reads(block) or ()
     for buffer, indices in accesses.items():
         reads = [r for r in known if r.buffer is buffer]
@@ -273,7 +274,7 @@ def _inside(an: Analyzer, index: Expr, size: Expr) -> bool:
 
 
 def _folded(node: Expr) -> Expr | None:
-    """Arithmetic on zeros; 0 * x counts as 0 only where x cannot be infinite."""
+    """Fold arithmetic on zeros, None if nothing folds; 0 * x is 0 only if x cannot be infinite."""
     if isinstance(node, Cast):
         return as_expr(0, node.dtype) if _is_zero(node.value) else cast(node.dtype, node.value)
     if isinstance(node, (Add, Sub, Max, Min)) and _is_zero(node.a) and _is_zero(node.b):
@@ -294,7 +295,7 @@ def _is_zero(expr: Expr) -> bool:
 
 
 def _finite(expr: Expr) -> bool:
-    """A number, or made of integers alone."""
+    """Whether `expr` cannot be infinite: it is a number, or made of integers alone."""
     if isinstance(expr, FloatImm):
         return abs(expr.value) < float("inf")
     return isinstance(expr, Cast) and expr.value.dtype.is_int
@@ -303,8 +304,8 @@ def _finite(expr: Expr) -> bool:
 def _padded(
     state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices, taken: Sequence[str]
 ) -> tuple[Stmt, Block]:
-    """pad = buffer where the iterators stay in their old domains, else zero; of a dimension that is
-    read at one place, at that place."""
+    """The stage `pad = buffer` inside the iterators' old domains, zero outside. A dimension that is
+    read at one constant index is copied only there."""
     extents = {v.var: v.dom.extent for v in block.iter_vars}
 
     an = Analyzer()
@@ -334,7 +335,7 @@ def _padded(
 def _trimmed(
     state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices, taken: Sequence[str]
 ) -> tuple[Stmt, Block]:
-    """buffer = pad for the old domains of the iterators."""
+    """The stage `buffer = pad` over the old domains of the iterators."""
     extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in block.iter_vars}
     domains, run = [], []
     for index, size in zip(indices, buffer.shape, strict=True):

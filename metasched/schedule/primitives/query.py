@@ -1,4 +1,4 @@
-"""Queries: finding blocks and loops. They change nothing, but are recorded, so traces replay."""
+"""Queries that find blocks and loops. They change nothing, but are recorded, so traces replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reindex: let a block access a buffer directly by its iterators, through a copy."""
+"""reindex: lets a block access a buffer directly by its iterators, through a copy."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def reindex(
 
 
 def _plain(block: Block, indices: Indices, keep_units: bool) -> Indices:
-    """The indices without the iterators that cancel; iterators of one value stay only in an index
-    that would be a constant without them, unless `keep_units`."""
+    """Simplify the indices. Unless `keep_units`, an iterator of one value stays only in an index
+    that would be constant without it."""
     ranges = {v.var: v.dom for v in block.iter_vars}
     kept = tuple(map(Analyzer(ranges, keep_units=True).simplify, indices))
     if keep_units:
@@ -121,7 +121,7 @@ def put_stage(
     plain: Indices | None = None,
     outer: Sequence[For] = (),
 ) -> BlockRV:
-    """Copy between `target[old]` and `cache[new]`, and let the block use the latter.
+    """Copy between `target[old]` and `cache[new]`, and let the block use the cache.
 
     Args:
         side: "read" or "write".
@@ -171,7 +171,7 @@ def put_stage(
 
 
 def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
-    """What is staged on one side is not used on the other as well, declared there or hidden."""
+    """Refuse a block that also writes the buffer it reads (or the reverse), declared or not."""
     block = realize.block
     other = block.writes if side == "read" else inputs(block)
     hidden = {a.is_write for a in accesses(block) if a.buffer is target and block.init is None}
@@ -187,7 +187,7 @@ def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -
 def require_told(
     state: State, realize: BlockRealize, indices: Sequence[Expr], covered: list[IterVar], what: str
 ) -> None:
-    """Each element that `indices` name stands for one combination of the iterators."""
+    """Refuse indices that name one element for two combinations of the iterators."""
     var = tells(indices, covered)
     if var is not None:
         raise state.error(
@@ -214,7 +214,8 @@ def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: In
         return None
 
     def swapped(region: BufferRegion, left: list[BufferRegion]) -> BufferRegion:
-        """What is read elsewhere stays declared, as closely as a single place allows."""
+        """The region to declare in place of `region`; what is read elsewhere (`left`) stays
+        declared."""
         if region.buffer is not target or len(left) > 1:
             return region
         return left[0] if left else point

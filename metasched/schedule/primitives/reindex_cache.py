@@ -1,4 +1,4 @@
-"""reindex_cache_read, reindex_cache_write: a cached copy of a buffer in a layout of one's own."""
+"""reindex_cache_read, reindex_cache_write: a cached copy of a buffer in a given layout."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def reindex_cache_write(
 
 
 def _before(state: State, writer: BlockRealize, reader: BlockRealize) -> Stmt:
-    """The statement with the writer that a sequence holds before the one with the reader: inside
-    all loops that both share."""
+    """The statement around the writer, inside all loops shared with the reader, that comes before
+    the reader's statement in a sequence."""
     above = set(state.ancestors(reader))
     node: Stmt = writer
     parent = state.parent(node)
@@ -142,7 +142,8 @@ def _before(state: State, writer: BlockRealize, reader: BlockRealize) -> Stmt:
 
 
 def _require_loops_only(state: State, realize: BlockRealize, anchor: Stmt) -> None:
-    """Between the block and `anchor` stand only loops and sequences: the block always runs."""
+    """Refuse anything but loops and sequences between the block and `anchor`, as it might not
+    run."""
     node: Stmt | None = realize
     while node is not None and node is not anchor:
         node = state.parent(node)
@@ -158,7 +159,8 @@ def _require_loops_only(state: State, realize: BlockRealize, anchor: Stmt) -> No
 
 
 def _confirm(state: State, outer: Sequence[For], *users: BlockRealize) -> None:
-    """Below loops that the copy shares with others, all still read what was written before."""
+    """After an edit below shared loops: confirm that all readers still read only written
+    elements."""
     confirm_cover(state, *[r.block.token for r in users])
     confirm_kinds(state, outer)
 
@@ -175,7 +177,7 @@ def _subject(
 def _laid_out(
     state: State, realize: BlockRealize, buffer: Buffer, scope: str, index_map: MapArg
 ) -> tuple[Buffer, tuple[Expr, ...], tuple[Expr, ...]]:
-    """The copy, and the block's indices into the buffer and into the copy."""
+    """The buffer of the copy, and the block's indices into the old buffer and into the copy."""
     block = realize.block
     mapping = as_index_map(state, index_map, len(block.iter_vars), realize)
     state.canonical = {"index_map": IndexMap.of(index_map, len(block.iter_vars))}
@@ -206,7 +208,8 @@ def _laid_out(
 def _require_same_iters(
     state: State, block: Block, buffer: Buffer, old: Any, new: Any, realize: BlockRealize
 ) -> None:
-    """The map uses exactly the iterators of the old indices, but for those of a single value."""
+    """Refuse a map that uses other iterators than the old indices; those of one value do not
+    count."""
     before = {v.var for v in covered_iters(block, old)}
     after = {v.var for v in covered_iters(block, new)}
     single = {v.var for v in block.iter_vars if as_int(v.dom.extent) == 1}

@@ -1,4 +1,4 @@
-"""reorder: the loops of a chain in another order."""
+"""reorder: puts the loops of a chain in another order."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
 
 @proof
 def _require_free_order(state: State, chain: list[For], order: list[For]) -> None:
-    """The chain may run in that order; the loops that keep their places around those that move
-    have no part in it."""
+    """Refuse an order that breaks a dependence. Loops outside and inside all moved ones keep their
+    places and do not matter."""
     moved = [n for n, (a, b) in enumerate(zip(chain, order, strict=True)) if a is not b]
     part = slice(moved[0], moved[-1] + 1)
     failure = reorder_violation(chain[part], order[part], state.scope(chain[0]))

@@ -1,4 +1,4 @@
-"""rfactor: a reduction in two steps, so that a reduction loop becomes a spatial one."""
+"""rfactor: splits a reduction into two steps, so that a reduction loop becomes spatial."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     final = plan.final()
 
     def combine(top: Stmt) -> Stmt:
-        """The old loops without the other reduction loops, around the combining block."""
+        """The combining block under the old loops, without the other reduction loops."""
         body: Stmt = final
         for kept in reversed(loops[shared:]):
             if kept is node or kept.var not in reduced:
@@ -109,7 +109,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
 
 
 def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
-    """The reduction that the block is: its partial results may be combined in their order."""
+    """The block's reduction; raises unless its partial results may be combined in loop order."""
     found = match_reducer(realize.block.init, realize.block.body)
     if found is None:
         raise state.error(
@@ -136,7 +136,7 @@ def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
 
 
 def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> int:
-    """Each loop drives iterators of one kind, the chosen one a reduction, which is a chain.
+    """Refuse loops that drive iterators of both kinds, or whose reduction loops are no chain.
 
     Returns how many loops hold other statements beside the block, or hold one that does.
     """
@@ -245,7 +245,8 @@ class _Plan:
         return fresh_copy(body, lambda v: state.fresh_var(v.name, v.dtype))
 
     def _check_starts(self) -> None:
-        """Each partial result has its first update within the predicate, where its init runs."""
+        """Refuse a predicate that may skip the first update, and with it the init, of a partial
+        result."""
         if self.realize.predicate is TRUE:
             return
         first: dict[Var, Expr] = {
@@ -323,7 +324,7 @@ class _Plan:
             (), (), old.annotations, old.token,
         )  # fmt: skip
         predicate: Expr = TRUE
-        for condition in conjuncts(self.realize.predicate):  # affine: each is about one kind
+        for condition in conjuncts(self.realize.predicate):  # affine: each uses one kind
             if all(self.kinds.get(v) is not IterKind.REDUCE for v in free_vars(condition)):
                 predicate = logical_and(predicate, condition)
         return BlockRealize(tuple(values), predicate, block)

@@ -1,4 +1,4 @@
-"""rolling_buffer: what neighbouring iterations share of a stage is computed once, in a ring."""
+"""rolling_buffer: computes elements that neighbouring iterations share once, in a ring buffer."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str
 
 @dataclass(frozen=True, slots=True)
 class _Roll:
-    """A dimension of which each iteration of `loop` needs `length` elements, `overlap` of them
-    made by the iteration before."""
+    """A dimension of which each iteration of `loop` needs `length` elements; the iteration before
+    made `overlap` of them."""
 
     loop: For
     axis: int
@@ -132,7 +132,7 @@ def _shared(state: State, scope: Scope, child: Child, buffer: Buffer) -> tuple[F
 
 
 def _require_kind(state: State, scope: Scope, child: Child, shared: int) -> None:
-    """Complete or a reduction within one iteration (over all of them it repeats elements)."""
+    """Refuse a block that is neither complete nor a reduction within one iteration."""
     if complete(scope, child.token) is None:
         return
     failure = reduction(scope, child.token)
@@ -142,7 +142,8 @@ def _require_kind(state: State, scope: Scope, child: Child, shared: int) -> None
 
 
 def _require_point(state: State, child: Child, buffer: Buffer) -> None:
-    """The block writes one element, which tells its spatial iterators."""
+    """Refuse a block unless it writes one element, whose indices determine its spatial
+    iterators."""
     (region,) = [r for r in child.block.writes if r.buffer is buffer]
     spatial = {v.var for v in child.block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
     plain = {r.min for r in region.region if isinstance(r.min, Var)}
@@ -165,7 +166,7 @@ def _part(child: Child, buffer: Buffer, shared: Sequence[For]) -> list[Range]:
 
 
 def _rolls(loop: For, box: Sequence[Range]) -> list[_Roll]:
-    """The dimensions that this loop alone moves, by less than their length."""
+    """The dimensions that only this loop moves, by less than their length."""
     found = []
     for axis, r in enumerate(box):
         form, length = linear(r.min), as_int(r.extent)
@@ -179,7 +180,7 @@ def _rolls(loop: For, box: Sequence[Range]) -> list[_Roll]:
 def _require_stable(
     state: State, scope: Scope, child: Child, shared: Sequence[For], rolls: Sequence[_Roll]
 ) -> None:
-    """The loops run in order, and an element computed earlier is what it would be now."""
+    """Refuse loops that are not serial, and elements whose value may change between iterations."""
     for loop in shared:
         require_serial(state, loop)
     moving = {loop.var for loop in shared}
@@ -200,8 +201,8 @@ def _require_stable(
 
 
 def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Expr) -> None:
-    """The predicate depends on the iteration of the loop by way of the element alone: what one
-    iteration left out, a later one does not take as made."""
+    """Refuse a predicate that depends on the loop otherwise than by the element. A later iteration
+    would take an element as made that an earlier one skipped."""
     place = linear(index)
     moving = free_vars(index)
     for condition in conjuncts(realize.predicate):
@@ -225,7 +226,7 @@ def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Exp
 
 
 class _Ring:
-    """The buffer with one dimension folded, and accesses to it."""
+    """The buffer with one dimension folded into a ring, and the rewriting of its accesses."""
 
     def __init__(self, state: State, buffer: Buffer, axis: int, length: int) -> None:
         self.old, self.axis, self.length = buffer, axis, length
@@ -257,8 +258,8 @@ class _Ring:
         return BufferRegion(self.new, tuple(ranges))
 
     def stmt(self, node: Stmt, target: Block, guard: Expr, rolled: set[Expr]) -> Stmt | None:
-        """One statement on the ring; of `target`, the iterators `rolled` become opaque: its
-        instances lean on those of earlier iterations."""
+        """One statement rewritten to the ring. In `target`, the iterators `rolled` become opaque,
+        because its instances depend on those of earlier iterations."""
         if isinstance(node, BufferStore) and node.buffer is self.old:
             return evolve(node, buffer=self.new, indices=self.place(node.indices))
         if isinstance(node, BlockRealize) and node.block.token is target.token:

@@ -16,10 +16,10 @@ MOST = 64  # factors of a tile
 
 
 def decide(state: State, domain: domains.Domain, decision: Any) -> Any:
-    """The decision to take: the given one where `domain` allows it, a fresh draw for None.
+    """The decision of a sampling step: the given one if `domain` allows it, a fresh draw for None.
 
-    What happens to a given decision that is not allowed depends on who asks (`state.mode`):
-    refused live and in a stored replay, repaired by rule in search, drawn again in a redraw.
+    `state.mode` says what happens to a given decision that is not allowed. It is refused live and
+    in a stored replay, repaired by rule in search, and drawn again in a redraw.
     """
     if decision is None:
         if state.mode in ("stored", "repair"):
@@ -97,8 +97,8 @@ def sample_padded_tile(
     probs: Sequence[float],
     decision: list[int] | None = None,
 ) -> list[ExprRV]:
-    """Draw `n` factors of one of `sizes`, the loop's extent or numbers above it to which it may run
-    on (see `overcompute`): a prime extent gets tiles that are not degenerate.
+    """Draw `n` factors of one of `sizes`: the loop's extent, or larger numbers for `overcompute`,
+    so that a prime extent has tiles other than 1 and itself.
 
     requires  1 <= n <= 64; a limit that is positive or -1; as many probabilities as sizes, none
               negative, a positive sum; no size below the extent, which is constant

@@ -1,4 +1,4 @@
-"""split: one loop becomes a nest that covers it."""
+"""split: replaces one loop by a nest of loops that covers its range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def split(
     preserve_unit_iters: bool = True,
     disable_predication: bool = False,
 ) -> list[LoopRV]:
-    """Cut `loop` into len(factors) nested loops; one factor may be None (or -1): what is left.
+    """Cut `loop` into len(factors) nested loops; one factor may be None (or -1) to be inferred.
 
     requires  the loop starts at zero, is serial, has no annotation and no thread binding; factors
               are positive and their product covers the extent; no break is of it, and nothing below
@@ -72,7 +72,7 @@ def split(
 
 
 def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> tuple[Expr, ...]:
-    """The factors as expressions, the open one filled in."""
+    """The factors as expressions, with the factor None inferred."""
     extent = loop.extent
     if not factors:
         raise state.error("no-factors", "split needs at least one factor")

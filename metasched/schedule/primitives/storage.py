@@ -1,4 +1,4 @@
-"""set_scope: where a buffer lives."""
+"""set_scope: moves a buffer to another storage scope."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def set_scope(
 ) -> None:
     """Put a buffer that `block` writes (by position, name or itself) into another storage scope.
 
-    Views of it go there too.
+    Views of the buffer change their scope, too.
 
     requires  the buffer is allocated by a block; the scope is known
     rewrite   B = T.alloc_buffer((4,)) -> B = T.alloc_buffer((4,), scope="local")
@@ -44,7 +44,8 @@ def _in_scope(state: State, buffer: Buffer, scope: str) -> Buffer:
 
 
 def written_buffer(state: State, realize: BlockRealize, which: int | str | Buffer) -> Buffer:
-    """The buffer a block writes at a position of its write regions, or of a name."""
+    """The buffer that a block writes, chosen by its position among the write regions, or by
+    name."""
     return pick_buffer(state, realize, "write", which)
 
 
@@ -91,14 +92,14 @@ def views_of(site: Stmt, buffer: Buffer) -> list[Buffer]:
         elif isinstance(node, DeclBuffer):
             sources.append((node.buffer, node.source))
     found = {buffer: None}
-    for view, source in sources:  # a view stands inside its source
+    for view, source in sources:  # a view is declared inside the block that declares its source
         if source in found:
             found[view] = None
     return list(found)[1:]
 
 
 def replace_allocated(state: State, site: Block, old: Buffer, new: Buffer) -> None:
-    """`new` in the place of an allocated buffer, everywhere."""
+    """Replace an allocated buffer by `new` everywhere below `site`."""
     _replace_buffers(state, site, {old: new})
 
 

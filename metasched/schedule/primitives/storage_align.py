@@ -1,4 +1,4 @@
-"""storage_align: how the rows of a buffer are padded in memory."""
+"""storage_align: pads the rows of a buffer in memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def storage_align(
 ) -> None:
     """Let the stride of `axis` of a buffer that `block` writes be `offset` modulo `factor`.
 
-    Noted on the block as `buffer_dim_align`, one `[buffer, axis, factor, offset]` for each buffer
-    and axis; lowering lays the buffer out accordingly.
+    The block gets the annotation `buffer_dim_align`, one `[buffer, axis, factor, offset]` for each
+    buffer and axis; lowering reads it.
 
     requires  the buffer is allocated by a block; the axis is one of it (negative ones count from
               the end); a positive factor

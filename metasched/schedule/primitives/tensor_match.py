@@ -1,4 +1,4 @@
-"""Whether a block computes what an intrinsic describes, and on which parts of which buffers."""
+"""Matches a block with the description of an intrinsic, and finds the buffer regions it uses."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _PLAIN = (SeqStmt, IfThenElse, BufferStore, LetStmt, AttrStmt)
 
 
 class Mismatch(Exception):
-    """The first difference, in words."""
+    """The first difference between block and description, in words."""
 
 
 class Match:
-    """How the body of a block is an instance of a description.
+    """The match of a block's body with an intrinsic's description.
 
     Attributes:
         parts: for each buffer of the description, the region of the program's buffer it stands for.
@@ -149,7 +149,7 @@ class Match:
     # -- expressions ---------------------------------------------------------------------------
 
     def _equal(self, mine: Expr, theirs: Expr) -> bool:
-        """Equal integers or conditions, the description's variables replaced."""
+        """Whether `mine` equals `theirs`, with the description's variables replaced."""
         if not mine.dtype.is_int:
             same = all(self.vars.get(v, v).dtype is v.dtype for v in free_vars(theirs))
             value = substitute(theirs, self.vars) if same else theirs
@@ -223,7 +223,8 @@ class Match:
     def access(
         self, buffer: Buffer, indices: Sequence[Expr], wanted: Buffer, described: Sequence[Expr]
     ) -> None:
-        """One access: the same element relative to where the part of the buffer begins."""
+        """Match one access: raise unless it is the same element relative to the start of the
+        part."""
         part = self.parts.get(wanted)
         if part is None:
             part = self.parts[wanted] = self._part(buffer, wanted)
@@ -269,7 +270,7 @@ class Match:
 
 
 def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:
-    """No buffer that is written stands for two buffers of the description; raises Mismatch."""
+    """Raise Mismatch if a written buffer stands for two buffers of the description."""
     written = {r.buffer for r in desc.writes}
     seen: dict[Buffer, Any] = {}
     for wanted, region in parts.items():

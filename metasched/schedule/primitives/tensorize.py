@@ -1,4 +1,4 @@
-"""tensorize: a block that computes what an intrinsic describes calls it instead."""
+"""tensorize: replaces the body of a block by an intrinsic that computes the same."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def tensorize(
 
 
 def _require_inside(state: State, block: Block, part: BufferRegion, node: Stmt) -> None:
-    """The implementation may touch all of the part, also where conditions keep the block out."""
+    """Refuse a part that may leave its buffer: the implementation may touch all of it."""
     known = Analyzer({v.var: v.dom for v in block.iter_vars})
     for r, extent in zip(part.region, part.buffer.shape, strict=True):
         if not (known.prove(r.min >= 0) and known.prove(r.min + r.extent <= extent)):
@@ -97,7 +97,7 @@ def _require_inside(state: State, block: Block, part: BufferRegion, node: Stmt) 
 def _require_layout(
     state: State, part: BufferRegion, view: Buffer, impl: PrimFunc, node: Stmt
 ) -> None:
-    """The memory of the part is laid out as the implementation takes it."""
+    """Refuse a part whose memory layout is not the one that the implementation requires."""
     source, known = part.buffer, Analyzer()
     strides = source.row_major_strides()
     lead = source.ndim - view.ndim
@@ -188,7 +188,7 @@ def _allocated(root: Block) -> list[Buffer]:
 
 
 def _renewed(state: State, buffer: Buffer, symbols: dict[Var, Expr], scope: str) -> Buffer:
-    """A new buffer of the same description, its symbolic strides and offset new as well."""
+    """A copy of a buffer in `scope`, with fresh symbolic strides and offset."""
     offset = buffer.elem_offset
     for expr in buffer.strides if offset is None else (*buffer.strides, offset):
         for var in sorted(free_vars(expr), key=lambda v: v.name):

@@ -1,4 +1,4 @@
-"""transform_block_layout: a block over other iterators, a bijective map of its old ones."""
+"""transform_block_layout: replaces a block's iterators by a bijective map of them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
 
 
 def _kind_of(state: State, realize: BlockRealize, output: Expr, mapping: IndexMap) -> IterKind:
-    """The kind of the iterators that one output is made of."""
+    """The kind of the iterators that one output of the map uses; raises if it mixes kinds."""
     used = free_vars(output)
     pairs = zip(mapping.inputs, realize.block.iter_vars, strict=True)
     kinds = {v.kind for name, v in pairs if name in used}
@@ -129,7 +129,7 @@ def _kind_of(state: State, realize: BlockRealize, output: Expr, mapping: IndexMa
 def _require_order(
     state: State, realize: BlockRealize, loops: Sequence[For], mapping: IndexMap
 ) -> None:
-    """Any order will do, or the map goes through the iterations in the old order."""
+    """Refuse a map that changes the order of iterations if a dependence needs the old order."""
     scope = state.scope(realize)
     failure = block_facts.complete_or_reduction(scope, realize.block.token, sole=False)
     if failure is None:
@@ -168,7 +168,7 @@ def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer)
     def simple(indices: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(analyzer.simplify(i) if i.children else i for i in indices)
 
-    def on_expr(node: Expr) -> Expr | None:  # values stay as they are: regions speak of them
+    def on_expr(node: Expr) -> Expr | None:  # iterators stay: regions mention them
         if isinstance(node, BufferLoad):
             return BufferLoad(node.buffer, simple(node.indices), node.predicate)
         return None

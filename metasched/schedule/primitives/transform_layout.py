@@ -1,4 +1,4 @@
-"""transform_layout: a buffer in another layout, padded where the new shape is larger."""
+"""transform_layout: stores a buffer in another layout, padded where the new shape is larger."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def transform_layout(
 
     Args:
         pad_value: a number, an expression, or a function of the new indices.
-        assume_injective_transform: take the map's word that it joins no two elements, and leave
+        assume_injective_transform: do not check that the map joins no two elements, and leave
             padding undefined.
 
     requires  a parameter or allocated buffer, accessed by loads and stores with scalar indices; a
@@ -143,7 +143,7 @@ def _padding(
     mapping: IndexMap,
     value: PadValue | None,
 ) -> Padding | None:
-    """What is padding in the new layout; None when every element stands for an old one."""
+    """The padding of the new layout; None when every element stands for an old one."""
     found = padding_of(mapping, old.shape, new.shape)
     if isinstance(found, str):
         raise state.error(
@@ -166,7 +166,7 @@ def _padding(
 
 
 def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> PadValue | None:
-    """The pad value as a function of the new indices, recorded plainly."""
+    """The pad value as a function of the new indices, recorded as a number or index map."""
     if given is None:
         return None
     assert state.canonical is not None
@@ -202,8 +202,7 @@ def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> Pa
 
 
 def _known(site: Block) -> Analyzer:
-    """The ranges of the iterators and loops below the site, none of them empty: that another loop
-    runs at all is not known."""
+    """An analyzer with the ranges of iterators and loops below the site, none of which is empty."""
     ranges: dict[Var, Range] = {}
     for node in walk_stmts(site):
         if isinstance(node, Block):
@@ -215,7 +214,7 @@ def _known(site: Block) -> Analyzer:
 
 
 def _rewritten(site: Stmt, old: Buffer, new: Buffer, mapping: IndexMap, an: Analyzer) -> Stmt:
-    """Every access of `old` as one of `new`."""
+    """`site` with every access of `old` replaced by an access of `new`."""
 
     def regions(given: tuple[BufferRegion, ...]) -> tuple[BufferRegion, ...]:
         return tuple(_region(r, new, mapping, an) if r.buffer is old else r for r in given)
@@ -255,7 +254,7 @@ def _region(region: BufferRegion, new: Buffer, mapping: IndexMap, an: Analyzer) 
 def _require_symbols(
     state: State, realize: BlockRealize, func: PrimFunc, params: Sequence[Buffer | Var]
 ) -> None:
-    """Every symbolic extent is still the extent of a parameter, or a parameter."""
+    """Refuse a new shape after which a symbolic extent is no parameter, nor extent of one."""
 
     def defined(given: Sequence[Buffer | Var]) -> set[Expr]:
         out: set[Expr] = {p for p in given if isinstance(p, Var)}

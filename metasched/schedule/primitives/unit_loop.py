@@ -1,4 +1,4 @@
-"""add_unit_loop: a loop of one iteration around a block or loop."""
+"""add_unit_loop: puts a loop of one iteration around a block or loop."""
 
 from __future__ import annotations
 

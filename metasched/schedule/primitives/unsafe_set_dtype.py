@@ -1,4 +1,4 @@
-"""unsafe_set_dtype: a temporary buffer in another type, with casts where it is used."""
+"""unsafe_set_dtype: stores a temporary buffer in another type, with casts where it is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unsafe_set_dtype(
 ) -> None:
     """Keep a buffer that `block` writes in another type; values are cast in and out.
 
-    Results change where the type cannot hold the values: that is what the name warns of.
+    Results change where the type cannot hold the values, which makes the step unsafe.
 
     Views of the buffer change their type with it.
 
