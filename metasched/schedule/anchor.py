@@ -1,7 +1,7 @@
-"""A trace applied to a like function: its steps for the blocks both have, inlining for the others.
+"""Applies a trace to a similar function: its steps to blocks of both, inlining to the others.
 
-A trace that was found for a product, say, also serves the product with a bias and a ReLU after it,
-whose anchor block is the same. TVM calls it an anchor trace.
+For example, a trace found for a matrix product also fits the product followed by a bias and a ReLU.
+The product is the anchor block of both; TVM calls the trace an anchor trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INLINES = ("compute_inline", "reverse_compute_inline")
 
 @dataclass
 class _Run:
-    """Handles of the trace: those that stand for something here, and the foreign ones."""
+    """The trace's handles: `known` maps them to handles of `sch`; `foreign` have no counterpart."""
 
     sch: Schedule
     known: dict[RV, RV] = field(default_factory=dict)
@@ -35,19 +35,19 @@ def schedule_using_anchor_trace(
 ) -> list[str]:
     """Apply to `sch` a trace that was recorded on another function with the same anchor block.
 
-    Steps for blocks that are not here are left out, an inlining that is refused is tried in the
-    other direction, and blocks that the trace does not name are inlined where that is possible,
-    else left as they are. Every step is checked as always, so the program keeps its meaning.
+    Steps for blocks that `sch` lacks are left out. An inlining that is refused is tried in the
+    other direction. Blocks that the trace does not name are inlined if possible. Every step is
+    checked as always, so the program keeps its meaning.
 
     Args:
         sch: a schedule of the other function, with no step yet.
         anchor_trace: the trace.
-        target: taken for TVM's sake; nothing depends on it.
+        target: accepted for compatibility with TVM and ignored.
 
     Returns the steps that were left out, in words.
 
-    Raises ScheduleError or TraceError when a step for a block that is here does not fit; `sch` is
-    as it was then.
+    Raises ScheduleError or TraceError, leaving `sch` unchanged, when a step for one of its blocks
+    does not fit.
     """
     if not isinstance(sch, Schedule) or not isinstance(anchor_trace, Trace):
         raise TraceError("schedule_using_anchor_trace takes a Schedule and a Trace")
@@ -75,7 +75,7 @@ def _names(sch: Schedule) -> list[str]:
 
 
 def _inline(sch: Schedule, names: Iterable[str]) -> None:
-    """Inline the blocks that are still here: into consumers, or into the producer."""
+    """Inline those of the named blocks that still exist, into consumers or else the producer."""
     for name in names:
         for how in _INLINES if name in _names(sch) else ():
             try:
@@ -86,7 +86,7 @@ def _inline(sch: Schedule, names: Iterable[str]) -> None:
 
 
 def _apply(run: _Run, entry: Entry) -> None:
-    """One step of the trace, on the handles that stand for its own."""
+    """Apply one step of the trace, with its handles replaced by handles of the schedule."""
     name = entry.kind.name
     missing = [rv for rv in handles_in(entry.values) if rv in run.foreign]
     absent = name == "get_block" and entry.attrs["name"] not in {"root", *_names(run.sch)}
@@ -113,7 +113,7 @@ def _apply(run: _Run, entry: Entry) -> None:
 
 
 def _perform(sch: Schedule, entry: Entry, values: Sequence[Any]) -> Sequence[RV]:
-    """The step as a call, which is recorded."""
+    """Call the step's primitive on the schedule, which records it."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for param, value in zip(entry.kind.params, values, strict=True):

@@ -1,7 +1,8 @@
-"""Requirements that primitives share: each is one function, one sentence, and raises ScheduleError.
+"""Requirements that primitives share: one function each, which raises ScheduleError if violated.
+The first line of a `require_` function states the requirement.
 
-The facts come from `analysis`, which says what failed; here it becomes a refusal that names the
-loop or block and what to do instead.
+`analysis` finds what failed; this file turns a failure into a refusal that names the loop or block
+and what to do instead.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ THREADS = f"{KINDS_LAST}, or set_scope what each thread or block has for itself 
 def proof(
     check: Callable[Concatenate[State, P], None],
 ) -> Callable[Concatenate[State, P], None]:
-    """Of a check that does nothing but refuse: `State.skip_legality_checks` leaves it out."""
+    """Decorate a check that only refuses, so that `State.skip_legality_checks` skips it."""
 
     @wraps(check)
     def checked(state: State, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -87,7 +88,7 @@ def require_plain_loop(state: State, rv: LoopRV) -> For:
 
 
 def refuse_jumps(state: State, loop: For, *kinds: type[Stmt]) -> None:
-    """No `break` (or other jump) in the body is of this loop: it would leave another one."""
+    """No `break` (or other jump in `kinds`) in the body leaves this loop."""
     stack: list[Stmt] = [loop.body]
     while stack:
         stmt = stack.pop()
@@ -144,8 +145,8 @@ def require_serial(state: State, loop: For) -> None:
 
 
 def in_view(state: State, node: Stmt, expr: Expr) -> Expr:
-    """An expression given by the user, over what has a value at `node`: variables of the function
-    and of loops above; others are refused."""
+    """The user's expression over variables that have a value at `node`: those of the function and
+    of loops above it. Raises for other variables."""
     known = function_vars(state, node) | {loop.var for loop in state.loops_above(node)}
     meant, unknown = by_name(expr, known)
     if unknown:
@@ -168,7 +169,7 @@ def by_name(
 ) -> tuple[Expr, list[Var]]:
     """An expression over known and bound variables, and its variables that are neither.
 
-    A variable of the same name and type stands for a known one, as in a trace that was read.
+    A variable with the name and type of a known one is replaced by it, as traces from files need.
     """
     named = {(v.name, v.dtype): v for v in known}
     free = [v for v in free_vars(expr) if v not in known and v not in bound]
@@ -197,13 +198,15 @@ def require_stage_pipeline(state: State, node: Stmt) -> Scope:
 
 @proof
 def require_complete(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """All iterators spatial, the only writer of what it writes, reads nothing that it writes."""
+    """The block is complete: spatial iterators only, sole writer of its outputs, reads none of
+    them."""
     refuse_on(state, block_facts.complete(scope, realize.block.token), realize)
 
 
 @proof
 def require_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """It has an init, affine bindings and is the only writer of its results."""
+    """The block is a reduction: it has an init and affine bindings, and alone writes its
+    results."""
     refuse_on(state, block_facts.reduction(scope, realize.block.token), realize)
     require_whole_reduction(state, realize)
 
@@ -282,8 +285,8 @@ def refuse_outside(state: State, scope: Scope, buffer: Buffer, *, written: bool 
 
 
 def refuse_hidden(state: State, exprs: Iterable[Expr], place: Stmt) -> None:
-    """What is put before or after `place` mentions only variables that have a value there: none
-    that is assigned between the loops below."""
+    """`exprs`, to be evaluated before or after `place`, use no variable that is assigned only
+    below."""
     used = frozenset().union(*map(free_vars, exprs))
     around = set(state.ancestors(place))
     for stmt, _ in state.scope(place).loose if used else ():
@@ -323,7 +326,7 @@ def require_whole_domain(state: State, realize: BlockRealize, loops: Sequence[Fo
 def _covers_domain(
     domains: Region, values: tuple[Expr, ...], predicate: Expr, *loops: tuple[Var, Expr, Expr]
 ) -> bool:
-    """Remembered by value: replays ask for the same of blocks that are new objects."""
+    """Cached by value, because replays ask again about equal blocks that are new objects."""
     ranges = {var: Range(low, extent) for var, low, extent in loops}
     points = [Range(value, IntImm(value.dtype, 1)) for value in values]
     analyzer = Analyzer()

@@ -116,7 +116,7 @@ def _argument(param: Param, value: Any, where: str) -> Any:
 
 
 def _too_large(value: Any) -> str:
-    """What is wrong with the integers in a value; none is meant to exceed 64 bits."""
+    """What is wrong with the integers in a value, which may have at most 64 bits; "" if nothing."""
     if isinstance(value, int):
         fits = -(1 << 63) <= value < 1 << 64
         return "" if fits else f"{brief(value)} is an integer of more than 64 bits"
@@ -214,7 +214,7 @@ def _decode_expr(data: Any, leaf: Callable[[str], Any], where: str) -> Expr:
         elif isinstance(head, str) and (cls := _operation(head)) is not None:
             return cls(*(_decode_expr(d, leaf, where) for d in data[1:]))
     except (AttributeError, IndexError, TypeError, ValueError, OverflowError):
-        pass  # the data are no expression: said below, with the place
+        pass  # the data are no expression: the error below names the place
     raise TraceError(f"{where} has an expression that cannot be read: {brief(data)}")
 
 
@@ -250,8 +250,8 @@ def _function_var(name: str, dtype: DType) -> Var:
 
 @lru_cache(maxsize=1 << 9)
 def _index_vars(*names: str) -> tuple[Var, ...]:
-    """The inputs of maps that are read: of equal maps the same, so that what was found out about
-    one holds for the next."""
+    """The inputs of a map that is read. Equal maps get the same variables, so that they share
+    cached analysis results."""
     return tuple(map(Var, names))
 
 
@@ -318,7 +318,8 @@ def _python(value: Any, names: Names) -> str:
         shown = ", ".join(_python(e, names) for e in outputs)
         comma = "," if len(outputs) == 1 else ""
         return f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
-    if isinstance(value, (nodes.EQ, nodes.NE, nodes.And, nodes.Or, Not)):  # Python's build no IR
+    # Python's operators build no IR
+    if isinstance(value, (nodes.EQ, nodes.NE, nodes.And, nodes.Or, Not)):
         return f"T.{type(value).__name__}({', '.join(_python(c, names) for c in value.children)})"
     if isinstance(value, Expr):
         known = [v for v in free_vars(value) if v in names]

@@ -1,8 +1,8 @@
-"""Solving a `require`: other decisions for the sampling steps it mentions, found on numbers alone.
+"""Solves a `require`: finds other decisions for the sampling steps that it mentions.
 
-Nothing is replayed while looking. The latest step mentioned is enumerated, so a constraint on one
-decision is never a matter of luck; when no decision of it will do, those that constraints tie to
-it are drawn again, more of them the longer it takes.
+The search computes on numbers and replays nothing. The decisions of the latest mentioned step are
+enumerated, so a constraint on one decision is not left to chance. If none of them satisfies it,
+steps that constraints link to it are drawn again, more of them with each attempt.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from metasched.schedule.instruction import Entry, handles_in
 from metasched.schedule.numbers import number_of
 from metasched.schedule.rng import Rng
 
-ENUMERATED = 4096  # decisions of one step that are listed
-REDRAWN = 64  # draws of earlier steps before a constraint counts as unsatisfiable
+ENUMERATED = 4096  # decisions of one step to try at most
+REDRAWN = 64  # redraws of earlier steps before a constraint counts as unsatisfiable
 
 
 def solve(
@@ -55,7 +55,7 @@ def _linked(
     mentioned: frozenset[Any],
     conditions: Sequence[tuple[Expr, frozenset[Any]]],
 ) -> frozenset[Any]:
-    """The sampled values that constraints tie to the mentioned ones, also by way of others."""
+    """The sampled values that constraints link to the mentioned ones, directly or indirectly."""
     siblings = [frozenset(e.outputs) for e in entries if e.kind.sampling]
     linked, before = mentioned, frozenset[Any]()
     while linked != before:
@@ -67,7 +67,7 @@ def _linked(
 
 
 def _subset(others: Sequence[int], attempt: int, rng: Rng) -> list[int]:
-    """The other steps to draw again: none at first, then one, and more the longer it takes."""
+    """The other steps to draw again: none at first, then one, and more with later attempts."""
     count = min(len(others), attempt and 1 + attempt * len(others) // REDRAWN)
     return [others[i] for i in rng.sample(len(others), count)]
 
@@ -79,8 +79,8 @@ def _redraw(
     table: dict[Any, Any],
     rng: Rng,
 ) -> dict[int, Any] | None:
-    """Draw these steps one after the other, each under the conditions that are determined by then;
-    None when one has no decision left."""
+    """Draw `steps` in order, each under the conditions whose values are all known by then; None
+    when a step has no decision left."""
     changed: dict[int, Any] = {}
     undrawn = {rv for step in steps for rv in entries[step].outputs}
     for step in steps:
@@ -99,7 +99,8 @@ def _redraw(
 
 
 def _take(entry: Entry, table: dict[Any, Any], conditions: Sequence[Expr], rng: Rng) -> Any:
-    """Enter a decision of one step that keeps the conditions in `table`; None: there is none."""
+    """Draw a decision of one step that satisfies the conditions and enter it in `table`; None if
+    there is none."""
 
     def holds(decision: Any) -> bool:
         numbers = domains.values(entry.domain, decision)

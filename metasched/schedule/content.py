@@ -1,7 +1,7 @@
-"""What a state holds: a module, an index into it, and the table of handles.
+"""The content of a state: a module, an index into it, and the table of handles.
 
-Steps come in runs of hundreds, and most look at a part only. So copies and edits are put off, all
-of them here.
+A replay runs hundreds of steps, most of which look at a part of the content only. So this file, and
+no other, defers copies and edits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ annotations, and the edit that will put it into the tree. Its children may be ou
 
 
 class Index:
-    """Where everything is in one module: node -> parent, variable -> loop, token -> block.
+    """The index of a module: node -> parent, loop variable -> loop, token -> block.
 
-    Made by one walk; an edit gives the next one from the paths that it copied.
+    It is built by one walk; an edit updates it from the paths that the edit copied.
     """
 
     __slots__ = ("_by_name", "blocks", "func_of", "loops", "parent")
@@ -50,7 +50,7 @@ class Index:
         return self._by_name
 
     def copy(self) -> Index:
-        """An index that can be carried on apart from this one."""
+        """A copy that can be updated independently."""
         other = Index.__new__(Index)
         other.parent, other.loops = self.parent.copy(), self.loops.copy()
         other.blocks, other.func_of = self.blocks.copy(), self.func_of.copy()
@@ -58,8 +58,8 @@ class Index:
         return other
 
     def carry_on(self, name: str, old: Stmt, new: Stmt) -> None:
-        """Follow the body `old` of a function that has become `new`: what both share stays, so
-        the cost is that of the paths that an edit copied."""
+        """Update the index for a function whose body `old` has become `new`. Shared subtrees stay,
+        so the cost is proportional to the paths that the edit copied."""
         self._by_name = None
         del self.func_of[old]
         self.func_of[new] = name
@@ -80,12 +80,13 @@ class Index:
             stack.extend(node.stmts)
 
     def _add(self, body: Stmt, above: Stmt | None) -> set[Stmt]:
-        """Enter a body; returns the topmost statements in it that were known with all below."""
+        """Enter a body; returns the topmost statements in it whose subtrees the index already
+        holds."""
         parent, loops, stack = self.parent, self.loops, [(body, above)]
         kept: set[Stmt] = set()
         while stack:
             node, above = stack.pop()
-            while type(node) is For and node not in parent:  # most of all nodes
+            while type(node) is For and node not in parent:  # fast path: most nodes are loops
                 parent[node], loops[node.var] = above, node
                 node, above = node.body, node
             if node in parent:
@@ -100,17 +101,17 @@ class Index:
 
 
 class Content:
-    """Module, index and table, with what is put off.
+    """Module, index and table, with the work that is deferred.
 
-    Three things are put off, each until it is needed:
+    Three things are deferred, each until it is needed:
 
-    - relabelled loops and blocks (`put_off`) enter the tree when module or index are looked at;
-    - the index is made when it is first asked for, and carried on by later edits;
-    - the index and the table that a snapshot or a copy holds as well (they are *lent*) are copied
-      before they are changed here. What is lent is never changed.
+    - relabelled loops and blocks (`put_off`) enter the tree when module or index are read;
+    - the index is built at its first use, and updated by later edits;
+    - an index or table that a snapshot or copy shares (it is *lent*) is copied before it is changed
+      here. A lent object is never changed.
 
-    So always: the module with the pending relabelling in it is what the steps so far have made;
-    the index, if there is one, is of the module without it.
+    Invariant: the module plus the pending relabelling is the result of all steps so far; the index,
+    if there is one, describes the module without the pending relabelling.
     """
 
     __slots__ = ("_index", "_index_lent", "_mod", "_pending", "_table_lent", "check", "table")
@@ -135,7 +136,7 @@ class Content:
 
     @property
     def index(self) -> Index:
-        """Where everything is in the module."""
+        """The index of the module, after pending changes."""
         if self._pending:
             self.apply_pending()
         if self._index is None:
@@ -143,43 +144,45 @@ class Content:
         return self._index
 
     def before_pending(self) -> Index:
-        """The index of the tree without what is put off, for those who look for a place alone."""
+        """The index of the tree without pending relabelling, for callers that need positions
+        only."""
         if self._index is None:
             self._index, self._index_lent = Index(self._mod), False
         return self._index
 
     def relabelled(self, key: Var | BlockToken) -> For | Block | None:
-        """The loop or block of a variable or token with its new labels, if they are put off."""
+        """The loop or block of a variable or token, if a relabelling of it is pending; else
+        None."""
         found = self._pending.get(key)
         return None if found is None else found[0]
 
     # -- sharing ---------------------------------------------------------------------------------
 
     def lend(self) -> Content:
-        """A copy; neither notices what becomes of the other."""
+        """A copy; later changes of either do not affect the other."""
         self._table_lent = self._index_lent = True
         return copy(self)
 
     def saved(self, *, index: bool) -> tuple[IRModule, Index | None, dict[RV, Any], Pending]:
-        """What `go_back` needs, with the index if that will be wanted again."""
+        """The arguments of `go_back`, with the index if `index` says so."""
         self._table_lent = True
-        if index:  # of what will be compared by identity
+        if index:  # its nodes will be compared by identity
             self.apply_pending()
             self._index_lent = True
         return self._mod, self._index if index else None, self.table, self._pending
 
     def go_back(self, mod: IRModule, index: Index | None, pending: Pending) -> None:
-        """Go on from a module that was saved."""
-        if self._mod is not mod:  # else the index is right
+        """Restore a saved module."""
+        if self._mod is not mod:  # else the index is still right
             self._mod, self._index, self._index_lent = mod, index, True
         self._pending = pending
 
     def use_table(self, table: dict[RV, Any]) -> None:
-        """Go on with a table that was saved."""
+        """Restore a saved table."""
         self.table, self._table_lent = table, True
 
     def own_table(self) -> dict[RV, Any]:
-        """The table, to enter or remove handles; most steps do neither and share it."""
+        """The table as an unshared object, for entering or removing handles."""
         if self._table_lent:
             self.table, self._table_lent = self.table.copy(), False
         return self.table
@@ -187,14 +190,14 @@ class Content:
     # -- changing --------------------------------------------------------------------------------
 
     def put_off(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
-        """Keep a change of labels for later."""
+        """Defer a change of labels."""
         key = node.var if isinstance(node, For) else node.token
         known = self._pending.get(key)
         whole = change if known is None else edit.after(known[1], change)
         self._pending = {**self._pending, key: (change(node), whole)}
 
     def apply_pending(self) -> None:
-        """Put into the tree what was put off."""
+        """Apply the pending changes of labels to the tree."""
         pending, self._pending = self._pending, {}
         if pending:
             loops, blocks = self.index.loops, self.index.blocks
@@ -219,7 +222,7 @@ class Content:
         return name, self.mod[name]
 
     def set_func(self, name: str, func: PrimFunc) -> None:
-        """Put another function in the place of `name`."""
+        """Replace the function called `name`."""
         old = self.mod[name].body
         self._mod = self.mod.with_func(name, func)
         if self._index is not None:

@@ -23,8 +23,8 @@ Decision: TypeAlias = "list[int] | int"
 
 @dataclass(frozen=True, slots=True)
 class DomainKind:
-    """What the domains of one kind hold, integers (`n`) or lists of numbers (`sizes*`), and the
-    five things to do with them."""
+    """A kind of domain: its fields and its five operations. `fields` names integers (`n`) and, with
+    a star, lists of numbers (`sizes*`)."""
 
     fields: str
     draw: Callable[[Domain, Rng], Decision]
@@ -35,7 +35,7 @@ class DomainKind:
 
 
 def sound(domain: Domain) -> bool:
-    """Whether data that were read are a domain, with what one of its kind holds."""
+    """Whether data from a file are a domain: a known kind with all fields of this kind."""
     kind = domain.get("kind")
     if not isinstance(kind, str) or kind not in DOMAINS:
         return False
@@ -61,7 +61,7 @@ def allows(domain: Domain, decision: Any) -> bool:
 
 
 def repair(domain: Domain, decision: Any) -> Decision:
-    """The allowed decision that stands for an impossible one; the same each time."""
+    """The allowed decision that replaces an impossible one; the same each time."""
     return DOMAINS[domain["kind"]].repair(domain, decision)
 
 
@@ -145,7 +145,8 @@ def _allows_tile(d: Domain, tile: Any) -> bool:
 
 
 def _repair_tile(d: Domain, tile: Any) -> Decision:
-    """From innermost out, each factor becomes the largest divisor of what is left not above it."""
+    """The nearest tiling: from the innermost, each factor becomes the largest divisor of the rest
+    of the extent that is not above it."""
     wanted = (
         [f if isinstance(f, int) and f > 0 else 1 for f in tile]
         if isinstance(tile, (list, tuple))
@@ -231,7 +232,7 @@ def _of_size(d: Domain, size: int) -> Domain:
 
 
 def _size_of(d: Domain, tile: Any) -> int:
-    """The size that a tile is of; the first one for what is a tile of none."""
+    """The size that the tile's factors multiply to; the first size if they multiply to none."""
     plain = isinstance(tile, (list, tuple)) and all(isinstance(f, int) for f in tile)
     return math.prod(tile) if plain and math.prod(tile) in d["sizes"] else d["sizes"][0]
 
@@ -296,7 +297,7 @@ DOMAINS: dict[str, DomainKind] = {
         lambda d: iter(d["candidates"]),
         lambda d, p: [p],
     ),
-    # nothing to choose (a symbolic extent): {"kind", "value"}
+    # no choice (a symbolic extent): {"kind", "value"}
     "fixed": DomainKind(
         "value*",
         lambda d, rng: list(d["value"]),

@@ -1,8 +1,9 @@
-"""The five edits of a tree: replace, insert, delete, wrap, move, path-copying.
+"""The five edits of a tree, which copy paths: replace, insert, delete, wrap, move.
 
-An edit is a mapping from statements of the old tree to what becomes of them: a function of the
-node over its already edited parts, None for "gone". Several edits merge into one mapping and are
-applied in one pass, so every edit of a primitive is stated in terms of the tree it started from.
+An edit maps statements of the old tree to changes. A change is a function from the node, over its
+already edited parts, to its replacement, None for "removed". Several edits merge into one mapping
+and are applied in one pass, so every edit of a primitive is stated in terms of the tree it started
+from.
 Idea: Exo's cursors (core/internal_cursors.py), with identities instead of forwarding.
 """
 
@@ -20,34 +21,34 @@ Parents: TypeAlias = "Mapping[Stmt, Stmt | None]"
 
 
 def replace(node: Stmt, new: Stmt) -> Edits:
-    """`new` in the place of `node`; other edits inside `node` are lost with it."""
+    """Replace `node` by `new`; other edits inside `node` are lost."""
     return {node: lambda _: new}
 
 
 def insert(anchor: Stmt, stmt: Stmt, *, after: bool = False) -> Edits:
-    """`stmt` just before (or after) `anchor`."""
+    """Insert `stmt` just before (or after) `anchor`."""
     if after:
         return {anchor: lambda node: seq((node, stmt))}
     return {anchor: lambda node: seq((stmt, node))}
 
 
 def delete(node: Stmt) -> Edits:
-    """`node` gone, with the loops and sequences that it alone filled."""
+    """Delete `node`, and the loops and sequences that hold nothing else."""
     return {node: lambda _: None}
 
 
 def wrap(node: Stmt, fn: Callable[[Stmt], Stmt]) -> Edits:
-    """`fn(node)` in the place of `node`, with the edits inside `node` applied."""
+    """Replace `node` by `fn(node)`, with the edits inside `node` applied."""
     return {node: fn}
 
 
 def move(node: Stmt, anchor: Stmt, moved: Stmt, *, after: bool = False) -> Edits:
-    """`node` gone from its place, `moved` (what it becomes) beside `anchor`."""
+    """Delete `node` and insert `moved`, its new form, before (or after) `anchor`."""
     return merge(delete(node), insert(anchor, moved, after=after))
 
 
 def merge(*edits: Edits) -> Edits:
-    """Several edits as one; edits of the same node follow each other in the order given."""
+    """Merge several edits into one; edits of the same node are applied in the order given."""
     out: Edits = {}
     for edit in edits:
         for node, change in edit.items():
@@ -56,7 +57,7 @@ def merge(*edits: Edits) -> Edits:
 
 
 def after(first: Change, second: Change) -> Change:
-    """One change and then another."""
+    """The change that applies `first`, then `second`."""
 
     def both(node: Stmt) -> Stmt | None:
         result = first(node)
@@ -88,7 +89,7 @@ def apply(root: Stmt, edits: Edits, parents: Parents) -> Stmt:
 
 
 def _replaced(node: Stmt, new: Stmt | None, parents: Parents) -> Stmt | None:
-    """The root once `node` has become `new`."""
+    """The new root after `node` has become `new`."""
     above, same = parents[node], new is node
     while above is not None:
         if not same:
@@ -98,7 +99,7 @@ def _replaced(node: Stmt, new: Stmt | None, parents: Parents) -> Stmt | None:
 
 
 def _loop_over(loop: For, body: Stmt | None) -> For | None:
-    """A loop over another body; gone without one."""
+    """The loop with another body; None without a body."""
     if body is None:
         return None
     return For(
@@ -107,7 +108,7 @@ def _loop_over(loop: For, body: Stmt | None) -> For | None:
 
 
 def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
-    """What becomes of a touched statement."""
+    """The replacement of a statement on a path to an edit, None if it is removed."""
     below = {c: _apply(c, edits, touched) for c in node.stmts if c in touched}
     result = _over(node, below) if below else node
     change = edits.get(node)
@@ -115,7 +116,7 @@ def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
 
 
 def _over(node: Stmt, below: Mapping[Stmt, Stmt | None]) -> Stmt | None:
-    """A statement of which some children have become others."""
+    """`node` with the children in `below` replaced, None if nothing is left of it."""
     if type(node) is For:
         body = below[node.body]
         return node if body is node.body else _loop_over(node, body)
@@ -137,7 +138,7 @@ def _over(node: Stmt, below: Mapping[Stmt, Stmt | None]) -> Stmt | None:
 
 
 def _with_children(node: Stmt, new: list[Stmt | None]) -> Stmt | None:
-    """`node` over other children; a branch that lost its body is gone as well."""
+    """`node` over other children; None for a branch that lost its body."""
     if isinstance(node, SeqStmt):
         kept = [s for s in new if s is not None]
         return seq(kept) if kept else None

@@ -1,8 +1,8 @@
 """Handles: names for a block, a loop or a sampled value, valid in the schedules that bind them.
 
-A handle is an identity, not a position. What it stands for (a block's token, a loop's variable,
-an integer) is in the table of each schedule, so a copied schedule resolves the same handles, and a
-replay binds the handles of the trace itself.
+A handle is an identity, not a position. The table of each schedule maps it to a block's token, a
+loop's variable or an integer. So a copied schedule resolves the same handles, and a replay binds
+the handles of the trace itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BufferArg: TypeAlias = "int | str | tuple[str, int]"
 
 
 class Mark:
-    """A place that is no loop: where sample_compute_location leaves a block at root or inlined."""
+    """A sampled location that is no loop: "root" or "inline", see sample_compute_location."""
 
     __slots__ = ("name",)
 

@@ -49,8 +49,8 @@ Ways = Callable[[State, Any], Iterator[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a primitive. `block` marks those where a block's name may stand, `free`
-    those that hold any data; `before` is what a stored step means that has no such argument."""
+    """One parameter of a primitive. `block`: a block's name is accepted. `free`: any data are
+    accepted. `before`: the value for stored steps that lack the argument."""
 
     name: str
     is_input: bool
@@ -83,7 +83,7 @@ class InstructionKind:
         variadic: whether one of them takes all positional arguments that are left.
         takes_names: whether blocks may be given by name.
         respell: keywords of older versions of TVM in those of this signature, where they differ.
-        of_loop, of_block: the arguments with which it is tried on a loop, on a block.
+        of_loop, of_block: the arguments with which the primitive is tried on a loop or block.
     """
 
     name: str
@@ -133,10 +133,10 @@ class InstructionKind:
         return tuple(out), decision
 
     def plain(self, state: State, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as a trace stores them: numbers of NumPy's as Python's, lists for tuples.
+        """The arguments as a trace stores them: NumPy numbers become Python's, tuples lists.
 
-        Raises ScheduleError, which names the argument, for a flag that is none, for what no trace
-        holds, and for handles that mean nothing here.
+        Raises ScheduleError, which names the argument: for a flag that is no bool, for data that no
+        trace can hold, and for handles that this schedule does not know.
         """
         state.primitive = self.name
         out: list[Any] = []
@@ -152,8 +152,8 @@ class InstructionKind:
         return tuple(out)
 
     def require_types(self, state: State, values: tuple[Any, ...]) -> None:
-        """Each argument is of its parameter's type: asked after the primitive, which says better
-        what it needs, has accepted them.
+        """Require that each argument has its parameter's type. This is asked after the primitive
+        has accepted the arguments, because its own errors say more.
 
         Raises ScheduleError.
         """
@@ -176,7 +176,7 @@ class InstructionKind:
     def call(
         self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot | None
     ) -> Any:
-        """Run the primitive on bound arguments; whatever it raises, `state` is as in `saved`, where
+        """Run the primitive on bound arguments. If it raises, `state` is restored from `saved`, if
         that is given."""
         state.primitive, state.drawn, state.canonical = self.name, None, None
         args: Sequence[Any] = values
@@ -197,11 +197,12 @@ class InstructionKind:
         except BaseException as error:
             if saved is not None:
                 state.restore(saved)
-            if type(error) is MetaschedError:  # of an analysis: regions behind a pointer, say
+            # raised by an analysis, such as one of regions behind a pointer
+            if type(error) is MetaschedError:
                 raise state.error("not-analysable", str(error)) from error
             if isinstance(error, TypeMismatchError):
                 raise state.error("wrong-argument", f"an argument does not fit: {error}") from error
-            if isinstance(error, _SLIPS):  # looked at only now: right calls pay nothing for it
+            if isinstance(error, _SLIPS):  # checked only now, so that valid calls pay nothing
                 for param, value in zip(self.params, values, strict=True):
                     if wrong := param.misfit(value):
                         raise state.error("wrong-argument", wrong) from error
@@ -214,7 +215,7 @@ class Entry:
 
     Attributes:
         values: the arguments in the order of `kind.params`; handles stand for themselves.
-        outputs: the handles the step gave.
+        outputs: the handles that the step returned.
         decision: what was drawn, None when the step does not sample.
         domain: what could have been drawn, as plain data.
     """
@@ -267,7 +268,7 @@ _STORED = (*_PLAIN, Expr, BlockRV, LoopRV, IndexMap, DType, Buffer)
 
 
 def _stored(value: Any) -> Any:
-    """A value as it stands in a trace: numbers of NumPy's become Python's, tuples lists."""
+    """A value as a trace stores it: NumPy numbers become Python's, tuples lists."""
     if type(value) in _PLAIN or isinstance(value, Expr):
         return value
     if isinstance(value, (list, tuple)):
@@ -280,7 +281,7 @@ def _stored(value: Any) -> Any:
 
 
 def _strange(name: str, value: Any) -> str:
-    """What of an argument no trace holds; empty when all of it can be stored."""
+    """Describe the part of an argument that no trace can hold; empty when there is none."""
     if isinstance(value, _STORED) or callable(value):
         return ""
     if isinstance(value, (list, tuple)):
@@ -334,10 +335,10 @@ def primitive(
     Args:
         pure: it changes nothing, so it may be dropped when its results are unused.
         respell: turns keywords that older versions of TVM had into those of the function.
-        before: what steps did that were stored without an argument, where its default is another:
-            so a primitive may change what it does, and stored traces keep their meaning.
+        before: values for stored steps that lack an argument, if they differ from its default. So a
+            default may change while stored traces keep their meaning.
         of_loop, of_block: the arguments with which `Schedule.legal` and the random machine of the
-            tests try it on a loop or block (`schedule/ways.py`); None: not on these.
+            tests try it on a loop or block (`schedule/ways.py`); None: it is not tried.
 
     Raises RegistryError when the name is taken, by a primitive or another method of schedules.
     """
@@ -377,7 +378,7 @@ def primitive(
 
 
 class Recorder(Protocol):
-    """What runs primitives and records them: a schedule."""
+    """An object that runs primitives and records them: a schedule."""
 
     def _run(self, kind: InstructionKind, args: Any, kwargs: dict[str, Any]) -> Any: ...
 
@@ -400,7 +401,7 @@ def _mentions(hint: Any, wanted: tuple[type, ...]) -> bool:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says; True where that cannot be told."""
+    """Whether a value fits an annotation; True if this cannot be decided."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, arg) for arg in args)

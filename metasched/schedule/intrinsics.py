@@ -1,8 +1,8 @@
 """Tensor intrinsics: what a hardware operation computes (`desc`) and how it is called (`impl`).
 
 Both are functions of the same buffers whose bodies are one block each. `tensorize` finds `desc` in
-a program and puts `impl` there. Those that come with metasched are in the folder intrinsics/,
-loaded when the first one is asked for.
+a program and replaces it by `impl`. The built-in intrinsics are in the folder intrinsics/, which is
+loaded at the first look-up.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TensorIntrin:
         return _INTRINSICS.register(name, made, override=override)
 
     def lacks(self, features: Collection[str]) -> str:
-        """What a target with these features lacks for the intrinsic, empty text for nothing."""
+        """The features that the intrinsic needs and `features` lack, as text; empty if none."""
         missing = (lacking(feature, features) for feature in self.needs)
         return " and ".join(text for text in missing if text)
 
@@ -82,7 +82,8 @@ class TensorIntrin:
     def get(name: str, allow_missing: bool) -> TensorIntrin | None: ...
     @staticmethod
     def get(name: str, allow_missing: bool = False) -> TensorIntrin | None:
-        """The intrinsic called `name`; RegistryError (or None with `allow_missing`) for no such."""
+        """The intrinsic called `name`; RegistryError (or None with `allow_missing`) if there is
+        none."""
         load_intrinsics()
         try:
             return _INTRINSICS.get(name)

@@ -1,7 +1,7 @@
-"""Questions to a schedule: which primitives apply here and why the others do not, what is touched.
+"""Answers which primitives apply to a loop or block, why others do not, and what a loop touches.
 
-A primitive is asked by trying it with plain arguments on a copy of the state, so the answer is
-exactly what the step itself would say.
+Each primitive is tried with plain arguments on a copy of the state, so the answer is exactly the
+refusal that the step itself would raise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def legal(state: State, rv: BlockRV | LoopRV) -> dict[str, str | None]:
     """For each primitive None if it applies to a loop or block, else why it does not.
 
     A primitive that takes more than the target (another loop, a buffer, an intrinsic) applies when
-    some choice works; otherwise the first refusal is told.
+    some choice works; otherwise the first refusal is given.
     """
     state.primitive = "legal"
     if isinstance(rv, LoopRV):
@@ -46,7 +46,7 @@ def _refusal(state: State, kind: InstructionKind, ways: Ways, rv: Any) -> str | 
                 first = first or error.message
             else:
                 return None
-    except ScheduleError as error:  # the root block, for one, stands in no scope
+    except ScheduleError as error:  # the root block, for example, is in no scope
         return error.message
     return first or "there is nothing to apply it to"
 
@@ -54,7 +54,7 @@ def _refusal(state: State, kind: InstructionKind, ways: Ways, rv: Any) -> str | 
 def footprint(state: State, rv: LoopRV) -> dict[str, int | None]:
     """Bytes of each buffer that the blocks below a loop touch while it runs once.
 
-    By buffer name; None where there is no constant bound.
+    The keys are buffer names; a value is None if there is no constant bound.
     """
     state.primitive = "footprint"
     loop = state.loop(rv)

@@ -1,4 +1,4 @@
-"""The integer that an expression over sampled values comes to, without building expressions."""
+"""Computes the integer value of an expression over sampled values, without building expressions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _BINARY: dict[type, Callable[[int, int], int]] = {
 def number_of(expr: Expr, values: Values) -> int | None:
     """The value of an integer or boolean expression, None when it is not determined.
 
-    Not determined are variables without a number in `values`, division by zero and every kind of
-    expression that constraints do not use.
+    The value is not determined for variables without a number in `values`, for division by zero,
+    and for kinds of expressions that constraints do not use.
     """
     try:
         return _compiled(expr)(values)

@@ -1,4 +1,4 @@
-"""What takes part in making candidates: the types of a postproc and of a mutator."""
+"""The types of the plug-ins that make candidates: postprocs and mutators."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from metasched.target import Target
 class Postproc(Protocol):
     """A named step `(schedule, target)` after the decisions; raises ScheduleError to reject.
 
-    The reason of the error is the slug under which the search counts the rejection. A postproc
-    with an attribute `tries` that is False takes no step in order to see whether it is refused;
-    where the steps of a candidate are not proved to be legal, its steps are not either.
+    The search counts rejections by the slug of the error. The attribute `tries = False` promises
+    that the postproc takes no step just to see whether it is refused. Then its steps skip legality
+    checks if the other steps of the candidate do.
     """
 
     @property

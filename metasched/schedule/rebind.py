@@ -1,4 +1,4 @@
-"""Substituting loop variables: the one way in which loop transformations reach blocks.
+"""Substitutes loop variables: the only way in which loop transformations change blocks.
 
 Only the bindings and predicates of blocks (and what stands outside of blocks) mention loop
 variables once blocks are closed (`analysis.closing`), so a block itself is shared between the tree
@@ -46,7 +46,7 @@ def rebind(
     """`body` with loop variables replaced, bindings simplified, and `guard` on every leaf.
 
     Args:
-        values: what becomes of the replaced variables.
+        values: the replacement of each replaced variable.
         ranges: the ranges of all loops above `body`, the new ones included.
         guard: a condition over the new variables under which the body runs at all. Where it does
             not hold, nothing that may fail (a load, a division) is evaluated.
@@ -54,7 +54,7 @@ def rebind(
     """
 
     def visit(node: Stmt, known: dict[Var, Range], guard: Expr) -> Stmt:
-        # `known` holds the loops above only: beside a loop it may not be taken to run at all
+        # `known` holds the loops above only: a loop beside this node may not run at all
         if isinstance(node, BlockRealize):
             return _realize(node, known, guard)
         if guard is not TRUE and (not node.stmts or any(map(_may_fail, node.exprs))):
@@ -93,7 +93,7 @@ def rebind(
 
 
 def _may_fail(expr: Expr) -> bool:
-    """Whether evaluating an expression where it is not meant to be may be an error."""
+    """Whether an expression may fail (a load, a division) if it is evaluated outside its guard."""
     return any(
         isinstance(e, BufferLoad)
         or (isinstance(e, (Div, Mod, FloorDiv, FloorMod)) and as_int(e.b) in (None, 0))

@@ -1,7 +1,7 @@
 """The seeded generator of a schedule: splitmix64, whose whole state is one integer.
 
-Small on purpose: a schedule's random state is saved before every step and restored when the step
-is refused, and a child's seed is a hash of where it stands in the search.
+It is small because a schedule saves its random state before every step and restores it when the
+step is refused. A child's seed is a hash of its position in the search.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedule: a module that is transformed step by step and remembers how (the whole public face)."""
+"""Schedule: transforms a module step by step and records the steps as a trace."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
 from metasched.tvm_names import SCHEDULE, hint
 
-_RETRIES = 4  # solutions of a constraint that are replayed before it counts as unsatisfiable
+_RETRIES = 4  # replayed solutions of a constraint before it counts as unsatisfiable
 
 
 def _verify_once(func: PrimFunc) -> None:
-    """Verify a function, unless this very one was found well-formed before."""
+    """Verify a function, unless this object was verified before."""
     known = func.body.facts.get("well_formed", ())
     parts = (func.params, func.attrs, func.ret_type)
     if not known or any(a is not b for a, b in zip(known, parts, strict=True)):
@@ -49,7 +49,7 @@ def _verify_once(func: PrimFunc) -> None:
 
 
 def _apart(module: IRModule) -> IRModule:
-    """`module` with functions that are one object each its own: a handle is an identity."""
+    """`module` with a copy of each function that occurs twice, because handles are identities."""
     bodies = set()
     for name, func in module.items():
         if func.body in bodies:
@@ -63,10 +63,10 @@ class Schedule(Methods):
 
     Args:
         mod: a PrimFunc (kept under the name "main") or an IRModule.
-        seed: of the random stream of sampling steps; None takes one from the system.
+        seed: seed of the random stream of sampling steps; None takes one from the system.
         check: verify the module after every step (default: the setting `check`).
-        debug_mask: the same in the words of TVM: "none", "all" or bits; anything but "none" and 0
-            turns `check` on.
+        debug_mask: TVM's name for `check`: "none", "all" or bits; anything but "none" and 0 turns
+            `check` on.
 
     Attributes:
         trace: the steps so far, a value that can be kept, edited and replayed.
@@ -105,7 +105,7 @@ class Schedule(Methods):
 
     # -- the program ---------------------------------------------------------------------------
 
-    if not TYPE_CHECKING:  # a checker shall go on to refuse names that are not there
+    if not TYPE_CHECKING:  # type checkers must still refuse unknown names
 
         def __getattr__(self, name: str) -> Any:
             """A primitive of a plug-in, as a method."""
@@ -255,8 +255,8 @@ class Schedule(Methods):
         self._step(entry.kind, entry.values, decision, entry)
 
     def take_over(self, steps: Sequence[Entry], made: Snapshot) -> None:
-        """Enter steps of a trace that draw nothing with the outcome they had on this very module,
-        with these arguments, in another schedule. Steps before cannot be undone any more."""
+        """Append steps that draw nothing, with the result `made` that they had in another schedule
+        on the same module with the same arguments. Earlier steps can no longer be undone."""
         self._history.clear()
         self.state.take_place(made)
         outputs = {rv: made.table[rv] for entry in steps for rv in entry.outputs}
@@ -297,7 +297,7 @@ class Schedule(Methods):
         return result
 
     def _blocks_by_name(self, kind: InstructionKind, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Block names among the arguments looked up, which is recorded too."""
+        """The arguments with block names replaced by handles; the look-ups are recorded, too."""
         if not kind.takes_names:
             return values
         pairs = zip(kind.params, values, strict=True)
@@ -332,7 +332,7 @@ class Schedule(Methods):
                 self.state.mode = mode
                 self._step(kind, values, None, None)
                 return
-            except ScheduleError:  # a step between depends on what was drawn again
+            except ScheduleError:  # a step in between does not fit the new decisions
                 rng = self.state.rng.state
                 self.trace, self._history = before[0], before[1]
                 self.state.restore(before[2])
@@ -341,7 +341,8 @@ class Schedule(Methods):
         raise failure
 
     def _redo(self, decisions: Mapping[int, Any]) -> None:
-        """Take other decisions at some steps and run everything from the first of them again."""
+        """Replace the decisions at the given positions, and run all steps from the first of them
+        again."""
         entries, first = self.trace.entries, min(decisions)
         rng = self.state.rng.state
         self.state.restore(self._history[first])

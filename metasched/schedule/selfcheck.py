@@ -1,4 +1,4 @@
-"""What must hold of a module after every step: its rules, its text, the facts kept on its nodes.
+"""Checks a module after a step: its rules, its round trip through text, its cached facts.
 
 For those who write primitives (`Schedule(check=True)`, METASCHED_CHECK=1); too slow for search.
 """
@@ -45,7 +45,7 @@ def check_module(mod: IRModule) -> None:
 
 
 def check_index(kept: Any, fresh: Any) -> None:
-    """Raise VerifyError unless an index that edits have carried on is what a walk finds."""
+    """Raise VerifyError unless an index that edits have updated equals a freshly built one."""
     for table in ("parent", "loops", "blocks", "func_of"):
         if getattr(kept, table) != getattr(fresh, table):
             raise VerifyError(f"the index of {table} differs from a new one", rule="stale-index")

@@ -1,7 +1,7 @@
 """The state of a schedule: a module, an index into it, the table of handles, the random stream.
 
-Everything reachable is immutable, so a snapshot is a handful of references and undo is restoring
-them. What is put off until it is needed stands in `content`.
+Everything reachable is immutable, so a snapshot is seven references and undo restores them.
+`content` holds the work that is deferred until it is needed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ H = TypeVar("H", LoopRV, BlockRV, ExprRV)
 
 @cache
 def _pooled_var(name: str, dtype: str, serial: int) -> Var:
-    """The variable number `serial` of that name: replays of one trace get the same objects, so
-    that interned expressions over them, and what was proved about those, are found again."""
+    """The variable number `serial` of that name. Replays of one trace get the same objects, so that
+    they find interned expressions, and proofs about them, again."""
     return Var(name, dtype, serial)
 
 
@@ -46,7 +46,7 @@ def _pooled_buffer(serial: int, *given: Any) -> Buffer:
 
 @quick
 class Snapshot:
-    """What `State.restore` needs; the index is made anew where it was not asked for."""
+    """The data that `State.restore` needs; without an index, the index is rebuilt when needed."""
 
     mod: IRModule
     index: Index | None
@@ -63,9 +63,10 @@ class State:
     Attributes:
         content: module, index and table of handles (BlockToken, Var, int or Mark).
         rng: the random stream of sampling primitives.
-        mode: who asks sampling steps: live, stored, fresh, repair or keep (`sample.decide`).
+        mode: how sampling steps treat a decision: live, stored, fresh, repair, keep
+            (`sample.decide`).
         repairs: how many decisions were repaired.
-        skip_legality_checks: whether steps are taken to be legal without proof (`checks.proof`).
+        skip_legality_checks: whether checks that only refuse are skipped (`checks.proof`).
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments to record in a plainer form than they were given, by name.
     """
@@ -94,12 +95,12 @@ class State:
 
     @property
     def index(self) -> Index:
-        """Where everything is in the module."""
+        """The index of the module."""
         return self.content.index
 
     @property
     def table(self) -> dict[RV, Any]:
-        """What each handle stands for, to be read (see `own_table`)."""
+        """The table of handles, for reading only (see `own_table`)."""
         return self.content.table
 
     @property
@@ -110,7 +111,7 @@ class State:
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self, *, index: bool = False) -> Snapshot:
-        """What the state is now, with the index if that will be wanted again."""
+        """A snapshot of the state, with the index if `index` says so."""
         mod, made, table, pending = self.content.saved(index=index)
         return Snapshot(mod, made, table, self.serial, self.rng.state, self.func_name, pending)
 
@@ -126,7 +127,7 @@ class State:
         return other
 
     def copy_for_trial(self) -> State:
-        """A copy to try a step on; this state, its random stream included, does not notice."""
+        """A copy to try a step on; steps on it do not change this state or its random stream."""
         other = copy(self)
         other.content, other.rng = self.content.lend(), Rng(self.rng.state)
         other.primitive, other.mode, other.repairs = "", "live", 0
@@ -134,12 +135,12 @@ class State:
         return other
 
     def take_place(self, saved: Snapshot) -> None:
-        """Go on from the module of a snapshot."""
+        """Restore the module of a snapshot."""
         self.content.go_back(saved.mod, saved.index, saved.pending)
         self.serial = saved.serial
 
     def own_table(self) -> dict[RV, Any]:
-        """The table of handles, to enter or remove some."""
+        """The table of handles, unshared, for entering or removing handles."""
         return self.content.own_table()
 
     # -- lookup ----------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ class State:
         return node
 
     def labelled(self, rv: LoopRV | BlockRV) -> For | Block:
-        """What a handle stands for, for a step that reads and changes its labels alone (see
-        `relabel`): its place and its parts may be older than the tree."""
+        """The loop or block of a handle, for a step that reads and changes only its labels (see
+        `relabel`). Its position and its parts may be out of date."""
         if not self.skip_legality_checks:
             self.content.apply_pending()
         key = self.value(rv)
@@ -253,7 +254,8 @@ class State:
         return self.content.func_of(node)
 
     def working_func(self) -> str:
-        """The function that names are looked up in: the chosen one, else the only one."""
+        """The name of the function in which names are looked up: the chosen one, else the only
+        one."""
         if self.func_name is not None:
             return self.func_name
         names = list(self.mod.functions)
@@ -313,8 +315,8 @@ class State:
     def relabel(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
         """Change the labels of a loop or block: its kind, thread and annotations, nothing else.
 
-        Each commit copies a path, and such steps come in runs: where legality checks are skipped,
-        they are put off until the tree is looked at.
+        Such steps come in runs, and each commit copies a path. So, if legality checks are skipped,
+        the changes are deferred until the tree is read.
         """
         if self.skip_legality_checks:
             self.content.put_off(node, change)
@@ -326,7 +328,7 @@ class State:
         self.content.commit(*edits)
 
     def set_func(self, name: str, func: PrimFunc) -> None:
-        """Put another function in the place of `name`."""
+        """Replace the function called `name`."""
         self.content.set_func(name, func)
 
     # -- refusal ---------------------------------------------------------------------------------
@@ -365,5 +367,5 @@ def expr_rvs(expr: Expr) -> list[ExprRV]:
 
 @lru_cache(maxsize=1 << 12)
 def _folded(expr: Expr, *known: tuple[ExprRV, int]) -> Expr:
-    """An expression over sampled values with their numbers in it."""
+    """An expression with its sampled values replaced by their numbers."""
     return Analyzer().simplify(substitute(expr, {rv: as_expr(value) for rv, value in known}))

@@ -1,4 +1,4 @@
-"""Which loops of a block an intrinsic's loops are, and tiling by them (recorded step by step)."""
+"""Maps an intrinsic's loops to loops of a block, and tiles the block by them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metasched.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class TensorizeInfo:
-    """How an intrinsic lies in a block.
+    """The mapping of an intrinsic's loops to a block's loops.
 
     Attributes:
         loop_map: for each loop of the description, outermost first: (which of the block's loops,
@@ -36,9 +36,10 @@ def get_tensorize_loop_mapping(
     """Find for each loop of a description, from the innermost, a loop of the block.
 
     A loop fits when it moves an iterator of the same kind step by step and its extent is a multiple
-    of the described one (or may be padded to one, where it is bound alone). The order is that of
-    the iterators, in whatever order the loops stand. None when some loop finds no partner. The idea
-    is TVM's GetTensorizeLoopMapping; `tensorize` decides whether the result computes the same.
+    of the described one (or may be padded to one, where it is bound alone). Iterators are matched
+    in their order, whatever the order of the loops. None when a described loop finds no partner.
+    The idea is TVM's GetTensorizeLoopMapping; `tensorize` decides whether the result computes the
+    same.
     """
     nest, inner = nest_of(desc_func)
     if inner is None:
@@ -77,7 +78,7 @@ def tile_with_tensor_intrin(
 ) -> LoopRV | None:
     """Tile a block by an intrinsic's shape; returns the tile's outermost loop, for `tensorize`.
 
-    None, with the program as it was, when the intrinsic does not lie in the block.
+    None, with the program unchanged, when the intrinsic's loops do not fit the block.
     """
     target = sch.get_block(block) if isinstance(block, str) else block
     intrin = TensorIntrin.get(intrin_name)

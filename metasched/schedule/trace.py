@@ -20,7 +20,7 @@ POSTPROC = "enter_postproc"
 
 
 class Replayer(Protocol):
-    """What a trace is applied to: a Schedule."""
+    """The object to which a trace is applied: a Schedule."""
 
     state: State
 
@@ -46,7 +46,7 @@ class Trace:
     def apply(
         self, sch: Replayer, *, decisions: Decisions = "stored", without_postproc: bool = False
     ) -> None:
-        """Run the steps on `sch`, continuing what it has.
+        """Run the steps on `sch`, after the steps it already has.
 
         Args:
             decisions: "stored" takes the recorded ones and never draws; "fresh" draws anew, and
@@ -65,7 +65,7 @@ class Trace:
             sch.execute(entry, decisions)
 
     def renamed(self) -> Trace:
-        """The same steps over new handles, for applying a trace where its own are in use."""
+        """The same steps over new handles, for a schedule that already uses the trace's handles."""
         names: dict[RV, RV] = {}
 
         def rename(rv: RV) -> RV:

@@ -1,8 +1,8 @@
-"""TVM's trace JSON as entries of ours: each instruction becomes a step, decisions included.
+"""Reads TVM's trace JSON: each instruction becomes one of our steps, decisions included.
 
 A trace of TVM's is `[[[kind, inputs, attributes, outputs], ...], [[position, decision], ...]]`. A
-row of `_STEPS` says for a kind which step of ours it is and which of the two lists holds each
-argument. Nothing is executed; what cannot be read is an error that names the instruction.
+row of `_STEPS` maps a kind to our primitive and says which of the two lists holds each argument.
+Nothing is executed; an unreadable instruction raises an error that names it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = Callable[[list[Any], list[Any]], Arguments]
 
 _HANDLES: dict[str, Callable[[], RV]] = {"b": BlockRV, "l": LoopRV, "v": ExprRV}
 _SIDES = ("read", "write")
-# The intrinsics that come with both.
+# The intrinsics that TVM and metasched both have.
 _INTRINSICS = {
     "dot_16x4_vnni": "x86.vnni.dot_16x4_u8i8i32",
 }
@@ -93,7 +93,7 @@ def _entry(where: str, item: Any, handles: dict[str, RV], decision: Any) -> Entr
 
 
 def _domain(name: str, given: Arguments, decision: Any) -> dict[str, Any]:
-    """What could have been decided, as far as the trace tells; a replay finds it out anew."""
+    """The domain of a decision, as far as the trace holds it; a replay computes it again."""
     if name == "sample_categorical":
         return {"kind": "categorical", **given}
     if name == "sample_compute_location":
@@ -135,7 +135,7 @@ def _map(text: str, where: str) -> IndexMap:
 
 
 def _pad_value(text: Any) -> Any:
-    """What padding holds: a number, where the map of the new indices is a constant."""
+    """The value of padding: a number, if the map of the new indices is a constant."""
     if text is None:
         return None
     found = index_map_of(text)
@@ -144,7 +144,7 @@ def _pad_value(text: Any) -> Any:
 
 
 def _flag(attributes: list[Any], place: int, absent: bool) -> bool:
-    """A switch; older versions leave out those that they do not have."""
+    """A flag among the attributes, `absent` if an older version of TVM left it out."""
     found = attributes[place] if place < len(attributes) else absent
     if found not in (0, 1):
         raise ValueError(f"{found!r} is no switch")

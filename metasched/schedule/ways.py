@@ -1,7 +1,8 @@
 """Ways: the arguments with which a primitive is tried on a loop or block.
 
-`@primitive(of_loop=..., of_block=...)` names them. `Schedule.legal` tries them in turn until one is
-accepted; the random machine of the tests draws one. All take the state and the target.
+`@primitive(of_loop=..., of_block=...)` names a way. `Schedule.legal` tries its argument lists in
+turn until one is accepted; the random machine of the tests draws one. Every way takes the state and
+the target loop or block.
 """
 
 from __future__ import annotations
