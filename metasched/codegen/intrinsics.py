@@ -51,7 +51,8 @@ def _require_generic(name: str, result: Shape, operands: Sequence[Shape]) -> Non
     if found is None:
         near = difflib.get_close_matches(name, HARDWARE.names(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise BuildError(f"{name!r} is not a known LLVM intrinsic{hint}")
+        known = "an instruction of your own is declared in a plug-in file (HARDWARE.register)"
+        raise BuildError(f"{name!r} is not a known LLVM intrinsic{hint}; {known}")
     base, lanes, kind, bits = found.groups()
     if (kind == "f") is not (base in _FLOATING):
         raise BuildError(f"{name}: {base} has no form for this type")

@@ -33,9 +33,10 @@ from metasched.measure.candidate import (
     single_function,
 )
 from metasched.measure.jobs import built_of
-from metasched.measure.local import LocalRunner
+from metasched.measure.local import LocalRunner, needed_plugins
 from metasched.measure.process import Worker, dump
 from metasched.measure.settings import MeasureOptions
+from metasched.registry import load_plugin
 from metasched.target import Target
 
 KEPT = 4  # tasks whose runners a remote process keeps: one round each, in turns, needs all of them
@@ -245,7 +246,7 @@ def build_remotely(given: bytes, limit: float) -> Built:
     try:
         worker = _IDLE.get_nowait()
     except queue.Empty:
-        worker = Worker("remote builder", preload=_JOBS)
+        worker = Worker("remote builder", preload=_JOBS, plugins=needed_plugins())
     try:
         return built_of(worker.run(f"{_JOBS}:build", *pickle.loads(given), limit=limit))
     finally:
@@ -296,4 +297,11 @@ def runner_in_a_process(
 
 
 def _pool(processes: int) -> Executor:
-    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=_load, initargs=(needed_plugins(),)
+    )
+
+
+def _load(plugins: Sequence[str]) -> None:
+    for file in plugins:
+        load_plugin(file)

@@ -10,6 +10,7 @@ from typing import Any
 from metasched.errors import MeasureError
 from metasched.hardware import machine_name
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.op import HARDWARE
 from metasched.measure import priority
 from metasched.measure.anchor import TimeReference, rounds_of_calibration, rounds_of_two, spread
 from metasched.measure.builder_slot import BuilderSlot
@@ -30,7 +31,7 @@ from metasched.measure.reference import References
 from metasched.measure.samples import TimingPlan
 from metasched.measure.settings import MeasureOptions
 from metasched.measure.workers import Workers
-from metasched.registry import plugin_files
+from metasched.registry import Registry, plugin_files
 from metasched.runtime.devices import DEVICES, Program, programs_of
 from metasched.target import Target
 
@@ -94,7 +95,7 @@ class LocalRunner:
         # aside.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
         self._references = References(func, self.target, self.options, fds, default_schedule)
-        self._workers = _workers(self.target, self.options, fds, builder)
+        self._workers = _workers(self.options, fds, builder)
         self._timed = 0  # candidates since the runner's process was started
         self._process: int | None = None  # the process that the time reference is set for
         self._closed = False
@@ -392,13 +393,19 @@ class LocalRunner:
         return min(limit, 1.0 + 40 * self.best) if self.best else limit
 
 
-def _workers(
-    target: Target, options: MeasureOptions, fds: Sequence[int], builder: Builder | None
-) -> Workers:
+def needed_plugins() -> tuple[str, ...]:
+    """The plug-in files of this process, where programs cannot be compiled or run without them: one
+    brings a device or a machine instruction."""
+    registries: tuple[Registry[Any], ...] = (DEVICES, HARDWARE)
+    brought = any(r.from_plugin(name) for r in registries for name in r.names())
+    return plugin_files() if brought else ()
+
+
+def _workers(options: MeasureOptions, fds: Sequence[int], builder: Builder | None) -> Workers:
     """The processes of a runner; nothing starts yet."""
-    limits: dict[str, Any] = {"memory": options.memory, "preload": _JOBS}
-    if DEVICES.from_plugin(target.kind):
-        limits["plugins"] = plugin_files()
+    limits: dict[str, Any] = {
+        "memory": options.memory, "preload": _JOBS, "plugins": needed_plugins(),
+    }  # fmt: skip
     behind = min(priority.LAST, priority.beside_timing() + _BEHIND)
     threads = priority.team_environment(options.threads)
     names = [f"builder {n}" for n in range(max(1, options.build_workers))]

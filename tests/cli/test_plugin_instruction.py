@@ -1,0 +1,54 @@
+"""The plug-in file of PLUGINS.md with instructions of its own, from the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import metasched
+from metasched.database.store import Store
+from metasched.measure.candidate import Status
+from metasched.registry import taken_back
+
+PAGE = Path(metasched.__file__).parent / "PLUGINS.md"
+
+
+@pytest.fixture(autouse=True)
+def instructions_of_before():
+    with taken_back(always=True):
+        yield
+
+
+@pytest.fixture
+def files(tmp_path) -> tuple[Path, Path]:
+    """The plug-in file and the program of the page's section."""
+    section = PAGE.read_text(encoding="utf-8").partition("## A hardware instruction")[2]
+    plugin, program = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)[:2]
+    mine, product = tmp_path / "mine.py", tmp_path / "product.py"
+    mine.write_text("import metasched as ms\n" + plugin)
+    head = "from metasched.script import tir as T\n\n"
+    product.write_text(head + program.partition("\n\n\n")[0] + "\n")
+    return mine, product
+
+
+def tuned(cli, files, *more: object):
+    mine, product = files
+    return cli(
+        "tune", f"{product}:bytes_product", "--plugin", mine, "--seed", 0, "--json", "--no-peer",
+        "--work-dir", "work", *more,
+    )  # fmt: skip
+
+
+def test_measuring_processes_know_the_instruction_of_a_plugin_file(cli, files):
+    ran = tuned(cli, files, "--trials", 12, "--strategy", "random", "--model", "random")
+    assert ran.code == 0, ran.err
+    assert ran.json()["failed"] == 0, ran.json()["failures"]
+    records = [r for r in Store("work/metasched.db").all() if r.status is Status.OK]
+    used = {
+        step["args"]["tensor_intrin"]
+        for record in records
+        for step in record.trace["steps"] if step["kind"] == "tensorize"
+    }  # fmt: skip
+    assert used >= {"my.pairs", "my.pairs_in_software"}
