@@ -13,7 +13,7 @@ from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
 from metasched.lower.pipeline import shown
-from metasched.report.tables import duration
+from metasched.report.tables import duration, instructions
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
 from metasched.target import Target
@@ -43,13 +43,16 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.what != "script":
             raise MetaschedError(f"--what {arguments.what} is of a program; build the trace first")
         stored = TraceFile.load(arguments.program)
-        steps = Trace.from_json(json.dumps(stored.trace)).as_python()
+        trace = Trace.from_json(json.dumps(stored.trace))
+        steps, used = trace.as_python(), instructions(trace)
         if arguments.json:
             whole = {**json.loads(stored.to_json()), "seconds": stored.seconds, "python": steps}
-            print(json.dumps(whole))
+            print(json.dumps(whole | {"instructions": used}))
             return 0
         print(f"# {stored.workload_name or stored.workload_hash} on {stored.target_value.key}")
         print(f"# {stored.status.value}, {duration(stored.seconds)}, checked: {stored.check}")
+        if used:
+            print(f"# instruction {', '.join(used)}")
         print(f"{stored.workload}\n{steps}")
         return 0
     target = None if arguments.what == "script" else target_of(arguments)

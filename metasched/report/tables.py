@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `doctor` needs columns, not the tuner
     from metasched.database.record import Record
+    from metasched.schedule.trace import Trace
     from metasched.search.result import TuneResult
 
 
@@ -28,6 +29,12 @@ def ending(reason: str) -> str:
         "storage": "the database cannot be written",
     }  # fmt: skip
     return words.get(reason, reason)
+
+
+def instructions(trace: Trace) -> list[str]:
+    """The tensor intrinsics that a trace puts into the program, each once, in order."""
+    used = (e.attrs["tensor_intrin"] for e in trace if e.kind.name == "tensorize")
+    return list(dict.fromkeys(map(str, used)))
 
 
 def tune_data(
@@ -52,6 +59,7 @@ def tune_data(
             "gflops": result.gflops,
             "peak_fraction": None if peak is None else result.gflops / peak,
             "trace": None if result.best.path is None else str(result.best.path),
+            "instructions": instructions(result.best.trace),
         }
     return {
         "workload": result.workload,
@@ -90,6 +98,8 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
             f", {100 * rate / peak:.0f} % of the measured FMA peak ({peak:.0f} GFLOP/s)"
         )  # fmt: skip
         lines.append(f"  best      {duration(best.seconds)}   {rate:.1f} GFLOP/s{share}")
+        if used := instructions(best.trace):
+            lines.append(f"  instruction {', '.join(used)}")
         for label, seconds in (
             ("default schedule", result.default_seconds),
             ("unscheduled, serial", result.unscheduled_seconds),

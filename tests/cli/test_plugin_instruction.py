@@ -36,13 +36,13 @@ def files(tmp_path) -> tuple[Path, Path]:
 def tuned(cli, files, *more: object):
     mine, product = files
     return cli(
-        "tune", f"{product}:bytes_product", "--plugin", mine, "--seed", 0, "--json", "--no-peer",
+        "tune", f"{product}:bytes_product", "--plugin", mine, "--seed", 0, "--no-peer",
         "--work-dir", "work", *more,
     )  # fmt: skip
 
 
 def test_measuring_processes_know_the_instruction_of_a_plugin_file(cli, files):
-    ran = tuned(cli, files, "--trials", 12, "--strategy", "random", "--model", "random")
+    ran = tuned(cli, files, "--json", "--trials", 12, "--strategy", "random", "--model", "random")
     assert ran.code == 0, ran.err
     assert ran.json()["failed"] == 0, ran.json()["failures"]
     records = [r for r in Store("work/metasched.db").all() if r.status is Status.OK]
@@ -52,3 +52,25 @@ def test_measuring_processes_know_the_instruction_of_a_plugin_file(cli, files):
         for step in record.trace["steps"] if step["kind"] == "tensorize"
     }  # fmt: skip
     assert used >= {"my.pairs", "my.pairs_in_software"}
+
+
+RUNNER = """
+from metasched.measure.replay import ReplayRunner
+
+@ms.runner("my.made_up")
+def made_up(func, target):
+    return ReplayRunner(cost=lambda c: 1e-7 if "pmadd.wd" in c.module.script() else 1e-6)
+"""
+
+
+def test_the_instruction_of_the_winner_is_named(cli, files):
+    with files[0].open("a") as plugin:
+        plugin.write(RUNNER)
+    words = ("--trials", 16, "--strategy", "random", "--model", "random", "--runner", "my.made_up")
+    best = tuned(cli, files, *words, "--json").json()["best"]
+    assert best["instructions"] == ["my.pairs"]
+    told = tuned(cli, files, *words).out
+    assert "\n  instruction my.pairs\n" in told
+    shown = cli("show", best["trace"], "--plugin", files[0])
+    assert "\n# instruction my.pairs\n" in shown.out
+    assert cli("show", best["trace"], "--json").json()["instructions"] == ["my.pairs"]
