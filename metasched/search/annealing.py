@@ -1,7 +1,8 @@
 """Simulated annealing on the cost model: chains walk by mutations and cool from round to round.
 
 Each chain starts at a fast measured program (or a random one) and accepts a step by Metropolis'
-rule on the model's scores. What the chains met is ranked and the best new programs are measured.
+rule on the model's scores. The programs that the chains met are ranked, and the best new programs
+are measured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class AnnealingOptions:
         chains: walks in parallel.
         steps: steps of each walk in a round; chains * steps exact replays.
         temperature: of the first round, in standard deviations of the scores.
-        cooling: factor from round to round.
+        cooling: factor of the temperature from round to round.
     """
 
     chains: int = 16
@@ -38,7 +39,7 @@ class AnnealingOptions:
 
 @strategy("annealing")
 class SimulatedAnnealing:
-    """See the module's docstring."""
+    """A search strategy: simulated annealing on the model's scores (see the module's docstring)."""
 
     def __init__(self, task: SearchTask, options: AnnealingOptions | None = None) -> None:
         self.task, self.options = task, options or AnnealingOptions()

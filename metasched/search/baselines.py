@@ -1,4 +1,4 @@
-"""Strategies that learn nothing: random members of the spaces, the yardstick of all others."""
+"""Strategies that learn nothing: random members of the spaces, with which others are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_FAILURES = 100  # replays in a row without a new program before a space coun
 
 @strategy("random")
 class RandomSearch:
-    """Each candidate is a random design space with fresh decisions (MetaSchedule's ReplayTrace)."""
+    """Draws each candidate from a random design space (MetaSchedule's ReplayTrace)."""
 
     def __init__(self, task: SearchTask) -> None:
         self.task = task

@@ -1,9 +1,9 @@
 """Drafting: thousands of decision vectors drawn, filtered and ranked in NumPy, none replayed.
 
-A design space is seen as a table: one column for each sampled number, one row for each candidate.
-Domains are enumerated once and drawn by index, constraints are evaluated on whole columns, and a
-regression on the logarithms of the numbers, fitted to the cost model's scores of the programs
-replayed so far, orders the rows. So exact replay is spent on the promising few.
+A design space is a table: one column for each sampled number, one row for each candidate. Domains
+are enumerated once and drawn by index, and constraints are evaluated on whole columns. A regression
+on the logarithms of the numbers, fitted to the cost model's scores of replayed programs, orders the
+rows. Only the first rows are replayed exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-# Decisions of one step that are listed; larger domains are represented by as many draws.
+# Decisions of one step listed at most; a larger domain is represented by this many random draws.
 ENUMERATED = 30_000
-# Spaces of at most so many decision vectors are listed whole, once, instead of drawn from.
+# Spaces of at most this many decision vectors are listed once as a whole; larger ones are sampled.
 WHOLE = 1 << 20
 
 _UFUNCS: dict[type[Expr], Callable[..., Any]] = {
@@ -79,8 +79,8 @@ class Draft:
         return math.prod(len(decisions) for decisions in self.lists)
 
     def draw(self, count: int, rng: np.random.Generator) -> Rows:
-        """Distinct rows that keep every constraint: `count` random ones at most, or every one
-        there is where a table can hold them all."""
+        """Distinct rows that keep every constraint: at most `count` random rows, or all rows where
+        a table can hold them."""
         if not self.steps:
             return Rows(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64))
         if self.size <= WHOLE:
@@ -89,7 +89,7 @@ class Draft:
         for table in self.tables:
             picks = np.column_stack([picks, rng.integers(0, len(table), len(picks))])
             good, left = self._allowed(self._numbers(picks), left)
-            if not good.all():  # what keeps the constraints so far goes on, in their place too
+            if not good.all():  # copies of rows that keep the constraints replace the others
                 rows = np.flatnonzero(good)
                 picks = picks[rng.choice(rows, count)] if len(rows) else picks[:0]
         picks = np.unique(picks, axis=0)
@@ -97,8 +97,10 @@ class Draft:
 
     @cached_property
     def _every(self) -> Rows:
-        """All rows that keep every constraint, in their natural order: a constraint is asked as
-        soon as its numbers are there, so what breaks it is not continued."""
+        """All rows that keep every constraint, in their natural order.
+
+        A constraint is evaluated as soon as its numbers are known; rows that break it end there.
+        """
         picks, left = np.zeros((1, 0), np.int64), self.conditions
         for table in self.tables:
             own = np.tile(np.arange(len(table)), len(picks))
@@ -118,7 +120,7 @@ class Draft:
         return np.array(found) if len(found) == sum(t.shape[1] for t in self.tables) else None
 
     def decoded(self, rows: Rows, position: int) -> Trace:
-        """A row as a trace."""
+        """The trace with the decisions of one row."""
         trace = self.trace
         entries = list(trace.entries)
         for (place, entry), decisions, pick in zip(
@@ -133,7 +135,7 @@ class Draft:
         return np.concatenate([t[picks[:, n]] for n, t in enumerate(self.tables[:count])], axis=1)
 
     def _allowed(self, numbers: Array, conditions: Sequence[Expr]) -> tuple[Array, list[Expr]]:
-        """Which rows keep the conditions, and those that there are not numbers enough to ask."""
+        """Which rows keep the conditions, and the conditions that need numbers not known yet."""
         good, left = np.ones(len(numbers), dtype=bool), []
         for condition in conditions:
             value = self._evaluate(condition, numbers)
@@ -144,7 +146,7 @@ class Draft:
         return good, left
 
     def _evaluate(self, expr: Expr, numbers: Array) -> Any:
-        """An expression over whole columns; None where it has parts that are no columns."""
+        """The values of an expression over whole columns; None where a part of it is no column."""
         if isinstance(expr, (IntImm, FloatImm)):
             return expr.value
         column = self.columns.get(expr)

@@ -1,8 +1,8 @@
 """Evolutionary search guided by a cost model, in small rounds: propose, replay, rank, measure.
 
-A round asks the sources of `PROPOSALS` for replays and does these exactly. The model ranks what
-survives. The best are measured, beside a share for each source that reserves one, for design spaces
-of which little was measured, and for blocks that were not met (see `picks`).
+A round asks the sources of `PROPOSALS` for decisions and replays them exactly. The model ranks the
+programs that survive, and the best are measured. Shares of the round are reserved for sources, for
+design spaces of which few programs were measured, and for tiles not measured yet (see `picks`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LEAST_MEASURED = 0.25
 
 @strategy("evolutionary")
 class EvolutionarySearch:
-    """See the module's docstring."""
+    """A search strategy: evolution guided by a cost model (see the module's docstring)."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class EvolutionarySearch:
         if not informed:
             state.enter(UnbiasedDrafts().requests(state, options.first))
         else:
-            if not state.known:  # a surrogate of the model needs programs to be fitted to
+            if not state.known:  # the surrogate of the model is fitted to replayed programs
                 state.enter(UnbiasedDrafts().requests(state, options.first // 2))
             for _, rows in groupby(self.table, key=lambda entry: entry[0].stage):
                 self._stage(list(rows))
@@ -95,7 +95,7 @@ class EvolutionarySearch:
         teach(task.model, task.name, candidates, seconds)
 
     def _stage(self, rows: Sequence[tuple[Proposal, Source]]) -> None:
-        """Ask the sources of one stage, replay what they propose, and tell each what came of it."""
+        """Ask the sources of one stage for decisions, replay these, and report the programs."""
         state, options = self.state, self.state.options
         generations = options.generations if rows[0][0].each_generation else 1
         for state.generation in range(generations):
@@ -108,8 +108,11 @@ class EvolutionarySearch:
                 source.entered(requests, [next(keys) for _ in requests])
 
     def _pick(self, count: int) -> list[SearchCandidate]:
-        """The programs of the pool that are measured: reserved shares first, then the model's best,
-        the doubtful ones favoured, then the exploratory ones."""
+        """The programs of the pool that are measured.
+
+        Reserved shares come first, then the model's best, with a bonus for the disagreement of the
+        models, then exploratory programs.
+        """
         state, options = self.state, self.state.options
         scored = state.ranked(list(state.pool.values()), options.curiosity)
         if getattr(state.task.model, "ready", True):  # before, scores are random

@@ -18,12 +18,12 @@ from metasched.search.run import TaskRun
 FINALISTS = 8  # programs in the final, at least
 FINALISTS_PER_TRIAL = 1 / 8  # programs in the final of a long run
 CLOSE = 1.15  # a finalist takes at most this many times the seconds of the best
-ALWAYS = 4  # programs that take part whatever they took: the best may have been read far too low
-PRELIMINARY_ROUNDS = 3  # turns, at least, that choose the finalists among twice as many
+ALWAYS = 4  # programs that take part whatever their times: the best time may be far too low
+PRELIMINARY_ROUNDS = 3  # turns, at least, that choose the finalists among twice as many programs
 FINAL_ROUNDS = 8  # turns of the final, at least
 SECONDS_PER_TRIAL = 1 / 128  # seconds that the turns may take together, for each trial of the run
-# Which of two programs is faster by some per cent differs from process to process: a kernel took
-# 35 to 45 us in most of 40 processes and 68 us in two. Longer runs compare the leaders again.
+# The time of a program differs between processes: one kernel took 35 to 45 us in most of 40
+# processes and 68 us in two. So longer runs compare the leaders again in further processes.
 LEADERS = 8  # programs of the final that are timed in further processes
 PROCESSES = 4  # further processes at most
 TRIALS_PER_PROCESS = 65  # trials of a run for each further process
@@ -32,7 +32,7 @@ TRIALS_PER_PROCESS = 65  # trials of a run for each further process
 def final_comparison(
     run: TaskRun, runner: Compares, default_seconds: float | None
 ) -> tuple[tuple[SearchCandidate, float] | None, float | None]:
-    """The fastest program that is right on normal data too, its seconds, and those of the default.
+    """The fastest program that is right on normal data, its seconds, and the default's seconds.
 
     The fastest programs are timed again, in turns with the default schedule: the minimum of many
     noisy times is biased low. The median over the processes that timed a program counts.
@@ -40,7 +40,7 @@ def final_comparison(
     count = max(FINALISTS, int(run.progress.trials * FINALISTS_PER_TRIAL))
     ranking, limit = run.population.measured[: 2 * count], CLOSE * run.best_seconds
     near = [candidate for n, (candidate, s) in enumerate(ranking) if n < ALWAYS or s <= limit]
-    if len(near) > count:  # the preliminaries say who takes part in the longer final
+    if len(near) > count:  # the preliminaries choose the programs of the longer final
         first = _times_in_turns(run, runner, near, PRELIMINARY_ROUNDS)
         near = sorted(near, key=lambda candidate: first.get(candidate.key, 0.0))[:count]
     if default_seconds is not None and all(candidate.key != run.default.key for candidate in near):
@@ -70,9 +70,9 @@ def final_comparison(
 def _times_in_turns(
     run: TaskRun, runner: Compares, programs: Sequence[SearchCandidate], least: int, among: int = 0
 ) -> dict[str, float]:
-    """Seconds of programs by their keys, timed in turns; nothing where that fails.
+    """Seconds of programs by their keys, timed in turns; empty where the timing fails.
 
-    With `among`, in a new process, one of so many that share the time.
+    With `among`, the programs are timed in a new process, one of `among` that share the time.
     """
     took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
     rounds = int(min(80, max(least, SECONDS_PER_TRIAL * run.progress.trials / took)))
@@ -91,8 +91,11 @@ def _times_in_turns(
 
 
 def rescued(run: TaskRun, folder: Path) -> str:
-    """The best program of a run whose database cannot be written any more, in a sentence; its trace
-    is saved beside the database, or where temporary files go. Empty where there is none."""
+    """Save the best trace of a run whose database cannot be written, and say where in a sentence.
+
+    The trace goes beside the database, or into the folder of temporary files. Empty where the run
+    has no best program.
+    """
     run.finish("storage")
     if run.best is None:
         return ""
@@ -103,7 +106,7 @@ def rescued(run: TaskRun, folder: Path) -> str:
         try:
             place = Path(tempfile.mkdtemp(prefix="metasched-")) if temporary else folder
             path = kept.save(place / f"{run.name}.{run.workload[:12]}.trace.json")
-        except (DatabaseError, OSError):  # full as well: the next place, or the sentence alone
+        except (DatabaseError, OSError):  # this disk is full as well: try the next folder
             continue
         return f"{said}; its trace is {path}"
     return f"{said}; its trace could not be saved, its decisions are {candidate.trace.decisions()}"

@@ -1,4 +1,4 @@
-"""A strategy as a search asks it: what is wrong with it is named, and the search goes on."""
+"""GuardedStrategy: calls a user's strategy; a failure is named by a warning, and search goes on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
 
 class GuardedStrategy:
-    """The strategy of a name.
+    """Calls the strategy of a name and checks what it returns.
 
-    One that raises or returns no list of programs is named by a warning; programs are drawn at
-    random from then on. What was measured enters the population whether the strategy enters it or
-    not. Proposals that were seen before, and those beyond the count, are left out.
+    A strategy that raises or returns no list of programs is named by a warning; programs are drawn
+    at random from then on. Measured programs enter the population whether the strategy enters them
+    or not. Proposals that were seen before, or exceed the count, are left out.
     """
 
     def __init__(self, name: str, task: SearchTask) -> None:
@@ -67,7 +67,7 @@ class GuardedStrategy:
         return list(once.values())
 
     def _replace(self, error: BaseException) -> None:
-        """Draw at random from now on; raises the error where that is what was done already."""
+        """Draw at random from now on; raises the error if the strategy draws at random already."""
         if isinstance(self.inner, RandomSearch):
             raise error
         text = f"the strategy {self.name} raised {failure(error)}; programs are drawn at random"

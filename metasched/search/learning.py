@@ -1,6 +1,6 @@
-"""Learning from a store: its records as vectors and times, task by task.
+"""Training data from a store: its records as vectors and times, task by task.
 
-What a prior is trained on, and what the rank quality of a model is measured on.
+Priors are trained on these data, and the rank quality of a model is measured on them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def samples_of(store: Store) -> tuple[list[Sample], int]:
 
 
 def _vectors(base: Schedule, records: list[Record]) -> list[tuple[np.ndarray | None, float]]:
-    """What the model sees of each record of one target, None where its trace does not replay, and
-    its time."""
+    """The feature vector and the time of each record of one target; the vector is None where the
+    trace does not replay."""
     target: Target = records[0].target_value
     features = space_of(target).features
     ideal = features.work(base.mod, target)

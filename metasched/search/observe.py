@@ -1,4 +1,4 @@
-"""What a search tells while it runs: events, and who may listen to them."""
+"""Events of a running search, and observers, the functions that are called with them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PeerTimed:
 
 @dataclass(frozen=True, slots=True)
 class ModelNews:
-    """The cost model says something of itself: that it started from a prior, or dropped it."""
+    """A message of the cost model: it started from a prior, or dropped the prior."""
 
     task: str
     text: str
@@ -154,13 +154,13 @@ def observers_of(given: Observer | str | Sequence[Observer | str] | None) -> lis
 
 
 def silent(event: Event) -> None:
-    """Listen to nothing."""
+    """An observer that ignores every event."""
 
 
 class EventLog:
     """Writes each event as a JSON line, flushed at once, so that a killed run is still readable.
 
-    A full disk ends the log with one warning: it is for people, the store holds the results.
+    A full disk ends the log with one warning: the log is for people, the store holds the results.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +187,7 @@ class EventLog:
 
 
 def fan_out(*observers: Observer) -> Observer:
-    """One observer that tells several; one that raises is named by a warning and told no more."""
+    """One observer that calls several; one that raises is named by a warning and dropped."""
     listening = list(observers)
 
     def tell(event: Event) -> None:

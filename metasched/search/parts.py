@@ -1,4 +1,4 @@
-"""The parts of a tuning run, from names or as they are given: model, features, space, database."""
+"""Resolve the parts of a tuning run from names or objects: model, features, space, database."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Spaces: TypeAlias = "Space | str | Mapping[str, Space | str] | None"
 
 
 def feature_set(given: FeatureSet | str, machine: Target) -> FeatureSet:
-    """What the model sees: a set, one by its name, or that of the target's kind for "".
+    """The feature set that is given, the set of a name, or for "" the set of the target's kind.
 
-    Raises RegistryError for an unknown name, TuneError for what is no feature set.
+    Raises RegistryError for an unknown name, TuneError for an object that is no feature set.
     """
     if not given:
         return space_of(machine).features
@@ -46,7 +46,7 @@ def feature_set(given: FeatureSet | str, machine: Target) -> FeatureSet:
 def cost_model_of(
     given: CostModel | None, settings: Config, machine: Target, features: FeatureSet
 ) -> CostModel:
-    """The model that is given, or the one that the settings name with the prior that ships.
+    """The model that is given, or the model that the settings name, with the shipped prior.
 
     Raises RegistryError for an unknown name, PluginError when no model can be made.
     """
@@ -56,7 +56,7 @@ def cost_model_of(
         factory, what = COST_MODELS.get(settings.model), f"the cost model {settings.model}"
         model = complete(what, lambda: factory(settings.seed), *METHODS)
         if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
-            warnings.warn(SERIAL, stacklevel=4)  # the model of trees says both in one warning
+            warnings.warn(SERIAL, stacklevel=4)  # the model of trees has one warning for both
     if isinstance(model, TakesFeatures):
         model.take_features(features)
     path = shipped(machine.mcpu, features) if settings.prior and given is None else None
@@ -105,8 +105,8 @@ def spaces_of(
 
 
 class GuardedDatabase(Database):
-    """A database of a user's; one that fails is named by a warning, and the file of the work folder
-    takes the records from then on."""
+    """Calls a user's database; after a failure, which a warning names, the file of the work folder
+    takes the records."""
 
     def __init__(self, inner: Database, name: str, folder: Path) -> None:
         self.inner, self.name, self.folder = inner, name, folder
@@ -152,7 +152,7 @@ class GuardedDatabase(Database):
 
 @contextmanager
 def opened_database(given: Database | str, folder: Path) -> Iterator[Database]:
-    """A database that is given or named, for a search; one that is named is closed afterwards.
+    """The database of a search, given or by its name; a database by name is closed afterwards.
 
     Raises RegistryError for an unknown name, PluginError when a user's cannot be made,
     DatabaseError when the file of the work folder cannot be used.

@@ -1,4 +1,4 @@
-"""Where the seconds of a search go, and the cost model as a search asks it."""
+"""Phases: the seconds that a search spends, by phase; TimedModel: a cost model that is charged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PHASES = ("search", "build", "run", "check", "model")
 
 
 class Phases:
-    """Where the seconds went; what runs beside something else counts in both."""
+    """The seconds of a search by phase; two phases that run at the same time both count."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -72,7 +72,7 @@ class TimedModel:
         return self._asked(both)
 
     def _asked(self, question: Callable[[CostModel], Any]) -> Any:
-        """The model's answer; it is asked within a search, whose time this is not."""
+        """The model's answer; its time counts as "model", and is taken from "search"."""
         before = self.phases.seconds["model"]
         with self.phases.of("model"):
             found = self._tried(question)
@@ -94,7 +94,7 @@ class TimedModel:
 
     @property
     def ready(self) -> bool:
-        """Whether scores mean something before anything was measured."""
+        """Whether the model's scores are better than random ones by now."""
         return bool(getattr(self.model, "ready", False))
 
     def knows(self, task: str) -> bool:
@@ -111,7 +111,7 @@ class TimedModel:
 
 
 class TimedJudge(TimedModel):
-    """The same for a model that is given programs."""
+    """A TimedModel for a model that is given programs instead of vectors."""
 
     def update_programs(
         self, task: str, programs: Sequence[Program], seconds: Sequence[float]
@@ -124,12 +124,12 @@ class TimedJudge(TimedModel):
 
 
 def timed(model: CostModel, phases: Phases) -> TimedModel:
-    """A cost model with its time charged, and with the ability that it has."""
+    """A cost model with its time charged: a TimedJudge if it is given programs."""
     return (TimedJudge if isinstance(model, JudgesPrograms) else TimedModel)(model, phases)
 
 
 def _scores(found: Any, count: int) -> np.ndarray[Any, Any]:
-    """What a model said, one number for each candidate."""
+    """The scores that a model returned, checked: one number for each candidate."""
     scores = np.asarray(found, dtype=float)
     if scores.shape != (count,):
         raise ValueError(f"it gives scores of shape {scores.shape} for {count} candidates")

@@ -1,6 +1,6 @@
 """Which candidates of a round are measured: rules beside the model's ranking and sources' shares.
 
-The model ranks well what is like the programs it has seen; these rules keep a share for the rest.
+The model ranks well the programs that resemble measured ones; these rules keep a share for others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from metasched.search.proposals.source import Decisions, SearchState, changes
 def least_measured_spaces(
     state: SearchState, ranked: Sequence[SearchCandidate], count: int
 ) -> list[SearchCandidate]:
-    """The best of each under-measured space, which has fewer than `EvolutionOptions.fair` measured
-    programs: the first members of a space say little of its best."""
+    """The best programs of the spaces with fewer than `EvolutionOptions.fair` measured programs.
+
+    The times of the first programs of a space do not predict the time of its best.
+    """
     measured = Counter(candidate.space for candidate, _ in state.task.population.measured)
     members: dict[int, list[SearchCandidate]] = {}
     for candidate in ranked:
@@ -29,9 +31,10 @@ def least_measured_spaces(
 
 
 def best_apart(ranked: Sequence[SearchCandidate], count: int) -> list[SearchCandidate]:
-    """A ranking headed by its first `count` programs of which no two are a single decision apart.
+    """Move `count` programs, no two of which differ by a single decision, to the head of a ranking.
 
-    What the model cannot tell from its best is almost as good, and teaches almost nothing.
+    A program that differs from the best by one decision is about as fast, and teaches the model
+    little.
     """
     heads: dict[SearchCandidate, Decisions] = {}
     for candidate in ranked:
@@ -50,8 +53,10 @@ def exploratory(
     rest: Sequence[SearchCandidate],
     count: int,
 ) -> list[SearchCandidate]:
-    """`count` of the rest, whatever the model says: the best of each block that was not measured,
-    then any. A model that saw few blocks is sure of these blocks, and wrong about the others."""
+    """`count` further programs: the best of each innermost tile not measured yet, then any.
+
+    A model that saw few tiles is right about these tiles only.
+    """
     seen = {_block(p) for p in (*chosen, *(p for p, _ in state.task.population.measured))}
     unseen: dict[tuple[Any, ...], SearchCandidate] = {}
     for candidate in rest:
@@ -63,6 +68,6 @@ def exploratory(
 
 
 def _block(candidate: SearchCandidate) -> tuple[Any, ...]:
-    """What matters most of a program: the innermost tile of each loop, and what was chosen."""
+    """The decisions that matter most for speed: the innermost tile of each loop, and choices."""
     decisions = candidate.trace.decisions()
     return candidate.space, *(d[-1] if isinstance(d, tuple) else d for d in decisions)

@@ -1,8 +1,8 @@
 """Replays on every core: by this process and by workers that send back keys and vectors.
 
 The results do not depend on how many workers there are. A worker that fails is named in a warning
-and this process does the work itself from then on. Functions of users are called by the workers
-alone where they can be sent there: one that ends its process costs its candidate and a new worker.
+and this process does the work itself from then on. Functions of users run in workers only, where
+they can be sent there: a function that ends its process costs one candidate and a new worker.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ from metasched.watch import is_built_in
 
 _JOBS = "metasched.search.replaying:"
 _LIMIT = 120.0  # seconds for one batch
-_ENOUGH = 3  # processes that a function of a user may end
+_ENOUGH = 3  # processes that a function of a user may end before it is not called any more
 
 
 class ReplayPool:
     """Workers shared by the tasks of a session; `close` ends them."""
 
     def __init__(self, workers: int, plugins: Sequence[str] = ()) -> None:
-        """`workers` is how many processes replay, this one among them; `plugins` are files that
-        were loaded here, which the others load as well."""
+        """Start the workers; returns before they are ready.
+
+        Args:
+            workers: how many processes replay, this one among them.
+            plugins: plug-in files that were loaded here, which the workers load as well.
+        """
         preload = _JOBS.rstrip(":")
         self._queue = SharedQueue(workers)
         fds = (self._queue.fd,)
@@ -73,7 +77,7 @@ class ReplayPool:
         for what, sent in (("postprocs", postprocs), ("feature extractor", features)):
             try:
                 pickle.dumps(sent)
-            except Exception as error:  # which one it is depends on what stands in its way
+            except Exception as error:  # pickling raises errors of many types
                 text = f"the {what} cannot be sent to other processes ({failure(error)})"
                 warnings.warn(f"{text}; this one replays alone", stacklevel=4)
                 return None
@@ -93,24 +97,24 @@ class ReplayPool:
         """The results in the order of the requests; None when a worker has failed.
 
         Args:
-            here: replays one in this process, which does its share between looks at the workers.
+            here: replays one request in this process, which takes its share of the work.
         """
         if self._broken:
             return None
         order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
         found: dict[int, Summary | str] = {}
-        while order:  # those that begin alike together: they share steps
+        while order:  # requests that begin alike stand together: they share steps
             made = self._round(number, [requests[n] for n in order], here)
             if made is None:
                 return None
             found.update({order[n]: result for n, result in made.items()})
-            order = [n for n in order if n not in found]  # with a worker that was ended
+            order = [n for n in order if n not in found]  # the requests of a worker that ended
         return [found[n] for n in range(len(requests))]
 
     def _round(
         self, number: int, jobs: Sequence[Request], here: Callable[[Request], Summary | str]
     ) -> dict[int, Summary | str] | None:
-        """Results by position, without those that went with a worker; None when one has failed."""
+        """Results by position, without the results of workers that ended; None after a failure."""
         gone = [what for what, times in self._ended.items() if times >= _ENOUGH]
         if gone and number in self._apart:
             return dict.fromkeys(range(len(jobs)), f"crash in {gone[0]}")
@@ -131,7 +135,7 @@ class ReplayPool:
                 if worker in asked and self._ended_by_user(worker, reply, made):
                     asked.discard(worker)
                     continue
-                made.update(reply.value or {})  # nothing, where it has got ready
+                made.update(reply.value or {})  # None where the worker has only prepared a task
                 well.append((worker, reply))
             return self._went_well(well)
 
@@ -147,7 +151,7 @@ class ReplayPool:
                     made[n] = here(jobs[n])
                     if not take_replies(0.0):
                         return None
-        finally:  # after an interruption too: nobody may take from what is dealt next
+        finally:  # after an interrupt too: no worker may take requests of the next round
             self._queue.deal(0)
             while any(worker.busy for worker in asked) and take_replies(None):
                 pass
@@ -158,8 +162,10 @@ class ReplayPool:
         return made
 
     def _ended_by_user(self, worker: Worker, reply: Reply, made: dict[int, Summary | str]) -> bool:
-        """Whether a function of a user has ended a worker, or never ended: its candidate is left
-        out, and a new worker is told what that one was told."""
+        """Whether a function of a user has ended its worker, or has not returned in time.
+
+        Its candidate is left out, and a new worker takes over the tasks of the old one.
+        """
         part = self._workers.index(worker)
         request, what = self._queue.last(part)
         if reply.kind not in ("crash", "timeout") or not what:

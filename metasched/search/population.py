@@ -1,4 +1,4 @@
-"""From decisions to programs: exact replay with postprocs, and the population that it makes."""
+"""From decisions to programs: candidates, the factory that replays them, and the population."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from metasched.target import Target
 
 
 class SearchCandidate:
-    """A program that a trace gave; what was not needed yet is made when it is asked for.
+    """A program made by a trace; its schedule, module and vector are computed on first use.
 
     Attributes:
         trace: the steps with their decisions, without the postprocs.
         key: structural hash of the program.
         space: position of the design space that it comes from; -1 for the default schedule.
         vector: what the cost model sees.
-        score: what the model said of it when it was chosen, None when it said nothing.
+        score: the model's score when the candidate was chosen, None without a score.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SearchCandidate:
 
     @cached_property
     def shipped(self) -> Trace:
-        """The steps with the postprocs, without those that nothing uses: what is stored."""
+        """The trace that is stored: the steps with the postprocs, without unused steps."""
         return self.schedule.trace.simplified()
 
 
@@ -105,12 +105,12 @@ class Survival:
 
     @property
     def share(self) -> float:
-        """Survivors among those tried."""
+        """The share of the replays that gave a program."""
         return self.survived / self.tried if self.tried else 1.0
 
 
 class Request(NamedTuple):
-    """A replay to do: a trace of a space, and the seed of what it has to draw."""
+    """A replay to do: a trace of a space, and the seed of the decisions that it draws."""
 
     trace: Trace
     space: int
@@ -152,7 +152,7 @@ class CandidateFactory:
         self._pool = pool
         self._number: int | None = None
         self._named: set[str] = set()  # broken plug-ins that a warning named
-        self._doubted: set[int] = set()  # spaces of which an illegal member was chosen
+        self._doubted: set[int] = set()  # spaces of which an illegal program was chosen
         if pool is not None:
             postprocs = tuple(generator.postprocs)
             self._number = pool.prepare(func, self.spaces, postprocs, target, features)
@@ -170,7 +170,7 @@ class CandidateFactory:
         return self.replay_many([Request(trace, space, seed)])[0]
 
     def replay_many(self, requests: Sequence[Request]) -> list[SearchCandidate | None]:
-        """`replay` of each, on all cores where there is a pool; the results are the same."""
+        """`replay` of each request, on all cores where there is a pool; the results are equal."""
         found: list[Summary | str] | None = None
         jobs = [(r.space, _decisions(r.trace), r.seed, r.space not in self._doubted)
                 for r in requests]  # fmt: skip
@@ -181,8 +181,10 @@ class CandidateFactory:
         return [self._entered(r, candidate) for r, candidate in zip(requests, found, strict=True)]
 
     def admits(self, candidate: SearchCandidate) -> bool:
-        """Whether the steps of a candidate are proved to be legal. Where they are not, members
-        of its space are no longer trusted."""
+        """Whether the steps of a candidate are proved to be legal.
+
+        Where they are not, the programs of its space are replayed with proofs from then on.
+        """
         try:
             _ = candidate.schedule
         except (ScheduleError, TraceError) as error:
@@ -203,7 +205,7 @@ class CandidateFactory:
         return SearchCandidate(trace.before_postproc(), key, -1, self, schedule=sch)
 
     def again(self, trace: Trace, key: str, space: int) -> Schedule:
-        """The schedule of a candidate of which a summary is known, its steps proved.
+        """Make the schedule of a candidate again from its trace, with every step proved.
 
         Raises ScheduleError when a step is illegal, TuneError when another program comes out.
         """
@@ -213,7 +215,7 @@ class CandidateFactory:
         return sch
 
     def ranked(self, trace: Trace, space: int) -> Schedule:
-        """The schedule of which a summary was told, for who ranks it; it is not proved again."""
+        """The schedule of a replayed candidate, for a model that ranks programs; without proofs."""
         decisions = _decisions(trace)
         try:
             return self._replayer.member(space, decisions, 0, skip_checks=True)
@@ -221,7 +223,7 @@ class CandidateFactory:
             return self._replayer.member(space, decisions, 0)
 
     def vector_of(self, mod: IRModule) -> np.ndarray[Any, Any]:
-        """What the cost model sees of a program; zeros, and a warning, where that fails."""
+        """The feature vector of a program; zeros, and a warning, where the extractor fails."""
         vector, broken = self._replayer.vector_of(mod)
         self._name_extractor(broken)
         return vector
@@ -233,7 +235,7 @@ class CandidateFactory:
             warnings.warn(f"{broken}; the model is given zeros instead", stacklevel=4)
 
     def _entered(self, request: Request, result: Summary | str) -> SearchCandidate | None:
-        """What a worker told, as a candidate."""
+        """The candidate of a replayed request; None where the replay was refused."""
         self.survival.tried += 1
         if isinstance(result, str):
             self._refused(result)
@@ -272,7 +274,7 @@ def _decisions(trace: Trace) -> list[Any]:
 
 
 class Population:
-    """Candidates that were scored or measured, each program once.
+    """The candidates that were measured, each program once.
 
     Attributes:
         measured: (candidate, median seconds) of those measured and right, the fastest first.
@@ -284,7 +286,7 @@ class Population:
         self.seen: set[str] = set(seen or ())
 
     def add(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
-        """Enter measured candidates; infinity marks a failure, which is remembered only."""
+        """Enter measured candidates; of a failure, marked by infinity, only the key is kept."""
         for candidate, time in zip(candidates, seconds, strict=True):
             self.seen.add(candidate.key)
             if time < float("inf"):
@@ -292,7 +294,7 @@ class Population:
         self.measured.sort(key=lambda pair: pair[1])
 
     def correct(self, seconds: Mapping[str, float]) -> None:
-        """Give candidates, by their keys, the times that are known better now."""
+        """Replace the times of candidates, by their keys, after they were timed again."""
         self.measured = [
             (candidate, seconds.get(candidate.key, time)) for candidate, time in self.measured
         ]

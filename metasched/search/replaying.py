@@ -30,7 +30,7 @@ from metasched.search.shared_queue import SharedQueue
 from metasched.target import Target
 from metasched.watch import note_calls
 
-_KEPT = 2048  # runs of steps of a task whose outcomes are kept for siblings
+_KEPT = 2048  # outcomes of runs of steps that a task keeps for other candidates
 
 EXTRACTOR = "feature extractor "
 BROKEN = "postproc "
@@ -43,12 +43,12 @@ Request: TypeAlias = tuple[int, list[Any], int, bool]
 class Replayer:
     """Exact replays of the mutants of one task.
 
-    Everything in a schedule is immutable, so what a run of steps made of a module is kept, by the
-    module and the arguments, and a sibling that comes to the same run with the same ones takes it
-    over. Decisions that no step has used yet play no part in that.
+    Everything in a schedule is immutable. So the outcome of a run of steps is kept, by the module
+    before the run and by its arguments, and other candidates with equal ones reuse the outcome.
+    Decisions that no step has used yet do not count as arguments.
 
-    Where steps are trusted, they are not proved to be legal (see `checks.proof`): decisions hardly
-    ever make an illegal program of a legal trace, and the proofs are a third of the time.
+    Trusted steps are not proved to be legal (see `checks.proof`): other decisions rarely make a
+    legal trace illegal, and the proofs take a third of the time.
 
     Attributes:
         base: the program, unscheduled.
@@ -79,7 +79,7 @@ class Replayer:
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
     def summary_of(self, request: Request) -> Summary | str:
-        """What there is to know of a member of a space, or the slug of a refusal."""
+        """Replay a request; the summary of its program, or the slug of a refusal."""
         space, decisions, seed, skip_checks = request
         while True:
             try:
@@ -87,7 +87,7 @@ class Replayer:
                 return self._summary(sch, skip_checks=skip_checks)
             except (ScheduleError, TraceError) as error:
                 return slug_of(error)
-            except ANYTHING:  # an illegal program may do that to any step, and a proof says why
+            except ANYTHING:  # an illegal program may break any step; the proofs then say why
                 if not skip_checks:
                     raise
                 skip_checks = False
@@ -139,8 +139,11 @@ class Replayer:
         return sch
 
     def vector_of(self, mod: IRModule, *, skip_checks: bool = False) -> tuple[np.ndarray, str]:
-        """What the model sees of a program, and what is wrong with the extractor; where something
-        is, the vector is zeros. An error goes through where the program may be illegal."""
+        """The feature vector of a program, and the fault of the extractor, empty without one.
+
+        After a fault the vector is zeros. With `skip_checks` the program may be illegal, and the
+        error is raised instead.
+        """
         try:
             return extracted(self.features, mod, self.target, self.work), ""
         except ANYTHING as error:
@@ -160,10 +163,10 @@ class Replayer:
     def _run(
         self, sch: Schedule, steps: Sequence[Entry], place: tuple[int, int], inputs: Sequence[RV]
     ) -> None:
-        """Take a run of steps over from a sibling, or run it and keep what it made."""
+        """Reuse the outcome of a run of steps, or execute the run and keep its outcome."""
         state = sch.state
         given = [state.table.get(rv) for rv in inputs]
-        before = state.mod  # kept as well: its identity is part of the key
+        before = state.mod  # kept alive with the outcome: its identity is part of the key
         key = (*place, state.skip_legality_checks, id(before), state.serial, *given)
         found = self._kept.get(key)
         if found is not None:
@@ -183,7 +186,7 @@ class Run:
 
     Attributes:
         first, end: their positions, `end` exclusive.
-        inputs: the handles they take from before, where siblings take them over from each other.
+        inputs: the handles that the steps take from before, for runs that candidates share.
     """
 
     first: int
@@ -227,12 +230,12 @@ def runs_of(trace: Trace) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a worker tells of a program: enough to rank it and to make it again.
+    """What a worker returns for a program: enough to rank the program and to make it again.
 
     Attributes:
         decisions, domains: of the sampling steps, repairs included.
         repairs: how many decisions were repaired.
-        broken: what is wrong with the feature extractor, whose vector is zeros then; else empty.
+        broken: the fault of the feature extractor, after which the vector is zeros; else empty.
     """
 
     key: str
@@ -252,7 +255,7 @@ _tasks: dict[int, Replayer] = {}
 
 
 def load_plugins(paths: Sequence[str]) -> None:
-    """In a worker: load the plug-in files of the search, whose objects tasks are made of."""
+    """In a worker: load the plug-in files of the search, so that tasks can be unpickled."""
     for path in paths:
         load_plugin(path)
 
@@ -275,7 +278,10 @@ def prepare(
 def replay_part(
     number: int, requests: Sequence[Request], fd: int, parts: int, part: int
 ) -> dict[int, Summary | str]:
-    """In a worker: replay what a queue of `parts` has for it; a slug stands for a refusal."""
+    """In a worker: replay the requests that it takes from a queue of `parts`.
+
+    Gives a summary for each request, or the slug of a refusal.
+    """
     task = _tasks.get(number)
     if task is None:
         raise MeasureError("the worker was restarted and does not know the task")
@@ -295,15 +301,14 @@ def replay_part(
 
 
 def begin_again(plugins: Sequence[str], tasks: bytes) -> None:
-    """In a worker that takes the place of another one: the tasks of that one, a pickle of objects
-    that the plug-ins bring."""
+    """In a worker that replaces another: load the plug-ins, then the pickled tasks of the other."""
     load_plugins(plugins)
     for task in pickle.loads(tasks):
         prepare(*task)
 
 
 def tidy() -> None:
-    """In a worker, while it has nothing else to do: free what is cyclic."""
+    """In an idle worker: collect cyclic garbage."""
     gc.collect(1)
 
 

@@ -21,7 +21,7 @@ class Best:
         trace: its steps, postprocs included; `Trace.apply` replays it.
         seconds: median time of one call, from the final comparison where there was one.
         mod: the scheduled module; `metasched.build(best)` compiles it.
-        path: the trace file that was written, or None.
+        path: the trace file, or None where none was written.
     """
 
     trace: Trace
@@ -47,7 +47,7 @@ class TuneResult:
         survival: how many replays gave a program.
         ended: budget, time, exhausted or interrupted.
         history: the best seconds after each trial of this run.
-        notes: what the cost model said of itself: that it started from a prior, or dropped it.
+        notes: messages of the cost model: it started from a prior, or dropped the prior.
         refusals: the schedule modules that gave up some or all of their alternatives on a block
             because a step was refused: module, block, how many, and the first refusal.
     """

@@ -1,4 +1,4 @@
-"""One task being tuned: rounds of propose, measure, learn, with everything stored as it happens."""
+"""TaskRun: tunes one task in rounds of propose, measure and learn, and stores every outcome."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from metasched.search.population import CandidateFactory, Population, SearchCand
 from metasched.search.strategy import SearchTask
 
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
-_RETIMED = 3  # programs timed again after a round: these with the fewest and the most readings
+_RETIMED = 3  # programs timed again after a round: those with the fewest readings and the most
 _RETIMED_AMONG = 12  # the fastest programs, from which the programs to time again are chosen
 _RETIMED_CLOSE = 1.15  # a program timed again takes at most this many times the best seconds
 _GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
@@ -54,8 +54,11 @@ _EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exh
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """No cyclic garbage collection within the body: replays make little that is cyclic, and full
-    collections over a large heap took a quarter of their time."""
+    """Pause cyclic garbage collection within the body.
+
+    Replays make little cyclic garbage, and full collections over a large heap took a quarter of
+    their time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -67,7 +70,7 @@ def paused_collection() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the body is done: an outcome is counted and stored, or neither."""
+    """Delay Ctrl-C until the body is done, so that an outcome is counted and stored, or neither."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -97,9 +100,9 @@ class TaskRun:
 
     Attributes:
         best: the fastest candidate measured and right, with its median seconds, or None.
-        outcomes: of what was measured, of earlier runs what was right, by keys.
+        outcomes: by keys: all outcomes of this run, and the right ones of earlier runs.
         held: trials that are not stored yet: see `flush`.
-        notes: what the model had to say (of its prior, say).
+        notes: messages of the model, of its prior for example.
         default: the default schedule as a candidate; it is candidate 0.
     """
 
@@ -137,9 +140,9 @@ class TaskRun:
         self.round = 0
         self._empty = 0
         self.held: list[Record] = []
-        self._unlearnt: list[tuple[SearchCandidate, float]] = []  # of a round that has not ended
+        self._unlearnt: list[tuple[SearchCandidate, float]] = []  # the round that has not ended
         self._bests: list[float] = []
-        self._readings: dict[str, list[float]] = {}  # of what was right in this run, by keys
+        self._readings: dict[str, list[float]] = {}  # times of right programs of this run, by keys
         self.finished = ""
         self.notes: list[str] = []
         known = self.progress.trials
@@ -169,8 +172,10 @@ class TaskRun:
         return bool(self.finished)
 
     def expected_gain(self) -> float:
-        """The share by which the next rounds may be expected to cut the best time: what as many
-        rounds before have cut it by. Infinite until there is something to go by."""
+        """The share by which the next `_GAIN_ROUNDS` rounds are expected to cut the best time.
+
+        It is the share by which the last `_GAIN_ROUNDS` rounds have cut it; infinite before that.
+        """
         best = self._bests
         if len(best) <= _GAIN_ROUNDS or not math.isfinite(best[-1 - _GAIN_ROUNDS]):
             return math.inf
@@ -216,7 +221,7 @@ class TaskRun:
         )  # fmt: skip
 
     def _read_again(self) -> None:
-        """Time a few of the fastest programs once more; the median of all readings counts.
+        """Time `_RETIMED` of the fastest programs once more; the median of all readings counts.
 
         The minimum of many noisy times is biased low: a machine has states that last for seconds,
         and the memory of a process has a layout. Programs that were timed several times serve as
@@ -250,14 +255,14 @@ class TaskRun:
         self.population.correct({key: median(self._readings[key]) for key in read})
 
     def _tell_news(self) -> None:
-        """Pass on what the model has to say."""
+        """Pass the messages of the model on to the observer."""
         text = self._model.news()
         if text:
             self.notes.append(text)
             self.observer(ModelNews(self.name, text))
 
     def finish(self, reason: str = "") -> None:
-        """Tell the observer that the task has ended; what an interrupted round measured counts."""
+        """Tell the observer that the task has ended, with the outcomes of an interrupted round."""
         for candidate, seconds in self._unlearnt:
             self.population.add([candidate], [seconds])
         self._unlearnt.clear()
@@ -305,8 +310,10 @@ class TaskRun:
         )  # fmt: skip
 
     def flush(self) -> None:
-        """Store the trials held back, once what their results were compared with is known to be
-        right (see `Confirms`): no wrong program enters the store, even briefly."""
+        """Store the trials held back, once the expected results are confirmed (see `Confirms`).
+
+        So no wrong program enters the store, even for a short time.
+        """
         if not isinstance(self.runner, Confirms) or self.runner.reference_confirmed:
             held, self.held = self.held, []
             self.store.put(held)
@@ -325,7 +332,7 @@ class TaskRun:
     # -- resuming ----------------------------------------------------------------------------------
 
     def _reload(self, model: CostModel) -> None:
-        """Take over what the store holds: nothing measured is measured again."""
+        """Take over the records of the store, so that no program is measured twice."""
         records = self.store.all(self.workload, self.factory.target)
         self.population.seen |= {r.candidate_key for r in records}
         self.progress.trials = len(records)

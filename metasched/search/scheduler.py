@@ -1,7 +1,7 @@
 """Task schedulers: which of the tasks of a run gets the next round.
 
-A task scheduler is a class or function of `Tasks` under `@task_scheduler(name)`. One that fails is
-named by a warning, and the gradient rule goes on instead of it.
+A task scheduler is a class or function of `Tasks` under `@task_scheduler(name)`. A task scheduler
+that fails is named by a warning, and the gradient rule replaces it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from metasched.search.run import TaskRun
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What a task scheduler is made for.
+    """The tasks of a run, from which a task scheduler is made.
 
     Attributes:
-        runs: the tasks; of each it may ask `name`, `func`, `flops`, `best_seconds` (infinite before
-            anything was right), `done` and `progress.trials`.
+        runs: the tasks; a task scheduler may read `name`, `func`, `flops`, `best_seconds` (infinite
+            before a program was right), `done` and `progress.trials` of each.
         weights: how often each function is called in the program they come from.
         seed: of every random choice.
         round_size: trials of a round.
@@ -73,20 +73,20 @@ def task_scheduler(name: str, *, override: bool = False) -> Callable[[Factory], 
 
 @task_scheduler("round-robin")
 class RoundRobin:
-    """A round for each task that is not done, one after another."""
+    """Gives each task that is not done one round in turn."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.runs = tasks.runs
         self._last = -1
 
     def next(self) -> int | None:
-        """The next task after the last one, those that are done left out."""
+        """The next task after the last one that is not done."""
         count = len(self.runs)
         order = ((self._last + 1 + n) % count for n in range(count))
         return next((n for n in order if not self.runs[n].done), None)
 
     def ended(self, task: int) -> None:
-        """Go on from there."""
+        """Remember the task whose round ended."""
         self._last = task
 
 
@@ -95,14 +95,14 @@ class GradientScheduler:
     """Spends a round where the weighted time is expected to fall most.
 
     The rule of Ansor (Zheng et al., 2020, section 6) and MetaSchedule: a task is judged by its
-    recent gain and by what it could still gain. Tasks that differ in numbers alone are similar:
-    where one of them reaches a higher rate, the others are expected to come near it.
+    recent gain and by the gain that it may still reach. Tasks that differ in numbers alone are
+    similar: where one reaches a higher rate, the others are expected to come near this rate.
 
     Attributes:
         runs: the tasks.
         weights: how often each function is called in the program they come from.
-        alpha: trust in the recent slope against the outlook.
-        beta: a similar task's rate, divided by this, can surely be reached.
+        alpha: weight of the recent slope, against the weight 1 - alpha of the possible gain.
+        beta: a task is expected to reach the rate of a similar task divided by beta.
         window: rounds over which the slope is taken.
         round_size: trials of a round, to count the rounds of earlier runs.
     """
@@ -171,10 +171,10 @@ def _gradient(tasks: Tasks) -> GradientScheduler:
 
 
 class GuardedScheduler:
-    """The task scheduler of a name.
+    """Calls the task scheduler of a name and checks what it chooses.
 
-    One that raises, or chooses what is no task that may go on, is named by a warning; the gradient
-    rule chooses from then on.
+    A task scheduler that raises, or chooses no task that may go on, is named by a warning; the
+    gradient rule chooses from then on.
     """
 
     def __init__(self, name: str, tasks: Tasks) -> None:
@@ -211,7 +211,7 @@ class GuardedScheduler:
         return task
 
     def _replace(self, error: BaseException) -> None:
-        """Use the gradient rule; raises the error where that is what was used already."""
+        """Use the gradient rule; raises the error if the gradient rule was used already."""
         if isinstance(self.inner, GradientScheduler):
             raise error
         text = f"the task scheduler {self.name} raised {failure(error)}; the gradient rule goes on"

@@ -1,8 +1,9 @@
-"""SharedQueue: which of a round's requests are left, in memory that all processes see.
+"""SharedQueue: the requests of a round that are left, in memory shared by all processes.
 
-Each process has a part of the requests, takes from its front, and when it is empty from the end of
-the longest other one, so all end together and none waits for another's messages. Nothing is locked:
-a request that two take at the same time is replayed by both, and they find the same.
+Each process has a part of the requests and takes from its front. When the part is empty, the
+process takes from the end of the longest other part, so all processes end together and none waits
+for messages. There is no lock: a request taken by two processes at the same time is replayed by
+both, with the same result.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 
 from metasched.watch import NOTE
 
-_PLACE = 8 + NOTE  # bytes of what a process does at present
+_PLACE = 8 + NOTE  # bytes that say what a process does at present
 
 
 class SharedQueue:
@@ -39,7 +40,7 @@ class SharedQueue:
             self._left[2 * part + 1] = count * (part + 1) // self.parts
 
     def take(self, part: int) -> Iterator[int]:
-        """What the process of a part has to do, until nothing is left."""
+        """The requests that the process of a part has to replay, until none is left."""
         left = self._left
         while True:
             if (first := left[2 * part]) < left[2 * part + 1]:
@@ -73,7 +74,7 @@ class SharedQueue:
         return int.from_bytes(begun, "little"), text.decode(errors="replace")
 
     def close(self) -> None:
-        """Let go of the memory; the queue is gone when all have."""
+        """Unmap the memory; it is freed when all processes have unmapped it."""
         self._left.release()
         self._places.release()
         self._memory.close()

@@ -1,4 +1,4 @@
-"""What every search strategy is: propose programs to measure, learn from what came of them."""
+"""The protocol of search strategies: propose programs to measure, learn from their times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metasched.search.population import CandidateFactory, Population, SearchCand
 
 @dataclass
 class SearchTask:
-    """What a strategy works with.
+    """The task that a strategy searches, with its candidates and its model.
 
     Attributes:
         name: key of the workload, for the model.
@@ -42,7 +42,7 @@ class Strategy(Protocol):
         ...
 
     def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
-        """Take in a measured round; infinity stands for a failure."""
+        """Learn from a measured round; infinity stands for a failure."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Many tasks, one budget: rounds until every task has ended."""
+"""tune_all: rounds for many tasks with one budget, until every task has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts: decision vectors drawn and ranked in NumPy, the first of the ranking replayed."""
+"""Drafts: decision vectors drawn and ranked in NumPy, of which the best are replayed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from metasched.search.population import Request
 from metasched.search.proposals.source import SearchState, Unreserved
 
 _LEAST_ROWS = 24  # replayed programs of a space from which a surrogate is fitted
-_MOST_ROWS = 512  # replayed programs that it is fitted to at most, the last ones
+_MOST_ROWS = 512  # replayed programs that the surrogate is fitted to at most: the last ones
 
 
 class BestDrafts(Unreserved):
-    """The best drafts of each space by a surrogate of the model; any where too few programs were
-    replayed to fit the surrogate, since rows that stand together in a table are much alike."""
+    """The best drafts of each space by a surrogate of the model.
+
+    Random drafts where fewer than `_LEAST_ROWS` programs of the space were replayed.
+    """
 
     name = "best drafts"
     best = True
@@ -45,7 +47,7 @@ class BestDrafts(Unreserved):
 
 
 class UnbiasedDrafts(BestDrafts):
-    """Random drafts of each space, whatever the model says of them."""
+    """Random drafts of each space, not ranked."""
 
     name = "unbiased drafts"
     best = False
@@ -54,8 +56,8 @@ class UnbiasedDrafts(BestDrafts):
 def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Array | None:
     """Scores of drafts from a linear regression on the model's scores of replayed programs.
 
-    A quadratic ranked drafts first that were ten times slower than the best of 10,000 rows. Trees
-    ranked as well as the linear regression, and worse in the first rounds.
+    The regression is linear: a quadratic one ranked drafts first that were ten times slower than
+    the best of 10,000 rows. Trees ranked as well, and worse in the first rounds.
     """
     known = list(state.known.get(space, {}).values())[-_MOST_ROWS:]
     fitted = [
@@ -71,5 +73,5 @@ def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Arra
 
 
 def _logarithms(numbers: Array) -> Array:
-    """Of decisions; negative ones, which are names of places, count as none."""
+    """The logarithms of decisions plus 1; 0 for a negative decision, which names a place."""
     return np.log2(1.0 + np.maximum(numbers, 0))

@@ -12,8 +12,10 @@ _GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
 
 
 class Grafts:
-    """The decisions of the fastest programs in the best program of each other space: a space looks
-    slow while only its slow blocks were measured."""
+    """Puts the decisions of the fastest programs into the best program of each other space.
+
+    A space looks slow as long as only slow register blocks of it were measured.
+    """
 
     name = "grafts"
 
@@ -21,7 +23,7 @@ class Grafts:
         self.keys: set[str] = set()
 
     def requests(self, state: SearchState, count: int) -> Iterator[Request]:
-        """All grafts; there are few, so `count` is not asked."""
+        """All grafts, whatever `count` is: there are at most a few for each space."""
         population = state.task.population
         best: dict[int, SearchCandidate] = {}
         for candidate in population.parents(len(population.measured)):

@@ -1,4 +1,4 @@
-"""Mutants and crossings of the fastest measured programs and of those that the model likes."""
+"""Mutants: mutations and crossings of the fastest measured programs and of the model's best."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRIES = 4  # further mutations where a child was replayed before
 
 
 class Mutants(Unreserved):
-    """One generation of children; later generations of a round breed from it too."""
+    """One generation of children; later generations of a round take parents from it, too."""
 
     name = "mutants"
 
@@ -44,7 +44,7 @@ class Mutants(Unreserved):
 def _child(
     state: SearchState, parent: SearchCandidate, parents: list[SearchCandidate]
 ) -> Trace | None:
-    """One to three mutations of a parent, or its crossing with another of its space."""
+    """One to three mutations of a parent, or its crossing with another program of its space."""
     factory, rng = state.task.factory, state.rng
     if rng.random() < state.options.crossing:
         mates = [p for p in parents if p.space == parent.space and p is not parent]

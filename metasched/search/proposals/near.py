@@ -13,8 +13,10 @@ _PARENTS = 4
 
 
 class Neighbours(Unreserved):
-    """Neighbours of the four fastest programs that were not replayed, the fastest program's first;
-    none before `EvolutionOptions.stale` rounds without a new best."""
+    """Neighbours, not replayed yet, of the four fastest programs, those of the fastest first.
+
+    None before `EvolutionOptions.stale` rounds without a new best.
+    """
 
     name = "neighbours"
 

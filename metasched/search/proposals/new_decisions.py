@@ -1,4 +1,4 @@
-"""New decisions: what was not measured in programs like the fastest, tried in the fastest."""
+"""New decisions: decisions not yet measured in programs like the fastest, tried in the fastest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NewDecisions:
     choose new tiles of one loop, and never another number of parts for the cores.
 
     Attributes:
-        steps: of the programs of this round, by their keys, the step whose decision is new.
+        steps: the step whose decision is new, by the keys of the programs of this round.
         turns: how often a program of each step was picked.
     """
 

@@ -1,4 +1,4 @@
-"""What a source of candidates is, and the state of the search that all sources read."""
+"""Source: the protocol of sources of proposals; SearchState: the state that all sources read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class EvolutionOptions:
         first: exact replays in the first round, all unbiased drafts.
         generations: mutation rounds within a round, each from the best so far.
         crossing: share of children that cross two parents of one space.
-        epsilon: share of measured candidates for innermost tiles and choices that were not measured
-            yet, or any: what the model ranks low is measured as well.
-        unguided: the same where the model knew nothing before the search.
-        fair: programs of each space that are measured before it may go without.
+        epsilon: share of measured candidates that `picks.exploratory` chooses, whatever their rank.
+        unguided: this share where the model knew nothing before the search.
+        fair: a space with fewer measured programs than this gets a program in each round.
         parents: how many measured programs breed.
         stale: rounds without a new best after which the neighbours of the fastest programs are
             tried one by one (coordinate descent), until one of them is better.
@@ -53,7 +52,7 @@ class EvolutionOptions:
 
 @dataclass
 class SearchState:
-    """What is known in a search, and the programs that the present round has made.
+    """The state of a search, and the programs that the present round has made.
 
     Attributes:
         task: spaces, replays, measured programs and the model.
@@ -97,7 +96,7 @@ class SearchState:
         return found
 
     def enter(self, requests: Iterable[Request]) -> list[str]:
-        """Replay what was not replayed before, and put what was not measured into the pool.
+        """Replay the new requests, and put the programs that were not measured into the pool.
 
         Returns the key of the program of each request, "" where the replay was refused.
         """
@@ -140,7 +139,7 @@ class SearchState:
 
 
 class Source(Protocol):
-    """Proposes replays; a source that reserves a share of the measured programs says which."""
+    """Proposes replays, and picks the programs of the share of measurements that it reserves."""
 
     name: str
 
@@ -149,7 +148,7 @@ class Source(Protocol):
         ...
 
     def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
-        """Take what became of its requests: the keys of the programs, "" for a refused one."""
+        """Learn the keys of the programs that the requests gave, "" for a refused request."""
         ...
 
     def pick(
@@ -173,10 +172,10 @@ class Unreserved:
 
 
 def changes(own: Decisions, other: Decisions) -> list[tuple[int, Any]]:
-    """The decisions that differ from those of another program of the space, with their steps.
+    """The decisions that differ from another program of the space, with the positions of the steps.
 
-    All decisions where the other program, of an earlier run, was stored without the steps that
-    nothing used.
+    All decisions where the other program comes from an earlier run and was stored without its
+    unused steps.
     """
     if len(own) != len(other):
         return list(enumerate(own))
