@@ -51,7 +51,7 @@ _ORDER = {EQ: "eq", NE: "ne", LT: "lt", LE: "le", GT: "gt", GE: "ge"}
 
 
 def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
-    """kind(a, b) for the arithmetic operators and min, max."""
+    """Emit kind(a, b) for the arithmetic operators and for min and max."""
     dtype = a.dtype
     if dtype.is_float:
         a, b = e.same_lanes(a, b)
@@ -84,7 +84,8 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
 
 
 def _identity(kind: type[BinaryOp], a: Val, b: Val) -> Val | None:
-    """x + 0, x - 0, x * 1, x * 0, x // 1, x % 1 without an instruction."""
+    """The result of x + 0, x - 0, x * 1, x * 0, x // 1 or x % 1, which needs no instruction; else
+    None."""
     if b.const is None:
         if a.const == 0 and kind is Add:
             return b
@@ -147,7 +148,8 @@ def _splat_value(value: Val) -> int | None:
 
 
 def _safe_divisor(e: Emitter, a: Val, b: Val, unsigned: bool) -> tuple[Val, Val]:
-    """A divisor that cannot trap (1 for 0, and for -1 under the smallest dividend), and b == 0."""
+    """A divisor that cannot trap, and whether b is 0. The divisor is 1 where b is 0, and where b is
+    -1 and the dividend is the smallest integer."""
     zero, one = literal(0, b.dtype, b.lanes), literal(1, b.dtype, b.lanes)
     is_zero = compare(e, EQ, b, zero)
     trap = is_zero
@@ -160,7 +162,7 @@ def _safe_divisor(e: Emitter, a: Val, b: Val, unsigned: bool) -> tuple[Val, Val]
 
 
 def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val:
-    """From the truncated quotient or remainder to the one that rounds down."""
+    """Turn a truncated quotient or remainder into the one of a division that rounds down."""
     dtype, lanes = a.dtype, a.lanes
     zero = literal(0, dtype, lanes)
     if divides:
@@ -181,8 +183,9 @@ def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val
 
 def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
     def rule(e: Emitter, a: Val, b: Val) -> Val:
-        """NaN wins; which zero is unsaid. The code tests its first operand for NaN: let that be a
-        constant, which needs no test, else b, as an accumulator comes first by custom."""
+        """Emit min or max: NaN wins, and of two zeros either may come out. LLVM's code tests the
+        first operand for NaN. So a constant, which needs no test, is put first, and otherwise b,
+        since a is mostly an accumulator."""
         if not a.text.startswith(("splat", "0x")):
             a, b = b, a
         kind = type_suffix(a.dtype, a.lanes)
@@ -213,7 +216,7 @@ def _float_floormod(e: Emitter, a: Val, b: Val) -> Val:
 
 
 def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
-    """The quotient rounded down, exactly: from the remainder, as NumPy does."""
+    """The exact quotient rounded down, computed from the remainder as NumPy does."""
     rest = _float_floormod(e, a, b)
     quotient = binary(e, Div, binary(e, Sub, a, rest), b)
     whole = _named(e, "llvm.roundeven", a.dtype, quotient)
@@ -232,7 +235,7 @@ _FLOAT_RULES = {
 
 
 def round_bfloat(e: Emitter, value: Val) -> Val:
-    """A bfloat16 result brought from float32 to the nearest bfloat16, ties to even."""
+    """Round a bfloat16 result, held as float32, to the nearest bfloat16, ties to even."""
     if value.dtype.kind != "bfloat":
         return value
     n, dtype = value.lanes, DType("uint32")
@@ -257,7 +260,7 @@ def round_bfloat(e: Emitter, value: Val) -> Val:
 
 
 def compare(e: Emitter, kind: type[Compare], a: Val, b: Val) -> Val:
-    """A comparison; with NaN only != holds."""
+    """Emit a comparison. If an operand is NaN, only != holds."""
     if a.const is not None and b.const is not None and not a.dtype.is_float:
         x, y = int(a.const), int(b.const)
         result = {EQ: x == y, NE: x != y, LT: x < y, LE: x <= y, GT: x > y, GE: x >= y}[kind]
@@ -273,7 +276,7 @@ def compare(e: Emitter, kind: type[Compare], a: Val, b: Val) -> Val:
 
 
 def logical(e: Emitter, op: str, a: Val, b: Val) -> Val:
-    """and, or on bool values, both evaluated."""
+    """Emit `and` or `or` on bool values; both operands are evaluated."""
     if op == "and":
         return e.both(*e.same_lanes(a, b)) if a.lanes != b.lanes else e.both(a, b)
     if a.const is not None:
@@ -292,7 +295,7 @@ def negate(e: Emitter, a: Val) -> Val:
 
 
 def select(e: Emitter, condition: Val, a: Val, b: Val) -> Val:
-    """a where the condition holds, else b; both are there already."""
+    """The value a where the condition holds, else b; both values are computed beforehand."""
     if condition.const is not None:
         return a if condition.const else b
     lanes = max(a.lanes, b.lanes, condition.lanes)
@@ -307,7 +310,8 @@ def select(e: Emitter, condition: Val, a: Val, b: Val) -> Val:
 
 
 def convert(e: Emitter, value: Val, dtype: DType) -> Val:
-    """`value` as `dtype`: rounds to nearest, saturates from float, wraps between integers."""
+    """Convert `value` to `dtype`: round to nearest, saturate from float to integer, wrap between
+    integers."""
     source = value.dtype
     if source is dtype:
         return value

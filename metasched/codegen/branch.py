@@ -1,4 +1,5 @@
-"""A value that is one of two, computed on the side that a condition chooses at run time."""
+"""A value with two alternatives: only the code of the alternative chosen at run time is executed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def choose(e: Emitter, condition: Val, a: Callable[[], Val], b: Callable[[], Val
 
 
 def _widen_at(e: Emitter, one: Val, two: Val, position: int) -> tuple[Val, Val]:
-    """Bring two values of different lanes together; the first one's code goes to `position`."""
+    """Give two values the same number of lanes; code that widens `one` is inserted at `position`.
+    """
     lanes = max(one.lanes, two.lanes)
     if one.lanes == lanes:
         return one, e.widen(two, lanes)

@@ -68,7 +68,8 @@ def compile_func(
     parallel: bool = True,
     checked: bool = False,
 ) -> Compiled:
-    """Compile a function (schedulable or lowered) for a CPU target, and what packs its weights.
+    """Compile a function (schedulable or lowered) for a CPU target, with the function that packs
+    its constant weights.
 
     Args:
         name: C name of the kernel; its `global_symbol` or "main" when None.
@@ -110,14 +111,14 @@ def _emit(
 
 
 def compile_text(text: str, target: Target, opt_level: int = 2) -> bytes:
-    """The object of a module given as LLVM text."""
+    """Compile a module given as LLVM text to the bytes of an object file."""
     machine = _machine(target.triple, target.mcpu, target.llvm_features, opt_level)
     return bytes(machine.emit_object(_optimised(text, machine, opt_level)))
 
 
 @functools.lru_cache(maxsize=8)
 def _machine(triple: str, mcpu: str, features: str, opt_level: int) -> Any:
-    """A target machine for position-independent objects."""
+    """LLVM's target machine for position-independent objects."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -132,10 +133,10 @@ def _machine(triple: str, mcpu: str, features: str, opt_level: int) -> Any:
 
 
 def _optimised(text: str, machine: Any, opt_level: int) -> Any:
-    """The parsed module after LLVM's pipeline.
+    """Parse LLVM text and run LLVM's optimisation pipeline on the module.
 
-    We write vectors and unrolled bodies ourselves: LLVM's own vectorizers and unroller only cost
-    time here.
+    The text already has vectors and unrolled bodies, so LLVM's vectorizers and unroller are off:
+    they only cost time.
     """
     import llvmlite.binding as llvm
 

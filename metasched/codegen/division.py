@@ -1,11 +1,12 @@
-"""Vectors divided by one number: its reciprocal once, then a product put right to the last bit.
+"""Division of a vector by one scalar: multiply by the reciprocal, then correct the last bit.
 
-Where all lanes have one divisor, its reciprocal r is worth computing: it leaves the loops that the
-divisor does not change in. q = a * r is within two units of the last place of a / b; the remainder
-a - q * b is exact in a fused operation, and q + remainder * r rounds to the quotient itself
-(Markstein 1990). That needs a divisor far from the ends of the range and whose mantissa is not all
-ones; others are divided. A zero keeps the sign of q; where that is infinite the remainder is no
-number, and q is the quotient. (Dividends below 2**-100 may give one unit in the last place less.)
+If all lanes have the same divisor b, the reciprocal r = 1 / b is hoisted out of the loops that do
+not change b. The product q = a * r is within two units of the last place of a / b. A fused
+operation gives the remainder a - q * b exactly, and q + remainder * r rounds to the exact quotient
+(Markstein 1990). The proof needs a divisor of moderate magnitude whose mantissa is not all ones;
+other divisors take the division instruction. A zero quotient keeps the sign of q. For an infinite q
+the remainder is NaN, and q is the quotient. Dividends below 2**-100 may give a quotient that is one
+unit in the last place too small.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _LEAST, _MOST = 2.0**-60, 2.0**60
 
 
 def divides_by_one(e: Emitter, a: Val, b: Val) -> bool:
-    """Whether `divide_by_one` applies: float32 lanes over one number, and fused operations."""
+    """Whether `divide_by_one` applies: float32 lanes, a scalar divisor, and fused multiply-add on
+    the target."""
     return a.dtype is FLOAT32 and a.lanes > 1 and b.lanes == 1 and e.module.has_fma
 
 
@@ -39,7 +41,7 @@ def divide_by_one(e: Emitter, a: Val, b: Val) -> Val:
 
 
 def _ordinary(e: Emitter, b: Val) -> Val:
-    """The magnitude is moderate and the mantissa is not all ones."""
+    """Emit the test that a divisor has a moderate magnitude and a mantissa that is not all ones."""
     size = e.intrinsic("llvm.fabs.f32", FLOAT32, 1, b)
     above = compare(e, LT, literal(_LEAST, FLOAT32), size)
     below = compare(e, LT, size, literal(_MOST, FLOAT32))

@@ -1,9 +1,9 @@
 """The text of one LLVM function under construction: values, scopes, hoisting, labels.
 
-Every loop body is a scope with two lists of lines. Instructions without side effects whose operands
-are all known at the entry of a scope go to the entry of the outermost such scope, once for each
-distinct text: address arithmetic is hoisted and shared while it is written. Everything else
-(loads, stores, calls, what depends on them) is written in order.
+Every loop body is a scope with two lists of lines: its entry and its body. Some instructions have
+no side effects and only operands that are known at the entry of a scope. They go to the entry of
+the outermost such scope, once for each distinct text, so address arithmetic is hoisted and shared.
+Loads, stores, calls and the instructions that depend on them are written in order.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Emitter:
         return f"{hint}{self._count}"
 
     def line(self, text: str) -> None:
-        """An instruction without result, at the current place."""
+        """Write an instruction without a result at the current place."""
         self.scopes[-1].lines.append(text)
 
     def label(self, name: str) -> None:
@@ -110,7 +110,8 @@ class Emitter:
     # -- instructions with a result
 
     def pure(self, text: str, dtype: DType, lanes: int, *operands: Val) -> Val:
-        """An instruction without effect: hoisted as far as its operands allow, and shared."""
+        """Write an instruction without side effects: hoisted as far as its operands allow, and
+        shared."""
         depth = 0
         for operand in operands:
             if operand.depth > depth:
@@ -126,7 +127,8 @@ class Emitter:
         return found
 
     def inline(self, text: str, dtype: DType, lanes: int = 1) -> Val:
-        """An instruction bound to its place (a load, a call, or what depends on one)."""
+        """Write an instruction that must stay at the current place: a load, a call, or what depends
+        on them."""
         name = self.fresh()
         self.scopes[-1].lines.append(f"{name} = {text}")
         return Val(name, dtype, lanes, INLINE)
@@ -143,7 +145,8 @@ class Emitter:
 
     @contextmanager
     def scope(self) -> Iterator[int]:
-        """A loop body: gives its depth; on leaving, entry and lines join the scope around."""
+        """Open the scope of a loop body and give its depth; at the end its lines join the scope
+        around it."""
         self.scopes.append(TextSection())
         self.known_memory.clear()
         yield len(self.scopes) - 1
@@ -154,7 +157,7 @@ class Emitter:
 
     @contextmanager
     def bound(self, var: Var, value: Val) -> Iterator[None]:
-        """`var` stands for `value` within."""
+        """Inside the `with` body, `var` stands for `value`."""
         before = self.env.get(var)
         self.env[var] = value
         yield
@@ -165,7 +168,8 @@ class Emitter:
 
     @contextmanager
     def masked(self, mask: Val) -> Iterator[None]:
-        """Only the lanes where `mask` holds (and those masked already) are active within."""
+        """Inside the `with` body, only lanes are active where `mask` and the mask around it hold.
+        """
         before = self.mask
         self.mask = mask if before is None else self.both(before, mask)
         yield
@@ -174,7 +178,7 @@ class Emitter:
     # -- shapes of values
 
     def both(self, a: Val, b: Val) -> Val:
-        """a and b, on bool values of equal lanes."""
+        """The conjunction of two bool values with equal lanes."""
         if a.const is not None:
             return b if a.const else a
         if b.const is not None:
@@ -182,7 +186,8 @@ class Emitter:
         return self.pure(f"and {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
 
     def widen(self, value: Val, lanes: int) -> Val:
-        """`value` repeated over `lanes` (itself when it has them)."""
+        """Repeat a scalar `value` over `lanes`; a value with this number of lanes is returned
+        unchanged."""
         if value.lanes == lanes:
             return value
         if value.lanes != 1:
@@ -199,7 +204,8 @@ class Emitter:
         )
 
     def same_lanes(self, *values: Val) -> list[Val]:
-        """The values, scalars repeated over the lanes of the vectors among them."""
+        """The values with equal lanes: scalars are repeated if there is a vector among the values.
+        """
         lanes = max(v.lanes for v in values)
         return [self.widen(v, lanes) for v in values]
 
@@ -210,7 +216,7 @@ class Emitter:
         return self.pure(f"extractelement {value.typed}, i64 {lane}", value.dtype, 1, value)
 
     def intrinsic(self, name: str, dtype: DType, lanes: int, *operands: Val) -> Val:
-        """A call of an intrinsic without effect, named with its full mangling."""
+        """Call an LLVM intrinsic without side effects, given by its fully mangled name."""
         kinds = ", ".join(v.type for v in operands)
         self.module.declare(name, f"{register_type(dtype, lanes)} @{name}({kinds})")
         typed = ", ".join(v.typed for v in operands)

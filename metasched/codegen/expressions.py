@@ -40,7 +40,8 @@ def _string(e: Emitter, node: ir.StringImm) -> Val:
 
 
 def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
-    """Left-leaning chains are walked, not recursed: sums of thousands of terms are legal."""
+    """Emit an arithmetic operator. A loop walks chains that lean left, since sums of thousands of
+    terms would exceed the recursion limit."""
     spine: list[Arithmetic] = []
     left: Expr = node
     while isinstance(left, Arithmetic):
@@ -61,7 +62,8 @@ def _compare(e: Emitter, node: ir.Compare) -> Val:
 
 
 def _logical(e: Emitter, node: And | ir.Or) -> Val:
-    """Both sides, or the right side only where needed when it reads memory."""
+    """Emit `and` or `or`. If the right operand reads memory, it is evaluated only where it decides
+    the result."""
     is_and = isinstance(node, And)
     left = e.value(node.a)
     if left.const is not None:
@@ -104,7 +106,7 @@ def _load(e: Emitter, node: BufferLoad) -> Val:
 
 
 def flat_index(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
-    """The one index of a lowered access."""
+    """The single index of an access in a lowered function."""
     if len(indices) != 1:
         raise BuildError(f"buffer {buffer.name} is accessed with {len(indices)} indices: not flat")
     return indices[0]

@@ -56,7 +56,7 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
 
 
 def _tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:
-    """All lanes of a vector in one number."""
+    """Add up all lanes of a vector by halves, as a scalar."""
     while vector.lanes > 2:
         n = vector.lanes // 2
         vector = binary(e, kind, *(_part(e, vector, start, n) for start in (0, n)))

@@ -1,7 +1,8 @@
-"""LLVM intrinsics that scripts call by name: types and needed features, checked before LLVM sees
-them, since a wrong type or a missing feature ends the process inside LLVM.
+"""LLVM intrinsics that scripts call by name. Their types and the features they need are checked
+here: inside LLVM a wrong type or a missing feature ends the process.
 
-Machine instructions are declared in `ir.op.HARDWARE`; LLVM's generic intrinsics follow one rule."""
+Machine instructions are declared in `ir.op.HARDWARE`; LLVM's generic intrinsics follow one rule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What memory is known to hold within one basic block: loads found again, stores overwritten.
+"""Contents of memory known within one basic block: repeated loads are reused, overwritten stores
+dropped.
 
 Unrolled code loads the same element many times and stores to an accumulator after each step.
 Finding that while writing keeps the text small, and the optimiser has less to do. Buffers do not
@@ -25,7 +26,7 @@ class Spot:
     lanes: int
 
     def overlaps(self, other: Spot) -> bool:
-        """Whether the two may share an element; unknown bases may."""
+        """Whether two spots may share an element; spots with different base registers may."""
         if self.base != other.base or self.dtype is not other.dtype:
             return True
         return self.offset < other.offset + other.lanes and other.offset < self.offset + self.lanes
@@ -33,7 +34,8 @@ class Spot:
 
 @dataclass(slots=True)
 class Known:
-    """The value at a spot, and the line that stored it while that line may still be dropped."""
+    """The value at a spot, and the line that stored the value while the line may still be dropped.
+    """
 
     value: Val
     lines: list[str] | None = None
@@ -58,12 +60,12 @@ class KnownMemory:
         self.hints.clear()
 
     def find(self, spot: Spot) -> Val | None:
-        """The value known to be at the spot."""
+        """The value known to be at the spot, None if there is none."""
         known = self.spots.get(spot.data, {}).get(spot)
         return None if known is None else known.value
 
     def loaded(self, spot: Spot, value: Val) -> None:
-        """The spot was read: stores it may have seen must stay."""
+        """Record a load from the spot: stores that the load may have seen must stay."""
         here = self.spots.setdefault(spot.data, {})
         for other, known in here.items():
             if known.lines is not None and spot.overlaps(other):
@@ -72,7 +74,8 @@ class KnownMemory:
             here[spot] = Known(value)
 
     def stored(self, spot: Spot, value: Val, lines: list[str]) -> None:
-        """The spot was written by the line that is appended next; what it overwrites is dropped."""
+        """Record a store to the spot by the line that is appended next, and drop the stores it
+        overwrites."""
         here = self.spots.setdefault(spot.data, {})
         before = here.get(spot)
         if before is not None and before.lines is lines:
@@ -83,7 +86,7 @@ class KnownMemory:
             here[spot] = Known(value, lines, len(lines))
 
     def touched(self, data: Var, written: bool) -> None:
-        """Some elements of the buffer were read (or written) without a known place."""
+        """Record an access to the buffer at an unknown place, a read or a write."""
         here = self.spots.get(data, {})
         if written:
             here.clear()

@@ -1,4 +1,4 @@
-"""Object bytes to callable addresses in this process."""
+"""Link object bytes into this process, and give the addresses of their functions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SERIAL_NUMBER = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel in memory: addresses of the C functions and of the record (of `pack` and of the
-    record 0 when there is none); `keepalive` holds the code."""
+    """A kernel in memory: the addresses of its C functions and of its record. The addresses of
+    `pack` and of the record are 0 if there is none; `keepalive` holds the code."""
 
     address: int
     repeat_address: int
@@ -38,7 +38,8 @@ def _library(name: str | None) -> ctypes.CDLL | None:
 
 
 def _address(symbol: str) -> int:
-    """Where a foreign symbol is; BuildError when no library in this process has it."""
+    """The address of a foreign symbol; BuildError if no library in this process defines the symbol.
+    """
     if symbol in openmp.SYMBOLS:
         runtime = openmp.openmp_runtime()
         if runtime is None:

@@ -1,4 +1,5 @@
-"""Loops: serial, unrolled while emitting, vectorized into lanes; parallel ones go to `parallel`."""
+"""Code of loops: serial, unrolled while emitting, or vectorized; module `parallel` has parallel
+loops."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _EXPLICIT_LIMIT = 1 << 12
 
 
 def emit_for(e: Emitter, node: For) -> None:
-    """A loop from zero with step one, by its kind."""
+    """Emit a loop that starts at zero and counts by one, by the rule of its kind."""
     if as_int(node.min) != 0 or node.step is not None:
         raise BuildError(f"loop {node.var.name} is not canonical: lower the function first")
     before = e.unroll_steps
@@ -93,7 +94,7 @@ def _unrolls(e: Emitter, node: For) -> bool:
 
 
 def unrolled_steps(stmt: Stmt, limit: int) -> int | None:
-    """Stores and evaluations after unrolling what may be unrolled; None when a loop remains.
+    """How many stores and evaluations a body has after unrolling; None if a loop remains.
 
     A serial loop of constant extent counts as unrolled when it costs at most `limit` steps.
     """
@@ -122,7 +123,7 @@ def unrolled_steps(stmt: Stmt, limit: int) -> int | None:
 
 
 def serial_loop(e: Emitter, node: For, begin: Val, end: Val) -> None:
-    """`for var in [begin, end)` with a test in front when it may not run at all."""
+    """Emit `for var in [begin, end)`, with a test in front of a loop that may have no iteration."""
     before, head = e.fresh_label("pre"), e.fresh_label("loop")
     again, done = e.fresh_label("next"), e.fresh_label("end")
     if begin.const is not None and end.const is not None:
@@ -156,7 +157,8 @@ def serial_loop(e: Emitter, node: For, begin: Val, end: Val) -> None:
 
 
 def _vectorized(e: Emitter, node: For, extent: Val) -> None:
-    """Lanes of the machine's width, then a narrower rest; serial where lanes cannot do it."""
+    """Emit a vectorized loop: full vectors, then narrower vectors for the rest; serial if the body
+    has no vector form."""
     if scalar_reason(node.body, node.var) is not None:
         serial_loop(e, node, literal(0), extent)
         return
@@ -183,7 +185,7 @@ def _vectorized(e: Emitter, node: For, extent: Val) -> None:
 
 
 def _lanes(e: Emitter, node: For, base: Val, lanes: int) -> None:
-    """The body for iterations base ... base + lanes - 1 at once."""
+    """Emit the body for the iterations base ... base + lanes - 1 at once."""
     if lanes == 1:
         with e.bound(node.var, base):
             e.statement(node.body)
@@ -219,7 +221,8 @@ CHUNK = _Chunk
 
 
 def _width(e: Emitter, node: For) -> int:
-    """Lanes that fill one register with the widest element the loop moves lane by lane."""
+    """How many lanes of the widest element that the loop loads or stores lane by lane fill a
+    register."""
     bits = 8
     for stmt in walk_stmts(node.body):
         if isinstance(stmt, BufferStore):

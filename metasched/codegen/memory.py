@@ -1,4 +1,5 @@
-"""Loads and stores: addresses as hoisted sums, vectors along the lane variable, masks, gathers."""
+"""Loads and stores: addresses as hoisted sums, vectors along the vectorized loop, masks and
+gathers."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from metasched.ir.op import Ramp
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an access goes: `pointer` to the first lane, lanes `stride` elements apart.
+    """The address of an access: `pointer` to the first lane, and lanes `stride` elements apart.
 
-    With `indices` the lanes are at those offsets from `pointer` instead. `spot` names the memory of
-    a scalar or contiguous access.
+    If `indices` is given, the lanes lie at these offsets from `pointer` instead. `spot` names the
+    memory of a scalar or contiguous access.
     """
 
     pointer: Val
@@ -72,7 +73,8 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
 
 
 def _sum(e: Emitter, terms: list[tuple[Val, int]]) -> Val | None:
-    """The sum of the terms, those known outermost first, so that partial sums are hoisted."""
+    """Add the terms, starting with the terms known in the outermost scope, so that partial sums are
+    hoisted."""
     total: Val | None = None
     for value, factor in sorted(terms, key=lambda t: t[0].depth):
         term = binary(e, Mul, value, literal(factor))
@@ -139,7 +141,7 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
 
 
 def _load_spot(e: Emitter, where: Place, spot: Spot) -> Val:
-    """A scalar or contiguous load, unless the value is at hand already."""
+    """Load a scalar or contiguous vector, unless the value at the address is known."""
     value = e.known_memory.find(spot)
     if value is None:
         value = _load_vector(e, spot.dtype, where.pointer, spot.lanes)
@@ -154,7 +156,7 @@ def _load_vector(e: Emitter, dtype: DType, pointer: Val, lanes: int) -> Val:
 
 
 def _load_where(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
-    """A scalar load under a scalar condition."""
+    """Load a scalar if a scalar condition holds at run time."""
     yes, done, before = e.fresh_label("load"), e.fresh_label("loaded"), e.block
     e.branch_if(mask, yes, done)
     e.label(yes)
@@ -168,7 +170,7 @@ def _load_where(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
 
 
 def _load_any(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
-    """A load shared by all lanes, done when any lane is active."""
+    """Load one element for all lanes if any lane is active."""
     name = f"llvm.vector.reduce.or.v{mask.lanes}i1"
     return _load_where(e, dtype, pointer, e.intrinsic(name, BOOL, 1, mask))
 
@@ -185,7 +187,8 @@ def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
 
 
 def _load_lanes(e: Emitter, dtype: DType, where: Place) -> Val:
-    """Lanes a constant stride apart: reversed contiguous, or one load each."""
+    """Load lanes a constant stride apart: a reversed contiguous vector for stride -1, else one load
+    a lane."""
     kind = memory_type(dtype, where.lanes)
     if where.stride == -1:
         first = _offset(e, where.pointer, dtype, None, 1 - where.lanes)
@@ -230,7 +233,7 @@ def _mangle(dtype: DType, lanes: int) -> str:
 
 
 def from_memory(e: Emitter, value: Val) -> Val:
-    """A loaded value (held in its memory type) in the register type."""
+    """Convert a loaded value from its type in memory to its type in registers."""
     dtype, n = value.dtype, value.lanes
     if dtype.is_bool:
         byte = Val(value.text, DType("uint8"), n, value.depth)
@@ -243,7 +246,7 @@ def from_memory(e: Emitter, value: Val) -> Val:
 
 
 def to_memory(e: Emitter, value: Val) -> str:
-    """Type and name of a register value converted to its memory type."""
+    """Convert a register value to its type in memory; gives type and name as LLVM text."""
     dtype, n = value.dtype, value.lanes
     if dtype.is_bool:
         byte = convert(e, value, DType("uint8"))
@@ -307,10 +310,10 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
 
 
 def _opaque(e: Emitter, mask: Val) -> Val:
-    """The mask, in a form that LLVM cannot find to be constant.
+    """Hide a constant mask from LLVM's optimiser.
 
-    For x86 with AVX-512, LLVM 22 turns a masked store of truncated integers whose constant mask
-    holds in one lane into a store of the element before it was truncated, which is longer.
+    LLVM 22 has a fault for x86 with AVX-512 in masked stores of truncated integers whose constant
+    mask holds in one lane. It stores the element before truncation, which is longer.
     """
     if "%holds = alloca i1" not in e.allocas:
         e.allocas += ["%holds = alloca i1", "store volatile i1 true, ptr %holds"]

@@ -1,4 +1,5 @@
-"""Lowered functions as the text of an LLVM module: each with its repeat entry and helpers."""
+"""Lowered functions as the text of an LLVM module: each kernel with its repeat function and
+helpers."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from metasched.target import Cpu, Target
 
 
 class ModuleEmitter:
-    """Collects functions, declarations and constants; the rule tables hang here.
+    """Collects the functions, declarations and constants of one LLVM module.
 
     Attributes:
         externs: foreign symbols that the object will need.
@@ -73,7 +74,8 @@ class ModuleEmitter:
         )
 
     def declare(self, name: str, signature: str, attributes: str = "") -> None:
-        """Declare a foreign function or intrinsic once; a second form of one name is an error."""
+        """Declare a foreign function or intrinsic once; a second signature of the same name is an
+        error."""
         line = f"declare {signature} {attributes}".rstrip()
         known = self.declarations.setdefault(name, line)
         if known != line:
@@ -98,7 +100,7 @@ class ModuleEmitter:
         return FIRST_ASSERT + self.messages.index(message)
 
     def record(self, values: int) -> str:
-        """Where a failed assertion leaves its code and so many values."""
+        """The memory in which a failed assertion stores its code and `values` numbers."""
         self.recorded = max(self.recorded, 1 + values)
         return f"@{self.name}{RECORD}"
 
@@ -155,7 +157,7 @@ def emit_function(
 
 
 def _scalar_parameter(e: Emitter, param: Var, position: int) -> str:
-    """A scalar by value; bool comes as a byte and the 16-bit floats as their bits."""
+    """Read a scalar parameter: bool is passed as a byte, 16-bit floats as their bits."""
     name = f"%p{position}"
     if param.dtype.is_handle:
         e.pointers[param] = Val(name, HANDLE, 1, 0)
@@ -179,7 +181,7 @@ def _scalar_parameter(e: Emitter, param: Var, position: int) -> str:
 
 
 def _repeat(module: ModuleEmitter, name: str, parameters: list[str]) -> str:
-    """`NAME_repeat(..., n)`: the kernel n times, until it fails."""
+    """Emit `NAME_repeat(..., n)`, which runs the kernel n times and stops at the first failure."""
     plain = [p.replace(" noalias", "") for p in parameters]
     arguments = ", ".join(plain)
     lines = [
@@ -201,7 +203,8 @@ def _repeat(module: ModuleEmitter, name: str, parameters: list[str]) -> str:
 
 
 def shape_symbols(func: PrimFunc) -> tuple[Var, ...]:
-    """Variables that occur in the buffers' shapes and strides but are no parameters, in order."""
+    """Variables in the shapes and strides of buffers that are no parameters, in order of
+    appearance."""
     params = {p for p in func.params if isinstance(p, Var)}
     found: dict[Var, None] = {}
     for buffer in func.buffers:

@@ -1,9 +1,8 @@
-"""The OpenMP runtime that parallel loops call: the system's libgomp, or a copy of one that some
-other package brought.
+"""Find the OpenMP runtime that parallel loops call: the system's libgomp, or a copy that an
+installed package brought.
 
-GCC's runtime, LLVM's and Intel's all export what GCC's code calls. A copy that calls itself
-`libgomp.so.1` (PyTorch's does) serves every library of this process once it is loaded, LightGBM's
-too.
+The runtimes of GCC, LLVM and Intel all export the functions that GCC's code calls. A copy named
+`libgomp.so.1` (PyTorch's) serves every library of this process once loaded, LightGBM too.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def openmp_runtime() -> Runtime | None:
 
 
 def _opened(name: str) -> ctypes.CDLL | None:
-    """A library that can be loaded and has all that machine code calls."""
+    """Load a library; None if it cannot be loaded or lacks a function that kernels call."""
     try:
         library = ctypes.CDLL(name)
     except OSError:

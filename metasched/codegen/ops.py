@@ -24,7 +24,8 @@ Rule = Callable[[Emitter, Call], Val]
 
 
 def touches_memory(expr: Expr) -> bool:
-    """Evaluating it reads memory or runs foreign code: it must not run where not asked for."""
+    """Whether an expression reads memory or runs foreign code, so that it must run only where its
+    value is needed."""
     return any(
         isinstance(node, BufferLoad)
         or (isinstance(node, Call) and (node.op.effect is not Effect.PURE or node.op.arity is None))
@@ -37,7 +38,7 @@ def _math(e: Emitter, node: Call) -> Val:
 
 
 def _if_then_else(e: Emitter, node: Call) -> Val:
-    """Evaluates the chosen side only; in a vectorized loop each side runs under its mask."""
+    """Evaluate the chosen side only; in a vectorized loop each side runs under its mask."""
     from_condition = e.value(node.args[0])
     a, b = node.args[1:]
     if from_condition.const is not None:
@@ -237,7 +238,7 @@ def _call_extern(e: Emitter, node: Call) -> Val:
 
 
 def _foreign(e: Emitter, node: Call, name: str, operands: list[tuple[str, str]]) -> Val:
-    """The call with operands as (type, text)."""
+    """Call a foreign function; its operands are pairs (type, text)."""
     dtype = node.dtype
     result = "void" if dtype.kind == "void" else register_type(dtype.scalar, dtype.lanes)
     e.module.declare(name, f"{result} @{name}({', '.join(kind for kind, _ in operands)})")
@@ -260,7 +261,8 @@ def _call_llvm(e: Emitter, node: Call) -> Val:
 
 
 def _operand(e: Emitter, value: Val) -> tuple[str, str]:
-    """Type and text of a value as an intrinsic takes it: bfloat16 as such, not as a float."""
+    """Type and text of a value as an intrinsic takes it; bfloat16 is passed as bfloat16, not as
+    float."""
     if value.dtype.kind != "bfloat":
         return value.type, value.text
     n = value.lanes

@@ -52,8 +52,7 @@ def emit_parallel(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> No
 
 
 def _team(e: Emitter) -> str:
-    """Threads to ask for: those that the user lets a program have, but no more than the target has
-    cores."""
+    """How many threads to ask for: the limit set by the user, at most the cores of the target."""
     e.module.declare("omp_get_max_threads", "i32 @omp_get_max_threads()", "nounwind")
     e.module.externs.add("omp_get_max_threads")
     most, more, team = e.fresh("most"), e.fresh("more"), e.fresh("team")

@@ -1,4 +1,4 @@
-"""The fastest multiply-add rate of this machine, measured: what GFLOP/s figures are a share of."""
+"""Measure the peak multiply-add rate of this machine, to which figures in GFLOP/s are compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _RUNS = 30
 
 
 def measured_peak(target: Target, dtype: str = "float32", threads: int | None = None) -> float:
-    """GFLOP/s of generated multiply-add loops, `threads` at once (default: the target's cores).
+    """Measure the GFLOP/s of generated multiply-add loops in `threads` threads (default: the
+    target's cores).
 
     The best of several short runs, now and whenever this machine was asked before: beside a busy
     neighbour a reading shows half of what there is. Takes about 0.2 s. Raises BuildError for a type
@@ -40,8 +41,8 @@ def measured_peak(target: Target, dtype: str = "float32", threads: int | None = 
 
 
 def _best_known(what: str, now: float) -> float:
-    """A reading, or a better one that is remembered; the better one is remembered from now on, in
-    a file of the user's cache that may be deleted."""
+    """The larger of a measured rate and the stored one. The result is stored in a file of the
+    user's cache, which may be deleted."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metasched"
     file = folder / "peak.json"
     key = f"{machine_name()} {what}"
@@ -60,7 +61,7 @@ def _best_known(what: str, now: float) -> float:
 def multiply_adds(
     target: Target, dtype: str = "float32", threads: int | None = None
 ) -> Callable[[], float]:
-    """A short run of the loops behind `measured_peak`: its seconds for a billion operations."""
+    """Run the loops behind `measured_peak` once, briefly; gives seconds for 10**9 operations."""
     target.require_here(timed=True)
     kind = DType(dtype)
     if kind not in ("float32", "float64"):
@@ -81,9 +82,9 @@ def multiply_adds(
 
 
 def together(runs: Sequence[Callable[[], object]]) -> float:
-    """Seconds from the first start to the last end of functions that start together, in threads.
+    """Run functions at once in threads; gives seconds from the first start to the last end.
 
-    Each has a core of its own: left to the scheduler, two short ones may share one to their end.
+    Each thread is bound to its own core: the scheduler may put two short threads on one core.
     """
     count = len(runs)
     barrier = threading.Barrier(count)

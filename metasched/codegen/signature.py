@@ -117,7 +117,7 @@ RECORD = "_record"  # what the name of the record has behind that of the functio
 
 
 def extent_value(extent: Extent, values: Mapping[str, int]) -> int:
-    """The number an extent stands for, given the symbols and scalars by name.
+    """The value of an extent, given the values of symbols and scalars by name.
 
     Raises KeyError for a name without a value.
     """

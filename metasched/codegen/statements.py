@@ -158,8 +158,8 @@ def _assert(e: Emitter, node: AssertStmt) -> None:
 
 
 def _record(e: Emitter, code: int, values: Sequence[Expr]) -> None:
-    """Write the values of a failed assertion where the caller finds them; of several threads that
-    fail, the first one does."""
+    """Write the values of a failed assertion where the caller finds them. If several threads fail,
+    the first one writes."""
     record = e.module.record(len(values))
     pair, first = e.fresh(), e.fresh()
     keep, done = e.fresh_label("keep"), e.fresh_label("kept")
@@ -190,7 +190,8 @@ def _attr(e: Emitter, node: AttrStmt) -> None:
 
 
 def _allocate(e: Emitter, node: Allocate) -> None:
-    """Small constant sizes on the stack (LLVM promotes them to registers), others on the heap."""
+    """Allocate a buffer: a small constant size on the stack (LLVM promotes it to registers), others
+    on the heap."""
     buffer = node.buffer
     e.elements[buffer.data] = buffer.dtype
     prefix = buffer.scope.split(".")[0]
@@ -227,7 +228,8 @@ def _allocate(e: Emitter, node: Allocate) -> None:
 
 
 def _heap_at_entry(e: Emitter, size: Val) -> Val:
-    """Allocated once for each call of the function, also when the allocation is in a loop."""
+    """Allocate heap memory once for each call of the function, even for an allocation inside a
+    loop."""
     block = e.block
     pointer = _heap(e, size, e.scopes[0].entry)[1]
     e.block = block
@@ -236,7 +238,8 @@ def _heap_at_entry(e: Emitter, size: Val) -> Val:
 
 
 def _heap(e: Emitter, size: Val, lines: list[str]) -> tuple[str, Val]:
-    """The slot that is freed at the function's exit, and the pointer; failure leaves."""
+    """Allocate heap memory: gives the slot that is freed at exit and the pointer; out of memory,
+    the function returns a failure."""
     e.module.declare("aligned_alloc", "noalias ptr @aligned_alloc(i64, i64)", "nounwind")
     e.module.declare("free", "void @free(ptr)", "nounwind")
     slot, pointer, up, whole = e.fresh("slot"), e.fresh("heap"), e.fresh(), e.fresh()

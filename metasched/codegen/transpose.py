@@ -2,8 +2,8 @@
 
     for i in T.unroll(16): for j in T.vectorized(16): B[.. + i * s + j] = A[.. + j * t + i]
 
-Lane by lane this takes a load and an insertion for each element; as rows of A, exchanged between
-registers in log2(16) rounds, a quarter of an instruction.
+Lane by lane, each element takes a load and an insertion. Loading whole rows of A and exchanging
+parts of registers in log2(16) rounds takes a quarter of an instruction for each element.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _match(e: Emitter, node: For) -> tuple[For, BufferStore, BufferLoad] | None:
 
 
 def _factors(index: Expr, outer: Var, inner: Var) -> tuple[int, int] | None:
-    """The coefficients of the two variables in an index; None where it is not linear in them."""
+    """The coefficients of the two loop variables in an index; None if the index is not linear in
+    them."""
     terms = linear_address(index).terms
     if any({outer, inner} & free_vars(atom) for atom in terms if atom not in (outer, inner)):
         return None
@@ -76,7 +77,8 @@ def _factors(index: Expr, outer: Var, inner: Var) -> tuple[int, int] | None:
 
 
 def _exchanged(e: Emitter, rows: list[Val]) -> list[Val]:
-    """The columns of a square of rows: blocks off the diagonal change places, halved each round."""
+    """Transpose a square of rows: blocks off the diagonal change places, half as large in each
+    round."""
     n = len(rows)
     half = n // 2
     while half:

@@ -1,8 +1,8 @@
 """Types and constants in LLVM text: how a value is held in a register and how in memory.
 
-bool is i1 in registers and a byte in memory. bfloat16 is held as a float that carries a value
-already rounded to bfloat16, and as i16 in memory (the bfloat type of LLVM would need library calls
-for its conversions on processors without AVX512-BF16).
+bool is i1 in registers and a byte in memory. bfloat16 is a float in registers, already rounded to
+bfloat16, and i16 in memory. LLVM's own bfloat type would need library calls for conversions on
+processors without AVX512-BF16.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _sigmoid64(e: Emitter, x: Val) -> Val:
 
 
 def _libm(e: Emitter, name: str, operands: list[Val]) -> Val:
-    """A call of the C library for each lane."""
+    """Call a function of the C library for each lane."""
     dtype, lanes = operands[0].dtype, operands[0].lanes
     symbol = name if dtype == "float64" else name + "f"
     kind = register_type(dtype)
@@ -95,7 +95,7 @@ def _libm(e: Emitter, name: str, operands: list[Val]) -> Val:
 
 
 class _Text:
-    """Writes the body of one function on `lanes` float32 values."""
+    """Writes the instructions of one function on `lanes` float32 values."""
 
     def __init__(self, lanes: int, has_fma: bool, features: frozenset[str]) -> None:
         self.lanes, self.has_fma = lanes, has_fma
@@ -168,7 +168,8 @@ class _Text:
         return self.emit(f"select {self.b} {condition}, {kind} {a}, {kind} {b}")
 
     def scalef(self, x: str, power: str, where: str) -> str:
-        """x * 2**power for whole powers of any size, elsewhere 0: one instruction of AVX-512."""
+        """Multiply x by 2**power, a whole power of any size, in the lanes of `where`; the others
+        get 0. One instruction of AVX-512."""
         mask = self.emit(f"bitcast {self.b} {where} to i{self.lanes}")
         rest, rounding = self.const(0.0), ", i32 4" if self.lanes == 16 else ""
         name, f, m = f"llvm.x86.avx512.mask.scalef.ps.{self.lanes * 32}", self.f, f"i{self.lanes}"
@@ -194,10 +195,12 @@ _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer in the low bi
 
 
 def _clamp(t: _Text, x: str, low: float, high: float) -> tuple[str, str]:
-    """What is at most `high`, and where it is not below `low` (NaN stays).
+    """Limit x to at most `high`; the second result is the mask of lanes that are not below `low`
+    (NaN counts as not below).
 
-    What is below is not computed: on many processors a vector with numbers too small takes as long
-    as a hundred others, and a softmax meets them wherever something is masked.
+    Without AVX-512's scalef, lanes below `low` are replaced by 0 before the computation. Their
+    results would be subnormal numbers, which take up to a hundred times as long on many processors.
+    A softmax with a mask has many such lanes.
     """
     where = t.less(x, t.const(low), "uge")
     x = t.pick(t.less(x, t.const(high), "ogt"), t.const(high), x)
@@ -205,8 +208,8 @@ def _clamp(t: _Text, x: str, low: float, high: float) -> tuple[str, str]:
 
 
 def _exp_tail(t: _Text, where: str, shifted: str, r: str) -> str:
-    """exp(r) * 2**n for |r| <= ln(2) / 2 and n the low bits of `shifted` (offset by the magic);
-    0 but for `where`."""
+    """Compute exp(r) * 2**n for |r| <= ln(2) / 2, and 0 outside of `where`; n is in the low bits of
+    `shifted`, offset by the rounding constant."""
     p = t.poly(r, [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2,
                    1.6666665459e-1, 5.0000001201e-1])  # fmt: skip
     y = t.fma(p, t.op("fmul", r, r), r)
@@ -223,7 +226,7 @@ def _exp_tail(t: _Text, where: str, shifted: str, r: str) -> str:
 
 
 def _reduced(t: _Text, x: str, factor: float, high: float, low: float) -> tuple[str, str]:
-    """n = round(x * factor) and x - n * (high + low)."""
+    """Reduce an argument: n = round(x * factor), and x - n * (high + low)."""
     shifted = t.fma(x, t.const(factor), t.const(_MAGIC))
     n = t.op("fsub", shifted, t.const(_MAGIC))
     r = t.fma(n, t.const(-high), x)
@@ -251,7 +254,7 @@ def _exp10(t: _Text, x: str) -> str:
 
 
 def _log_parts(t: _Text, x: str) -> tuple[str, str, str]:
-    """exponent e, m and log(m) - m + m*m/2 where x = 2**e * (1 + m), for positive finite x."""
+    """Split positive finite x = 2**e * (1 + m): gives e, m and log(1 + m) - m + m*m/2."""
     tiny = t.less(x, t.const(2.0**-126))
     scaled = t.op("fmul", x, t.const(2.0**23))
     x = t.pick(tiny, scaled, x)
@@ -271,7 +274,7 @@ def _log_parts(t: _Text, x: str) -> tuple[str, str, str]:
 
 
 def _log_edges(t: _Text, x: str, y: str) -> str:
-    """The values at 0, below 0, infinity and NaN."""
+    """Replace the results of a logarithm at 0, below 0, at infinity and at NaN."""
     inf = t.const(math.inf)
     y = t.pick(t.less(x, inf, "oeq"), inf, y)
     y = t.pick(t.less(x, t.const(0.0), "oeq"), t.const(-math.inf), y)
@@ -338,7 +341,7 @@ def _erf(t: _Text, x: str) -> str:
 
 
 def _turn(t: _Text, x: str, quarter: int) -> str:
-    """sin(x + quarter * pi / 2), reduced in float64."""
+    """Compute sin(x + quarter * pi / 2), with the argument reduced in float64."""
     wide = t.emit(f"fpext {t.f} {x} to {t.d}")
     magic = 6755399441055744.0  # 1.5 * 2**52
     scaled = t.emit(f"fmul {t.d} {wide}, {t.const64(2.0 / math.pi)}")
@@ -382,7 +385,7 @@ _POLYNOMIALS: dict[str, Callable[[_Text, str], str]] = {
 
 
 def _define(e: Emitter, name: str, lanes: int) -> str:
-    """Add the function for this many lanes to the module, once; its symbol."""
+    """Add the function for `lanes` lanes to the module once; gives its symbol."""
     symbol = f"ms.{name}.v{lanes}f32"
     if symbol not in e.module.definitions:
         text = _Text(lanes, e.module.has_fma, e.module.features)

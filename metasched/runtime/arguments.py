@@ -1,9 +1,9 @@
 """Checking the arguments of a kernel before native code sees them.
 
-A `Checker` is made once for a signature. `quick` is a handful of attribute reads an array, for
-plain arrays and numbers; whatever else a call may hold goes through `complete`, which turns
-tensors into arrays and makes the outputs that were left out, and the call of the checker itself,
-which finds the words for what does not fit.
+A `Checker` is made once for a signature. `quick` reads a few attributes of each plain array and
+number, and accepts the common calls. `complete` turns tensors into arrays and makes the outputs
+that the caller left out. Calling the checker itself finds the words for an argument that does not
+fit.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Checker:
     def complete(
         self, arguments: Sequence[Any], named: Mapping[str, Any] | None = None
     ) -> tuple[list[Any], list[np.ndarray[Any, Any]], list[Any]]:
-        """All arguments in order, tensors as arrays over their memory; the outputs that were left
-        out and made here; and what holds the tensors' memory.
+        """All arguments in order with tensors as arrays, the outputs that were made here, and the
+        objects that hold the tensors' memory.
 
         Raises KernelError for arguments that are missing, unknown or given twice, and for tensors
         that cannot be read.
@@ -97,7 +97,7 @@ class Checker:
         return KernelError(f"{self.name}: argument {position + 1} ({param.name}): {text}")
 
     def _in_order(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """Arguments by their positions; _LEFT_OUT stands for an output that was not given."""
+        """The arguments by position; _LEFT_OUT stands for an output that the caller left out."""
         params = self._signature.params
         given = [*arguments, *[_LEFT_OUT] * (self._count - len(arguments))]
         for name, value in named.items():
@@ -125,7 +125,8 @@ class Checker:
         return given
 
     def _make(self, given: list[Any], missing: Sequence[int]) -> list[np.ndarray[Any, Any]]:
-        """Put arrays of zeros where outputs were left out, and return them."""
+        """Allocate arrays of zeros for the outputs that the caller left out, and return the arrays.
+        """
         values: dict[str, int] = {}
         there = [s for s in self._specs if s.position not in missing]
         for spec in there:
@@ -153,7 +154,8 @@ class Checker:
         return made
 
     def _bind(self, arguments: Sequence[Any], values: dict[str, int]) -> None:
-        """Give each symbol the extent it has in the arrays, then hold all shapes to that."""
+        """Give each symbol its extent in the arrays, then check all shapes against these extents.
+        """
         origin: dict[str, str] = {}
         buffers = [s for s in self._specs if isinstance(s, _Buffer)]
         for plain in (True, False):
@@ -166,7 +168,7 @@ class Checker:
             spec.check_extents(arguments[spec.position], values, origin, self)
 
     def _disjoint(self, arguments: Sequence[Any], out: list[Any], a: int, b: int) -> None:
-        """An output may share no byte with any other argument."""
+        """Refuse an output that shares a byte with any other argument."""
         x, y = arguments[a], arguments[b]
         if self._specs[a].compact and self._specs[b].compact:
             clash = out[a] < out[b] + y.nbytes and out[b] < out[a] + x.nbytes
@@ -184,10 +186,10 @@ _LEFT_OUT = object()
 
 
 class _Buffer:
-    """One buffer parameter; `hint` follows what is said of a wrong shape.
+    """Check of one buffer parameter; `hint` is appended to the message about a wrong shape.
 
-    `layout` names the kernel that packs it. Arrays that do not say by which they were packed are
-    known by their shape, which is never that of the weight as it is.
+    `layout` names the kernel that packs the array. An array without such a name is recognised by
+    its shape, which always differs from the shape of the unpacked weight.
     """
 
     hint, layout = "", ""
@@ -202,7 +204,7 @@ class _Buffer:
         self.align = self.dtype.itemsize
 
     def accept(self, value: Any, values: dict[str, int], checker: Checker) -> int:
-        """The address, after the tests that need no other argument."""
+        """The array's address, after the checks that involve no other argument."""
         if (
             isinstance(value, np.ndarray)
             and value.dtype == self.dtype
@@ -226,7 +228,8 @@ class _Buffer:
         return value.ndim == len(self.param.shape)
 
     def _strides(self, value: np.ndarray[Any, Any], values: dict[str, int]) -> bool:
-        """Whether the declared strides hold; symbolic ones wait until all symbols are known."""
+        """Whether the declared strides hold; symbolic strides are checked once all symbols are
+        known."""
         if self.symbolic_strides or not value.size:
             return all(s % self.align == 0 for s in value.strides)
         return all(
@@ -243,7 +246,7 @@ class _Buffer:
         origin: dict[str, str],
         checker: Checker,
     ) -> None:
-        """Hold shape and strides to the extents that the symbols have now."""
+        """Check shape and strides against the extents that the symbols have in this call."""
         if not self.fixed:
             for axis, (extent, given) in enumerate(zip(self.param.shape, value.shape, strict=True)):
                 wanted = extent_value(extent, values)
@@ -265,7 +268,7 @@ class _Buffer:
                     )
 
     def _complaint(self, value: Any) -> str:
-        """What is wrong, the first thing a reader needs to know."""
+        """The first mismatch between an array and its parameter, in words."""
         shape = "(" + ", ".join(extent_text(e) for e in self.param.shape) + ")"
         wanted = f"expected a NumPy array of {self.param.dtype} {shape}"
         if not isinstance(value, np.ndarray):
@@ -302,7 +305,7 @@ class _Scalar:
         self.dtype = DType(param.dtype)
 
     def accept(self, value: Any, values: dict[str, int], checker: Checker) -> Any:
-        """The value as the C call wants it."""
+        """The Python value converted to the value of the C call."""
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]
         if self.dtype.is_float:
@@ -337,7 +340,8 @@ def _learn(
     origin: dict[str, str],
     plain: bool,
 ) -> None:
-    """Take symbols from an array: first where a dimension is a symbol, then by solving."""
+    """Find the values of symbols from the shape of an array: dimensions that are a symbol first,
+    then by solving."""
     item = value.dtype.itemsize
     known = [
         (e, n, f"dimension {k}")

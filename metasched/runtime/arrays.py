@@ -1,4 +1,4 @@
-"""New arrays whose first element stands where the widest vectors want it."""
+"""Allocate arrays aligned for the widest vectors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ALIGNMENT = 64
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array, not initialised, whose first element stands at a multiple of ALIGNMENT."""
+    """An uninitialised array whose first element lies at a multiple of ALIGNMENT bytes."""
     return _aligned(np.empty(_bytes(shape, dtype) + ALIGNMENT, np.uint8), shape, dtype)
 
 
 def aligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array of zeros whose first element stands at a multiple of ALIGNMENT."""
+    """An array of zeros whose first element lies at a multiple of ALIGNMENT bytes."""
     return _aligned(np.zeros(_bytes(shape, dtype) + ALIGNMENT, np.uint8), shape, dtype)
 
 

@@ -1,4 +1,5 @@
-"""build: a program becomes a kernel, or a module becomes kernels by name."""
+"""`build` compiles a program to a kernel, or the functions of a module to kernels by name; `lower`
+gives the loops before compilation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The device row of CPUs: LLVM's machine code, called in this process, between guard pages."""
+"""The device row of CPUs: machine code by LLVM, called in this process on arrays between guard
+pages."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ class NativeProgram:
         self._native, self._clock = native, clock
 
     def call(self, values: Sequence[Any]) -> tuple[int, float]:
-        """Run once: the failure code and the seconds."""
+        """Run once; gives the failure code and the seconds."""
         start = self._clock()
         code = self._native.call(*values)
         return code, self._clock() - start
 
     def repeat(self, values: Sequence[Any]) -> Repeat:
-        """Runs in one native loop."""
+        """Give a function that runs the program n times in one native loop and is timed."""
         native = self._native  # whose machine code lives as long as it does
         return clocked(lambda calls: native.repeat(*values, calls), self._clock)
 
@@ -71,14 +72,14 @@ def build_kernel(
 
 
 def compile_program(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:
-    """Compile, serially where there is no OpenMP runtime; the LLVM text stays behind, a runner
-    needs the object only."""
+    """Compile to machine code, serially without an OpenMP runtime. The LLVM text is dropped, since
+    a runner needs the object only."""
     parallel = parallel and has_openmp()
     return replace(compile_func(func, target, parallel=parallel), llvm_ir="")
 
 
 def load_program(program: Compiled, serial: bool = False) -> NativeProgram:
-    """Link an object into this process; a serial one is timed by the clock of its thread."""
+    """Link an object into this process; a serial program is timed by the CPU time of its thread."""
     return NativeProgram(Native.of(program), time.thread_time if serial else time.perf_counter)
 
 

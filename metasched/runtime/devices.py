@@ -46,7 +46,7 @@ class LoadedProgram(Protocol):
         ...
 
     def repeat(self, values: Sequence[Any]) -> Repeat:
-        """Runs that are timed by the device's own clock."""
+        """Give a function that runs the program n times and is timed by the device's own clock."""
         ...
 
     def pack(self, values: Sequence[Any]) -> int:
@@ -90,11 +90,11 @@ class DeviceMemory(Protocol):
 
     @property
     def handles(self) -> Sequence[Any]:
-        """What a program is given for each array."""
+        """The values by which a program gets each array: addresses on a CPU."""
         ...
 
     def place(self, where: str) -> None:
-        """Lay the arrays out in another way; their contents are lost."""
+        """Move the arrays to another layout in memory; their contents are lost."""
         ...
 
     def write(self, number: int, values: NDArray[Any]) -> None:
@@ -106,7 +106,7 @@ class DeviceMemory(Protocol):
         ...
 
     def poison(self, number: int) -> None:
-        """Fill an array with what no program writes."""
+        """Fill an array with a value that no program writes."""
         ...
 
     def reset_zones(self) -> None:
@@ -114,7 +114,7 @@ class DeviceMemory(Protocol):
         ...
 
     def breach(self) -> str:
-        """Which memory beside an array was written, in words; empty when none was."""
+        """Name the memory beside an array that was written; empty if none was."""
         ...
 
 

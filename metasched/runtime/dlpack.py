@@ -1,7 +1,8 @@
 """Tensors of other libraries as NumPy arrays over the same memory, by the DLPack protocol.
 
-NumPy's own reader knows no bfloat16, so the description is read here. A capsule that nobody takes
-over frees what it holds when it goes: who keeps the capsule keeps the memory.
+NumPy's own reader knows no bfloat16, so this module reads the tensor's description itself. A
+capsule that no consumer takes over frees its memory when it is deleted: keep the capsule to keep
+the memory.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def array_of(value: Any) -> tuple[np.ndarray[Any, Any], Any]:
-    """A tensor's memory as an array, and what keeps it: hold that as long as the array is used.
+    """A tensor's memory as an array, and the object that owns the memory: keep it while the array
+    is used.
 
     Raises Unreadable for memory of another device, or of a data type that no program has.
     """
@@ -83,7 +85,8 @@ def array_of(value: Any) -> tuple[np.ndarray[Any, Any], Any]:
 
 
 def _capsule(value: Any) -> Any:
-    """The description in its newer form, which says what is read-only; else in the older one."""
+    """The tensor's capsule in the newer protocol, which tells read-only memory; else in the older
+    protocol."""
     try:
         return value.__dlpack__(max_version=(1, 0))
     except TypeError:  # a library from before there were versions
@@ -113,7 +116,7 @@ def _dtype(tensor: _Tensor) -> np.dtype[Any]:
 
 
 def _compact(shape: tuple[int, ...]) -> list[int]:
-    """Strides of a row-major tensor, which need not be stated."""
+    """The strides of a row-major tensor, which a description may omit."""
     steps, step = [], 1
     for extent in reversed(shape):
         steps.append(step)

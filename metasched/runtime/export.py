@@ -59,8 +59,8 @@ def export(
 ) -> Exported:
     """Write NAME.o, NAME.so (when a C compiler is found), NAME.h and NAME.json.
 
-    All files are written under other names first and renamed at the end, the manifest last: a full
-    disk leaves nothing half-written, and older files as they were.
+    All files are written under temporary names and renamed at the end, the manifest last. So a full
+    disk leaves no half-written file, and older files as they were.
 
     Args:
         folder: created when missing.
@@ -138,7 +138,7 @@ def link_flags(compiled: Compiled, *, here: bool) -> list[str]:
 
 
 def _link(compiled: Compiled, source: Path, out: Path) -> tuple[bool, str]:
-    """Link a shared library; (False, why) when that is not possible here."""
+    """Link a shared library; the result is (False, reason) if linking fails here."""
     compiler = find_compiler()
     if compiler is None:
         return False, "no C compiler was found: the shared library was not linked, the object was"
@@ -163,7 +163,7 @@ def manifest(
     files: dict[str, bytes],
     note: str,
 ) -> dict[str, Any]:
-    """What the files are, as JSON data."""
+    """The description of exported files as JSON data."""
     return {
         "format": "metasched-kernel",
         "schema_version": MANIFEST_VERSION,

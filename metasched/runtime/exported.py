@@ -1,4 +1,4 @@
-"""Calling exported kernels from NumPy: no compiler, no search, only the files."""
+"""Load exported kernels and call them on NumPy arrays, without a compiler."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _open(
     path: Path, name: str, signature: Signature, files: dict[str, str], externs: tuple[str, ...]
 ) -> Native:
-    """The shared library where there is one and the loader finds what it needs, else the object
-    linked in process."""
+    """Load the shared library if the loader finds what the library needs, else link the object into
+    this process."""
     library, obj = (path.with_name(f"{name}.{suffix}") for suffix in ("so", "o"))
     try:
         if library.name in files:
@@ -97,7 +97,8 @@ def _open(
 
 
 def _verify(path: Path, files: dict[str, str]) -> bytes:
-    """The file's bytes; ExportError when they are not those the manifest was written for."""
+    """Read a file's bytes; ExportError if the bytes differ from those that the manifest describes.
+    """
     raw = path.read_bytes()
     if hashlib.sha256(raw).hexdigest() != files.get(path.name):
         raise ExportError(f"{path} is not the file its manifest describes; export again")

@@ -1,4 +1,4 @@
-"""Extents of arguments: solving for symbols, and the words for what does not fit."""
+"""Solve symbolic extents for their symbols, and print extents in messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from metasched.codegen.signature import Extent, extent_value
 
 
 def solve(extent: Extent, number: int, values: dict[str, int]) -> tuple[str, int] | None:
-    """The one unknown symbol of `extent` and the value that gives `number`; None if not exact."""
+    """Find the one unknown symbol of `extent` and the value for which `extent` is `number`; None if
+    there is no exact value."""
     if isinstance(extent, int):
         return None
     if isinstance(extent, str):
@@ -52,7 +53,7 @@ def _names(extent: Extent) -> list[str]:
 
 @functools.cache
 def extent_text(extent: Extent) -> str:
-    """An extent as a reader writes it."""
+    """An extent as text for messages."""
     if not isinstance(extent, tuple):
         return str(extent)
     operator, left, right = extent

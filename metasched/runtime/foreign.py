@@ -1,7 +1,7 @@
-"""Foreign calls of a program: functions of other libraries, which a stranger's trace may name.
+"""Foreign calls of a program: calls of C functions, which a trace of another author may contain.
 
-A function that its user wrote calls what it likes. A trace comes from elsewhere: what it gives may
-call functions of the C mathematics library, LLVM's intrinsics, and what its user allows by name.
+A user's own function may call any C function. A trace may come from elsewhere: its program may call
+the C mathematics library, LLVM's intrinsics, and the functions that its user allows by name.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _exprs(func: PrimFunc) -> Iterator[Expr]:
 
 
 def _declared(node: Stmt) -> Iterator[Buffer]:
-    """The buffers that a statement itself declares or writes."""
+    """The buffers that a statement declares or writes itself, without its children."""
     if isinstance(node, BlockRealize):
         yield from _declared(node.block)
     elif isinstance(node, Block):

@@ -1,14 +1,14 @@
-"""Memory for a task's arrays in which an access out of bounds shows.
+"""Memory for a task's arrays in which accesses out of bounds are detected.
 
-Each array stands between two red zones of known bytes, and those between two pages that cannot be
-touched at all:
+Each array lies between two red zones of known bytes; the red zones lie between two pages without
+access rights:
 
     | no access | red zone | array | red zone | no access | red zone | array | ...
 
-A write that misses by less than a red zone is found afterwards, one that misses by more kills the
-worker at once. A read from a red zone finds NaN or an absurd integer, which spoils the result where
-the result depends on it. So that any access shows, an array may also be moved to either end of its
-room: the page beside it kills a worker that touches it, be it with a read whose value is dropped.
+A write into a red zone is found after the run; a write beyond the red zone ends the worker at once.
+A read from a red zone finds NaN or an odd integer, which spoils a result that depends on it. To
+detect the other reads, an array can be moved to either end of its room. Then the page beside it
+ends a worker that touches the page, even by a read whose value is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _PAGE = mmap.PAGESIZE
 
 
 def poison(dtype: str) -> int:
-    """The byte that fills what was never written: NaN in every float type, odd in integers."""
+    """The byte that fills memory which no program wrote: NaN in every float type, odd in integers.
+    """
     return 0xFF if DType(dtype).is_float else 0x5B
 
 
@@ -66,7 +67,8 @@ class GuardedMemory:
         self.place(where)
 
     def place(self, where: str) -> None:
-        """Move the arrays in their rooms; their contents are lost, the red zones filled again."""
+        """Move the arrays in their rooms. Their contents are lost, and the red zones are filled
+        again."""
         self.where = where
         self.handles: list[int] = []
         self.views: list[NDArray[np.generic]] = []
@@ -105,14 +107,14 @@ class GuardedMemory:
                 zone.fill(poison(array.dtype))
 
     def poison(self, number: int) -> None:
-        """Fill an array with what no program writes."""
+        """Fill an array with a value that no program writes."""
         view = self.views[number]
         if view.size:
             raw = np.full(view.dtype.itemsize, poison(self._arrays[number].dtype), np.uint8)
             view[...] = raw.view(view.dtype)[0]
 
     def breach(self) -> str:
-        """Which red zone was written, in words; empty when none was."""
+        """Name the red zone that was written; empty if none was."""
         for array, pair in zip(self._arrays, self._zones, strict=True):
             value = poison(array.dtype)
             for zone, before in zip(pair, (True, False), strict=True):
@@ -129,7 +131,7 @@ class GuardedMemory:
 
 
 def _forbid(address: int) -> None:
-    """Make a page inaccessible."""
+    """Remove all access rights of a page."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(_PAGE), 0):
         raise MeasureError(f"mprotect failed with errno {ctypes.get_errno()}")

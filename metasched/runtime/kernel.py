@@ -21,7 +21,7 @@ from metasched.tvm_names import KERNEL, hint
 
 
 class Bound:
-    """A kernel with its arguments, checked already; call it as often as you like.
+    """A kernel with arguments that were checked once; calling it runs the kernel on them.
 
     Attributes:
         kernel: the kernel.
@@ -35,7 +35,7 @@ class Bound:
         self._held = held  # the memory that the values point to
 
     def __call__(self) -> None:
-        """Run; KernelError when an assertion of the program fails or memory cannot be had."""
+        """Run the kernel; KernelError if an assertion of the program fails or memory runs out."""
         code = self._run()
         if code:
             raise KernelError(f"{self.kernel.name}: {self.kernel._said(code)}")
@@ -103,13 +103,13 @@ class Kernel:
         return None
 
     def _general(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Run on whatever a call may be given."""
+        """Run on any arguments that a call accepts, by the complete check."""
         given, made, held = self._check.complete(arguments, named)
         Bound(self, self._check(given), (given, held))()
         return (made[0] if len(made) == 1 else tuple(made)) if made else None
 
     def bind(self, /, *arguments: Any, **named: Any) -> Bound:
-        """These arguments, checked once: what is returned runs the kernel on them at each call.
+        """Check arguments once; calling the result runs the kernel on them.
 
         The arrays are kept alive. They must not be resized or made read-only meanwhile.
 
@@ -121,7 +121,8 @@ class Kernel:
         return Bound(self, self._check(given), (given, held))
 
     def pack(self, *weights: Any) -> Any:
-        """The constant weights as the kernel takes them: new arrays, made once, ahead of the calls.
+        """Pack the constant weights into the kernel's own layout: new arrays, made once before the
+        calls.
 
         The weights are the parameters that the function marks by `layout_free_buffers`, in the
         order of the mark; the result is one array for one weight, a tuple for several. Another
@@ -167,7 +168,8 @@ class Kernel:
         )
 
     def repeat(self, *arguments: Any) -> Repeat:
-        """What runs the kernel on these arguments n times in one native loop, and says the seconds.
+        """Give a function that runs the kernel n times on these arguments in one native loop, and
+        returns the seconds.
 
         Raises KernelError as a call does, also while it runs.
         """

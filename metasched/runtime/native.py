@@ -1,4 +1,4 @@
-"""A C function in this process: its addresses with the prototypes its signature gives."""
+"""A compiled C function in this process, with the ctypes prototypes of its signature."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Native:
         self._keepalive = keepalive
 
     def failure(self, signature: Signature, code: int) -> str:
-        """What a return code other than 0 of this thread's last call means."""
+        """The meaning of a return code other than 0, for the last call of this thread."""
         return signature.failure(code, getattr(self._seen, "record", ()))
 
     @staticmethod
@@ -80,7 +80,8 @@ class Native:
 def _watched(
     record: Any, seen: threading.local, lock: threading.Lock, function: Callable[..., int]
 ) -> Callable[..., int]:
-    """`function` as one thread at a time runs it, and what each thread's last call left behind."""
+    """Let one thread at a time run `function`, and keep the failure record of each thread's last
+    call."""
 
     def call(*values: Any) -> int:
         with lock:

@@ -1,4 +1,4 @@
-"""Packing constant weights: run once, ahead of the calls of the kernel that takes them packed."""
+"""Pack constant weights, once, before the calls of the kernel that takes them packed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from metasched.runtime.native import Native
 
 
 class Packed(np.ndarray[Any, Any]):
-    """A packed weight that knows for which kernel, by the hash of its program, it was packed.
+    """A packed weight that names its kernel by the hash of the kernel's program.
 
-    What becomes a plain array, by a file say, knows it no more, and only its shape can tell.
+    A copy as a plain array, for example read from a file, has lost the hash; its shape must tell.
     """
 
     def __array_finalize__(self, source: Any) -> None:
@@ -37,7 +37,7 @@ class Packer:
         self._check = Checker(weights, f"{signature.symbol}.pack")
 
     def __call__(self, weights: Sequence[Any]) -> tuple[np.ndarray[Any, Any], ...]:
-        """New arrays with the weights as the kernel takes them.
+        """Make new arrays with the weights in the kernel's layout.
 
         Raises KernelError naming the weight that does not fit.
         """

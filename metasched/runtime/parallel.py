@@ -1,4 +1,4 @@
-"""The OpenMP runtime: whether it is there, and how many threads a kernel gets."""
+"""Whether an OpenMP runtime is available, and how many threads a kernel gets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def has_openmp() -> bool:
 
 
 def usable(target: Target) -> Target:
-    """The target as kernels use it here: without an OpenMP runtime they run on one core, and what
-    was measured then is no measure of the whole target."""
+    """The target that kernels can use in this process: one core without an OpenMP runtime. Times
+    measured on one core must not count for the whole target."""
     return target if has_openmp() else replace(target, num_cores=1)
 
 
 def max_threads() -> int:
-    """Threads that a parallel loop gets if nothing limits it further; 1 without OpenMP."""
+    """How many threads a parallel loop may use; 1 without OpenMP."""
     runtime = openmp_runtime()
     return int(runtime.library.omp_get_max_threads()) if runtime is not None else 1
 
@@ -36,8 +36,8 @@ def library_file() -> str | None:
 
 
 def linked() -> list[str]:
-    """What a linker here needs for parallel loops: the runtime of this process, and the folder it
-    lies in when a package brought it."""
+    """What a linker needs for parallel loops: the file of the OpenMP runtime, and its folder if a
+    package brought the file."""
     runtime = openmp_runtime()
     if runtime is None or not runtime.file:
         return ["-lgomp"]

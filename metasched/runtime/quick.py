@@ -1,8 +1,8 @@
 """The quick check of a call: attribute reads alone, for plain arrays and numbers that fit.
 
-It never says why something does not fit: it gives None, and the thorough check of `arguments`
-looks again. What it accepts, the thorough check accepts with the same values. Its loops do without
-`strict=`, which would cost a tenth of the check.
+The quick check never gives a reason: it returns None for a call that it does not accept, and the
+complete check of `arguments` looks again. For an accepted call both checks give the same values.
+The loops omit `strict=`, which would cost a tenth of the check.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _word_at = ctypes.c_size_t.from_address
 
 
 def stated_address(value: Any) -> int:
-    """Address of the first element as NumPy states it, in a microsecond or two."""
+    """The address of an array's first element as NumPy states it; takes one to two microseconds."""
     address: int = value.__array_interface__["data"][0]
     return address
 
 
 def read_address(value: Any) -> int:
-    """Address of the first element, read where the C structure of an array has it."""
+    """The address of an array's first element, read from the C structure of the array."""
     return _word_at(id(value) + _HEAD).value
 
 
 def way_to_address() -> Callable[[Any], int]:
-    """The fast way where arrays are laid out as NumPy's headers say, else the slow one."""
+    """Choose `read_address` if arrays are laid out as NumPy's headers say, else `stated_address`.
+    """
     if sys.implementation.name != "cpython":
         return stated_address
     probe = np.arange(7, dtype=np.int16)
@@ -60,7 +61,7 @@ def may_clash(signature: Signature) -> list[tuple[int, int]]:
 
 
 def quick_check(signature: Signature) -> Quick:
-    """The quick check of a signature: the values of the C call, None where it cannot tell."""
+    """Make the quick check of a signature; it gives the values of the C call, or None if unsure."""
     if address_of is not read_address:
         return _never
     params = signature.params
@@ -80,7 +81,7 @@ def quick_check(signature: Signature) -> Quick:
 
 
 def _never(arguments: Sequence[Any]) -> None:
-    """For signatures whose arguments need more than a glance."""
+    """The quick check of a signature for which every call needs the complete check."""
 
 
 def _of_constant_shapes(signature: Signature) -> Quick:

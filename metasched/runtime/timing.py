@@ -1,4 +1,4 @@
-"""Timing a kernel: warm-up, then samples of enough calls each, and robust statistics of them."""
+"""Time a kernel: warm-up runs, then samples of several calls each, and robust statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The value to report: one slow sample does not move it."""
+        """The median of the samples: a single slow sample does not change it much."""
         return statistics.median(self.samples)
 
     @property
@@ -36,7 +36,7 @@ class Timing:
 
     @property
     def iqr(self) -> float:
-        """Width of the middle half of the samples; 0 for fewer than two."""
+        """The interquartile range of the samples; 0 for fewer than two."""
         if len(self.samples) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
@@ -54,7 +54,7 @@ Repeat = Callable[[int], float]
 
 
 def clocked(run: Callable[[int], object], clock: Callable[[], float] = time.perf_counter) -> Repeat:
-    """Runs timed by a clock of this process, for what runs in it."""
+    """Make a function that times runs by a clock of this process."""
 
     def repeat(calls: int) -> float:
         start = clock()
@@ -65,7 +65,7 @@ def clocked(run: Callable[[int], object], clock: Callable[[], float] = time.perf
 
 
 def take(repeat: Repeat, calls: int) -> float:
-    """Seconds of one call, averaged over `calls`."""
+    """Take one sample: the seconds of one call, averaged over `calls` calls."""
     return repeat(calls) / calls
 
 
@@ -107,11 +107,11 @@ def measure(
 
 
 def beside_each_other(turns: Sequence[Sequence[float]]) -> list[float]:
-    """Seconds of programs from samples that were taken in turns, a sequence for each program.
+    """Compare programs by samples that were taken in turns; gives the seconds of each program.
 
-    What slows down a whole round (a clock that wanders, a neighbour) is divided out: a program's
-    time is the median of its samples, each scaled by how fast its round was. The rounds are those
-    of the programs with the most samples; one that was given up early has fewer.
+    Each sample is divided by the speed of its round, so a slow round (a lower clock, another
+    process) does not count. A program's time is the median of its scaled samples. The programs with
+    the most samples define the rounds; a program that was given up early has fewer samples.
     """
     most = max(map(len, turns))
     rounds = list(zip(*(samples for samples in turns if len(samples) == most), strict=True))
