@@ -14,7 +14,7 @@ from metasched.ir.intern import make, quick
 
 @quick
 class Range:
-    """The integers from `min`, `extent` of them."""
+    """`extent` consecutive integers, the first of which is `min`."""
 
     min: Expr
     extent: Expr
@@ -114,7 +114,7 @@ class Buffer:
         return tuple(reversed(strides))
 
     def whole(self) -> BufferRegion:
-        """The region that is all of the buffer."""
+        """The region of the whole buffer."""
         return BufferRegion(self, tuple(Range(as_expr(0, s.dtype), s) for s in self.shape))
 
     def __getitem__(self, indices: Any) -> BufferLoad:

@@ -1,12 +1,11 @@
 """The canonical text of a program: equal texts are equal programs, whatever their names.
 
 Every definition (parameter, loop variable, iterator, buffer, let) gets a number in order of its
-occurrence, and the text mentions numbers only. To be fast, what repeats between the candidates of
-a search is encoded once: an expression's text numbers its own leaves (`+ %0 %1`) and is kept on
-the interned node; a block's text numbers what it defines and what it takes from outside and is
-kept with the block. A text is used by appending the numbers that its leaves have in the place of
-use: `(+ %0 %1)<7,2>`. Numbers are given in order of occurrence on every level, so the text is a
-function of the structure alone: the same in every process.
+occurrence, and the text mentions numbers only. For speed, parts that repeat between the candidates
+of a search are encoded once. An expression's text numbers its own leaves (`+ %0 %1`) and is kept on
+the interned node. A block's text numbers the leaves that it defines or takes from outside, and is
+kept with the block. A use of a text appends the numbers that its leaves have at this place: `(+ %0
+%1)<7,2>`. Every level numbers by occurrence, so equal structure gives equal text, in every process.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def expr_code(expr: Expr) -> tuple[str, tuple[Leaf, ...]]:
     stack: list[Any] = [expr]
     while stack:
         node = stack.pop()
-        if isinstance(node, Let):  # the variable is numbered before its uses are met
+        if isinstance(node, Let):  # number the variable before its uses
             hidden.add(node.var)
             numbers.setdefault(node.var, len(numbers))
             words.append(f"Let {numbers[node.var]} {node.dtype} {node.var.dtype}")
@@ -71,7 +70,7 @@ def expr_code(expr: Expr) -> tuple[str, tuple[Leaf, ...]]:
 
 
 def _head(node: Expr, numbers: dict[Leaf, int]) -> str:
-    """One word list for a node without its children; the number of children is part of it."""
+    """The text of a node without its children; it includes the number of children."""
     if isinstance(node, Var):
         return f"%{numbers.setdefault(node, len(numbers))}"
     if isinstance(node, IntImm):
@@ -95,7 +94,7 @@ def _head(node: Expr, numbers: dict[Leaf, int]) -> str:
 
 
 class Encoder:
-    """Collects the words of one scope: numbers what it meets, lists what it did not define."""
+    """Collects the words of one scope: numbers its leaves, and lists those it did not define."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -114,7 +113,7 @@ class Encoder:
         self.numbers[leaf] = str(len(self.numbers))
 
     def code(self, code: tuple[str, Sequence[Leaf]]) -> None:
-        """A text with leaves of its own."""
+        """Append a text with its own leaves, numbered here."""
         text, leaves = code
         if leaves:
             numbers = self.numbers
@@ -132,7 +131,7 @@ class Encoder:
             self.code(expr_code(expr))
 
     def buffer(self, buffer: Buffer) -> None:
-        """A defining occurrence; unknown variables in the shape are defined by it too."""
+        """Define a buffer, and the unknown variables in its shape."""
         parts = (*buffer.shape, *buffer.strides)
         if buffer.elem_offset is not None:
             parts = (*parts, buffer.elem_offset)
@@ -159,7 +158,7 @@ class Encoder:
             self.code(expr_code(r.extent))
 
     def value(self, value: Any) -> None:
-        """An annotation: numbers, texts, expressions and nestings of them, each with its type."""
+        """Append an annotation: numbers, texts, expressions, nested or not, each with its type."""
         words = self.words
         if isinstance(value, Expr):
             self.expr(value)
@@ -226,7 +225,7 @@ def _opaque(value: Any) -> str:
 
 
 def shape_leaves(buffer: Buffer) -> Iterable[Leaf]:
-    """What defining `buffer` may define besides it: its data and shape variables."""
+    """The variables that a definition of `buffer` may define too: its data and shape variables."""
     yield buffer.data
     for part in (*buffer.shape, *buffer.strides):
         yield from expr_code(part)[1]
@@ -254,7 +253,7 @@ def _realize(enc: Encoder, s: BlockRealize) -> None:
 
 @fact
 def block_code(block: Block) -> tuple[str, tuple[Leaf, ...]]:
-    """The text of a block over what it takes from outside; kept in `block.facts`."""
+    """The text of a block, and the leaves it takes from outside; kept in `block.facts`."""
     enc = Encoder()
     _block(enc, block)
     return f"[{' '.join(enc.words)}]", tuple(enc.free)

@@ -1,4 +1,4 @@
-"""One line for a node and the lines around it, for errors raised below the script printer."""
+"""Describes a node in one line, for errors of the floors below the script printer."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _DEEPEST = 12
 
 
 def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
-    """An expression as a person writes it, in parentheses when it binds less tightly than `level`;
-    deep ones end in dots."""
+    """An expression as infix text, in parentheses when it binds less tightly than `level`. Deep
+    sub-expressions are shown as dots."""
     if isinstance(expr, (int, Var)):
         return str(expr) if isinstance(expr, int) else expr.name
     if isinstance(expr, (ir.IntImm, ir.FloatImm)):

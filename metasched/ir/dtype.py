@@ -10,7 +10,10 @@ import numpy as np
 
 from metasched.errors import TypeMismatchError
 
-_EIGHT = ("float8_e4m3fn", "float8_e5m2")  # names of kinds of their own: bits alone say too little
+_EIGHT = (
+    "float8_e4m3fn",
+    "float8_e5m2",
+)  # each is a kind of its own, because bits do not identify it
 _TEXT = re.compile(rf"({'|'.join(_EIGHT)}|int|uint|float|bfloat|bool|handle|void)(\d*)(?:x(\d+))?")
 _TABLE: dict[Any, DType] = {}
 _BITS = {

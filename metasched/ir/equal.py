@@ -1,8 +1,8 @@
 """Structural equality and hash: equal up to names, by the canonical text of `ir.canonical`.
 
 Names of variables, buffers, blocks and parameters and the order of annotation keys do not count;
-everything else does, with its type. A free variable equals only itself (unless mapping is asked
-for), a free buffer any buffer of the same description.
+everything else does, with its type. A free variable equals only itself (unless `map_free_vars`); a
+free buffer equals any buffer of the same description.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Difference:
     """Where two pieces of IR first differ.
 
     Attributes:
-        path: the way from the root, as Python attribute text (`.body.block.body.extent`).
+        path: the path from the root, as Python attributes (`.body.block.body.extent`).
         left, right: the differing parts.
         reason: what differs, in words.
         left_context, right_context: the statements around the parts.

@@ -20,12 +20,13 @@ LAYOUT_FREE = "layout_free_buffers"
 
 
 class Printed:
-    """What is read as script text: `script.printer`, a floor above, puts its `script` here."""
+    """Base of nodes that print as script text; `script.printer`, a floor above, sets the
+    printer."""
 
     __slots__ = ()
 
     def script(self, name: str | None = None) -> str:
-        """The text in the TensorIR dialect; `name` is what a function is called."""
+        """The text in the TensorIR dialect; `name` is the printed name of a function."""
         return repr(self)
 
     def __str__(self) -> str:
@@ -39,7 +40,8 @@ class PrimFunc(Printed):
     Attributes:
         params: buffers (passed by pointer) and scalar variables, in calling order. Variables that
             occur only in buffer shapes or strides are bound by the arguments' shapes.
-        body: for a schedulable function the realisation of its root block; anything once lowered.
+        body: the realisation of the root block for a schedulable function; any statement if
+            lowered.
         attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
             weights, which a schedule may have stored in another layout ahead of time),
             `tir.finite` (see `lower.passes.zeros`), ...

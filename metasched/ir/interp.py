@@ -1,9 +1,10 @@
 """The interpreter: the definition of what a program means, on NumPy arrays.
 
-It runs every function, as written, scheduled or lowered, and makes visible what must not be relied
-on: the iterations of parallel and thread-bound loops run in a shuffled order (by `seed`), the lanes
-of a vectorized loop run in lockstep (every lane finishes a statement before any begins the next,
-stores of one statement in lane order), fresh memory holds NaN or a sentinel.
+It runs every function, as written, scheduled or lowered. It exposes programs that rely on an order
+or value that is not defined: the iterations of parallel and thread-bound loops run in a shuffled
+order (by `seed`), the lanes of a vectorized loop run in lockstep (every lane finishes a statement
+before any begins the next, stores of one statement in lane order), fresh memory holds NaN or a
+sentinel.
 
 The meaning in short:
 - Integers wrap; `//` and `%` round down, Div and Mod truncate; division of integers by zero is an
@@ -102,7 +103,10 @@ def _bind_arguments(compiler: LaneCompiler, func: PrimFunc, args: Sequence[Any],
     todo: list[tuple[Any, ...]] = [(compiler.slot(v), _scalar(v, x)) for v, x in scalars]
     checked = [(b, _array(b, a)) for b, a in arrays]
     binders = []
-    for plain in (True, False):  # variables that are an extent first: others may be built on them
+    for plain in (
+        True,
+        False,
+    ):  # first the extents that are variables: others may be computed from them
         for buffer, array in checked:
             for i, extent in enumerate(buffer.shape):
                 if _is_new(compiler, extent) is plain:

@@ -1,9 +1,9 @@
-"""Expressions to closures: what an expression is worth in an environment of the interpreter.
+"""Compiles expressions to closures that evaluate them in an environment of the interpreter.
 
 An environment is a list with a slot for each variable (its value) and two for each buffer (its
 NumPy array, and the flags of its written elements where those are watched).
-`ExprCompiler.expr(e)` gives a function of the environment; it is made once for each distinct
-expression, so evaluating costs one call a node and no dispatch.
+`ExprCompiler.expr(e)` gives a function of the environment, made once for each distinct expression.
+So evaluating costs one call for each node and no dispatch.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class ExprCompiler:
             return lambda env: np.where(condition(env), a(env), b(env))
 
         def select(env: Env) -> Any:
-            x, y = a(env), b(env)  # both sides, as machine code does
+            x, y = a(env), b(env)  # evaluate both sides, as machine code does
             return x if condition(env) else y
 
         return select
@@ -240,7 +240,7 @@ class ExprCompiler:
             return lambda env: undefined(dtype)
         values = [a for a in e.args if not isinstance(a, StringImm)]
         if dtype.is_handle or any(a.dtype.is_handle for a in values):
-            return lambda env: rule(dtype)  # pointers and foreign code: the rule refuses
+            return lambda env: rule(dtype)  # pointers and foreign code: their rules raise
         args = [self.expr(a) for a in e.args]
         if name == "reinterpret":
             source, value = e.args[0].dtype, args[0]
@@ -382,7 +382,7 @@ class ExprCompiler:
 
 
 def _next_rows(where: tuple[Any, ...], array: Any) -> tuple[Any, ...]:
-    """Lanes past the end of a row go on in the next where the rows lie next to each other."""
+    """Continue lanes past the end of a row in the next row, if rows are adjacent in memory."""
     last = array.shape[len(where) - 1] if where else 0
     if len(where) < 2 or not where[-1].size or where[-1].max() < last:
         return where
@@ -431,7 +431,7 @@ def operator(e: BinaryOp) -> Callable[[Any, Any], Any]:
 def _settled_early(
     first: Eval, spine: Sequence[BinaryOp], steps: Sequence[tuple[Callable[[Any, Any], Any], Eval]]
 ) -> Eval:
-    """A chain in which `and` and `or` leave out the operands that cannot change them."""
+    """A chain of operators in which `and` and `or` skip operands once their result is known."""
     settles = [{And: False, Or: True}.get(type(node)) for node in reversed(spine)]
 
     def run(env: Env) -> Any:
@@ -445,7 +445,7 @@ def _settled_early(
 
 
 def _int_arithmetic(e: BinaryOp, a: Eval, b: Eval) -> Eval:
-    """The commonest nodes, without the call of an operator."""
+    """The fast path for the most frequent integer nodes, without the call of an operator."""
     dtype = e.dtype
     low, high = dtype.range
 

@@ -1,8 +1,8 @@
-"""Watching the contract of blocks: every element a block touches must be in a declared region.
+"""Checks the contract of blocks: every element a block touches must be in a declared region.
 
-Used under `check_regions`. A fence stands around a block; an access passes the fences of all
-blocks between it and the place where its buffer came to be. A root block that declares nothing has
-no fence, and a view made by a match or a declaration counts as a buffer of its own.
+Used under `check_regions`. A fence is the check of one block. An access is checked by the fences of
+all blocks between it and the definition of its buffer. A root block that declares nothing has no
+fence, and a view made by a match or a declaration counts as a buffer of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fences:
         self.depth: dict[Buffer, int] = {}
 
     def made(self, buffer: Buffer) -> None:
-        """`buffer` is defined here: the fences further out are none of its business."""
+        """Note that `buffer` is defined here, so that outer fences do not check its accesses."""
         self.depth[buffer] = len(self.blocks)
 
     @contextmanager
@@ -54,7 +54,7 @@ class Fences:
         if not blocks:
             return None
         saved, memo = self.blocks, compiler.memo
-        self.blocks, compiler.memo = (), {}  # what a declaration loads is no access of the body
+        self.blocks, compiler.memo = (), {}  # loads in declarations are no accesses of the body
         try:
             guards = [_guard(compiler, block, buffer, write) for block in blocks]
         finally:

@@ -1,7 +1,7 @@
-"""Statements to closures for many environments in lockstep.
+"""Compiles statements to closures that run many environments in lockstep.
 
 The environments are the lanes of a vectorized loop or the threads of a block that synchronises:
-all finish a statement before any begins the next, and all evaluate a statement before any stores.
+all finish a statement before any begins the next, and all evaluate a store before any writes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def full_shape(buffer: Buffer, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def allocate(compiler: ExprCompiler, buffer: Buffer) -> Step:
-    """Fresh memory, filled with what nobody wrote: NaN, for integers a sentinel."""
+    """Allocate fresh memory, filled with NaN, or with a sentinel for integers."""
     shape = [compiler.expr(s) for s in buffer.shape]
     slot, watch = compiler.slot(buffer), compiler.check_undefined
     compiler.fences.made(buffer)
@@ -84,7 +84,7 @@ def layout_binders(
 
 
 def match_view(compiler: ExprCompiler, match: MatchBufferRegion) -> Step:
-    """The region of the source as a buffer of its own, sharing its memory."""
+    """Bind a buffer to a region of the source, sharing its memory."""
     source, buffer = match.source.buffer, match.buffer
     region = [(compiler.expr(r.min), compiler.expr(r.extent)) for r in match.source.region]
     lead = len(region) - len(buffer.shape)
@@ -127,7 +127,7 @@ def match_view(compiler: ExprCompiler, match: MatchBufferRegion) -> Step:
 
 
 def declare_view(compiler: ExprCompiler, buffer: Buffer, source: Buffer) -> Step:
-    """Another view of all of the source's memory, with a type, shape and strides of its own."""
+    """Bind a buffer to all of the source's memory, with its own type, shape and strides."""
     shape = [compiler.expr(s) for s in buffer.shape]
     strides = [compiler.expr(s) for s in buffer.row_major_strides()]
     offset = None if buffer.elem_offset is None else compiler.expr(buffer.elem_offset)

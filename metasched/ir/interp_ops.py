@@ -1,4 +1,4 @@
-"""What operations mean: NumPy rules for arithmetic, conversions and every op of `ir.op.OPS`.
+"""The meaning of operations: NumPy rules for arithmetic, conversions and every op of `ir.op.OPS`.
 
 Values are Python ints and bools, NumPy scalars of the exact type for floats (so float16, bfloat16
 and float32 round after each operation), and NumPy arrays for vectors. A rule of OP_RULES takes the
@@ -32,7 +32,7 @@ def storage(dtype: DType) -> np.dtype[Any]:
 
 
 def undefined(dtype: DType) -> Value:
-    """What fresh memory holds: NaN; for integers an unlikely value; for bool True."""
+    """The value that fresh memory holds: NaN; for integers an unlikely value; for bool True."""
     if dtype.is_float:
         return storage(dtype).type("nan")
     if dtype.is_bool:
@@ -138,7 +138,7 @@ OP_RULES: dict[str, Rule] = {}
 
 
 def _in_float32(dtype: DType, rule: Rule, args: tuple[Value, ...]) -> Value:
-    """Functions of bfloat16 and of eight bits are computed in float32 and rounded once."""
+    """Apply a rule to bfloat16 or 8-bit floats in float32, and round once."""
     if dtype.kind != "float":
         return rule(*[np.asarray(a).astype(np.float32) for a in args])
     return rule(*[np.asarray(a, storage(dtype)) for a in args])
@@ -240,7 +240,7 @@ def _same(_: DType, value: Value) -> Value:
 
 
 def _nothing(_: DType, *__: Value) -> Value:
-    """A hint or an ordering that sequential execution satisfies by itself."""
+    """Do nothing: a hint, or an ordering that sequential execution satisfies anyway."""
     return 0
 
 
@@ -254,7 +254,7 @@ OP_RULES.update(
     if_then_else=lambda _, c, a, b: a if c else b,  # the interpreter evaluates one side only
     likely=_same,
     ignore_loop_partition=_same,
-    ret=_same,  # as a statement it leaves the function
+    ret=_same,  # in a statement, it leaves the function
     undef=lambda dtype: undefined(dtype),
     assume=_nothing,
     prefetch=_nothing,

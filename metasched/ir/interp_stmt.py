@@ -1,4 +1,4 @@
-"""Statements to closures: what running a statement does to an environment of the interpreter."""
+"""Compiles statements to closures that run them in an environment of the interpreter."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class StmtCompiler(ExprCompiler):
         return store
 
     def store_parts(self, s: BufferStore) -> tuple[Eval, Callable[[Env, Any], None]]:
-        """Evaluate everything, then write: lanes in lockstep do the first all before the second."""
+        """Split a store into evaluation and write, because lanes in lockstep all evaluate first."""
         value, slot = self.expr(s.value), self.slot(s.buffer)
         if s.predicate is None and s.value.dtype.lanes == 1:
             at = self.place(s.buffer, s.indices, write=True)
@@ -328,7 +328,7 @@ class StmtCompiler(ExprCompiler):
 
 
 def _binder(block: Block, v: IterVar, slot: int, value: Eval, bound: tuple[Eval, Eval]) -> Run:
-    """Give an iterator its value; spatial and reduce ones stay within their domain."""
+    """Bind an iterator; raise if a spatial or reduce iterator leaves its domain."""
     low, high = as_int(v.dom.min), as_int(v.dom.min + v.dom.extent)
 
     def complain(x: int) -> InterpretError:
@@ -404,7 +404,7 @@ def side_by_side(s: For) -> bool:
 
 
 def crosses(s: For) -> bool:
-    """Whether a thread loop carries a reduction (lowering makes a cross-thread one of it)."""
+    """Whether a thread loop carries a reduction, which lowering turns into a cross-thread one."""
     if s.kind is not ForKind.THREAD_BINDING:
         return False
     return any(

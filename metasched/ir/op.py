@@ -1,10 +1,10 @@
 """Operations that Call applies, and the vector expressions.
 
-An Op says what an operation is (name, effect, arity); what it means is a rule in each consumer
-(interpreter, code generator, features), and a test holds that no consumer misses one.
+An Op holds name, effect and arity of an operation. Each consumer (interpreter, code generator,
+features) has a rule for its meaning, and a test checks that no rule is missing.
 
-A HardwareOp is all that is known of one machine instruction: its types, the CPU features it needs
-and its meaning. The files of the folder intrinsics/ and plug-in files enter them in `HARDWARE`.
+A HardwareOp describes one machine instruction: its types, the CPU features it needs and its
+meaning. The files of the folder intrinsics/ and plug-in files enter them in `HARDWARE`.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def hardware_op(name: str) -> HardwareOp | None:
 
 
 def lacking(feature: str, features: Collection[str]) -> str:
-    """What `features` lack of a HardwareOp's `feature`, empty text when nothing: of alternatives
-    the first."""
+    """The CPU features that a HardwareOp's `feature` needs and `features` lack; "" if none. Of
+    several alternatives the first is reported."""
     have = {name.removeprefix("+") for name in features}
     ways = [[f for f in way.split("+") if f and f not in have] for way in feature.split("|")]
     return "" if [] in ways else " and ".join(ways[0])
@@ -107,7 +107,7 @@ def lacking(feature: str, features: Collection[str]) -> str:
 
 @functools.cache
 def load_intrinsics() -> None:
-    """Run the files of the folder intrinsics/, once: each enters what it declares."""
+    """Run each file of the folder intrinsics/ once; it registers the instructions it declares."""
     package = importlib.import_module("metasched.intrinsics")
     for found in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{found.name}")

@@ -1,4 +1,4 @@
-"""Storage scopes: the memories that a buffer may lie in, by name."""
+"""Storage scopes: the names of the memories that may hold a buffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ for _name in (
 
 
 def register_scope(name: str) -> None:
-    """Enter the name of a memory of a machine; entering a name twice is allowed."""
+    """Register the name of a memory; registering a name twice is allowed."""
     SCOPES.register(name, name, override=True)
 
 

@@ -19,9 +19,9 @@ Grammar:
 
 A block is a contract: its iterators' types, bindings and predicate, the regions it reads and
 writes. In a schedule its body mentions its own iterators (and those of blocks around it), never
-loop variables; a program as written may mention these (`analysis.closing` binds iterators then).
-A For is identified by its `var`, a Block by its `token`; both survive edits that keep them.
-The uniform access `stmts`, `exprs`, `rebuild` is what `ir.visit` traverses by.
+loop variables. A program as written may; `analysis.closing` then binds new iterators to them. A For
+is identified by its `var`, a Block by its `token`; both survive edits that keep them. The uniform
+access `stmts`, `exprs`, `rebuild` is what `ir.visit` traverses by.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def frozen(values: Mapping[str, Any] | None) -> FrozenMap:
 
 
 class Stmt:
-    """Base of all statements. `_facts` caches what holds for the subtree alone (`analysis`)."""
+    """Base of all statements. `_facts` caches analysis results that depend on the subtree alone."""
 
     __slots__ = ("__weakref__", "_facts")
     _facts: dict[Any, Any]
@@ -93,13 +93,13 @@ class Stmt:
         return ()
 
     def rebuild(self, stmts: Sequence[Stmt], exprs: Sequence[Expr]) -> Stmt:
-        """The same kind of node over other parts, given in the order of `stmts` and `exprs`."""
+        """A copy of the node with other parts, given in the order of `stmts` and `exprs`."""
         return self
 
 
 def fact(fn: Callable[[S, *Ts], R]) -> Callable[[S, *Ts], R]:
-    """Of a function of a statement (and of more arguments by position): what it gives is kept with
-    the statement."""
+    """Decorate a function of a statement (and further positional arguments) so that its results are
+    cached on the statement."""
 
     @wraps(fn)
     def found(node: S, /, *args: *Ts) -> R:
@@ -242,7 +242,7 @@ class SeqStmt(Stmt):
 
 
 def seq(items: Iterable[Stmt]) -> Stmt:
-    """Statements in order as one; nested sequences are flattened, none gives a no-op."""
+    """Join statements into one; nested sequences are flattened, and no statement gives a no-op."""
     flat: list[Stmt] = []
     for item in items:
         if isinstance(item, SeqStmt):
@@ -319,8 +319,8 @@ class AttrStmt(_Around):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AssertStmt(Stmt):
-    """Ends the function where `condition` does not hold. `values` are numbers that the message is
-    completed with then; a script has none (see `lower.passes.check_bounds`)."""
+    """End the function with an error if `condition` is false. `values` are numbers that complete
+    the message; only `lower.passes.check_bounds` gives them, scripts do not."""
 
     condition: Expr
     message: str
@@ -359,7 +359,7 @@ class DeclBuffer(_Around):
 
 
 class IterKind(enum.Enum):
-    """What the iterations of a block iterator may do to each other."""
+    """The kind of a block iterator: how its iterations may depend on each other."""
 
     SPATIAL = "spatial"
     REDUCE = "reduce"
@@ -403,7 +403,7 @@ class BlockToken:
 
 @quick
 class Block(Stmt):
-    """A computation that stands for itself; see the module's docstring.
+    """A computation with a contract of its iterators and regions; see the module's docstring.
 
     `init` runs before the first update of each reduction result (all reduce iterators at their
     minimum). `alloc_buffers` live within the block.
@@ -435,7 +435,7 @@ class Block(Stmt):
         return tuple(out)
 
     def rebuild(self, stmts: Sequence[Stmt], exprs: Sequence[Expr]) -> Block:
-        if tuple(exprs) == self.exprs:  # identity of each: nothing above the body changed
+        if tuple(exprs) == self.exprs:  # compared by identity: nothing above the body changed
             init = stmts[0] if self.init is not None else None
             return evolve(self, body=stmts[-1], init=init)
         left = iter(exprs)

@@ -1,7 +1,6 @@
-"""Whether a program is well formed: one walk that keeps what is in scope and asks the rules.
+"""Checks that a program is well formed: one walk tracks the names in scope and asks the rules.
 
-The rules are in `ir.verify_rules`. It runs after every schedule step in tests, so it must stay
-within a few milliseconds.
+The rules are in `ir.verify_rules`. It runs after every schedule step in tests, so it must be fast.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _visit(at: WalkState, stmt: Stmt) -> None:
 
 
 def _uses(at: WalkState, stmt: Stmt) -> None:
-    """Everything that the statement's own expressions and fields mention is in scope."""
+    """Check that all names in the statement's own expressions and fields are in scope."""
     known, hidden = at.known, at.hidden
     for expr in stmt.exprs:
         for leaf in expr_code(expr)[1]:

@@ -1,4 +1,4 @@
-"""The rules of a well-formed program, a table: slug, sentence, the nodes it is about, a check.
+"""The table of rules of a well-formed program: slug, sentence, node classes and check of each.
 
 A check is a generator of complaints: one sentence for each breach.
 """
@@ -451,7 +451,7 @@ def _plain_loads(expr: Expr) -> Iterator[BufferLoad]:
 
 
 def _outside(index: Expr, r: Range, loops: Loops) -> bool:
-    """Whether an index certainly leaves a range: their difference is a known sum."""
+    """Whether an index certainly leaves a range, decided by the bounds of their difference."""
     extent = as_int(r.extent)
     terms: dict[Expr, int] = {}
     if extent is None or not (_sum(index, 1, terms) and _sum(r.min, -1, terms)):

@@ -73,7 +73,7 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
 
 @fact
 def jumps(body: Stmt) -> bool:
-    """Whether a break or continue in a loop's body is of that loop: the loop then stays a loop."""
+    """Whether a break or continue in a loop's body belongs to this loop, not to an inner one."""
     if isinstance(body, (Break, Continue)):
         return True
     return not isinstance(body, (For, While)) and any(map(jumps, body.stmts))
@@ -137,8 +137,8 @@ def stmt_vars(stmt: Stmt) -> frozenset[Var]:
 
 
 def layout_vars(block: Block) -> frozenset[Var]:
-    """The variables that stand alone as extent, stride or offset of a matched buffer: what the
-    match defines where nothing around the block does."""
+    """The variables that are by themselves an extent, stride or offset of a matched buffer. The
+    match defines them unless a statement around the block does."""
     parts: list[Expr | None] = []
     for match in block.match_buffers:
         parts += (*match.buffer.shape, *match.buffer.strides, match.buffer.elem_offset)
@@ -198,7 +198,7 @@ def transform(stmt: Stmt, on_stmt: StmtFn | None = None, on_expr: ExprFn | None 
 def map_exprs(
     node: Stmt, whole: Callable[[Expr], Expr] | None, on_stmt: StmtFn | None = None
 ) -> Stmt:
-    """As `transform`; `whole` gives what becomes of an expression that a statement holds."""
+    """As `transform`; `whole` replaces each expression that a statement holds directly."""
     stmts, exprs = node.stmts, node.exprs
     new_stmts = tuple([map_exprs(s, whole, on_stmt) for s in stmts])
     new_exprs = exprs if whole is None else tuple([whole(e) for e in exprs])
@@ -215,8 +215,8 @@ def substitute(node: Stmt, values: Mapping[Var, Expr]) -> Stmt: ...
 def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
     """Replace free variables; subtrees that mention none of them are shared.
 
-    Below a block's bindings loop variables do not occur, so the walk stops there by itself.
-    Binders are left alone: the caller keeps variables unique (as `verify` demands).
+    Blocks contain no loop variables, so substituting loop variables stops at them. Binders are not
+    renamed: the caller keeps variables unique (as `verify` demands).
     """
     if isinstance(node, Expr):
         names = free_vars(node)
@@ -229,8 +229,7 @@ def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
 
 @lru_cache(maxsize=1 << 16)
 def _substituted(expr: Expr, *given: Expr | None) -> Expr:
-    """`expr` with values given for its free variables, in their order: replays ask for the same
-    again and again."""
+    """`expr` with values for its free variables, in their order; cached, as replays repeat it."""
     pairs = zip(free_vars(expr), given, strict=True)
     memo: dict[Expr, Expr] = {v: e for v, e in pairs if e is not None}
     replaced = frozenset(memo)
