@@ -1,1 +1,1 @@
-"""Ways to say a program other than as a script: blocks in Python, tensor expressions, einsum."""
+"""Ways to write a program other than a script: blocks in Python, tensor expressions, einsum."""

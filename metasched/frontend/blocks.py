@@ -1,4 +1,4 @@
-"""Blocks in Python: functions that build programs out of nodes, without text.
+"""Builds programs from blocks with Python functions, without a script.
 
     vi, vj, vk = spatial("vi", 64), spatial("vj", 48), reduce("vk", 32)
     i, j, k = vi.var, vj.var, vk.var
@@ -66,7 +66,7 @@ def block(
     """A block with each iterator bound to a value.
 
     Args:
-        init: what stands at the place of a reduction's result before the first update.
+        init: the statement that sets a reduction's result before the first update.
         predicate: the block runs only where it holds.
     """
     made = Block(name, tuple(iters), (), (), body, init)
@@ -76,7 +76,7 @@ def block(
 
 
 def grid(extents: Mapping[str, ExprLike], body: Callable[..., Stmt]) -> Stmt:
-    """Nested serial loops by name; `body` gets their variables and gives what stands inside."""
+    """Nested serial loops by name; `body` takes their variables and returns the loops' body."""
     sizes = [as_expr(extent) for extent in extents.values()]
     loops = [Var(name, size.dtype) for name, size in zip(extents, sizes, strict=True)]
     inside = body(*loops)

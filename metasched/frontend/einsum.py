@@ -1,4 +1,4 @@
-"""einsum: products summed over the letters that the result lacks, as NumPy spells them."""
+"""einsum: builds products summed over the letters that the result lacks, in NumPy's notation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _parse(subscripts: str) -> tuple[list[str], str]:
 def _sizes(
     subscripts: str, spelled: Sequence[str], shapes: Sequence[Sequence[ExprLike]]
 ) -> dict[str, ExprLike]:
-    """The extent of each letter, in the order in which letters first stand."""
+    """The extent of each letter, in the order in which letters first occur."""
     if len(spelled) != len(shapes):
         raise _wrong(subscripts, f"it names {len(spelled)} operands, {len(shapes)} are given")
     sizes: dict[str, ExprLike] = {}

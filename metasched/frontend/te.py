@@ -77,7 +77,7 @@ class Tensor(Buffer):
 
 
 def var(name: str = "n", dtype: str = "int32") -> Var:
-    """An extent that the arguments of a call decide."""
+    """A variable extent, which the arguments of a call determine."""
     return Var(name, dtype)
 
 
@@ -141,7 +141,7 @@ def _extents(shape: Sequence[ExprLike] | ExprLike) -> tuple[Expr, ...]:
 
 
 def _index_names(fcompute: Callable[..., Any], count: int, name: str) -> list[str]:
-    """What a function calls its indices; a parameter with a default is none."""
+    """The names of a function's indices; parameters with defaults are not indices."""
     params = [*inspect.signature(fcompute).parameters.values()]
     if [p for p in params if p.kind is inspect.Parameter.VAR_POSITIONAL]:
         return [f"i{n}" for n in range(count)]
@@ -218,7 +218,7 @@ def create_prim_func(
 
 
 def _collect(tensor: Tensor, order: dict[Tensor, None]) -> None:
-    """Enter a tensor behind all that it is computed from."""
+    """Append a tensor to `order`, after all tensors that it is computed from."""
     work: list[tuple[Tensor, Iterator[Tensor]]] = [(tensor, _inputs(tensor))]
     while work:
         top, left = work[-1]
@@ -238,7 +238,7 @@ def _inputs(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _stage(tensor: Tensor, plain: Mapping[Buffer, Buffer], taken: set[str]) -> Stmt:
-    """The block that computes a tensor, below loops of its own."""
+    """The block that computes a tensor, in its own loop nest."""
     iters: list[IterVar] = []
     values: dict[Var, Expr] = {}
     for index, extent in zip(tensor.indices, tensor.shape, strict=True):

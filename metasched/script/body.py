@@ -1,4 +1,4 @@
-"""Python's statements in a script: loops, branches, scopes, blocks, assignments, stores."""
+"""Reads Python's statements in a script: loops, branches, scopes, blocks, assignments, stores."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ Item = Stmt | Scoped
 
 
 class BodyReader(CallReader):
-    """Statements of a function, in order."""
+    """Reads the statements of a function, in order."""
 
     def body(
         self, nodes: Sequence[ast.stmt], block: BlockDraft | None = None, side_by_side: bool = False
     ) -> Stmt:
         """Statements in order; a scope wraps all that follows it.
 
-        `block` is the block whose whole body they are; `side_by_side` tells that they are the body
-        of a loop whose iterations do not run one after the other.
+        `block` is the block whose whole body the statements are. `side_by_side` says that they are
+        the body of a loop whose iterations do not run one after the other.
         """
         with self.scope(), self.frame(nodes, block, side_by_side) as frame:
             items: list[Item] = [*self.carried_parameters(frame)]
@@ -153,7 +153,7 @@ class BodyReader(CallReader):
         return self._with_item(node, list(node.items))
 
     def _with_item(self, node: ast.With, items: list[ast.withitem]) -> list[Item]:
-        """The first item around the others, and those around the body."""
+        """The first item of a `with`, around the other items, which are around the body."""
         if not items:
             return [self.body(node.body)]
         call, target = items[0].context_expr, items[0].optional_vars
@@ -225,7 +225,7 @@ class BodyReader(CallReader):
         return BlockRealize(tuple(draft.values), draft.predicate, block)
 
     def _infer(self, call: ast.Call, draft: BlockDraft, block: Block) -> Block:
-        """The regions that T.reads and T.writes would have said."""
+        """The block with inferred regions, in place of the missing T.reads and T.writes."""
         for part in walk(block):
             pointers = part.args if isinstance(part, Call) else ()
             if any(isinstance(a, Var) and a.dtype is HANDLE for a in pointers):
@@ -271,7 +271,7 @@ class BodyReader(CallReader):
             return self.body(macro.body)
 
     def _define(self, node: ast.FunctionDef) -> list[Item]:
-        """A macro inside a decorated function; it sees the names around it."""
+        """Define a macro inside a decorated function; it sees the names around it."""
         words = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
         if not self.outside.runs or [self.value(d) for d in words] != [macro]:
             self.fail(node, "FunctionDef has no meaning in a script",
@@ -315,7 +315,7 @@ class BodyReader(CallReader):
         return items
 
     def _named(self, target: ast.expr, node: ast.expr) -> Any:
-        """The value for a target; new variables and buffers take the target's name."""
+        """Evaluate the value of a target; new variables and buffers take the target's name."""
         found = self.value(node)
         if not isinstance(target, ast.Name):
             return found
@@ -326,7 +326,7 @@ class BodyReader(CallReader):
         return found
 
     def _is_new(self, node: ast.Call) -> bool:
-        """Whether a call that gives a variable makes it: T.int32(), T.var("int64"), T.handle()."""
+        """Whether a call makes a new variable, as T.int32(), T.var("int64") and T.handle() do."""
         fn = self.value(node.func)
         if isinstance(fn, TypeWord):
             return not node.args or fn.dtype.is_handle
@@ -404,7 +404,7 @@ class BodyReader(CallReader):
         return isinstance(found, StatementWord) and found.name == "LetStmt"
 
     def annotation(self, node: ast.expr) -> Any:
-        """What an annotation says: a Buffer or a DType."""
+        """Read a type annotation: a Buffer or a DType."""
         if isinstance(node, ast.Constant) and is_dtype(node.value):
             return DType(node.value)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -443,7 +443,8 @@ class BodyReader(CallReader):
         return self.leave(Return(self.expr(node.value, want)))
 
     def leave(self, stmt: Stmt) -> list[Item]:
-        """A statement that nothing after it follows."""
+        """The statement alone, after noting that nothing after it runs (break, continue,
+        return)."""
         self.left = True
         return [stmt]
 

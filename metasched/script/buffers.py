@@ -1,4 +1,4 @@
-"""Buffers in scripts: how they are described, and the methods they have there."""
+"""Buffers in scripts: their description, and the methods that scripts may call on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def described(
     buffer_type: str = "default",
     axis_separators: Sequence[int] | None = None,
 ) -> Buffer:
-    """A buffer in TVM's order of arguments; zero or less stands for the default."""
+    """Make a buffer, arguments in TVM's order; an alignment or factor of zero or less means
+    default."""
     extents = shape if isinstance(shape, (tuple, list)) else (shape,)
     data = data.data if isinstance(data, Buffer) else data
     return Buffer(
@@ -89,7 +90,7 @@ def _size(value: Any) -> Expr:
 
 
 def renamed(buffer: Buffer, name: str) -> Buffer:
-    """A fresh description under a name of its own; a data pointer named after it follows."""
+    """A copy of the buffer under another name; a data pointer named after the buffer is renamed."""
     data = Var(name, "handle") if buffer.data.name == "buffer" else buffer.data
     return Buffer(
         name, buffer.shape, buffer.dtype, buffer.scope, buffer.strides, buffer.elem_offset,

@@ -52,7 +52,7 @@ WORDS: dict[str, Any] = {}
 
 
 def word(*names: str) -> Callable[[F], F]:
-    """Enter a function into the T namespace under its own name or those given."""
+    """Register a function in the T namespace under its own name or the given names."""
 
     def enter(fn: F) -> F:
         for name in names or (fn.__name__,):
@@ -131,7 +131,7 @@ def fit(value: Expr, dtype: DType) -> Expr:
 
 
 def infix(kind: type[BinaryOp], a: ExprLike, b: ExprLike) -> Expr:
-    """kind(a, b) as written, operands brought to their common type."""
+    """kind(a, b), not folded, with operands converted to their common type."""
     if issubclass(kind, Logical):
         return kind(typed(a), typed(b))  # type: ignore[no-any-return]
     return kind(*pair(a, b))  # type: ignore[no-any-return]
@@ -200,7 +200,7 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Any:
 
 @word("Cast")
 def exact_cast(dtype: Any, value: ExprLike) -> Expr:
-    """The Cast node itself, even where the value has the type already."""
+    """A Cast node, even if the value already has the type."""
     return Cast(dtype_of(dtype), typed(value))
 
 
@@ -313,7 +313,7 @@ def tvm_access_ptr(
 
 @word()
 def call_intrin(dtype: Any, func_name: str, *args: ExprLike) -> Call:
-    """An operation by its name, with or without TVM's prefix (`tirx.`, `tir.`)."""
+    """Call an operation by its name, with or without TVM's prefix (`tirx.`, `tir.`)."""
     name = func_name.rpartition(".")[2]
     return apply_op(ALIASES.get(name, name), [typed(a) for a in args], dtype_of(dtype))
 
@@ -332,7 +332,7 @@ def vectorhigh(vec: Expr, dtype: Any = None) -> Expr:
 
 @word()
 def llvm_lookup_intrinsic_id(name: str) -> str:
-    """The name itself: intrinsics of LLVM go by name."""
+    """The name itself, because LLVM intrinsics are identified by name here."""
     return name
 
 
@@ -343,7 +343,7 @@ def unprintable(text: str) -> Any:
 
 
 class MetaVar:
-    """A value to be bound to a name as it is, without a let."""
+    """A value that an assignment binds to a name without a let."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -356,7 +356,7 @@ def meta_var(value: Any) -> MetaVar:
 
 
 def dtype_of(value: Any) -> DType:
-    """A type from its text, its T word, a NumPy or Python type; an empty text is void."""
+    """Read a type from its text, its T word, a NumPy or Python type; an empty text is void."""
     if isinstance(value, TypeWord):
         return value.dtype
     try:
@@ -394,12 +394,12 @@ def _op_word(name: str) -> Callable[..., Call]:
 
 
 Say = Callable[["StatementWord", tuple[Any, ...], dict[str, Any]], Any]
-# What a statement word does in Python code, while a script that calls the code is being read.
+# The meaning of statement words in Python code that the script being read calls.
 SPEAKER: ContextVar[Say | None] = ContextVar("SPEAKER", default=None)
 
 
 class StatementWord:
-    """A word that describes a statement: the parser gives it its meaning."""
+    """A word that describes a statement; only the parser can give it a meaning."""
 
     def __init__(self, name: str) -> None:
         self.name = name

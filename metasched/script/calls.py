@@ -1,7 +1,7 @@
-"""Calls of statement words: in a script, and in Python functions that a script calls.
+"""Reads calls of statement words, in a script and in Python functions that a script calls.
 
-A function that a decorated script calls may use the words too. What it says stands before the
-statement that calls it; words that open a scope belong into a script or a macro.
+A function that a decorated script calls may use the words too. Its statements are put before the
+statement that calls it. Words that open a scope are allowed in scripts and macros only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metasched.script.scalars import ScalarReader
 from metasched.script.statements import STATEMENTS, word
 from metasched.script.stores import StoreReader
 
-# Words that evaluate what they are given when they run, like the expressions of statements.
+# Words that evaluate their arguments when they run, like the expressions of statements.
 _EVALUATED = frozenset({*(k.value for k in ForKind), "grid", "LetStmt", "evaluate", "Assert", "If",
                         "While", "buffer_store"})  # fmt: skip
 
@@ -52,7 +52,7 @@ class CallReader(ScalarReader):
 
     @contextmanager
     def speaking(self, node: ast.Call) -> Iterator[None]:
-        """Words that are called inside add their statements before the one being read."""
+        """While active, called words add their statements before the statement being read."""
 
         def say(fn: StatementWord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             found = self._perform(node, fn, list(args), kwargs)

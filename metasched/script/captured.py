@@ -1,4 +1,4 @@
-"""What a decorated function may do with the names around it: call them, at decoration.
+"""The policy for names around a decorated function: its script may call them, at decoration.
 
 A function under `@T.prim_func` is the user's own code, imported by the user, so its script may call
 the functions it captures, read computed attributes, and use comprehensions and lambdas of Python's.
@@ -35,12 +35,12 @@ def called(fn: Any) -> str:
 
 
 def _run(what: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run the user's code; what it raises is kept as the cause."""
+    """Run the user's code; an exception becomes `Raised`, with the exception as its cause."""
     try:
         return fn(*args, **kwargs)
     except Exception as error:
         said = str(error)
-        if isinstance(error, ParseError):  # its line is shown already
+        if isinstance(error, ParseError):  # the error already shows its line
             first, *rest = said.splitlines()
             hints = [line.removeprefix("hint: ") for line in rest if line.startswith("hint: ")]
             said = "; ".join([first, *hints])
@@ -142,9 +142,9 @@ _RULES: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 class UserCode(Stored):
-    """The policy for decorated functions: what is captured may be run.
+    """The policy for decorated functions: captured code may be run.
 
-    What the user's code raises becomes `Raised`, which the evaluator reports at the script's line.
+    An exception of the user's code becomes `Raised`, which is reported at the script's line.
     """
 
     functions = vars(builtins)

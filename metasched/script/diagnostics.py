@@ -1,4 +1,4 @@
-"""Where a script stands: the source of a function, and errors that point into it."""
+"""Finds the source of a function, and makes errors that point into it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Source:
         return self._report(number, _chars(text, start), _chars(text, end), message, hint)
 
     def syntax_error(self, error: SyntaxError) -> ParseError:
-        """Python's own complaint about the text, in our form."""
+        """Python's syntax error as a ParseError."""
         number = min(max((error.lineno or 1) - self.offset, 1), max(len(self.lines), 1))
         column = max((error.offset or 1) - 1, 0)
         return self._report(number, column, column + 1, f"not Python: {error.msg}", "")
@@ -39,7 +39,7 @@ class Source:
         text = self.lines[line - 1].rstrip("\n") if line <= len(self.lines) else ""
         body, place = text.rstrip(), f"{self.name}:{line}:{start + 1}"
         left = max(0, min(start - QUOTED // 2, len(body) - QUOTED))
-        shown = body[left : left + QUOTED]  # of a line of any length, what stands around the place
+        shown = body[left : left + QUOTED]  # cut a long line to the text around the place
         carets = "^" * max(min(end, left + len(shown)) - start, 1)
         margin = f"{line:5d} | "
         report = f"{place}: {message}\n{margin}{shown}\n"

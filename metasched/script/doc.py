@@ -80,7 +80,7 @@ def _around(lines: list[str], marked: list[int], context: int) -> Iterator[str]:
 
 
 class Names:
-    """Unique, readable names of variables and buffers; those of a closed scope are free again."""
+    """Unique, readable names of variables and buffers; a closed scope frees its names."""
 
     def __init__(self) -> None:
         self._of: dict[Var | Buffer, str] = {}
@@ -89,14 +89,14 @@ class Names:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Names defined inside are given back at the end."""
+        """Open a scope, whose names are freed at its end."""
         self._scopes.append([])
         yield
         for item in self._scopes.pop():
             self._taken.discard(self._of.pop(item))
 
     def define(self, item: Var | Buffer, scope: int = -1) -> str:
-        """A new name for `item`, after its own; also names a buffer's data pointer."""
+        """Give `item` a unique name like its own; also names a buffer's data pointer."""
         name = self.fresh(item.name)
         self._enter(item, name, scope)
         if isinstance(item, Buffer) and item.data not in self._of:
@@ -120,7 +120,7 @@ class Names:
         return name
 
     def get(self, item: Var | Buffer) -> str:
-        """The name of `item`; something defined nowhere gets one on first use."""
+        """The name of `item`; an item that is defined nowhere gets a name on first use."""
         found = self._of.get(item)
         return self.define(item, scope=0) if found is None else found
 

@@ -1,8 +1,8 @@
-"""Values of Python expressions in a script: numbers are computed, IR is built.
+"""Evaluates Python expressions in a script: computes numbers and builds IR.
 
-Names come from the script's own scopes and from the captured closure, locals and globals. What may
-be done with a captured value is the policy `outside`: of a text only stored data is read
-(`plain.Stored`), a decorated function may also run the user's code (`captured.UserCode`). All other
+Names come from the script's own scopes and from the captured closure, locals and globals. The
+policy `outside` says what may be done with a captured value. For a text, stored data is read only
+(`plain.Stored`); a decorated function may also run the user's code (`captured.UserCode`). All other
 calls are to words of the T namespace, a few functions of Python and methods of buffers.
 """
 
@@ -58,7 +58,7 @@ _REFUSALS = (
 
 
 class Evaluator(Indexing):
-    """Values of expressions over scopes of names and a captured environment."""
+    """Evaluates expressions over scopes of names and a captured environment."""
 
     def __init__(
         self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace],
@@ -83,7 +83,7 @@ class Evaluator(Indexing):
         raise self.source.error(node, message, hint)
 
     def value(self, node: ast.AST) -> Any:
-        """What `node` stands for: a Python value or IR."""
+        """Evaluate `node` to a Python value or IR."""
         rule = _RULES.get(type(node)) or self.outside.rules.get(type(node))
         if rule is None:
             kind = type(node).__name__
@@ -92,7 +92,7 @@ class Evaluator(Indexing):
         return rule(self, node)
 
     def expr(self, node: ast.AST, dtype: Any = None) -> Expr:
-        """The IR expression `node` stands for; a number takes `dtype`."""
+        """Evaluate `node` to an IR expression; a number takes `dtype`."""
         found = self.value(node)
         if isinstance(found, MetaVar):
             found = found.value
@@ -101,7 +101,7 @@ class Evaluator(Indexing):
         return self.typed(node, found, dtype)
 
     def typed(self, node: ast.AST, value: Any, dtype: Any = None) -> Expr:
-        """`value`, which `node` stands for, as an expression; a number takes `dtype`."""
+        """`value`, read from `node`, as an expression; a number takes `dtype`."""
         if isinstance(node, ast.Call) and not isinstance(value, (Expr, bool, int, float, str)):
             what = f"{ast.unparse(node.func)}(...) gives {describe(value)}"
             self.fail(node, f"{what}, which is no expression and no number")
@@ -134,7 +134,7 @@ class Evaluator(Indexing):
         self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}", hint)
 
     def capture(self, node: ast.AST, value: Any, name: str) -> Any:
-        """A value from outside as plain data; the modules of T and I become their words."""
+        """A captured value as plain data; the modules of T and I become their words."""
         if isinstance(value, types.ModuleType) and value.__name__ in self.namespaces:
             return self.namespaces[value.__name__]
         try:
@@ -206,7 +206,7 @@ class Evaluator(Indexing):
         return found.value if isinstance(found, MetaVar) else found
 
     def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
-        """One operator on two operands: Python's on Python values, a node otherwise."""
+        """Apply an operator: compute two Python values, else build a node."""
         if not isinstance(a, Expr) and not isinstance(b, Expr):
             for side in (a, b):
                 if _unknown(side) and a != b:
@@ -250,7 +250,7 @@ class Evaluator(Indexing):
         return found
 
     def _power(self, node: ast.AST, x: Expr, y: Expr) -> Expr:
-        """An integer to a constant power, as products."""
+        """Build an integer to a constant power as products."""
         times = as_int(y)
         if times is None or not 0 <= times <= _LARGEST_POWER or x.dtype.is_bool:
             self.fail(node, f"the power of an integer is a number from 0 to {_LARGEST_POWER}",
@@ -274,7 +274,7 @@ class Evaluator(Indexing):
         return result
 
     def _one_truth(self, node: ast.AST, parts: Sequence[ast.expr]) -> None:
-        """NumPy refuses slices where Python asks for one truth value."""
+        """Refuse slices where Python asks for one truth value, as NumPy does."""
         for part in parts:
             for inner in ast.walk(part):
                 if isinstance(inner, ast.Slice):
@@ -407,7 +407,7 @@ class Evaluator(Indexing):
         return self.guard(node, fn, *args, **kwargs)
 
     def _python_call(self, node: ast.Call, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """One of Python's own functions; min, max and abs also take expressions."""
+        """Call one of Python's own functions; min, max and abs also take expressions."""
         name = fn.__name__
         if any(isinstance(a, Expr) for a in args):
             if name in ("min", "max"):
@@ -420,11 +420,11 @@ class Evaluator(Indexing):
         return self.guard(node, self.outside.own, fn, args, kwargs)
 
     def speaking(self, node: ast.Call) -> AbstractContextManager[None]:
-        """Around the user's code: what the statement words mean there."""
+        """A context for calls of the user's code, in which statement words have their meaning."""
         return nullcontext()
 
     def let_expr(self, node: ast.Call) -> Expr:
-        """T.Let(body, where={x: value}): the names are bound here."""
+        """Read T.Let(body, where={x: value}), which binds the names of `where`."""
         where = [k.value for k in node.keywords if k.arg == "where"]
         if len(node.args) != 1 or len(where) != 1 or not isinstance(where[0], ast.Dict):
             self.fail(node, "write T.Let(body, where={name: value})")
@@ -443,7 +443,7 @@ class Evaluator(Indexing):
 
 
 def _unknown(value: Any) -> bool:
-    """Whether a sequence holds what is known only when the program runs."""
+    """Whether a sequence holds a value that is known only when the program runs."""
     if isinstance(value, (tuple, list)):
         return any(map(_unknown, value))
     return isinstance(value, Expr) and not isinstance(value, (IntImm, FloatImm))

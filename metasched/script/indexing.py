@@ -25,14 +25,14 @@ class Slice:
 
 
 def place_key(access: BufferLoad | BufferRegion) -> Any:
-    """What an access is noted under: the parts of a region, which is no interned node."""
+    """The key under which an access is noted; regions are not interned, so their parts are used."""
     if isinstance(access, BufferLoad):
         return access
     return access.buffer, *((r.min, r.extent) for r in access.region)
 
 
 class Indexing(ABC):
-    """What subscripts of buffers stand for, over the values of their parts."""
+    """Reads subscripts of buffers as loads, sections and ranges."""
 
     source: Source
     places: dict[Any, tuple[Source, ast.AST]]  # where accesses, loops and statements were read
@@ -41,7 +41,7 @@ class Indexing(ABC):
 
     @abstractmethod
     def value(self, node: ast.AST) -> Any:
-        """What `node` stands for."""
+        """Evaluate `node`."""
 
     @abstractmethod
     def guard(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -52,7 +52,7 @@ class Indexing(ABC):
         """Report an error at `node`."""
 
     def note(self, key: Any, node: ast.AST) -> None:
-        """Remember where something was read: what is wrong with it may show later."""
+        """Remember where a key was read, for errors that are found later."""
         self.places.setdefault(key, (self.source, node))
 
     def slice(self, node: ast.Slice) -> Slice:
@@ -84,7 +84,8 @@ class Indexing(ABC):
         return found  # type: ignore[no-any-return]
 
     def _range(self, node: ast.AST, part: Any, whole: Expr) -> tuple[Range, int]:
-        """What an index or a slice takes of a dimension, and the slice's step (0 for an index)."""
+        """The range that an index or slice selects in a dimension, and the slice's step (0 for an
+        index)."""
         if not isinstance(part, Slice):
             low = self.index(node, part)
             return Range(low, as_expr(1, low.dtype)), 0
@@ -126,8 +127,8 @@ class Indexing(ABC):
     def domain(
         self, node: ast.AST, start: Any, stop: Any, step: Any = None, as_python: bool = False
     ) -> tuple[Expr, Expr]:
-        """`extent` of a loop or an iterator, which is not negative; `as_python`: where the stop is
-        before the start, nothing runs."""
+        """`extent` of a loop or an iterator, which must not be negative. With `as_python`, a stop
+        before the start gives an extent of zero."""
         low, size = self.extent(node, start, stop, step)
         count = as_int(size)
         if count is not None and count < 0:
@@ -158,5 +159,6 @@ class Indexing(ABC):
 
 
 def _same(a: Expr, b: Expr) -> bool:
-    """One expression, or two readings of one text: a Let binds a new variable each time."""
+    """Whether two expressions are equal up to the variables that a Let binds anew at each
+    reading."""
     return a is b or (type(a) is type(b) and structural_equal(a, b))

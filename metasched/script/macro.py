@@ -1,8 +1,8 @@
 """`T.macro`: statements (or one expression) of a script under a name, expanded where it is called.
 
-A macro is hygienic unless it says otherwise: its names mean what they mean where it is defined.
-With `hygienic=False` they mean what they mean where it is called. Arguments stand for what is
-passed, without a let. A block whose name is taken in the function gets another one.
+A macro is hygienic by default: its names are looked up where it is defined. With `hygienic=False`
+they are looked up where it is called. Arguments are substituted without a let. A block whose name
+is taken in the function gets another name.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Macro:
         signature: its parameters.
         source: the file it stands in.
         captured: the names around its definition.
-        hygienic: whether names mean what they mean at the definition.
-        receiver: what a macro of a class is called on.
+        hygienic: whether names are looked up at the definition.
+        receiver: the object on which a macro of a class is called.
     """
 
     name: str
@@ -83,7 +83,7 @@ def macro(
     """Make a macro of a function (decorator): its statements are put where a script calls it.
 
     Args:
-        hygienic: whether names mean what they mean at the definition; False for at the call.
+        hygienic: whether names are looked up at the definition; False: at the call.
 
     Raises:
         ParseError: for what is no function, or has no source to read.
@@ -126,7 +126,8 @@ def defined(e: Evaluator, node: ast.FunctionDef) -> Macro:
 def expanding(
     e: Evaluator, node: ast.Call, macro: Macro, args: list[Any], kwargs: dict[str, Any]
 ) -> Iterator[None]:
-    """The evaluator inside of a macro: its source, its parameters, the names it sees."""
+    """While active, the evaluator reads the macro: its source, its parameters, the names it
+    sees."""
     if not e.outside.runs:
         e.fail(node, f"{macro.name!r} is a macro; a text is read, and expands no captured macro")
     if e.depth == _DEEPEST:

@@ -1,4 +1,4 @@
-"""Which names of a function are assigned again where a scope of their own would lose the value.
+"""Finds the names of a function that need memory because an inner scope assigns them again.
 
 In Python a name belongs to the whole function. In a script a name ends with the scope that assigns
 it first, and most names are assigned once: they are lets. A name is *carried* by a scope when an
@@ -19,9 +19,9 @@ class _Frame:
     bound: set[str]
     loops: bool = False  # the body of a loop
     closed: set[str] = field(default_factory=set)  # assigned in inner scopes that have ended
-    sure: set[str] = field(default_factory=set)  # those of `closed` that every way here assigns
+    sure: set[str] = field(default_factory=set)  # names of `closed` that every path to here assigns
     used: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)  # overwritten by a loop or `with` that has ended
+    lost: set[str] = field(default_factory=set)  # overwritten by an ended loop or `with`
 
 
 class Names:
@@ -30,8 +30,8 @@ class Names:
     Attributes:
         local: names that are assigned, looped over or bound by `with`.
         carried: pairs (scope, name); a scope is the `id` of its list of statements.
-        hidden: names that mean something else in Python, by their node: a loop or a `with` around
-            has given them another value.
+        hidden: names, by their node, that have another value in Python, because an enclosing loop
+            or `with` has overwritten them.
     """
 
     def __init__(self, body: Sequence[ast.stmt], parameters: Iterable[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Names:
     def _body(
         self, nodes: Sequence[ast.stmt], bound: Iterable[str] = (), loops: bool = False
     ) -> set[str]:
-        """Walk a scope; the names that it assigns for certain."""
+        """Walk a scope and return the names that it assigns on every path."""
         targets = set(bound)
         with self._frame(id(nodes), targets, loops) as frame:
             for node in nodes:
@@ -100,7 +100,7 @@ class Names:
         return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
 
     def _around(self, targets: Sequence[ast.Name], body: Sequence[ast.stmt], loops: bool) -> None:
-        """A loop or a `with`, whose names last as long as its body: in Python they go on."""
+        """Walk a loop or a `with`, whose names end with its body; in Python they live on."""
         sure = self._body(body, [t.id for t in targets], loops)
         self._frames[-1].sure |= set() if loops else sure
         for target in targets:
@@ -110,7 +110,7 @@ class Names:
                 if name in frame.bound:
                     frame.lost.add(name)
                     if any(f.loops and name in f.used for f in self._frames[depth + 1 :]):
-                        self.hidden[target] = name  # the next iteration would see it
+                        self.hidden[target] = name  # the next iteration would read this value
                     break
 
     def _assign(self, target: ast.expr) -> None:

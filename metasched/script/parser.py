@@ -1,4 +1,4 @@
-"""Scripts into programs: functions and modules, from decorated definitions or from text.
+"""Reads scripts as programs: functions and modules, from decorated definitions or from text.
 
 The source is read as Python's syntax tree: `evaluate` computes numbers and builds expressions,
 `statements` says what each statement word builds, `body` puts statements in order, and this file
@@ -34,7 +34,7 @@ from metasched.script.statements import lookup
 
 
 class FunctionReader(BodyReader):
-    """A function: parameters, attributes, body."""
+    """Reads a function: parameters, attributes, body."""
 
     def function(self, node: ast.FunctionDef, *, private: bool, s_tir: bool) -> PrimFunc:
         """A whole function; without `s_tir` no root block is put around the body."""
@@ -62,7 +62,7 @@ class FunctionReader(BodyReader):
         return PrimFunc(tuple(matched), body, frozen(attrs), self.ret_type)
 
     def _require_inside(self, node: ast.FunctionDef, body: Stmt) -> None:
-        """Refuse an access that is certainly outside its buffer, where it stands."""
+        """Refuse an access that is certainly outside its buffer, pointing at its line."""
         found = first_outside(body)
         if found is None:
             return
@@ -133,7 +133,7 @@ def prim_func(
     Args:
         private: leave out the attribute `global_symbol`, which is the function's name otherwise.
         s_tir: put the body under a root block unless one is written; False for lowered functions.
-        check_well_formed: accepted for TVM's sake; `ir.verify` is a separate step.
+        check_well_formed: accepted for compatibility with TVM; `ir.verify` is a separate step.
 
     Raises:
         ParseError: with file, line, column and what to write instead.
@@ -187,7 +187,7 @@ NAMESPACES = {"metasched.script.tir": TIR, "metasched.script.ir": Namespace("I",
 def parse(
     text: str, env: Mapping[str, Any] | None = None, name: str = "<script>"
 ) -> PrimFunc | IRModule:
-    """The program that a text says: one function under @T.prim_func or one class of them.
+    """Read a text as a program: one function under @T.prim_func, or one class of functions.
 
     Args:
         text: the script; imports of `tir as T` and `ir as I` may stand above it.

@@ -1,8 +1,8 @@
-"""Plain Python values in scripts: what is taken from outside, and arithmetic on it.
+"""Plain Python values in scripts: which captured values are allowed, and arithmetic on them.
 
-`Stored` is the policy for texts, traces and databases: only stored data is read. A property is not
-run, a function not called, a subclass of a number not asked for its operators. So reading a text
-executes nothing of the user's. `captured.UserCode` is the policy for decorated functions.
+`Stored` is the policy for texts, traces and databases: only stored data is read. It runs no
+property, calls no function, and uses no operator of a subclass of a number. So reading a text
+executes no code of the user. `captured.UserCode` is the policy for decorated functions.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 
 
 class Raised(Exception):
-    """Code of the user's failed; `__cause__` is what it raised."""
+    """The user's code failed; `__cause__` is the exception that it raised."""
 
 
 class Stored:
-    """What a text may do with values from outside: read data that is stored, compute on it.
+    """The policy for texts: they may read stored data from outside and compute on it.
 
-    Each method raises ValueError for what could only be done by running code of the user's.
+    Each method raises ValueError if it would have to run code of the user.
     """
 
     functions: Mapping[str, Any] = PYTHON
     rules: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {}
-    runs = False  # whether code of the user's may run
+    runs = False  # whether the user's code may run
 
     def value(self, value: Any, name: str) -> Any:
         """A value from outside as plain data."""
@@ -87,7 +87,7 @@ class Stored:
         return value
 
     def attribute(self, base: Any, name: str) -> Any:
-        """base.name where it is stored data."""
+        """base.name, which must be stored data."""
         found = inspect.getattr_static(base, name, _MISSING)
         if found is _MISSING:
             raise ValueError(f"{describe(base)} has no attribute {name!r}")
@@ -135,7 +135,7 @@ class Stored:
         return bool(value)
 
     def unpacked(self, value: Any) -> Sequence[Any]:
-        """What `*value` stands for."""
+        """The elements of `*value`."""
         if not isinstance(value, (tuple, list, range)):
             raise ValueError(f"* needs a tuple or a list, not {describe(value)}")
         return value
@@ -154,7 +154,7 @@ class Stored:
         return fn(*args, **kwargs)
 
     def call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A call of what is no word of T."""
+        """Call a function that is no word of T."""
         raise ValueError(f"{describe(fn)} cannot be called: a script calls only words of T")
 
 
@@ -163,7 +163,7 @@ _MISSING = object()
 
 
 def describe(value: Any) -> str:
-    """What a value is, in a few words, for messages."""
+    """A short description of a value, for messages."""
     if isinstance(value, (BufferRegion, Section)):
         return f"a region of {value.buffer.name}"
     if isinstance(value, Buffer):

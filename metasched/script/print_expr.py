@@ -68,7 +68,7 @@ class ExprPrinter:
         return self.text(expr)
 
     def of_type(self, expr: Expr, dtype: DType) -> str:
-        """`expr` standing where bare numbers take `dtype`."""
+        """`expr` as text at a place where bare numbers take `dtype`."""
         return self.text(expr) if expr.dtype is dtype else self.typed(expr)
 
     def args(self, exprs: Sequence[Expr]) -> str:
@@ -113,7 +113,7 @@ class ExprPrinter:
         return head + "".join(reversed(tails)), level
 
     def _pair(self, a: Expr, b: Expr) -> str:
-        """Two operands of one type, at least one of which says which."""
+        """Two operands as text, at least one of which determines their common type."""
         both = is_literal(a) and is_literal(b)
         return f"{self.typed(a) if both else self.text(a)}, {self.text(b)}"
 
@@ -144,8 +144,8 @@ class ExprPrinter:
         return f"{name}.vload([{self.args(node.indices)}], predicate={mask})"
 
     def span(self, low: Expr, size: Expr, step: Expr | None = None) -> tuple[str | None, str]:
-        """Start (None for zero) and stop of `size` steps from `low`, so written that the parser
-        reads the very same `low` and `size` back."""
+        """Start (None for zero) and stop of `size` steps from `low`, written so that the parser
+        reads the same `low` and `size`."""
         reach = size if step is None else Mul(size, step) if size.dtype is step.dtype else size
         numbers = [n for n in (low, size, step) if isinstance(n, IntImm)]
         if isinstance(low, IntImm) and len(numbers) == 3 - (step is None):
@@ -159,7 +159,8 @@ class ExprPrinter:
         return self.text(low), self.text(Add(low, reach))
 
     def _stop(self, numbers: Sequence[IntImm]) -> str | None:
-        """Where a range of numbers (low, size, step) stops; None when its type cannot hold it."""
+        """The stop of a range of numbers (low, size, step); None when its type cannot hold the
+        stop."""
         low, size, step = (*(n.value for n in numbers), 1)[:3]
         dtype, stop = numbers[0].dtype, low + size * step
         return self.text(IntImm(dtype, stop)) if dtype.range[0] <= stop <= dtype.range[1] else None
@@ -175,7 +176,8 @@ class ExprPrinter:
         return f"{start or 0}:{stop}"
 
     def buffer_args(self, buffer: Buffer, explicit_offset: bool = False) -> str:
-        """Shape, type and whatever is not the default, as arguments of a declaration."""
+        """Shape, type and all fields that differ from the default, as arguments of a
+        declaration."""
         parts = [self.group(buffer.shape), quote(buffer.dtype)]
         if buffer.strides:
             parts.append(f"strides={self.group(buffer.strides)}")

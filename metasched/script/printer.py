@@ -1,4 +1,4 @@
-"""Programs as text, in one canonical form that the parser reads back to an equal program."""
+"""Prints programs in one canonical form that the parser reads back to an equal program."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def script_with_marks(node: Node, marks: Iterable[Stmt | Expr], context: int | N
 
 
 class Printer:
-    """Statements and functions into a Doc."""
+    """Prints statements and functions into a Doc."""
 
     def __init__(self, marked: frozenset[Any] = frozenset()) -> None:
         self.doc = Doc()
@@ -105,7 +105,7 @@ class Printer:
                     self.function(func, key)
 
     def function(self, func: PrimFunc, name: str) -> None:
-        """Decorator, signature, declarations, body."""
+        """Print a function: decorator, signature, declarations, body."""
         symbol = func.attrs.get("global_symbol")
         options = [] if _rooted(func) else ["s_tir=False"]
         options += [] if symbol is not None else ["private=True"]
@@ -129,7 +129,7 @@ class Printer:
                 self._body(root.body)
 
     def _signature(self, func: PrimFunc, name: str) -> list[tuple[str, Buffer]]:
-        """The def line(s); buffers with symbolic shapes become handles, which are returned."""
+        """Print the def line(s); returns the buffers with symbolic shapes, printed as handles."""
         handles: list[tuple[str, Buffer]] = []
         params: list[str] = []
         for param in func.params:
@@ -155,7 +155,7 @@ class Printer:
         return handles
 
     def _declare_free(self, func: PrimFunc) -> None:
-        """Variables and buffers of the body that nothing in the function defines."""
+        """Declare variables and buffers of the body that the function does not define."""
         variables, buffers = _free(func)
         for var in variables:
             if var not in self.names:
@@ -178,7 +178,8 @@ class Printer:
     # ---- statements ------------------------------------------------------------------------
 
     def stmt(self, node: Stmt, last: bool) -> None:
-        """One statement; `last` tells that nothing follows it, so that a scope needs no `with`."""
+        """Print one statement; `last` says that no statement follows, so that a scope needs no
+        `with`."""
         _STMTS[type(node)](self, node, last)
 
     def _line(self, node: object, text: str) -> None:
@@ -199,7 +200,7 @@ class Printer:
         self.stmt(node.items[-1], last)
 
     def _scoped(self, node: Stmt, last: bool, word: str, item: Buffer | Var, body: Stmt) -> None:
-        """A definition: an assignment when nothing else follows, a `with` otherwise."""
+        """Print a definition: an assignment when it is the last statement, else a `with`."""
         if last:
             self._line(node, f"{self.names.define(item)} = {word}")
             self.stmt(body, True)
@@ -222,7 +223,7 @@ class Printer:
             self._under(node, f"for {names} in {word}:", inner.body)
 
     def _nest(self, node: For) -> list[For]:
-        """The loops from `node` inwards that one T.grid says."""
+        """The loops from `node` inwards that one T.grid can express."""
         nest = [node]
         seen = {node.var}
         while _is_grid(nest[-1]) and nest[-1] not in self.marked:
@@ -236,7 +237,7 @@ class Printer:
         return nest
 
     def _extents(self, node: For) -> str:
-        """What stands after `in`: the loop's kind, bounds and notes."""
+        """The text after `in`: the loop's kind, bounds and annotations."""
         start, stop = self.expr.span(node.min, node.extent, node.step)
         plain = node.kind is ForKind.SERIAL and not node.annotations
         args = [stop] if start is None else [start, stop]
@@ -404,7 +405,7 @@ _STMTS: dict[type[Stmt], Callable[[Printer, Any, bool], None]] = {
 
 
 def _is_grid(node: For) -> bool:
-    """Whether a loop says nothing but its extent."""
+    """Whether a loop is serial, starts at zero and has only an extent, as T.grid needs."""
     zero = isinstance(node.min, IntImm) and node.min.value == 0
     same = node.min.dtype is node.extent.dtype
     plain = node.kind is ForKind.SERIAL and node.step is None and not node.annotations
@@ -417,7 +418,7 @@ def _rooted(func: PrimFunc) -> bool:
 
 
 def _implicit_root(func: PrimFunc) -> Block | None:
-    """The root block, when the parser would supply the very same one by itself."""
+    """The root block, if the parser would add an equal one by itself; else None."""
     if not _rooted(func):
         return None
     realize = func.body
@@ -445,7 +446,7 @@ def _ordered(expr: Expr) -> list[Var]:
 
 
 def _free(func: PrimFunc) -> tuple[list[Var], list[Buffer]]:
-    """What the body uses and nothing in the function defines."""
+    """The variables and buffers that the body uses and the function does not define."""
     used_vars: dict[Var, None] = {}
     used: dict[Buffer, None] = {}
     bound: set[Var] = set()

@@ -1,4 +1,4 @@
-"""A function in the middle of being read: what the statement words note down and ask for."""
+"""The state of a function being read, which statement words read and change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class BlockDraft:
 
 @dataclass
 class Loops:
-    """What stands after `in`: loops from outside in, as (minimum, extent), and how they run."""
+    """The loops that a word after `in` gives, outermost first: (minimum, extent), and their
+    kind."""
 
     ranges: list[tuple[Expr, Expr]]
     kind: ForKind = ForKind.SERIAL
@@ -57,7 +58,8 @@ class Loops:
 
 @dataclass
 class Scoped:
-    """A statement around what follows: `wrap` gives it a body; `value` is bound to the name."""
+    """A statement around the statements that follow: `wrap` gives it a body; `value` is bound to
+    the name on the left."""
 
     wrap: Callable[[Stmt], Stmt]
     value: Any = None
@@ -93,10 +95,10 @@ class Reader(Evaluator):
         self.loops: dict[Expr, Range] = {}
         self.threads: dict[Var, str] = {}
         self.handles: dict[Var, Buffer | None] = {}
-        self.views: dict[Buffer, Buffer] = {}  # what matched and declared buffers are views of
+        self.views: dict[Buffer, Buffer] = {}  # view -> the buffer that it is a view of
         self.hints: list[str] = []
         self.named: set[str] = set()  # blocks so far
-        self.said: list[Stmt | Scoped] = []  # by Python functions, before the statement being read
+        self.said: list[Stmt | Scoped] = []  # of Python functions, before the statement being read
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,
@@ -134,13 +136,13 @@ class Reader(Evaluator):
         return Scoped(lambda body: LetStmt(bound, found, body), bound)
 
     def assertion(self, node: ast.AST, condition: Any, message: Any) -> AssertStmt:
-        """The condition holds, or the kernel stops with the message."""
+        """A statement that stops the kernel with the message unless the condition holds."""
         if not isinstance(message, str):
             self.fail(node, f"the message of an assertion is a text, not {describe(message)}")
         return AssertStmt(self.condition(node, condition), message)
 
     def block_name(self, name: str) -> str:
-        """The name of a block; in a macro, whose text is read again, one that is not taken."""
+        """The name of a block; inside a macro, whose text is read several times, an unused name."""
         found, number = name, 0
         while name and self.depth and found in self.named:
             number += 1
@@ -149,7 +151,7 @@ class Reader(Evaluator):
         return found
 
     def draft(self, node: ast.AST) -> BlockDraft:
-        """The block being read; the implicit root is none."""
+        """The block being read; raises if there is none but the implicit root."""
         if not self.drafts or self.drafts[-1] is self.implicit:
             self.fail(node, "this stands only inside a block", 'write with T.block("name"):')
         return self.drafts[-1]
@@ -189,7 +191,8 @@ class Reader(Evaluator):
         return [] if starred else [self._target_name(t) for t in parts]
 
     def spread(self, target: ast.expr, count: int) -> list[str]:
-        """The names of `count` loops; a starred name, or one alone, stands for several."""
+        """The names of `count` loops; a starred name, or a single name, stands for several
+        loops."""
         several = isinstance(target, (ast.Tuple, ast.List))
         parts = target.elts if several else [target if count == 1 else ast.Starred(target)]  # type: ignore[attr-defined]
         names: list[str] = []
@@ -202,7 +205,8 @@ class Reader(Evaluator):
         return names
 
     def collected(self, target: ast.Tuple, values: tuple[Any, ...]) -> tuple[ast.Tuple, Any]:
-        """The target without its star, and the values with those of the starred name as one."""
+        """The target without its star, and the values with those of the starred name as one
+        tuple."""
         stars = [i for i, t in enumerate(target.elts) if isinstance(t, ast.Starred)]
         if not stars or len(values) < len(target.elts) - 1:
             return target, values

@@ -1,4 +1,4 @@
-"""Variables that are assigned again: buffers of one element, in the scope that carries the name."""
+"""Keeps variables that are assigned again in buffers of one element."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Scalar:
 
 @dataclass
 class Frame:
-    """A scope being read: where its variables live, and how its iterations run."""
+    """A scope being read: the block that allocates its variables, and how its iterations run."""
 
     key: int
     names: dict[str, Any]
-    block: BlockDraft | None  # of whose body this is the whole
+    block: BlockDraft | None  # the block whose whole body this is
     side_by_side: bool  # the body of a parallel, vectorized or thread loop
     scalars: list[Scalar] = field(default_factory=list)
 
 
 class ScalarReader(StoreReader):
-    """Variables of a function: which are lets, which are kept in memory."""
+    """Reads variables of a function, as lets or as memory."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -55,12 +55,12 @@ class ScalarReader(StoreReader):
         self.parameters: dict[str, Var] = {}
         self.around_it = 0  # scopes of names around the function or macro being read
         self.scalars: dict[Buffer, Scalar] = {}
-        self.assigned: set[Scalar] = set()  # those with a value, whatever way led here
-        self.left = False  # whether a break, continue or return stands right before
+        self.assigned: set[Scalar] = set()  # names that have a value on every path to here
+        self.left = False  # whether the statement before was a break, continue or return
 
     @contextmanager
     def function_of(self, body: Sequence[ast.stmt], parameters: dict[str, Var]) -> Iterator[None]:
-        """While the statements of one function or macro are read."""
+        """A context for reading the statements of one function or macro."""
         saved = self.names, self.frames, self.parameters, self.around_it
         self.names, self.frames = Names(body, self.scopes.maps[0]), []
         self.parameters, self.around_it = parameters, len(self.scopes.maps) - 1
@@ -71,14 +71,14 @@ class ScalarReader(StoreReader):
     def frame(
         self, nodes: Sequence[ast.stmt], block: BlockDraft | None, side_by_side: bool
     ) -> Iterator[Frame]:
-        """A scope; what it carries is allocated by its block, or around it by `around`."""
+        """Open a scope. Its block allocates the variables that it carries, or `around` does."""
         frame = Frame(id(nodes), self.scopes.maps[0], block, side_by_side)  # type: ignore[arg-type]
         self.frames.append(frame)
         yield frame
         self.frames.pop()
 
     def around(self, frame: Frame, body: Stmt) -> Stmt:
-        """The scope's statements with the memory of its variables."""
+        """Put the allocations of the scope's variables around its statements."""
         for scalar in reversed(frame.scalars):
             if frame.block is None:
                 body = Allocate(scalar.buffer, body)
@@ -119,12 +119,12 @@ class ScalarReader(StoreReader):
         return self._new(frame, name, self.typed(node, value, dtype), node)
 
     def _is_own(self, name: str) -> bool:
-        """Whether the function or macro being read binds the name, not its surroundings."""
+        """Whether the name is bound by the function or macro being read."""
         maps = self.scopes.maps
         return any(name in names for names in maps[: len(maps) - self.around_it])
 
     def bound_once(self, node: ast.AST, name: str) -> None:
-        """Refuse to give another meaning to a name of an outer scope."""
+        """Refuse to rebind a name of an outer scope."""
         known = self.scopes.get(name)
         if known is None or name in self.scopes.maps[0]:
             return
@@ -147,7 +147,7 @@ class ScalarReader(StoreReader):
         return BufferStore(scalar.buffer, value, (_ZERO,))
 
     def _same_order(self, node: ast.AST, name: str, scalar: Scalar) -> None:
-        """Iterations that run side by side cannot pass a value on."""
+        """Refuse a variable that carries a value between iterations that do not run in order."""
         for frame in reversed(self.frames):
             if scalar in frame.scalars:
                 return
@@ -187,7 +187,7 @@ class ScalarReader(StoreReader):
 
     @contextmanager
     def branch(self, certain: bool = False) -> Iterator[None]:
-        """Statements that may not run: what they assign does not count after them."""
+        """A context for statements that may not run: names they assign have no value after them."""
         before = set(self.assigned)
         yield
         if not certain or self.left:
@@ -195,7 +195,8 @@ class ScalarReader(StoreReader):
         self.left = False
 
     def kept(self, node: ast.AST, found: Any) -> tuple[list[Scoped], Any]:
-        """What is bound, with lets of the values that read memory: Python reads them now."""
+        """The bound value, and lets of its parts that read memory, because Python reads them
+        now."""
         if isinstance(found, MetaVar):
             name = self.reads_scalar(found.value)
             if name is not None:
@@ -214,7 +215,7 @@ class ScalarReader(StoreReader):
         return [], found
 
     def settled(self, loops: Loops) -> tuple[Loops, list[Scoped]]:
-        """Bounds that read variables are named before the loop: Python reads them once."""
+        """The loops with lets of bounds that read variables, because Python reads bounds once."""
         lets: list[Scoped] = []
 
         def fixed(value: Expr) -> Expr:
@@ -243,7 +244,7 @@ class ScalarReader(StoreReader):
         return None
 
     def with_crossings(self, block: Block) -> Block:
-        """The block with the variables from outside among the regions that it declares."""
+        """The block with outer variables, which are buffers, added to its declared regions."""
         own = set(block.alloc_buffers)
         read: dict[Buffer, None] = {}
         written: dict[Buffer, None] = {}

@@ -1,7 +1,7 @@
-"""Slices of buffers in scripts, which mean what NumPy means by them.
+"""Slices of buffers in scripts, with NumPy's meaning.
 
 As an argument of T.reads, T.writes or T.match_buffer a section is a region. As a value it is a
-vector, or one element of a nest of loops: the loops of the assignment that it stands in.
+vector, or one element in the loops of the assignment that contains it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from metasched.ir.op import Ramp
 
 
 class NoVector(Exception):
-    """A section in an assignment is no vector: the assignment becomes loops."""
+    """Raised when a section in an assignment is no vector; the assignment then becomes loops."""
 
 
 # A slice of more elements than this becomes a loop: machine vectors are shorter.
@@ -59,7 +59,7 @@ class Section:
         return BufferRegion(self.buffer, self.ranges)
 
     def checked(self) -> Section:
-        """The section as a value: empty where it stops before it starts.
+        """The section as a value; its extent is zero where it stops before it starts.
 
         Raises TypeMismatchError where it leaves the buffer for certain, or counts from its end.
         """
@@ -85,7 +85,7 @@ class Section:
         return Section(self.buffer, tuple(ranges), self.steps, self.stops)
 
     def vector(self) -> BufferLoad:
-        """The section as a vector; dimensions of extent one count for nothing."""
+        """The section as a vector; dimensions of extent one are dropped."""
         wide = [e for e in self.extents if as_int(e) != 1]
         if len(wide) > 1:
             raise TypeMismatchError(

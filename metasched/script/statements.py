@@ -1,8 +1,8 @@
 """The statement words of the T namespace: what `T.grid`, `T.block`, `T.reads`, ... build.
 
 Each word is a function of the reader, the call and its evaluated arguments; its signature is what
-users may pass. It answers with what happens next: a stack of loops, a scope to wrap around
-what follows, a block, a value to bind, or nothing when all it did is note something down.
+users may pass. It returns what the reader must do next: a stack of loops, a scope around the
+statements that follow, a block, a value to bind, or nothing when it only changes the reader.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STATEMENTS: dict[str, Handler] = {}
 
 
 def word(*names: str) -> Callable[[H], H]:
-    """Enter a handler as the words `names`."""
+    """Register a handler for the words `names`."""
 
     def enter(handler: H) -> H:
         for name in names:
@@ -52,7 +52,8 @@ def word(*names: str) -> Callable[[H], H]:
 
 
 def lookup(name: str, prefix: str = "") -> Any:
-    """The word T.`name`, for expressions or statements; an unknown one names the nearest."""
+    """The word T.`name`, for expressions or statements; the error for an unknown word names a
+    similar one."""
     full = ALIASES.get(prefix + name, prefix + name)
     if full in STATEMENTS:
         return StatementWord(full)
@@ -128,7 +129,7 @@ def block(p: Reader, node: ast.Call, name: str = "", no_realize: bool = False) -
 
 @word("init")
 def init(p: Reader, node: ast.Call) -> Region:
-    """What runs before the first update of each result of a reduction."""
+    """The init of a block: it runs before the first update of each result of a reduction."""
     draft = p.draft(node)
     if draft.init is not None:
         p.fail(node, f"block {draft.name!r} has an init already")
@@ -177,7 +178,7 @@ def remap(
 
 @word("where")
 def where(p: Reader, node: ast.Call, predicate: Any) -> Bound:
-    """The block's instances run only where this holds."""
+    """The predicate of a block: instances run only where it holds."""
     draft = p.draft(node)
     found = p.guard(node, typed, predicate, BOOL)
     if not found.dtype.is_bool:
@@ -383,13 +384,13 @@ def if_word(p: Reader, node: ast.Call, condition: Any) -> Region:
 
 @word("Then")
 def then_word(p: Reader, node: ast.Call) -> Region:
-    """What runs where the condition holds."""
+    """The statements that run where the condition holds."""
     return Region("then")
 
 
 @word("Else")
 def else_word(p: Reader, node: ast.Call) -> Region:
-    """What runs where the condition does not hold."""
+    """The statements that run where the condition does not hold."""
     return Region("else")
 
 

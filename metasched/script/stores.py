@@ -1,4 +1,4 @@
-"""Assignments to elements and slices of buffers."""
+"""Reads assignments to elements and slices of buffers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from metasched.script.sections import Axis, NoVector, Section, apart
 
 
 class StoreReader(Reader):
-    """Stores: one element, a vector, or a nest of loops over a slice."""
+    """Reads stores: one element, a vector, or a nest of loops over a slice."""
 
     def store(
         self, node: ast.stmt, target: ast.Subscript, source: ast.expr, op: ast.operator | None
@@ -47,7 +47,7 @@ class StoreReader(Reader):
         return self._nest(node, target, place, source, op)
 
     def store_value(self, node: ast.AST, target: ast.Subscript, value: Any) -> Stmt:
-        """A store of a value that is read already, among several of one assignment."""
+        """Store a value that is already evaluated, one of several of an assignment."""
         buffer = self.value(target.value)
         place = self.access(target, buffer) if isinstance(buffer, Buffer) else None
         if not isinstance(place, BufferLoad):
@@ -94,13 +94,14 @@ class StoreReader(Reader):
         return _loops(axes, BufferStore(into.buffer, value, into.indices))
 
     def memory(self, buffer: Buffer) -> Any:
-        """What tells memory apart: the data pointer of the buffer that a view is of."""
+        """The identity of a buffer's memory: the data pointer of the buffer that it is a view
+        of."""
         while buffer in self.views:
             buffer = self.views[buffer]
         return buffer.data
 
     def stored(self, node: ast.AST, value: Any, dtype: DType) -> Expr:
-        """`value` in the type of its destination, widened where nothing can be lost."""
+        """`value` in the type of its destination; converted only if no value can be lost."""
         found = self.typed(node, value, dtype)
         if found.dtype is dtype:
             return found
@@ -144,7 +145,8 @@ def _loops(axes: Sequence[Axis], body: Stmt) -> Stmt:
 
 
 def _through_copy(axes: Sequence[Axis], into: BufferLoad, value: Expr) -> Stmt:
-    """The right side into memory of its own, then from there: as NumPy does where both overlap."""
+    """Store the right side in a temporary buffer and copy it, as NumPy does if both sides
+    overlap."""
     extents = [a.extent for a in axes]
     copy = Buffer.of(f"{into.buffer.name}_copy", extents, into.dtype)
     fill = BufferStore(copy, value, tuple(a.var for a in axes))
@@ -159,7 +161,7 @@ def _through_copy(axes: Sequence[Axis], into: BufferLoad, value: Expr) -> Stmt:
 
 
 def _holds(dtype: DType, value: float) -> bool:
-    """Whether a floating-point type of one lane has the very number."""
+    """Whether a floating-point type represents the number exactly."""
     if not dtype.is_float or dtype.lanes > 1:
         return False
     with np.errstate(over="ignore"):

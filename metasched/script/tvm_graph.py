@@ -1,4 +1,4 @@
-"""A graph of nodes in TVM's JSON: what is read of each node, and how one names another."""
+"""Reads the graph of nodes in TVM's JSON, in which nodes refer to others by position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reader = Callable[["Record"], Any]
 
 @dataclass(frozen=True)
 class Foreign:
-    """A node that is no part of a program; an error where one uses it.
+    """A node that is no part of a program; its use is an error.
 
     Attributes:
         kind: its type.
@@ -60,16 +60,16 @@ _VALUES: dict[str, Callable[[Graph, Any], Any]] = {
 
 
 class Graph:
-    """What was read of the nodes so far, and the reader of each kind."""
+    """The values of the nodes read so far, and the reader of each kind of node."""
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:
         self.readers = readers
         self.done: list[Any] = []
-        self.owners: dict[Var, Buffer] = {}  # by the pointer
-        self.roots: dict[Var, Var] = {}  # the pointer that the one of a view stands for
+        self.owners: dict[Var, Buffer] = {}  # keyed by the pointer
+        self.roots: dict[Var, Var] = {}  # pointer of a view -> pointer of its source
 
     def at(self, place: Any) -> Any:
-        """What was read at a place, which stands before."""
+        """The value of the node at a position, which must have been read before."""
         if not isinstance(place, int) or isinstance(place, bool):
             raise ParseError(f"{str(place)[:80]!r} is not the place of a node")
         if not 0 <= place < len(self.done):
@@ -77,7 +77,7 @@ class Graph:
         return self.done[place]
 
     def read(self, node: Any) -> Any:
-        """One node; what is wrong with it is an error only where it is used."""
+        """Read one node; an unreadable node raises an error only where it is used."""
         if not isinstance(node, Mapping) or not isinstance(node.get("type"), str):
             return Foreign("a node", "it has no type")
         kind, data = node["type"], node.get("data")
@@ -98,7 +98,7 @@ _DAMAGE = (MetaschedError, TypeError, ValueError, OverflowError, AttributeError,
 
 
 class Record:
-    """The fields of one node; positions become what was read there."""
+    """The fields of one node; positions are replaced by the values of their nodes."""
 
     def __init__(self, kind: str, data: Mapping[str, Any], graph: Graph) -> None:
         self.kind, self._data, self.graph = kind, data, graph
@@ -110,7 +110,7 @@ class Record:
         return self._data[name]
 
     def at(self, name: str) -> Any:
-        """A field that holds another node; None where that is empty."""
+        """A field that holds another node; None if the node is empty."""
         found = self.graph.at(self.raw(name))
         if isinstance(found, Foreign):
             raise found.error()

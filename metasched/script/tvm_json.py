@@ -1,9 +1,9 @@
 """Programs in TVM's JSON (`tvm.ir.save_json`, TVM 0.26) as IR: a graph of nodes, read as data.
 
 A text is `{"root_index": i, "nodes": [{"type": "tirx.Add", "data": {...}}, ...]}`; a field holds
-the position of another node, which stands earlier. Each kind that a TIR function is made of has a
-reader here; what is not of the program (positions in files, types of Relax) is passed over, and
-any other kind is an error that names it.
+the position of another node, which stands earlier. Each kind of node in a TIR function has a reader
+here. Nodes that do not belong to the program (positions in files, types of Relax) are skipped; any
+other kind is an error that names it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from metasched.script.tvm_graph import Foreign, Graph, Reader, Record, Wrapping
 
 @dataclass(frozen=True)
 class _Memory:
-    """The type of a buffer: all but its name."""
+    """The description of a buffer without its name."""
 
     dtype: DType
     shape: tuple[Expr, ...]
@@ -125,7 +125,7 @@ def _shuffle(r: Record) -> Expr:
 
 
 def _call(r: Record) -> Any:
-    """A call of an operation; those that are statements in our IR become statements."""
+    """Read a call; calls that are statements in our IR become statements."""
     name, args = r.typed("op", str).rpartition(".")[2], r.many("args", (Expr, Buffer))
     if name == "buffer_data":
         r.graph.owners[args[0].data] = args[0]
@@ -156,7 +156,7 @@ _ITER_KINDS = {0: IterKind.SPATIAL, 1: IterKind.SPATIAL, 2: IterKind.REDUCE, 3: 
 
 
 def _iter_var(r: Record) -> Any:
-    """An iterator of a block; one without a domain is the thread of a loop, its tag."""
+    """Read an iterator of a block; an iterator without a domain is a thread, given by its tag."""
     if r.at("dom") is None:
         return r.typed("thread_tag", str)
     kind = _ITER_KINDS.get(r.raw("iter_type"))
@@ -172,7 +172,7 @@ def _for(r: Record) -> Stmt:
     extent, step, thread = r.expr("extent"), r.at("step"), r.at("thread_binding")
     if as_int(step) == 1:
         step = None
-    if step is not None:  # TVM's extent is the distance, ours the number of steps
+    if step is not None:  # TVM's extent is stop - start, ours the number of steps
         extent = (extent + (step - 1)) // step
     return For(r.typed("loop_var", Var), r.expr("min"), extent, _FOR_KINDS[number],
                r.body("body"), thread, r.notes(), step)  # fmt: skip
@@ -196,7 +196,7 @@ def _sequence(r: Record) -> Stmt | Wrapping:
 
 
 def _decl(r: Record) -> Wrapping:
-    """A view of memory in scope, which the pointer names, or fresh memory."""
+    """Read a buffer declaration: a view of the memory of its pointer, or fresh memory."""
     buffer, pointer = r.typed("buffer", Buffer), r.at("data")
     if pointer is None:
         return Wrapping(lambda body: Allocate(buffer, body))
@@ -342,7 +342,7 @@ def _root(text: str | bytes) -> Any:
 
 
 def program_of(text: str | bytes) -> IRModule | PrimFunc:
-    """The program in what `tvm.ir.save_json` of TVM 0.26 wrote; nothing is executed.
+    """Read the program that `tvm.ir.save_json` of TVM 0.26 wrote; nothing is executed.
 
     Raises ParseError that names the kind of node which cannot be read.
     """
@@ -353,7 +353,7 @@ def program_of(text: str | bytes) -> IRModule | PrimFunc:
 
 
 def index_map_of(text: str | bytes) -> IndexMap:
-    """The index map in what `tvm.ir.save_json` wrote; ParseError for anything else."""
+    """Read the index map that `tvm.ir.save_json` wrote; ParseError for anything else."""
     found = _root(text)
     if not isinstance(found, IndexMap):
         raise ParseError(f"a {type(found).__name__} is no index map")

@@ -1,4 +1,4 @@
-"""The words of the dialect that printer, builder and parser share: each is written down once."""
+"""The words of the dialect, in tables that printer, builder and parser share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPARE_LEVEL = 4
 UNARY_LEVEL = 11
 ATOM_LEVEL = 20
 
-# Two-operand nodes written as functions; the first name is the one that is printed.
+# Two-operand nodes written as functions; the first name is printed.
 FUNCTIONS: dict[type[BinaryOp], tuple[str, ...]] = {
     Min: ("min",), Max: ("max",), Mod: ("truncmod",), Div: ("truncdiv", "div"),
     FloorDiv: ("floordiv",), FloorMod: ("floormod",),
@@ -54,7 +54,7 @@ OPERATOR_CALLS: dict[type[ast.AST], str] = {
     }.items()
 }  # fmt: skip
 
-# Other spellings of words that users bring along.
+# Other spellings of words that users may write.
 ALIASES = {
     "sblock": "block",
     "sblock_alloc_buffer": "alloc_buffer",
@@ -91,7 +91,7 @@ TYPE_FIRST = frozenset({
     "tvm_call_intrin",
 })  # fmt: skip
 
-# Operations whose arguments may be named, and the values of those that are left out.
+# Operations whose arguments may be named, and the defaults of these arguments.
 _MATRIX: dict[str, ExprLike | None] = {
     "d": None, "index": None, "ptr": None, "stride": None, "col": 8, "row": 8,
     "transpose_matrix": False,
@@ -132,7 +132,7 @@ def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = No
 def named_arguments(
     name: str, args: Sequence[ExprLike], named: Mapping[str, ExprLike]
 ) -> list[ExprLike]:
-    """What follows `args` in a call of the operation `name`, some of it given by name."""
+    """The arguments after `args` in a call of the operation `name`; some are given by name."""
     rest = dict(list(ARGUMENTS.get(name, {}).items())[len(args) :])
     for key in named:
         if key not in rest:
@@ -146,7 +146,7 @@ def named_arguments(
 
 
 def infers(node: Call) -> bool:
-    """Whether the node is what its bare spelling, without a type, gives."""
+    """Whether the node is equal to the one that its spelling without a type gives."""
     op = node.op
     if op.arity is not None and len(node.args) != op.arity:
         return False
