@@ -1,7 +1,7 @@
 """Mutators: functions of a trace that change one decision within its domain.
 
-A mutator knows domains, not primitives: it edits decisions as data, and checks the constraints of
-the trace (`require`) on the numbers, so that no impossible candidate is replayed.
+A mutator knows domains, not primitives: it edits decisions as data. It checks the constraints of
+the trace (`require`) on numbers, so that impossible candidates are not replayed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def mutator(
 
     Args:
         name: its unique name, dotted by custom: `my.move`.
-        weight: by which it is drawn beside the others, whose weights add up to 1 for a CPU.
+        weight: its share among the mutators; the built-in weights add up to 1 for a CPU.
         targets: the target kinds whose default space it joins.
         override: replace a mutator of that name.
 
@@ -131,7 +131,7 @@ def choices(trace: Trace, kinds: Sequence[str]) -> list[tuple[int, Entry]]:
 
 
 def noted_under(trace: Trace) -> dict[int, str]:
-    """Positions of sampling steps whose value is noted by `annotate`: the key."""
+    """Map positions of sampling steps to the key under which `annotate` stores their value."""
     keys: dict[Any, str] = {}
     for entry in trace.entries:
         if entry.kind.name == "annotate":

@@ -16,12 +16,12 @@ _LIMITS = {PARALLEL: PARALLEL, UNROLL: UNROLL, UNROLL_IMPLICIT: UNROLL}
 
 @dataclass(frozen=True, slots=True)
 class MutateChoice:
-    """Choose otherwise in one step, and in another with it where the constraints ask for that.
+    """Change the choice of one step, and of a second step if the constraints require it.
 
     Attributes:
         name: of the mutator.
-        kind: of the steps: "categorical" (a vector width), "location" (of a block).
-        limit: the key under which a value is noted that limits a whole program; "" for others.
+        kind: the kind of the steps: "categorical" (a vector width), "location" (of a block).
+        limit: the annotation key of a value that limits a whole program; "" for other values.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Children of two parents: a mixture of two traces of one space (crossover), and a trace with what
-one of another space can give it (graft)."""
+"""Combines two traces: by mixing decisions of one space (crossover), or by moving decisions from
+another space (graft)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metasched.schedule.trace import Trace
 
 
 def same_space(a: Trace, b: Trace) -> bool:
-    """Whether two traces consist of the same steps, whatever was decided."""
+    """Whether two traces consist of the same steps, decisions aside."""
     return len(a) == len(b) and all(
         x.kind is y.kind and len(x.outputs) == len(y.outputs)
         for x, y in zip(a.entries, b.entries, strict=True)
@@ -47,8 +47,9 @@ def crossover(a: Trace, b: Trace, rng: Rng) -> Trace | None:
 
 
 def graft(a: Trace, b: Trace) -> Trace | None:
-    """`b` with the decisions of `a`, of another space, at the steps that draw from the same domain,
-    in their order: tilings of the same loops, mostly. None when nothing is new or consistent."""
+    """`b` with decisions of `a`, a trace of another space, at steps that draw from the same domain,
+    in order; mostly tilings of the same loops. None when the result is not new or not
+    consistent."""
     child, start = b.before_postproc(), 0
     places = child.sampling()
     for _, given in a.before_postproc().sampling():

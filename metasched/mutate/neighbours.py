@@ -1,4 +1,4 @@
-"""neighbours: every trace one small step away, for a finish by coordinate descent."""
+"""neighbours: lists every trace one small step away, for a final coordinate descent."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def neighbours(trace: Trace) -> list[Trace]:
 
 
 def trades(trace: Trace) -> Iterator[Trace]:
-    """The traces in which a prime factor leaves the last part of one tiling for another of its
-    parts, and the last part of a second tiling takes the same from another of its own.
+    """The traces in which a prime factor moves from the last part of one tiling to another part,
+    and the same factor moves to the last part of a second tiling from another of its parts.
 
-    Their constraints may be broken. A block that fills the registers can neither grow nor shrink
-    without loss: from 2 x 4 to 4 x 2 is one step here, and two bad ones for each tiling alone.
+    Their constraints may be broken. A block that fills the registers is slower with larger and with
+    smaller tiles. So from 2 x 4 to 4 x 2 is one step here, but two steps through a slower block
+    otherwise.
     """
     for (i, giver), (k, taker) in permutations(choices(trace, TILES), 2):
         less, more = giver.decision, taker.decision
@@ -46,9 +47,8 @@ def trades(trace: Trace) -> Iterator[Trace]:
 
 
 def mended(trace: Trace, changed: int) -> list[Trace]:
-    """The trace, or where its constraints are broken by the decision at `changed`, those that keep
-    them and differ in one more decision by its smallest step: vectors twice as wide need tiles
-    that are, too, and narrow vectors in wide tiles may be worse than either."""
+    """The trace, if it keeps its constraints. Else the traces that keep them and differ in one more
+    decision by its smallest step: wider vectors, for example, need wider tiles."""
     if consistent(trace):
         return [trace]
     others = ((i, d) for i, e in trace.sampling() if i != changed for d in smallest_steps(e))
@@ -56,7 +56,7 @@ def mended(trace: Trace, changed: int) -> list[Trace]:
 
 
 def smallest_steps(entry: Entry) -> Iterator[Any]:
-    """Other decisions of a step, the nearest ones where some are nearer than others."""
+    """Other decisions of a step; only the nearest ones if the domain has an order."""
     kind = entry.domain["kind"]
     if kind == "padded_tile":
         for size in entry.domain["sizes"]:
@@ -74,7 +74,7 @@ def smallest_steps(entry: Entry) -> Iterator[Any]:
 
 
 def moved(tile: Sequence[int], source: int, goal: int, factor: int) -> list[int]:
-    """A tiling of which one part gives a factor to another."""
+    """The tiling with `factor` moved from part `source` to part `goal`."""
     parts = list(tile)
     parts[source] //= factor
     parts[goal] *= factor

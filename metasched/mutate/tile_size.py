@@ -1,4 +1,4 @@
-"""tile_size: move a factor from one part of a tiling to another, or trade it for one."""
+"""tile_size: moves a factor between parts of a tiling, or trades factors between two tilings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class MutateTileSize:
-    """Take a divisor of one part and give it to another part of the same loop.
+    """Move a divisor of one part of a tiling to another part of the same loop.
 
-    Half of the moves are small steps, a single prime factor to the part beside it (a tile doubled
-    and its neighbour halved); the others move any divisor anywhere. A tile that may
-    be of several sizes goes to another one for a share `resizes` of the moves. For a share `trades`
-    of the mutations the last parts of two loops trade a factor instead.
+    Half of the moves are small: one prime factor to the next part (one tile doubled, its neighbour
+    halved). The others move any divisor to any part. A tile that may be of several sizes goes to
+    another one for a share `resizes` of the moves. For a share `trades` of the mutations the last
+    parts of two loops trade a factor instead.
     """
 
     small_steps: float = 0.5

@@ -1,4 +1,4 @@
-"""postproc: what is done to every candidate after its decisions, and what is rejected."""
+"""postproc: steps that finish every candidate after its decisions, or reject it."""
 
 from metasched.postproc.base import run_postprocs
 

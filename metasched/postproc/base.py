@@ -1,8 +1,8 @@
 """Postprocs: steps after the decisions of a candidate; the rows of `kinds` hold their order.
 
-A postproc changes the schedule through the public primitives only, after `enter_postproc`, so the
-trace that ships contains what it did and replays without it. It rejects by raising ScheduleError,
-whose reason is the slug under which search counts the loss.
+A postproc changes the schedule through the public primitives only, after `enter_postproc`. So a
+trace contains its steps and replays without it. It rejects a candidate by raising ScheduleError;
+search counts rejections by the error's slug.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UserPostproc(ForTargets):
 
     def __call__(self, sch: Schedule, target: Target) -> None:
         found: None = self.fn(sch, target)
-        return found  # `run_postproc` looks at it
+        return found  # `run_postproc` checks the result
 
 
 POSTPROCS: Registry[UserPostproc] = Registry("postproc", UserPostproc)
@@ -60,7 +60,7 @@ def run_postprocs(sch: Schedule, target: Target, postprocs: Iterable[Postproc]) 
 
 
 def run_postproc(postproc: Postproc, sch: Schedule, target: Target) -> None:
-    """Run one; TypeError when it returns something, which would be no rejection."""
+    """Run one postproc; TypeError when it returns a value, because only an error rejects."""
     if is_built_in(postproc):
         postproc(sch, target)
         return

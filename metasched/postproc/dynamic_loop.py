@@ -17,8 +17,8 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DisallowDynamicLoop:
-    """Every extent is at most a constant, as features and code sizes need it (one may depend on
-    loops around it: a triangle). Reason: `dynamic-loop`."""
+    """Reject loops without a constant bound of their extent, which features and code size need. An
+    extent may depend on outer loops, as in a triangle. Reason: `dynamic-loop`."""
 
     @property
     def name(self) -> str:

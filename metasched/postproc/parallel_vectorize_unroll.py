@@ -1,4 +1,4 @@
-"""rewrite_parallel_vectorize_unroll: carries out what the module of that name noted on blocks."""
+"""rewrite_parallel_vectorize_unroll: applies the annotations of the module of the same name."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ KEYS = (VECTORIZE, PARALLEL, UNROLL, UNROLL_IMPLICIT)
 class RewriteParallelVectorizeUnroll:
     """Vectorise leaves, spread the outer loops of each nest over the cores, unroll reductions.
 
-    A note on a block is for that block, one on the root for every block without its own. Takes
-    the notes off the blocks, so that candidates with the same loops are the same program.
-    What a dependence forbids is left as it is.
+    An annotation on a block is for this block, one on the root for every block without its own. The
+    annotations are removed, so that candidates with the same loops are the same program. A loop
+    kind that a dependence forbids is not set.
     """
 
     @property
@@ -80,7 +80,7 @@ class RewriteParallelVectorizeUnroll:
                 sch.unannotate(block, key)
 
     def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int) -> None:
-        """Each nest of the function once, by its first block."""
+        """Parallelise each nest of the function once, by its first block."""
         seen: set[object] = set()
         for child in list(Scope.of(sch.mod[name].root).realizes):
             if child.loops and child.loops[0].var not in seen:
@@ -89,7 +89,7 @@ class RewriteParallelVectorizeUnroll:
 
 
 def _noted(block: Block) -> dict[str, int]:
-    """The notes on a block that are carried out here; ScheduleError for one that is no number."""
+    """The annotations of a block that this postproc applies; ScheduleError if one is no number."""
     found = {key: block.annotations[key] for key in KEYS if key in block.annotations}
     for key, value in found.items():
         if type(value) is not int or value < 0:

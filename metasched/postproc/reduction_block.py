@@ -1,4 +1,4 @@
-"""rewrite_reduction_block: reductions are initialised before their loops, in loops of one kind."""
+"""rewrite_reduction_block: moves the init of each reduction before its loops."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""rewrite_layout: constant weights are packed ahead of time, in the order in which they are read.
+"""rewrite_layout: packs constant weights ahead of time, in the order in which they are read.
 
-For each parameter that `layout_free_buffers` marks: the one block that reads it does so through a
-copy, indexed by the digits of the block's iterators that its loops run over, outermost loop first.
+For each parameter that `layout_free_buffers` marks, its only reader reads a copy instead. The
+copy's indices are the digits of the block's iterators that its loops run over, outermost first.
 
     for j0, k, j1 in T.grid(4, 16, 8):               for ...:  # layout_rewrite_preproc
         C[.., j0*8 + j1] += .. * B[k, j0*8 + j1]  ->     P[j // 8, k, j % 8] = B[k, j]
                                                      for j0, k, j1 in T.grid(4, 16, 8):
                                                          C[.., j0*8 + j1] += .. * P[j0, k, j1]
 
-The kernel then reads the weight from its first to its last element. What the copy costs is paid
-once (see `lower.packing`). After TVM's RewriteLayout, which inverts the accesses; a copy by the
-block's iterators needs no inverse, so that any indices will do (phases of a transposed
-convolution, groups), as long as no element is stored twice.
+The kernel then reads the weight from its first to its last element. The copy runs once (see
+`lower.packing`). TVM's RewriteLayout inverts the accesses; a copy by the block's iterators needs no
+inverse. So any indices are accepted (phases of a transposed convolution, groups), if no element is
+stored twice.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class RewriteLayout:
-    """See the file's docstring. A weight that several blocks read, at several places or in windows
-    that overlap, stays as it is; a stage that only prepares it runs ahead of time with it."""
+    """See the file's docstring. A weight stays as it is if several blocks read it, or one block at
+    several places or in overlapping windows. A stage that only prepares the weight runs
+    ahead of time, too."""
 
     @property
     def name(self) -> str:
@@ -76,7 +77,7 @@ class RewriteLayout:
 
 
 def _pack(sch: Schedule, block: BlockRV, weight: Buffer, layout: IndexMap) -> None:
-    """Let the block read a copy in a layout, and the copy go through the weight in its order."""
+    """Let the block read a copy in `layout`; the copying block reads the weight in order."""
     reads = [r.buffer for r in sch.get(block).reads]
     copy = sch.reindex_cache_read(block, reads.index(weight), "global", layout)
     (source,) = [a for a in accesses(sch.get(copy)) if not a.is_write]
@@ -89,7 +90,7 @@ def _pack(sch: Schedule, block: BlockRV, weight: Buffer, layout: IndexMap) -> No
 
 
 def _prepared(scope: Scope, reader: Child, weight: Buffer) -> Buffer | None:
-    """What a stage alone in its nest makes of the weight and of nothing else."""
+    """The buffer that a stage, alone in its nest, computes from the weight only, or None."""
     block = reader.block
     outputs = {r.buffer for r in block.writes}
     if len(outputs) != 1:
@@ -103,7 +104,7 @@ def _prepared(scope: Scope, reader: Child, weight: Buffer) -> Buffer | None:
 
 
 def _layout(child: Child, weight: Buffer) -> IndexMap | None:
-    """The layout in which the block reads the weight front to back; None where it stays."""
+    """The layout in which the block reads the weight front to back; None to keep the old layout."""
     block = child.block
     places = {a.indices for a in accesses(block) if a.buffer is weight}
     if len(places) != 1:
@@ -140,7 +141,7 @@ class _Digit(NamedTuple):
 
 
 def _digits(child: Child, position: int, size: int) -> list[_Digit]:
-    """The digits of an iterator that the loops run over; one where they make no number of them."""
+    """The digits of an iterator that the loops run over; a single digit if they form no number."""
     loops = {loop.var: n for n, loop in enumerate(child.loops)}
     value = child.realize.iter_values[position]
     first = min((n for var, n in loops.items() if var in free_vars(value)), default=0)
@@ -167,7 +168,7 @@ def _digits(child: Child, position: int, size: int) -> list[_Digit]:
 
 
 def _merged(digits: Sequence[_Digit]) -> list[_Digit]:
-    """Neighbours that together are one digit joined."""
+    """The digits, with neighbours joined that together are one digit."""
     out: list[_Digit] = []
     for digit in digits:
         last = out[-1] if out else None

@@ -1,4 +1,4 @@
-"""limit_code, limit_stack, limit_vector: rejects candidates that would never build or run well."""
+"""limit_code, limit_stack, limit_vector: reject candidates too large to build or run well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metasched.target import Target, cpu_of
 
 @dataclass(frozen=True, slots=True)
 class LimitCode:
-    """At most `operations` vector operations in an unrolled body. Reason: `unroll-too-large`."""
+    """Reject unrolled bodies of more than `operations` vector operations: `unroll-too-large`."""
 
     operations: int = 2048
 
@@ -47,7 +47,7 @@ class LimitCode:
 
 @dataclass(frozen=True, slots=True)
 class LimitStack:
-    """At most `max_bytes` of local buffers. Reason: `stack-too-large`."""
+    """Reject more than `max_bytes` of local buffers. Reason: `stack-too-large`."""
 
     max_bytes: int = 1 << 16
 
@@ -82,7 +82,7 @@ class LimitStack:
 
 @dataclass(frozen=True, slots=True)
 class LimitVector:
-    """Vectors of at most `registers` registers. Reason: `vector-too-wide`."""
+    """Reject vectors of more than `registers` registers. Reason: `vector-too-wide`."""
 
     registers: int = 16
 

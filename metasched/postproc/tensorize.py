@@ -20,9 +20,8 @@ from metasched.target import Target
 class RewriteTensorize:
     """Tensorize each block that has the annotation `meta_schedule.auto_tensorize`.
 
-    Its initialisation, a block apart by then, becomes vectors. A block that is not what its
-    intrinsic describes rejects the candidate, as `tensorize` refuses it; so does a target that
-    lacks what the intrinsic needs. Reason: `no-instruction`.
+    The init, a separate block by then, is vectorized. A candidate is rejected if `tensorize`
+    refuses a block, or if the target lacks a feature of the intrinsic (reason `no-instruction`).
 
     Attributes:
         vectorize_init_loop: store the initial values in vectors.
