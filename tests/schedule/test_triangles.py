@@ -152,3 +152,35 @@ def test_a_view_does_not_run_on_beyond_its_buffer():
 
     sch = Schedule(f)
     check_refused(sch, lambda: sch.overcompute("B", [4]), "opaque-use", "would leave its buffer")
+
+
+@T.prim_func
+def halves(A: T.Buffer((5, 5), "float32"), C: T.Buffer((5, 5), "float32")):
+    B = T.alloc_buffer((5, 5), "float32")
+    for i in range(5):
+        for j in range(i // 2 + 1):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] + T.float32(1)
+    for i in range(5):
+        for j in range(i // 2 + 1):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vi, vj] * T.float32(2)
+
+
+def test_merged_loops_have_extents_of_the_merged_loops_above():
+    sch = Schedule(halves, check=True)
+    sch.merge(sch.get_loops("B")[1], sch.get_loops("C")[1])
+    check_transform(halves, sch)
+
+
+def test_a_new_block_has_a_domain_without_the_loops_around_it():
+    text = halves.script().replace("for j in range(i // 2 + 1)", "for j in range(5)", 1)
+    sch = Schedule(parse(text), check=True)
+    before = sch.mod["main"]
+    _, tiles = sch.get_loops("C")
+    outer, _ = sch.split(tiles, [None, 2])
+    sch.compute_at("B", outer)
+    sch.blockize(sch.get_loops("B")[-1])
+    check_transform(before, sch)

@@ -80,7 +80,8 @@ def divided(
             continue
         zero = IntImm(dtype, 0)
         inner = state.fresh_var(f"{var.name}_i", dtype)
-        iters.append(IterVar(outer, Range(zero, parts.outer_extent.astype(dtype)), old.kind))
+        outer_dom = _closed_domain(state, Range(zero, parts.outer_extent.astype(dtype)), above, top)
+        iters.append(IterVar(outer, outer_dom, old.kind))
         bindings.append(_unit_loop(binding, parts, above) if preserve else parts.outer)
         whole = parts.is_inner
         dom = old.dom if whole and not _from_zero(parts, loops) else (
@@ -172,12 +173,17 @@ def _substituted(block: Block, values: dict[Var, Expr], iters: tuple[IterVar, ..
 
 def fixed_domain(state: State, loop: For) -> Range:
     """The range of a loop, or, if it depends on outer loops, a range that holds all its values."""
-    box = [Range(loop.min, loop.extent)]
-    above = state.loops_above(loop)
+    return _closed_domain(state, Range(loop.min, loop.extent), state.loops_above(loop), loop)
+
+
+def _closed_domain(state: State, domain: Range, above: Sequence[For], where: Stmt) -> Range:
+    """A range that holds all values of `domain` and mentions none of the loops `above`."""
+    box = [domain]
     for outer in reversed(above):
         box = relax_ranges(box, ranges_of([outer])) or box
     if not (free_vars(box[0].min) | free_vars(box[0].extent)).isdisjoint(n.var for n in above):
+        name = where.var.name if isinstance(where, For) else "the block"
         raise state.error(
-            "dependent-bound", f"the range of {loop.var.name} depends on loops around it", loop
+            "dependent-bound", f"the range of {name} depends on loops around it", where
         )
     return box[0]

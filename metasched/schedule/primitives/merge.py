@@ -55,7 +55,9 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
     _require_equal(state, nests)
     fresh = [state.fresh_var(f"{n.var.name}_m", n.var.dtype) for n in first]
     bodies = [_renamed(one, fresh) for one in nests]
-    merged = nest([(v, n.extent) for v, n in zip(fresh, first, strict=True)], seq(bodies))
+    named = dict(zip((n.var for n in first), fresh, strict=True))
+    extents = [substitute(n.extent, named) for n in first]
+    merged = nest(list(zip(fresh, extents, strict=True)), seq(bodies))
     for one in rest:
         _require_movable(state, parent, first[0], one[0])
     state.commit(edit.replace(first[0], merged), *(edit.delete(one[0]) for one in rest))
