@@ -192,6 +192,22 @@ def test_hide_refusals():
     try_("declared-inside", "B within B_o declares A too", "read", [0], sch, "B_o")
 
 
+def test_a_read_beyond_the_written_region_cannot_be_hidden():
+    @T.prim_func
+    def sums(A: T.Buffer((5,), "int32"), B: T.Buffer((5,), "int32")):
+        for i in range(5):
+            with T.block("B"):
+                vi = T.axis.opaque(5, i)
+                T.reads(B[vi - 1], A[vi])
+                T.writes(B[vi])
+                if vi >= 1:
+                    B[vi] = B[vi - 1] + A[vi]
+
+    sch = Schedule(sums)
+    step = lambda: sch.unsafe_hide_buffer_access("B", "read", [0])  # noqa: E731
+    check_refused(sch, step, "touches-more", "- 1. is not proved to lie in one of them")
+
+
 def test_another_type():
     for given in (0, "B"):
         sch = Schedule(elementwise)

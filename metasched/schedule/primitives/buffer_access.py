@@ -155,8 +155,8 @@ def _require_honest(
 ) -> None:
     """Refuse new regions that do not hold what the module's blocks certainly touch.
 
-    The verifier does not check a buffer with several declared regions; here each access of the
-    block itself must lie in one of them.
+    The verifier does not check a buffer with several declared regions, nor loads of a buffer that
+    the block also writes; here each access of the block itself must lie in one of the regions.
     """
     try:
         verify(state.mod, closed=True)
@@ -166,11 +166,11 @@ def _require_honest(
         ) from None
     block = state.index.blocks[realize.block.token].block
     before = realize.block.reads if side == "read" else realize.block.writes
-    after = block.reads if side == "read" else block.writes
-    several = {b for b in buffers if sum(r.buffer is b for r in before) > 1}
+    after, also = (block.reads, block.writes) if side == "read" else (block.writes, ())
+    several = {b for b in buffers if sum(r.buffer is b for r in (*before, *also)) > 1}
     for access in accesses(block):
         if access.buffer in several and access.is_write is (side == "write"):
-            regions = [r.region for r in after if r.buffer is access.buffer]
+            regions = [r.region for r in (*after, *also) if r.buffer is access.buffer]
             if not any(covers(r, access.region.region) for r in regions):
                 raise state.error(
                     "touches-more",
