@@ -17,8 +17,8 @@ The meaning in short:
 - An access outside a buffer is an error. A loop over a non-positive extent does nothing.
 - `threadIdx` loops that contain a storage barrier run in lockstep, like vector lanes, so a missing
   second barrier does not show; other thread loops run one thread after the other, nested loops of
-  one tag as separate loops, and a thread loop that carries a reduction in order, as the reduction
-  across threads that lowering makes of it. `break`, `continue` and `return` in lockstep are errors.
+  one tag as separate loops. A thread loop that carries a reduction runs in order, like the
+  cross-thread reduction it is lowered to. `break`, `continue` and `return` in lockstep are errors.
 - Foreign calls, raw pointers and hardware instructions cannot be interpreted: evaluating one is an
   error, a program that only contains one runs.
 """

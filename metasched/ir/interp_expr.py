@@ -1,7 +1,7 @@
 """Compiles expressions to closures that evaluate them in an environment of the interpreter.
 
-An environment is a list with a slot for each variable (its value) and two for each buffer (its
-NumPy array, and the flags of its written elements where those are watched).
+An environment is a list of slots: one for the value of each variable, two for each buffer. These
+two hold the NumPy array and, under `check_undefined`, flags of the written elements.
 `ExprCompiler.expr(e)` gives a function of the environment, made once for each distinct expression.
 So evaluating costs one call for each node and no dispatch.
 """

@@ -1,8 +1,8 @@
 """The meaning of operations: NumPy rules for arithmetic, conversions and every op of `ir.op.OPS`.
 
-Values are Python ints and bools, NumPy scalars of the exact type for floats (so float16, bfloat16
-and float32 round after each operation), and NumPy arrays for vectors. A rule of OP_RULES takes the
-result's type and the arguments.
+Values are Python ints and bools, NumPy scalars for floats, and NumPy arrays for vectors. The
+scalars have the exact type, so float16, bfloat16 and float32 round after each operation. A rule of
+OP_RULES takes the result's type and the arguments.
 """
 
 from __future__ import annotations

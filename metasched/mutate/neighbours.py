@@ -30,8 +30,8 @@ def neighbours(trace: Trace) -> list[Trace]:
 
 
 def trades(trace: Trace) -> Iterator[Trace]:
-    """The traces in which a prime factor moves from the last part of one tiling to another part,
-    and the same factor moves to the last part of a second tiling from another of its parts.
+    """The traces in which two tilings trade a prime factor between their last parts. The first
+    moves it from its last part to another part, the second from another part to its last.
 
     Their constraints may be broken. A block that fills the registers is slower with larger and with
     smaller tiles. So from 2 x 4 to 4 x 2 is one step here, but two steps through a slower block

@@ -2,8 +2,7 @@
 
 An edit maps statements of the old tree to changes. A change is a function from the node, over its
 already edited parts, to its replacement, None for "removed". Several edits merge into one mapping
-and are applied in one pass, so every edit of a primitive is stated in terms of the tree it started
-from.
+and are applied in one pass. So every edit of a primitive refers to the tree before the step.
 Idea: Exo's cursors (core/internal_cursors.py), with identities instead of forwarding.
 """
 

@@ -1,8 +1,8 @@
 """Primitives and their instructions: one decorated function is the single source of both.
 
-`@primitive` reads the signature of a function `(state, ...)` once and derives how arguments are
-bound, which of them are handles (inputs) and which constants (attributes), whether there is a
-decision, and so the trace entry, its JSON and its Python text.
+`@primitive` reads the signature of a function `(state, ...)` once. The signature says how arguments
+are bound, which are handles (inputs) or constants (attributes), and whether there is a decision.
+From this follow the trace entry, its JSON and its Python text.
 """
 
 from __future__ import annotations

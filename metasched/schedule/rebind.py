@@ -1,8 +1,7 @@
 """Substitutes loop variables: the only way in which loop transformations change blocks.
 
-Only the bindings and predicates of blocks (and what stands outside of blocks) mention loop
-variables once blocks are closed (`analysis.closing`), so a block itself is shared between the tree
-before and after.
+Once blocks are closed (`analysis.closing`), only their bindings and predicates, and code outside of
+blocks, mention loop variables. So the trees before and after a step share the blocks.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from metasched.script.printer import script
 
 
 def check_module(mod: IRModule) -> None:
-    """Raise VerifyError unless the module is well formed, reads back from its script as it is, and
-    every fact known of its blocks is what a fresh analysis of that script finds."""
+    """Raise VerifyError unless the module is well formed and equal to the module read from its
+    script. Every cached fact of its blocks must agree with a fresh analysis of this script."""
     verify(mod, closed=True)
     fresh = parse(script(mod))
     assert isinstance(fresh, IRModule)

@@ -35,11 +35,11 @@ def get_tensorize_loop_mapping(
 ) -> TensorizeInfo | None:
     """Find for each loop of a description, from the innermost, a loop of the block.
 
-    A loop fits when it moves an iterator of the same kind step by step and its extent is a multiple
-    of the described one (or may be padded to one, where it is bound alone). Iterators are matched
-    in their order, whatever the order of the loops. None when a described loop finds no partner.
-    The idea is TVM's GetTensorizeLoopMapping; `tensorize` decides whether the result computes the
-    same.
+    A loop fits when it moves an iterator of the same kind in steps of one, and its extent is a
+    multiple of the described extent. With `allow_padding`, a loop that is bound alone may be padded
+    to a multiple. Iterators are matched in their order, whatever the order of the loops. None when
+    a described loop finds no partner. The idea is TVM's GetTensorizeLoopMapping; `tensorize`
+    decides whether the result computes the same.
     """
     nest, inner = nest_of(desc_func)
     if inner is None:
@@ -109,7 +109,7 @@ def nest_of(desc: PrimFunc) -> tuple[list[For], BlockRealize | None]:
 
 
 def _kinds(realize: BlockRealize, loops: Sequence[For]) -> dict[Var, tuple[int, IterKind]]:
-    """For each iterator the loop that moves it step by step: which iterator, and its kind."""
+    """Map each loop that moves an iterator in steps of one to the iterator's position and kind."""
     found: dict[Var, tuple[int, IterKind]] = {}
     for n, (v, it) in enumerate(zip(realize.iter_values, realize.block.iter_vars, strict=True)):
         terms = linear(v).terms

@@ -1,8 +1,8 @@
 """The policy for names around a decorated function: its script may call them, at decoration.
 
-A function under `@T.prim_func` is the user's own code, imported by the user, so its script may call
-the functions it captures, read computed attributes, and use comprehensions and lambdas of Python's.
-Texts, traces and databases come from strangers: they are read under `plain.Stored` and run nothing.
+A function under `@T.prim_func` is the user's own code, imported by the user. So its script may call
+captured functions, read computed attributes, and use Python's comprehensions and lambdas. Texts,
+traces and databases come from strangers: they are read under `plain.Stored` and run nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the names of a function that need memory because an inner scope assigns them again.
 
 In Python a name belongs to the whole function. In a script a name ends with the scope that assigns
-it first, and most names are assigned once: they are lets. A name is *carried* by a scope when an
-inner scope assigns it again, or when it is read after the inner scope that assigns it has ended.
+it first, and most names are assigned once: they are lets. A scope *carries* a name when an inner
+scope assigns it again, or when the name is read after the end of the inner scope that assigns it.
 """
 
 from __future__ import annotations

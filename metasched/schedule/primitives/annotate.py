@@ -45,7 +45,7 @@ def annotate(
 def unannotate(state: State, block_or_loop: BlockRV | LoopRV | str, ann_key: str) -> None:
     """Remove the annotation `ann_key`.
 
-    requires  it is there
+    requires  the annotation exists
     """
     node, notes = _labelled(state, block_or_loop)
     if ann_key not in notes:

@@ -40,8 +40,8 @@ def annotate_buffer_access(
     `explicit_write_region`, which name the positions of such regions.
 
     requires  one integer index or pair for each dimension; the region holds what the block
-              certainly touches; a write region lies within the one declared before, because
-              later steps take what is declared as written for written
+              certainly touches; a write region lies within the declared one, because later steps
+              rely on it being written
     rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
     """
     assert isinstance(block, BlockRV)

@@ -60,9 +60,9 @@ def compute_at(
     earliest, else a position. A root mark leaves the block where it is, an inline mark inlines it.
 
     requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
-              output; what others write of its buffer, other elements; block and loop in one
-              scope, the loop not above the block; all consumers under the loop, and a place after
-              the block's producers and before its consumers
+              output; other blocks write other elements of its buffer; block and loop in one scope,
+              the loop not above the block; all consumers under the loop, and a place after the
+              block's producers and before its consumers
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
     """
     assert isinstance(block, BlockRV)

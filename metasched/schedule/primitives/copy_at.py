@@ -96,7 +96,8 @@ def write_at(
     annotated auto_copy, whose form lowering chooses; it is returned.
 
     requires  a stage pipeline; the block stands below the loop; below the loop only writers read
-              the buffer, and only what was written below the loop; one box that is all written
+              the buffer, and only elements written below the loop; the written elements form one
+              box
     rewrite   for i: for j: C(C[i, j])
               ->
               for i: for j: C(C_local[i, j]); C_local(C[i, :] = C_local[i, :])

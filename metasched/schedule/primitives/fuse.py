@@ -27,7 +27,7 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
 
     requires  each loop is the only statement of the one before, starts at zero, is serial, has no
               annotation or thread binding; no extent uses another fused loop's variable, or
-              memory that is written below; no break is of them
+              memory that is written below; no break leaves one of them
     rewrite   for i, j in T.grid(4, 8): S(i, j)
               ->
               for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)

@@ -40,8 +40,8 @@ def compute_inline(state: State, block: BlockLike) -> None:
     """Replace every load of what `block` computes by the expression it computes.
 
     requires  a complete block in a stage pipeline, no output; its body one store whose indices are
-              its iterators or an invertible affine map of them, which may go on from its init; the
-              buffer is used only by loads
+              its iterators or an invertible affine map of them, which may update its init's value;
+              the buffer is used only by loads
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)

@@ -54,15 +54,15 @@ def reindex(
     """Let `block` access `buffer` directly by its iterators; returns the block that copies.
 
     The copy has one dimension for each iterator that the buffer's indices depend on. An iterator of
-    a single value counts where it makes an index of its own (a batch of one), not beside others
-    (`h + kh` of a convolution with a kernel of one element), unless `keep_units` says so. What is
+    a single value gets a dimension if it is an index by itself (a batch of one). Beside other
+    iterators (`h + kh` with a kernel of one element) it gets one only with `keep_units`. What is
     read is copied before the block, what is written is copied back after it. Of several places at
     which the block reads a buffer ("read", i, n) means the n-th from 0; the others stay.
 
-    requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer at one
-              place, or that which is named, without pointers; a read buffer is not written by the
-              block; a written one is not read by it, its indices tell the iterators, all of its
-              elements are written
+    requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer,
+              without pointers, at one place or at the named one; a read buffer is not written by
+              the block; a written buffer is not read by it, its indices determine the iterators,
+              and all its elements are written
     rewrite   B[i, j] = A[j, i] * 2
               -> A_reindex[i, j] = A[j, i]; B[i, j] = A_reindex[i, j] * 2
     """

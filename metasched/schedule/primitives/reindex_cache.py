@@ -51,8 +51,8 @@ def reindex_cache_read(
     requires  a known storage scope; a leaf block that reads the buffer at one place and does not
               write it; at most one writer of the buffer in the scope, before the block, which
               writes in one iteration of the shared loops what is copied there; the map uses the
-              iterators that the buffer's indices use, and tells them (one of a single value may be
-              left out)
+              iterators that the buffer's indices use, and determines them (an iterator of one value
+              may be left out)
     rewrite   B[i, j] = A[i, j] -> A_local[j, i] = A[i, j]; B[i, j] = A_local[j, i]
     """
     realize, buffer = _subject(state, block, "read", read_buffer_index, storage_scope)
@@ -94,13 +94,13 @@ def reindex_cache_write(
 ) -> BlockRV:
     """Let `block` write a copy of its result laid out by `index_map`; returns the copying block.
 
-    `index_map` takes the block's iterators and gives the indices into the copy, which is copied
-    back after the block, inside the loops that it shares with a reader.
+    `index_map` takes the block's iterators and gives the indices into the copy. The copy is copied
+    back after the block, inside the loops that the block shares with a reader.
 
     requires  a known storage scope; a leaf block that writes the buffer at one place, as its only
               writer, and does not read it; below the shared loops stand only loops above it, and
               it writes every element; the map uses the iterators that the buffer's indices use,
-              and tells them
+              and determines them
     rewrite   B[i, j] = A[i, j] -> B_local[j, i] = A[i, j]; B[i, j] = B_local[j, i]
     """
     realize, buffer = _subject(state, block, "write", write_buffer_index, storage_scope)

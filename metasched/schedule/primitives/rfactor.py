@@ -57,9 +57,9 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
 
     requires  one reduction block under the loop in a stage pipeline; a serial loop from zero that
               drives reduce iterators only, or runs once and drives none; the loops from the first
-              of the reduction on a chain; no loop that drives both kinds; a commutative reduction
-              with its identity as init, or an argmin or argmax that decides ties by order, of
-              which `loop` is the outermost loop
+              reduction loop on form a chain; no loop that drives both kinds; a commutative
+              reduction with its identity as init, or an argmin or argmax that decides ties by
+              order, of which `loop` is the outermost loop
     rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
               ->
               for i, k in T.grid(4, 8): C_rf(C_rf[k, i] += A[i, k])

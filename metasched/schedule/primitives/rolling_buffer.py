@@ -55,8 +55,8 @@ def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str
     requires  a complete or reduction block in a stage pipeline, no output, that writes one element
               of an allocated buffer at its spatial iterators; serial loops that it shares with all
               readers, none of which a producer below reduces over; a dimension of constant extent
-              in which the parts of neighbouring iterations overlap; a predicate that says the same
-              of an element in every iteration
+              in which the parts of neighbouring iterations overlap; a predicate that gives the same
+              answer for an element in every iteration
     rewrite   for i: for x in 6: B(B[i * 4 + x]); C(B[i * 4:i * 4 + 6])
               ->
               for i: for x in 6: where(i < 1 or 2 <= x) B(B[(i * 4 + x) % 6]); C(B[... % 6])

@@ -154,7 +154,7 @@ def require(state: State, condition: Expr) -> None:
     When it fails while decisions are being drawn, the latest sampling that it mentions is drawn
     again among the decisions that satisfy it (see `Schedule`); in a replay it is refused.
 
-    requires  a condition that the sampled values decide
+    requires  the sampled values determine the condition
     """
     value = number_of(condition, state.table)
     if value is None:

@@ -36,8 +36,8 @@ def split(
     """Cut `loop` into len(factors) nested loops; one factor may be None (or -1) to be inferred.
 
     requires  the loop starts at zero, is serial, has no annotation and no thread binding; factors
-              are positive and their product covers the extent; no break is of it, and nothing below
-              writes what its extent reads
+              are positive and their product covers the extent; no break leaves it, and nothing
+              below writes what its extent reads
     rewrite   for i in range(128): S(i)
               ->
               for i_0, i_1 in T.grid(2, 64): S(i_0 * 64 + i_1)

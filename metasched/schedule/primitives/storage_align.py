@@ -28,8 +28,8 @@ def storage_align(
     The block gets the annotation `buffer_dim_align`, one `[buffer, axis, factor, offset]` for each
     buffer and axis; lowering reads it.
 
-    requires  the buffer is allocated by a block; the axis is one of it (negative ones count from
-              the end); a positive factor
+    requires  the buffer is allocated by a block; a valid axis of the buffer (negative axes count
+              from the end); a positive factor
     rewrite   T.block_attr({"buffer_dim_align": [[0, 0, 32, 8]]})
     """
     assert isinstance(block, BlockRV)
