@@ -1,11 +1,10 @@
-"""What the times of a search are measured by, so that they compare.
+"""TimeReference: the anchor and the calibration set, by which the times of a search compare.
 
-The clock of a machine wanders by more than candidates differ. So each candidate is timed in turns
-with one program, the anchor. How fast the anchor is beside others differs from process to process,
-for some programs by a tenth. All times of a process would be too low or too high by this factor,
-and the best of many processes would come from one in which the anchor was slow. So each new process
-first times a calibration set: programs whose times are known, which tell what the anchor takes
-there.
+The speed of a machine drifts by more than candidates differ. So each candidate is timed in turns
+with one program, the anchor. The speed of the anchor relative to other programs differs from
+process to process, for some programs by a tenth, and all times of a process would be wrong by this
+factor. So each new process first times a calibration set: programs with known times, from which the
+time of the anchor in this process follows.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from metasched.measure.samples import BEHIND
 from metasched.runtime.devices import Program
 from metasched.runtime.timing import beside_each_other
 
-HANDOVER = 1.25  # times faster that a program must seem to be timed beside the anchor
-HANDOVER_SECONDS = 0.12  # in which the two take turns
+HANDOVER = 1.25  # a program that seems this many times faster than the anchor may replace it
+HANDOVER_SECONDS = 0.12  # seconds in which the program and the anchor take turns
 SET_SIZE = 6  # programs of a calibration set
-WITHIN = 1.4  # times slower than the best that they may be
-SET_SECONDS = 0.25  # in which they take turns with the anchor
-LEAST_ROUNDS = 4  # of any turns
-OLD = 1.6  # times slower than the best that half of a calibration set may become
-AGAIN_SECONDS = 0.15  # in which the fastest programs are read again
+WITHIN = 1.4  # a program of the set takes at most this many times the seconds of the best
+SET_SECONDS = 0.25  # seconds in which the set takes turns with the anchor
+LEAST_ROUNDS = 4  # rounds of any turns
+OLD = 1.6  # a set is replaced when its median exceeds this many times the seconds of the best
+AGAIN_SECONDS = 0.15  # seconds in which the fastest programs are timed again
 
 _P = TypeVar("_P")
 
@@ -39,8 +38,8 @@ class TimeReference:
     Attributes:
         anchor: a program that was right, and the seconds that it takes in the present process.
         calibration: the calibration set: programs that were right and the seconds that they took.
-        unit: what the clock says in the present process for what counts as a second; the machine
-            may have become twice as slow since, or an earlier run have begun on a slow one.
+        unit: seconds of the clock in the present process for one second of the stored times; the
+            machine may be slower or faster than when the first times were taken.
     """
 
     anchor: tuple[Program, float] | None = None
@@ -49,25 +48,24 @@ class TimeReference:
 
     @property
     def by_the_clock(self) -> tuple[Program, float] | None:
-        """The anchor with what the clock says that it takes."""
+        """The anchor with its seconds by the clock of the present process."""
         return self.anchor and (self.anchor[0], self.anchor[1] * self.unit)
 
     def challenged(self, program: Program, seconds: float) -> bool:
-        """Whether a program is to be timed in turns with the anchor: it seems clearly faster.
+        """Whether a program seems HANDOVER times faster than the anchor, so may replace it.
 
-        Where there is no anchor, or it is so slow that turns would give it up at once, the program
-        becomes the anchor without turns.
+        Where there is no anchor, or the anchor is too slow to be timed in turns with the program,
+        the program becomes the anchor at once.
         """
         if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:
             self.anchor = program, seconds
         return seconds * HANDOVER < self.anchor[1]
 
     def replaced(self, program: Program, turns: Sequence[Sequence[float]]) -> float | None:
-        """Make a program the anchor by its turns with the present one; returns its time. Nothing
-        where one of the two was given up.
+        """Make a program the anchor after its turns with the present anchor; returns its seconds.
 
-        Its first time is biased: it was chosen because that time was low. So it is timed again
-        beside the old anchor, and the second time counts.
+        None where the turns gave one of the two up. The first time of the program is biased: the
+        program was chosen because this time was low. So the time beside the old anchor counts.
         """
         if self.anchor is None or min(map(len, turns)) < 2:
             return None
@@ -76,23 +74,28 @@ class TimeReference:
         return self.anchor[1]
 
     def turns_with(self, count: int, sample: float) -> tuple[int, int]:
-        """How many of `count` programs about as fast as the anchor take turns with it to be read
-        again, and in how many rounds; none where a call takes long: it says enough."""
+        """How many of `count` programs are timed again in turns with the anchor, and the rounds.
+
+        The programs are about as fast as the anchor. None where AGAIN_SECONDS hold too few calls.
+        """
         call = max(self.anchor[1] * self.unit if self.anchor else math.inf, sample)
         most = int(AGAIN_SECONDS / ((LEAST_ROUNDS + 1) * call)) - 1
         count = min(count, most) if most > 1 else 0
         return (count, int(AGAIN_SECONDS / ((count + 1) * call))) if count else (0, 0)
 
     def beside_anchor(self, turns: Sequence[Sequence[float]]) -> list[float]:
-        """Seconds of programs by their turns with the anchor, which come first; none where it was
-        given up in them."""
+        """Seconds of programs by their turns with the anchor, which stands first in `turns`.
+
+        Empty where the turns gave the anchor up.
+        """
         if self.anchor is None or len(turns[0]) < max(map(len, turns)):
             return []
         first, *others = beside_each_other(turns)
         return [self.anchor[1] / first * seconds for seconds in others]
 
     def choose(self, known: Iterable[tuple[Program, float]]) -> None:
-        """Make a calibration set of programs that were timed, unless the present set will do."""
+        """Make a calibration set of programs that were timed, unless the present set is fast enough
+        (see OLD)."""
         some = spread(known)
         if some and (not self.calibration or self._centre > OLD * min(s for _, s in some)):
             self.calibration = some
@@ -108,9 +111,11 @@ class TimeReference:
         return [first[0], *(program for program, _ in self.calibration)] if first else []
 
     def calibrate(self, turns: Sequence[Sequence[float]]) -> None:
-        """Set what the anchor takes in this process by its turns with the calibration set (see
-        `beside`), and pick the fastest program of the set as anchor: it reacts to the states of the
-        machine like the fast candidates that are timed next."""
+        """Set the seconds of the anchor in this process by its turns with the calibration set.
+
+        Then the fastest program of the set becomes the anchor: it reacts to slow-downs of the
+        machine like the fast candidates that are timed next. `turns` are of `beside`.
+        """
         most = max(map(len, turns))
         first, *others = beside_each_other(turns)
         full = [
@@ -129,9 +134,9 @@ class TimeReference:
 
 
 def spread(known: Iterable[tuple[_P, float]]) -> list[tuple[_P, float]]:
-    """SET_SIZE programs of those with known times, from the fastest to WITHIN times as slow.
+    """At most SET_SIZE programs with known times, from the fastest to WITHIN times as slow.
 
-    The times of the fastest alone are biased low: timed again they would all seem slower.
+    A set of the fastest alone would be biased: their times are low by luck in part.
     """
     ranking = sorted(known, key=lambda pair: pair[1])
     near = [pair for pair in ranking if pair[1] <= WITHIN * ranking[0][1]]

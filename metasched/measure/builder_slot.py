@@ -16,7 +16,7 @@ _PATIENCE = 600.0  # seconds that a build may wait for its turn elsewhere
 
 
 class BuilderSlot(Worker):
-    """Hands its jobs, which are builds, to a builder; the builder sees to limits and crashes."""
+    """Hands its jobs, which are builds, to a builder, which handles limits and crashes."""
 
     def __init__(self, name: str, builder: Builder) -> None:
         """Nothing is submitted yet."""
@@ -46,13 +46,13 @@ class BuilderSlot(Worker):
         func, target = arguments
         try:
             self._future = self._builder.submit(func, target)
-        except ANYTHING as error:  # a builder of a user's: what it raises is the build's failure
+        except ANYTHING as error:  # a user's builder: any exception of it is a failed build
             self._future = Future()
             self._future.set_exception(error)
         self._future.add_done_callback(lambda _: _wake(waking))
 
     def pause(self, held: bool = True) -> None:
-        """Builds elsewhere disturb nothing here."""
+        """Do nothing: builds elsewhere do not disturb a timing here."""
 
     def close(self, grace: float = 0.3) -> None:
         """Forget the build."""
@@ -90,6 +90,6 @@ class BuilderSlot(Worker):
 
 def _wake(waking: socket.socket) -> None:
     """Make the other end readable."""
-    with contextlib.suppress(OSError):  # nobody waits any more
+    with contextlib.suppress(OSError):  # the slot was closed
         waking.send(b"x")
     waking.close()

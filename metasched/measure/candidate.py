@@ -1,4 +1,4 @@
-"""What is measured, what came of it, and who measures: Candidate, Outcome, Builder, Runner."""
+"""The types of measuring: Candidate, Built, Outcome, Builder, Runner and a runner's abilities."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def single_function(module: Mapping[str, PrimFunc]) -> PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of compiling one candidate; picklable.
+    """The result of compiling one candidate; picklable.
 
     Attributes:
         program: the compiled program, None for a failure.
@@ -75,15 +75,15 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one candidate.
+    """The result of measuring one candidate.
 
     Attributes:
         status: how it ended.
         seconds: time of one call, one value a sample; empty unless status is OK. Where an anchor
-            was timed in turns with it (see `samples.TimingPlan`), at the usual speed of that.
+            was timed in turns (see `samples.TimingPlan`), scaled to the anchor's usual speed.
         message: the reason of a failure, else empty.
-        build_seconds, run_seconds, check_seconds: what building, running the kernel, and setting up
-            and comparing its data took.
+        build_seconds, run_seconds, check_seconds: seconds of building, of running the kernel, and
+            of setting up and comparing its data.
         check: how the result was compared (`exact`, `64 eps`), and the largest difference seen.
         machine: name of the machine that took the time; times of two machines do not compare.
     """
@@ -113,7 +113,7 @@ OnOutcome = Callable[[Candidate, Outcome], None]
 class Runner(Protocol):
     """Anything that measures candidates.
 
-    A runner that can do more says so by the methods of `Confirms`, `Recalls`, `ReadsAgain` or
+    A runner with further abilities has the methods of `Confirms`, `Recalls`, `ReadsAgain` or
     `Compares`; a search uses the abilities that a runner has.
     """
 
@@ -139,7 +139,7 @@ class Builder(Protocol):
         """Begin to compile a scheduled program for a target.
 
         The result of the future says how a build failed; the future raises only when the builder
-        itself does.
+        itself fails.
         """
         ...
 
@@ -185,7 +185,7 @@ def runner(name: str, *, override: bool = False) -> Callable[[_Factory], _Factor
 
 @contextmanager
 def opened_builder(given: Builder | str | None) -> Iterator[Builder | None]:
-    """A builder that is given, or the one of a name, which is closed afterwards.
+    """The builder that is given, or a builder by its name, which is closed afterwards.
 
     Raises RegistryError for an unknown name, PluginError for a builder that cannot be made.
     """
@@ -224,9 +224,9 @@ class ReadsAgain(Protocol):
     """A runner that times candidates again which it measured."""
 
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
-        """Seconds by the keys of the candidates, of some of them or none.
+        """Seconds of candidates by their keys; candidates may be left out.
 
-        Raises MeasureError when one of them does not run any more.
+        Raises MeasureError when a candidate does not run any more.
         """
         ...
 
@@ -246,7 +246,7 @@ class Compares(Protocol):
     ) -> list[tuple[float, ...]]:
         """Samples in seconds of candidates timed in turns, in a new process with `fresh`.
 
-        Raises MeasureError when one of them cannot be built or run.
+        Raises MeasureError when a candidate cannot be built or run.
         """
         ...
 

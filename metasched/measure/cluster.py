@@ -162,7 +162,7 @@ class ExecutorRunner:
         self._known = list(known)
 
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
-        """See `LocalRunner.read_again`: of what the remote process that answers has measured."""
+        """See `LocalRunner.read_again`, of candidates that the answering process has measured."""
         found: dict[str, float] = self._ask("read_again", list(candidates))
         return found
 
@@ -224,7 +224,7 @@ def _end(executor: Executor, function: Callable[[], None], owned: bool) -> None:
 
 
 def measure_chunk(task: bytes, known: bytes, given: bytes) -> list[Outcome]:
-    """Measure candidates with the runner kept for this task; returns when the expected results are
+    """Measure candidates with the runner of this task; returns when the expected results are
     confirmed."""
     candidates, built = pickle.loads(given)
     with _ONE_AT_A_TIME:
@@ -254,7 +254,7 @@ def build_remotely(given: bytes, limit: float) -> Built:
 
 
 def _runner(task: bytes, known: bytes) -> LocalRunner:
-    """The runner of a task; those of the tasks that were asked for last are kept too."""
+    """The runner of a task; the runners of the last KEPT tasks stay open."""
     runner = _RUNNERS.pop(task, None)
     if runner is None:
         runner = LocalRunner(*pickle.loads(task))

@@ -1,10 +1,10 @@
 """Test data of a task: which values its inputs get, and how closely results must agree.
 
-Inputs are small integers in their dtype, the smaller the longer the sums, so that sums and
-products are bit-equal in any order and the comparison can be exact. Where the program divides,
-takes exponentials or rounds, results may differ by 64 eps of the largest magnitude, or by 64 times
-what one more rounding of the inputs does to them: a difference of large sums is small itself, and
-its rounding errors are those of the sums.
+Inputs are small integers in their dtype, smaller for longer sums. So sums and products are
+bit-equal in any order, and the comparison is exact. Where the program divides, takes exponentials
+or rounds, results may differ by 64 eps of the largest magnitude, or by 64 times the change that one
+more rounding of the inputs makes. The second bound is for small differences of large sums, whose
+rounding errors are as large as those of the sums.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
 _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
 _SUMMANDS = 1 << 16  # normally distributed terms of a sum
-_NOTHING = 2.0**-30  # for inputs that must be positive
+_NOTHING = 2.0**-30  # stands for zero in inputs that must be positive
 _EXACT_CALLS = frozenset(
     """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
     bitwise_or bitwise_xor shift_left shift_right floor ceil round nearbyint trunc copysign
@@ -63,7 +63,7 @@ class Array:
         initial: False for an output that the program initialises itself: it is poisoned instead.
         low, high: integers that fill it, both included.
         eps: relative tolerance unit of its values.
-        noise: how far its values move when each input is rounded once more; 0: not measured.
+        noise: largest change of its values when each input is rounded once more; 0: not measured.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Task:
     """Everything about a workload that a runner needs beside the compiled program.
 
     Attributes:
-        key: tells tasks (and their two kinds of data) apart in a worker.
+        key: identifies the task and its kind of data in a worker.
         arrays: the buffer parameters in order.
         values: scalars by name, and the symbolic extents.
         exact: results must be equal; else see `tolerance`.
@@ -112,9 +112,9 @@ class Task:
     def with_normal_data(self) -> Task:
         """The same task on normally distributed inputs, compared with tolerance.
 
-        The expected result is a serial sum, whose own rounding errors grow as the square root of
-        its length (Higham and Mary 2019); beyond 4096 terms the tolerance grows with them. Beyond
-        65536 the sum would begin to stagnate, so most inputs are nothing then: see `fill`.
+        The expected result is a serial sum, whose rounding errors grow as the square root of its
+        length (Higham and Mary 2019). Beyond 4096 terms the tolerance grows as these errors do.
+        Beyond 65536 terms the sum would stagnate, so most inputs are zero then: see `fill`.
         """
         why = self.why or "normally distributed data"
         growth = max(1.0, math.sqrt(min(self.terms, _SUMMANDS)) / 64)
@@ -165,7 +165,7 @@ def make_task(
             strides = tuple(extent_value(e, numbers) for e in arg.strides)
         except KeyError as error:
             raise _unknown(str(error)) from None
-        if not buffer.strides:  # those of the function compiled may be padded
+        if not buffer.strides:  # the strides of the compiled function may be padded
             strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
         initial = not arg.written or reads_before_writing(func, buffer)
         eps = max(coarse, _EPS.get(str(dtype), 0.0))
@@ -183,9 +183,9 @@ def _longest_reduction(func: PrimFunc) -> int:
 
 
 def _largest_value(terms: int, eps: float) -> int:
-    """Up to 4, less where a sum of that many products of two values would not be exact.
+    """The largest input value: 4, less where a sum of `terms` products would not be exact.
 
-    Beyond it a serial sum, which the expected result is, loses more than any other order does.
+    The expected result is a serial sum, which loses more digits than any other order of summation.
     """
     exact = 2.0 / eps if eps else math.inf
     return max((n for n in (4, 3, 2) if terms * n * n <= exact), default=1)
@@ -324,8 +324,10 @@ def nudged(array: Array, task: Task, position: int) -> NDArray[np.generic]:
 
 
 def tolerance(array: Array, largest: float) -> float:
-    """By how much a result may differ whose largest magnitude is given. What a program amplifies
-    without measure does not open the door: TOLERANCE squared is the most."""
+    """The largest difference allowed in a result whose largest magnitude is given.
+
+    A program that amplifies rounding errors gets at most TOLERANCE squared eps.
+    """
     once = array.eps * largest
     return TOLERANCE * max(once, min(array.noise, TOLERANCE * once))
 
@@ -333,7 +335,7 @@ def tolerance(array: Array, largest: float) -> float:
 def compare(
     array: Array, got: NDArray[np.generic], expected: NDArray[np.generic], exact: bool
 ) -> tuple[str, float]:
-    """What is wrong with a result, in words (empty when it agrees), and the largest difference."""
+    """The fault of a result in words (empty when it agrees), and the largest difference."""
     if got.nbytes == expected.nbytes and _same_bytes(got, expected):
         return "", 0.0
     wide: Any = np.float64 if DType(array.dtype).is_float else np.int64
@@ -363,7 +365,7 @@ def compare(
 
 
 def _same_bytes(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
-    """Whether two arrays hold the same bytes; False as well where that is not quickly said."""
+    """Whether two arrays hold the same bytes; False as well where a quick test cannot decide."""
     if not (a.flags.c_contiguous and b.flags.c_contiguous):
         return False
     address = (array.__array_interface__["data"][0] for array in (a, b))

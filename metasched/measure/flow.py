@@ -1,8 +1,8 @@
-"""Candidates on their way through builders and runner, each written as one generator.
+"""Flows: the way of each candidate through builders and runner, written as one generator.
 
-A flow yields the steps that it needs and is sent the reply to each; what it returns is its result.
-`Flows` drives any number of flows: it gives builds to idle builders in order, and the runner to one
-flow at a time, which keeps it until it ends.
+A flow yields the steps that it needs, is sent the reply to each, and returns its result. `Flows`
+drives any number of flows: it gives builds to idle builders in order, and the runner to one flow at
+a time, which keeps the runner until the flow ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class TakeRunner:
-    """Wait for the runner, and keep it until the flow ends; the reply says nothing."""
+    """Wait for the runner, and keep it until the flow ends; the reply is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Flows(Generic[T]):
             workers: do the jobs.
             flows: are numbered in this order.
             ready: whether the runner can be given to a flow.
-            ended: is called with each result, when the next flow has the runner already.
+            ended: is called with each result, after the runner was given to the next flow.
         """
         self._workers, self._ready, self._ended = workers, ready, ended
         self._flows = list(flows)
@@ -111,7 +111,7 @@ class Flows(Generic[T]):
             self._resume(self._holder, _NOTHING)
 
     def _resume(self, number: int, reply: Reply | None) -> None:
-        """Send a flow its reply (None starts it), and see to the step that it asks for next."""
+        """Send a flow its reply (None starts the flow), and begin the step that it yields next."""
         flow = self._flows[number]
         try:
             step = next(flow) if reply is None else flow.send(reply)

@@ -41,7 +41,7 @@ CYCLE = 1.6e-10
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a runner found out about one program; `call`: seconds of its fastest checked run."""
+    """The findings of a runner about one program; `call`: seconds of its fastest checked run."""
 
     status: Status
     seconds: tuple[float, ...] = ()
@@ -61,7 +61,7 @@ _LOADED: dict[str, LoadedTask] = {}
 
 
 def _loaded_task(task: Task, fd: int, kind: str) -> LoadedTask:
-    """A task that programs of a kind run on; only the last few are kept."""
+    """A task set up for programs of a kind; the last two tasks are kept."""
     if task.key not in _LOADED:
         while len(_LOADED) >= 2:
             _LOADED.pop(next(iter(_LOADED)))
@@ -72,8 +72,10 @@ def _loaded_task(task: Task, fd: int, kind: str) -> LoadedTask:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the unscheduled program gave: the task, the program and its time (by the operations of
-    the part that was run, where it was a sample)."""
+    """The result of the unscheduled program: the task, the program and its time.
+
+    The time of a sample is scaled to the operations of the whole program.
+    """
 
     task: Task
     program: Program
@@ -90,8 +92,8 @@ def baseline(
 ) -> Baseline:
     """Decide the test data and compute the expected results.
 
-    One job, so that it goes on while the parent searches. The shared memory `fd` has a size from
-    the moment the program is built.
+    This is one job, so that it continues while the parent searches. The shared memory `fd` gets its
+    size when the program is built.
 
     Args:
         func: the unscheduled program; it runs serially, its rows padded.
@@ -111,7 +113,7 @@ def baseline(
 
 
 def _resize(fd: int, size: int) -> None:
-    """Give shared memory its size, which the worker's limit on files it writes does not concern."""
+    """Give shared memory its size; the worker's limit on the size of files does not apply."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     try:
@@ -123,11 +125,10 @@ def _resize(fd: int, size: int) -> None:
 def expect(
     task: Task, fd: int, program: Program, sample: Sample | None = None
 ) -> tuple[Task, float]:
-    """Compute the expected results with the unscheduled program, in memory as it lays it out.
+    """Compute the expected results with the unscheduled program, in arrays of its own layout.
 
-    Returns the task (an output that the program turned out not to overwrite wholly counts as
-    initialised from now on) and the processor seconds of one call: it is serial, and what it waits
-    for a core that others hold is not its time.
+    Returns the task and the processor seconds of one call, without the time spent waiting for a
+    core. In the task, an output that the program does not overwrite wholly counts as initialised.
     """
     loaded = LoadedTask(task, fd, program.kind, program.signature)
     for number, array in enumerate(task.arrays):
@@ -146,7 +147,7 @@ def expect(
 
 
 def _with_noise(loaded: LoadedTask, program: Program) -> tuple[Array, ...]:
-    """The arrays of a task, with how far results move when the inputs do."""
+    """The arrays of a task with their `noise`, measured by rounding all inputs once more."""
     task, expected = loaded.task, [e.copy() for e in loaded.expected]
     for number, array in enumerate(task.arrays):
         loaded.initial[number][...] = nudged(array, task, number)
@@ -167,7 +168,7 @@ def _reference_run(loaded: LoadedTask, program: Program) -> float:
     native, values = loaded.bind(program, serial=True)
     code, seconds = native.call(values)
     if seconds < SHORT and not any(a.written and a.initial for a in loaded.task.arrays):
-        # The way there from Python is part of one call.
+        # A single call includes the overhead of Python: time several calls.
         seconds = take(native.repeat(values), int(SHORT / max(seconds, 1e-6)))
     if code:
         raise MetaschedError(f"the unscheduled program failed: {program.signature.failure(code)}")
@@ -181,15 +182,17 @@ def _reference_run(loaded: LoadedTask, program: Program) -> float:
 
 
 def _taken(sample: Sample | None, number: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """What a sample computes of an array."""
+    """The rows of an array that a sample computes."""
     if sample is None or number != sample.output:
         return values
     return np.take(values, sample.rows, axis=sample.axis)
 
 
 def agree(task: Task, one: int, other: int, sample: Sample | None = None) -> str:
-    """How the expected results in two pieces of shared memory differ, a sample of the first in its
-    rows; empty where they do not."""
+    """The difference of the expected results in two pieces of shared memory, empty without one.
+
+    With `sample`, only the rows of the sample are compared.
+    """
     layout = SharedLayout(task.arrays)
     maps = [mmap.mmap(fd, layout.size, access=mmap.ACCESS_READ) for fd in (one, other)]
     for number, (array, place) in enumerate(zip(task.arrays, layout.expected, strict=True)):
@@ -202,7 +205,7 @@ def agree(task: Task, one: int, other: int, sample: Sample | None = None) -> str
 
 
 def _has_poison(array: Array, values: NDArray[np.generic]) -> bool:
-    """Whether something was never written (or is NaN, which is worth a second look as well)."""
+    """Whether an element was never written, so still holds poison, or is NaN."""
     if DType(array.dtype).is_float:
         return bool(np.isnan(values.astype(np.float64)).any())
     raw = np.full(values.dtype.itemsize, 0x5B, np.uint8).view(values.dtype)[0]
@@ -218,7 +221,7 @@ def trial(
         where: how the arrays lie, None for the usual way. A guarding way (`ProgramsOf.guarding`)
             ends the process at any access outside of an array, also at a read that changes no
             result. The usual way finds writes, and reads that change a result, and names the array.
-        passed: the trial before this one, whose times are added.
+        passed: the previous trial of the candidate, whose times are added.
     """
     start = time.perf_counter()
     loaded = _loaded_task(task, fd, program.kind)
@@ -237,8 +240,7 @@ def trial(
 
 
 def blamed(crash: Reply, usual: Reply) -> Reply:
-    """A crash of a candidate beside forbidden pages, and what a run on arrays that lie the usual
-    way says of it."""
+    """The crash of a candidate beside guard pages, explained by a run in the usual placement."""
     if usual.kind != "value":
         return crash
     if usual.value.status is Status.OUT_OF_BOUNDS:
@@ -268,7 +270,7 @@ def timed(task: Task, fd: int, program: Program, plan: TimingPlan, passed: Trial
 
 
 def _pace(loaded: LoadedTask, plan: TimingPlan) -> Callable[[], float]:
-    """What tells how many times slower than usual this machine is now, by the plan's anchor."""
+    """A function that tells how many times slower than usual the plan's anchor runs now."""
     if plan.anchor is None:
         return lambda: 1.0
     program, usual = plan.anchor
@@ -288,7 +290,7 @@ def interleave(
 
 
 def built_of(reply: Reply) -> Built:
-    """A builder's reply as what came of compiling."""
+    """A builder's reply as a Built."""
     if reply.kind == "value":
         return Built(reply.value, seconds=reply.seconds)
     return Built(None, Status(f"build_{reply.kind}"), reply.reason, reply.seconds)

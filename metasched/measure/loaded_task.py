@@ -1,8 +1,8 @@
-"""A task in the process that runs its programs: arrays, initial contents, expected results.
+"""LoadedTask: a task in the process that runs its programs: arrays, contents, expected results.
 
-Initial contents and expected results lie in shared memory that the parent owns, mapped read-only: a
-candidate cannot spoil them, and a process that was restarted after a crash maps them again instead
-of computing them again.
+Initial contents and expected results lie in shared memory that the parent owns, mapped read-only. A
+candidate cannot overwrite them, and a process restarted after a crash maps them again instead of
+computing them again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LoadedTask:
         initial, expected: contents of each array before and after a run.
         memory: the arrays that programs work on.
         packed: the constant weights as candidates packed them.
-        clean: whether the last run left all as it must.
+        clean: whether the last run had no fault (see `fault`).
     """
 
     def __init__(self, task: Task, fd: int, kind: str, reference: Signature | None = None) -> None:
@@ -92,8 +92,10 @@ class LoadedTask:
         self.clean = False
 
     def restore(self, where: str | None = None) -> None:
-        """Bring every array to its state before a run: poisoned, or its initial contents; and to
-        its place, the usual one for None."""
+        """Bring every array to its state before a run: poisoned, or with its initial contents.
+
+        `where` is the placement of the arrays in memory, None for the usual one.
+        """
         where = self.memory.usual if where is None else where
         if where != self.memory.where:
             self.memory.place(where)
@@ -108,8 +110,9 @@ class LoadedTask:
         self.clean = True
 
     def bind(self, program: Program, serial: bool = False) -> tuple[LoadedProgram, list[Any]]:
-        """A program loaded into this process, and the values of its call; constant weights are
-        packed now, into memory of their own.
+        """Load a program into this process; returns the program and the arguments of its call.
+
+        Constant weights are packed now, into memory of their own.
 
         Raises MetaschedError when packing fails.
         """
@@ -136,7 +139,7 @@ class LoadedTask:
         return loaded.repeat(values)
 
     def _pack(self, loaded: LoadedProgram, signature: Signature, values: list[Any]) -> None:
-        """Replace the constant weights among `values` by what the candidate packs them to."""
+        """Replace the constant weights among `values` by the candidate's packed copies."""
         pack, extents = signature.pack, {n: int(v) for n, v in self.task.values}
         assert pack is not None
         arrays = [_packed_array(b, extents) for _, _, b in signature.packed]
@@ -154,11 +157,11 @@ class LoadedTask:
             values[position] = handle
 
     def breach(self) -> str:
-        """Which red zone was written, that of a packed weight included; empty when none was."""
+        """The red zone that was written, also of a packed weight; empty when none was."""
         return next(filter(None, (room.breach() for room in (self.memory, *self.packed))), "")
 
     def fault(self) -> tuple[Status, str, float]:
-        """What the last run did wrong (OK when nothing), and the largest difference."""
+        """The fault of the last run (OK without one), its message, and the largest difference."""
         breach = self.breach()
         if breach:
             self.clean = False

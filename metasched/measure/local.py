@@ -1,4 +1,4 @@
-"""The local runner: builders work ahead; they are held while it times what it has checked."""
+"""LocalRunner: builders compile ahead, and are held while a checked candidate is timed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from metasched.runtime.devices import DEVICES, Program, programs_of
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs"
-_SLOW_BASELINE = 0.2  # seconds of it from which its run on normal data is started ahead of need
-_BEHIND = 5  # nice levels by which builders step back while candidates are being chosen
-_PROCESS = 64  # candidates that one process times: in some processes unequal programs take as long
+_SLOW_BASELINE = 0.2  # from these seconds on, the run on normal data starts before it is needed
+_BEHIND = 5  # nice levels by which builders step back while the search chooses candidates
+_PROCESS = 64  # candidates that one process times: in some processes all programs seem equally fast
 _KEPT = 64  # programs that need not be built again when the best are compared at the end
 
 
@@ -91,8 +91,8 @@ class LocalRunner:
         self.time_reference = TimeReference()
         self._recalled: Sequence[tuple[Candidate, float]] = ()
         self._kept: dict[str, tuple[float, Program]] = {}  # the fastest candidates, by their keys
-        # For each kind of data, so that a restarted runner gets them again, and for results set
-        # aside.
+        # Shared memory for each kind of data, which a restarted runner process maps again, and for
+        # the results of the default schedule.
         self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
         self._references = References(func, self.target, self.options, fds, default_schedule)
         self._workers = _workers(self.options, fds, builder)
@@ -169,15 +169,15 @@ class LocalRunner:
         return outcomes
 
     def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
-        """Take programs that an earlier run measured, with the seconds that they took: what is
-        measured from now on is measured by them."""
+        """Take programs of an earlier run with their seconds: a calibration set is chosen from
+        them, so that new times compare with those of the earlier run."""
         self._recalled = spread(known)
 
     def verify(self, candidate: Candidate | IRModule) -> Outcome:
         """Check a program on normally distributed data, with tolerance; nothing is timed.
 
-        The expected results come from the unscheduled program, run at low priority on first use;
-        where that takes long it was started in the background after the first batch.
+        The expected results come from the unscheduled program, run at low priority on first use. A
+        slow unscheduled program was started in the background after the first batch.
 
         Raises MeasureError when the unscheduled program fails on such data.
         """
@@ -203,10 +203,12 @@ class LocalRunner:
     def interleave(
         self, candidates: Sequence[Candidate | IRModule], rounds: int = 10, fresh: bool = False
     ) -> list[tuple[float, ...]]:
-        """Samples in seconds of programs timed in turn, no build running; with `fresh`, in a new
-        process. One that falls far behind gets fewer samples than the rest.
+        """Samples in seconds of programs timed in turns, while no build runs.
 
-        Raises MeasureError when one of them cannot be built or run.
+        With `fresh`, in a new process. A program that is slower than others by the factors of
+        `samples.BEHIND` gets fewer samples.
+
+        Raises MeasureError when a program cannot be built or run.
         """
         self._open()
         assert self.task  # waits for the expected results
@@ -223,10 +225,10 @@ class LocalRunner:
         return self._compare(programs, rounds)
 
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
-        """Seconds of candidates that were measured, by their keys, read once more in turns with the
-        anchor: of the first ones that are kept, of fewer or none where a call takes long.
+        """Time measured candidates once more in turns with the anchor; seconds by their keys.
 
-        Raises MeasureError when one of them does not run any more.
+        Only candidates whose programs are kept are timed, fewer or none where a call takes long.
+        Raises MeasureError when a candidate does not run any more.
         """
         self._open()
         reference, kept = self.time_reference, [c.key for c in candidates if c.key in self._kept]
@@ -256,7 +258,7 @@ class LocalRunner:
     # -- one candidate -----------------------------------------------------------------------------
 
     def _measured(self, candidate: Candidate, built: Built | None) -> Flow[Outcome]:
-        """A candidate from its program to its outcome."""
+        """Build, check and time a candidate; returns its outcome."""
         if built is None:
             try:
                 func = single_function(candidate.module)
@@ -268,7 +270,7 @@ class LocalRunner:
         yield TakeRunner()
         reply = yield from self._tried(built.program)
         if reply.kind == "crash" and reply.signal == "SIGKILL":
-            # Not a kernel's own doing: killed from outside, or for memory. Once more.
+            # The process was killed from outside, or for memory, not by the kernel: try once more.
             reply = yield from self._tried(built.program)
         outcome = outcome_of(reply, built.seconds)
         if outcome.status is Status.WRONG_RESULT:
@@ -302,8 +304,10 @@ class LocalRunner:
         return (yield Alone(Job(self._run_limit(), "timed", (*given, plan, passed))))
 
     def _hand_over(self, program: Program, seconds: float) -> Flow[float]:
-        """Make a program the anchor if it is much faster than the present one; its seconds, read
-        once more in turns with the present anchor where that was done."""
+        """Make a program the anchor if it is much faster than the present one (see `HANDOVER`).
+
+        Returns its seconds, by the turns with the present anchor where the two took turns.
+        """
         reference = self.time_reference
         if not reference.challenged(program, seconds) or reference.anchor is None:
             return seconds
@@ -326,7 +330,7 @@ class LocalRunner:
             raise MeasureError(self._references.failure or "the runner is closed")
 
     def _drop_candidates(self) -> None:
-        """After an interrupt: end what candidates are running, keep the baseline's work."""
+        """After an interrupt: end the jobs of candidates, but not those of the baseline."""
         self._workers.pause(False)
         if False in self._references.tasks:
             self._workers.drop(*self._workers.builders, self._workers.runner)
@@ -344,7 +348,7 @@ class LocalRunner:
         return built.program or Outcome(built.status, message=built.message)
 
     def _calibrate(self) -> None:
-        """Let a new process, and that of a resumed run, time what has a known time first."""
+        """Let a new process first time the calibration set, also when a run is resumed."""
         reference = self.time_reference
         if self._recalled:
             built = [(self._build_now(candidate), took) for candidate, took in self._recalled]
@@ -385,7 +389,7 @@ class LocalRunner:
         return Job(limit, "interleave", (task, memory, programs, rounds, self.options.sample_ms))
 
     def _run_limit(self) -> float:
-        """The limit of a run: once there is a best, a second and 40 times the seconds of it."""
+        """The limit of a run: once there is a best, one second plus 40 times its seconds."""
         limit = self.options.run_timeout
         baseline = self._references.baseline
         if baseline is not None:

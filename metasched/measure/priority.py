@@ -1,4 +1,4 @@
-"""Priority: a timed process comes first as far as it may, one that must not disturb comes last.
+"""Priorities of processes: a timed process gets cores first, background processes last.
 
 A nice level is not enough. Where the kernel groups processes by session (`autogroup`, the default
 of many distributions), levels count within a session only: a builder at nice 19 in a session of its
@@ -16,16 +16,16 @@ from collections.abc import Iterator
 
 FIRST, LAST = -20, 19
 GROUP_LAST = 10
-"""Of a session that comes last: a tenth of a core beside others that are busy, for a build that
-gets nothing for its whole time limit helps nobody."""
+"""The level of a session with background processes: a tenth of a core beside busy processes, so
+that a build does not wait for a core during its whole time limit."""
 # Variables by which a user says where threads run. Where none is set, each thread of a kernel that
-# takes every core has one of its own: left to the scheduler, one that wakes beside a busy builder
-# may stay behind its sister on one core, for whole rounds, and 24 us read as 150. A smaller team
-# has cores to go to, and bound it would meet that of another run on the first ones.
+# takes every core is bound to a core. The scheduler may otherwise keep two threads on one core for
+# whole rounds, after one woke beside a busy builder: a kernel of 24 us then took 150 us. The
+# threads of a kernel that leaves cores free are not bound: two runs would share the first cores.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 _SYS_NICE = 23  # the number of the capability
 _GROUP = "/proc/self/autogroup"
-_TRIES = 5  # the kernel lets an ordinary user set a group's level ten times a second, all in all
+_TRIES = 5  # Linux lets ordinary users set the levels of groups ten times a second in total
 
 
 def prioritise(nice: int) -> int:
@@ -53,7 +53,7 @@ def prioritise(nice: int) -> int:
 
 @contextlib.contextmanager
 def ordinary() -> Iterator[None]:
-    """Do work that is not timed at the ordinary level, for it may take for ever."""
+    """Run the body, which is not timed and may never end, at the ordinary nice level."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     if before < 0:
         prioritise(0)
@@ -67,7 +67,7 @@ def ordinary() -> Iterator[None]:
 def beside_timing() -> int:
     """The nice level of a process that works while another one is timed.
 
-    Where the timed one may come first, that is enough; otherwise the others step back.
+    0 where the timed process may have a level below 0; otherwise LAST.
     """
     if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - FIRST:
         return 0
@@ -79,9 +79,9 @@ def beside_timing() -> int:
 
 
 def waited(process: int | str = "self") -> float:
-    """Seconds that the living threads of a process have been ready to run without a core.
+    """Seconds that the living threads of a process were ready to run and waited for a core.
 
-    0 where the kernel does not say it. What a sample of a timing gained here is not the kernel's.
+    0 where the operating system does not tell. Seconds that a sample spent so are not the kernel's.
     """
     total = 0
     with contextlib.suppress(OSError, IndexError, ValueError):
@@ -92,8 +92,10 @@ def waited(process: int | str = "self") -> float:
 
 
 def team_environment(threads: int) -> dict[str, str]:
-    """Variables of a process that times kernels of so many threads, 0 for one on each core; what
-    the user has set stays."""
+    """Environment variables of a process that times kernels of `threads` threads.
+
+    0 means one thread on each core. Variables that the user has set stay.
+    """
     found = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if takes_every_core(threads) and not any(name.startswith(_PLACES) for name in os.environ):
         found["OMP_PROC_BIND"] = "true"
@@ -101,5 +103,5 @@ def team_environment(threads: int) -> dict[str, str]:
 
 
 def takes_every_core(threads: int) -> bool:
-    """Whether a kernel of so many threads, 0 for one on each core, leaves none free."""
+    """Whether a kernel of `threads` threads, 0 for one on each core, leaves no core free."""
     return threads == 0 or threads >= len(os.sched_getaffinity(0))

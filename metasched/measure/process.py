@@ -28,7 +28,7 @@ from metasched.measure.worker import frame, unframe
 
 # Thread pools that a worker does not use and that would only cost start-up time and memory.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-_PATIENCE = 9  # limits that a job may spend waiting for a core
+_PATIENCE = 9  # a job may wait for a core for this many times its limit
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
@@ -57,7 +57,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Why a job failed, in one line, with the worker's last words where they say more."""
+        """Why a job failed, in one line, with the last line of the worker's stderr if useful."""
         text = f"{self.error}: {self.message}" if self.error else self.message
         last = self.detail.strip().splitlines()[-1:] if self.kind == "crash" else []
         return f"{text}; last words: {clipped(last[0])}" if last else text
@@ -94,11 +94,11 @@ class Worker:
 
         Args:
             name: for messages.
-            nice: see `priority.prioritise`; LAST for what must not disturb a timed kernel.
+            nice: see `priority.prioritise`; LAST for processes that must not disturb a timing.
             memory: limit of the address space in bytes; 0 for none.
             preload: module that the process imports as soon as it is ready.
-            plugins: files that the process loads then; each job of one whose file fails is an
-                error that says so.
+            plugins: files that the process loads next; where a file fails, each job is an error
+                that says so.
             fds: file descriptors to hand on under the same numbers.
             environment: variables to add to this process's, without its idle thread pools.
             whole_environment: all variables, instead of this process's and the above.
@@ -187,7 +187,7 @@ class Worker:
                 return reply
 
     def pause(self, held: bool = True) -> None:
-        """Hold the process where it is, or let it go on; its limits do not count that time."""
+        """Stop the process, or let it continue; its limits do not count the time in between."""
         if not self._alive() or held == bool(self._held):
             return
         assert self._process is not None
@@ -243,8 +243,8 @@ class Worker:
     def expire(self) -> Reply | None:
         """The deadline has passed: kill the group; the reply when a job was running.
 
-        Time in which the process was held or got no core does not count, up to several times the
-        limit: on a busy machine a builder, which comes last, may get none for seconds.
+        Time in which the process was held does not count, nor time without a core, up to
+        `_PATIENCE` limits: on a busy machine a builder, which comes last, may wait for seconds.
         """
         job = self._job
         if job is not None and job.started and self._process is not None:
@@ -271,17 +271,19 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def _deliver(self) -> None:
-        """Start the process if need be and give it the job, as much of it as the pipe takes while
-        the process is not ready: it begins the job before anybody waits for the reply."""
+        """Start the process if need be, and write as much of the job as the pipe takes.
+
+        So the process begins the job when it is ready, before the parent waits for the reply.
+        """
         self.start()
         assert self._job is not None
         self._job.sent = 0
         self._send()
 
     def _send(self) -> None:
-        """Write what is left of the job; a worker that does not read in time counts as not ready.
+        """Write the rest of the job; a worker that does not read in time counts as not ready.
 
-        Of one that cannot read yet, or is held, nothing is asked: it gets what the pipe takes.
+        A worker that is not ready yet, or is held, gets only as much as the pipe takes.
         """
         assert self._job is not None and self._process is not None
         assert self._process.stdin is not None
@@ -355,8 +357,8 @@ class Worker:
 def wait(workers: Iterable[Worker], timeout: float | None = None) -> list[tuple[Worker, Reply]]:
     """The jobs that ended, after waiting for one, for a deadline, or for `timeout` seconds.
 
-    May return an empty list earlier than that (a start was noted, say); call again.
-    Raises MeasureError when a worker cannot be brought to work at all.
+    May return an empty list earlier, when a process has started for example; call again then.
+    Raises MeasureError when a worker cannot be started.
     """
     busy = [w for w in workers if w.busy]
     if not busy:

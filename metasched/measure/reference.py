@@ -2,12 +2,12 @@
 
 Expected results come from the unscheduled program, compiled serially. Where that takes seconds and
 results must be equal bit for bit, the default schedule computes expected results first, with which
-candidates are compared in full. These are confirmed when the results of the unscheduled program,
-run beside the search, equal them. Of a program that takes long a sample is run
-(`measure.sampling`): all elements of some rows, exactly as the whole program gives them. So what
-enters the store equals the unscheduled program in these rows, and the default schedule everywhere
-else. Should a candidate differ from the default schedule, one of the two is wrong: then the whole
-unscheduled program is run and decides.
+candidates are compared in full. They are confirmed when the results of the unscheduled program, run
+beside the search, equal them. Of a program that takes long only a sample is run
+(`measure.sampling`): all elements of some rows, at least four, exactly as the whole program gives
+them. So the stored programs equal the unscheduled program in these rows, and the default schedule
+in all elements. If a candidate differs from the default schedule, one of the two is wrong: then the
+whole unscheduled program is run and decides.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class References:
     """The expected results of a task on both kinds of data.
 
     Attributes:
-        tasks: by whether the data are normally distributed; absent until results are there.
+        tasks: by whether the data are normally distributed; absent until the results are known.
         memory: the shared memory of each.
-        by_default: what the default schedule gave, None where it was not asked or failed.
+        by_default: results of the default schedule, None where it did not run or failed.
         baseline: time of the unscheduled program, once the expected results are confirmed.
-        failure: why there are none.
-        no_verification: why there are none on normal data.
+        failure: why there are no expected results.
+        no_verification: why there are no expected results on normal data.
     """
 
     def __init__(
         self, func: PrimFunc, target: Target, options: MeasureOptions, fds: Sequence[int],
         default_schedule: PrimFunc | None,
     ) -> None:  # fmt: skip
-        """`fds`: memory for the results on each kind of data, and for those set aside."""
+        """`fds`: memory for the results on each kind of data, and for the default schedule's."""
         self._given, self._options = (func, target), options
         slow = flops(func) > _LONG and not inexact_reason(func)  # equal means equal bit for bit
         self._default = default_schedule if slow else None
@@ -85,7 +85,7 @@ class References:
         self._run_unscheduled(workers.reference)
 
     def stop(self) -> None:
-        """Give no warning any more."""
+        """Stop giving warnings."""
         self._alarm.cancel()
 
     def doubt(self) -> None:
@@ -130,7 +130,7 @@ class References:
         )  # fmt: skip
 
     def _whole(self) -> None:
-        """Run the whole unscheduled program; until it has ended nothing is confirmed."""
+        """Run the whole unscheduled program; the expected results are unconfirmed until it ends."""
         self._sample = self._unscheduled = self.baseline = None
         self._run_unscheduled(self._workers.reference)
 
@@ -162,8 +162,11 @@ class References:
         )
 
     def _default_ready(self, reply: Reply) -> None:
-        """Candidates can be tried; where the default schedule failed (as candidate 0 will), the
-        unscheduled program alone computes expected results."""
+        """Take the results of the default schedule, so that candidates can be tried.
+
+        Where the default schedule failed (as candidate 0 will), the unscheduled program alone
+        computes expected results.
+        """
         if reply.kind == "value":
             self.by_default = reply.value
             self.tasks[False] = reply.value.task

@@ -117,7 +117,7 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from(data: Mapping[str, Any]) -> Outcome:
-    """An outcome from JSON data; ValueError, TypeError or KeyError for what is none."""
+    """An outcome from JSON data; ValueError, TypeError or KeyError for other data."""
     fields = dict(data)
     status = Status(fields.pop("status"))
     seconds = tuple(float(s) for s in fields.pop("seconds", ()))

@@ -1,4 +1,4 @@
-"""How long a program is timed: in samples of several calls, by itself or in turns with others."""
+"""Timing of a program: samples of several calls each, alone or in turns with other programs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from metasched.measure.priority import waited
 from metasched.runtime.devices import Program
 from metasched.runtime.timing import Repeat, take
 
-_DISTURBED = 0.02  # share of a sample spent waiting for a core from which it is taken again
-_RETAKES = 6  # tries for an undisturbed sample,
-_PATIENCE = 0.1  # and seconds after which they end
-SHORT = 1e-3  # seconds that a call has to last to say by itself how fast the program is
+_DISTURBED = 0.02  # a sample is taken again if it spent this share of its time waiting for a core
+_RETAKES = 6  # tries for an undisturbed sample
+_PATIENCE = 0.1  # seconds after which the tries end
+SHORT = 1e-3  # seconds from which one call is a sample by itself
 # Times slower than another from which a program is not timed further in turns: after the run that
 # warms up, after one sample, two, and more.
 BEHIND = 10.0, 5.0, 5.0, 1.5
-_WAKING = 4e-3  # seconds of a call in which the waking of threads does not show
-_WARM = 0.02  # seconds after which a first run is as good as any: caches and threads are warm
+_WAKING = 4e-3  # in a call of these seconds the time to wake threads does not matter
+_WARM = 0.02  # after a first run of these seconds caches and threads are warm
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,18 @@ class TimingPlan:
 
     Attributes:
         sample_ms: a sample makes as many calls as fill this time.
-        samples: how many at most. Many short ones say more than few long ones in the same time:
-            what disturbs some of them leaves the median alone.
-        budget_ms: total time of the samples, about; at least three are taken where one takes less
-            than three times that, and only the run that warms up counts from ten times on. What
-            would be the best by few samples takes as many again: the lowest of few times is biased.
+        samples: how many at most. Nine short samples are better than three long ones of the same
+            total time: a disturbance of a few leaves the median as it is.
+        budget_ms: total time of the samples, about. At least three are taken where one takes less
+            than three budgets; where one takes more than ten, only the run that warms up counts. A
+            program that would be the best takes twice as many: the lowest of few times is biased.
         best: seconds of the best candidate so far, 0 for none yet.
         slower: sets the share of the samples that a candidate gets, by r, its fastest sample over
             the best: 1/5 for r > slower², 2/5 for r > slower, 3/5 for r > 1, else all.
         hopeless: times slower than the best from which the run that warms up is enough.
-        anchor: a program that was right, about as fast as the best, and the seconds that it took:
-            candidates that are not hopeless are timed in turns with it, and each sample is divided
-            by how many times slower the anchor is beside it than it was. A clock that wanders by
-            more than the candidates differ would else say who is faster.
+        anchor: a right program about as fast as the best, and its seconds. Candidates that are not
+            hopeless are timed in turns with the anchor, and each sample is divided by the slowdown
+            of the anchor: the speed of the machine drifts by more than candidates differ.
     """
 
     sample_ms: float = 2.5
@@ -58,10 +57,10 @@ def samples_of(
     plan: TimingPlan,
     pace: Callable[[], float] = lambda: 1.0,
 ) -> tuple[float, ...]:
-    """Timing samples: as many as the plan says, fewer for what is slow, one for the hopeless.
+    """Timing samples: as many as the plan says, fewer for slow programs, one for hopeless ones.
 
     Args:
-        repeat: calls the program so many times.
+        repeat: calls the program a given number of times.
         first: seconds of its first run.
         pace: tells how many times slower than usual the machine is.
     """
@@ -74,7 +73,7 @@ def samples_of(
     budget = plan.budget_ms * 1e-3
     if estimate > 10 * budget or (begun and not plan.best and estimate > 3 * budget):
         return (min(first, warm_up),)
-    if 2 * warm_up < plan.best:  # far ahead: beside it the anchor takes long and says little
+    if 2 * warm_up < plan.best:  # twice as fast as the best: turns with the anchor would take long
         pace = lambda: 1.0  # noqa: E731
     count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
     twice = min(plan.samples, 2 * count)
@@ -88,8 +87,11 @@ def samples_of(
 
 
 def _warmed(repeat: Repeat) -> float:
-    """Seconds of a call when caches and threads are awake: the first one may take a millisecond to
-    wake them, and a short one, called by itself, is mostly the way there."""
+    """Seconds of a call when caches and threads are warm.
+
+    The first call may take a millisecond to wake threads, and the time of a single short call is
+    mostly overhead.
+    """
     once = undisturbed(repeat, 1)
     if once >= _WAKING:
         return once
@@ -98,11 +100,11 @@ def _warmed(repeat: Repeat) -> float:
 
 
 def undisturbed(repeat: Repeat, calls: int) -> float:
-    """A sample during which no thread waited for a core, as far as a few tries can give one.
+    """A sample during which no thread waited for a core, if `_RETAKES` tries give one.
 
-    A kernel of two threads meets at a barrier many times in a sample: one thread that waits for its
-    core holds up the other, and the time says nothing of the program. Such a sample is taken again;
-    of samples that were all disturbed the fastest counts.
+    The threads of a kernel meet at barriers, so a thread that waits for its core holds up the
+    others, and the time is not that of the program. Such a sample is taken again; if all are
+    disturbed, the fastest counts.
     """
     best = math.inf
     spent = 0.0
@@ -120,8 +122,10 @@ def undisturbed(repeat: Repeat, calls: int) -> float:
 
 
 def in_turns(repeats: Sequence[Repeat], rounds: int, sample_ms: float) -> list[tuple[float, ...]]:
-    """Samples of programs in turn, so that what disturbs one disturbs the others as well; the run
-    that warms up is the only sample of one that is far behind."""
+    """Samples of programs in turns, so that a disturbance affects all programs alike.
+
+    A program behind the fastest by the factors of BEHIND gets fewer samples, at least one.
+    """
     runs = []
     for repeat in repeats:
         once = _warmed(repeat)

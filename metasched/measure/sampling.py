@@ -1,9 +1,9 @@
-"""Samples of an unscheduled program: some values of one outer loop, at a fraction of its cost.
+"""Samples of an unscheduled program: it runs for at least four values of one outer loop only.
 
-A block that is alone in writing an output, at an index that is one of its spatial iterators, writes
-for each value of that iterator elements of its own, from inputs that it does not write. Where the
-iterator is a loop, and the loop decides nothing else, running the loop for some of its values gives
-these elements exactly as the whole program does. Stages before it run as a whole.
+A block may be the only writer of an output, at an index that is one of its spatial iterators. Then
+it writes other elements for each value of this iterator, from inputs that it does not write. Where
+a loop drives the iterator and nothing else, running the loop for some of its values gives these
+elements exactly as the whole program does. Stages before the block run as a whole.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, ForKind, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform, walk, walk_stmts
 
-_ENOUGH = 1e9  # operations of a reference that is short enough
+_ENOUGH = 1e9  # operations of a sample, about
 _LEAST = 4  # values of the loop that are run at least
-_SEVERAL = 16  # values that a loop must have to be worth it
+_SEVERAL = 16  # values that a loop must have to be sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Sample:
 
     Attributes:
         func: the program.
-        output: which of the buffer parameters the rows are of.
-        axis: the dimension that they are rows of,
-        rows: and their indices.
-        share: of the whole program's operations.
+        output: position of the output among the buffer parameters.
+        axis: the dimension of the output whose rows are computed.
+        rows: the indices of the rows.
+        share: the sample's share of the whole program's operations.
     """
 
     func: PrimFunc
@@ -42,8 +42,10 @@ class Sample:
 
 
 def sampled(func: PrimFunc) -> Sample | None:
-    """The program restricted to about _ENOUGH operations, where the restriction is certainly right;
-    None where it is not, or helps little."""
+    """The program restricted to about _ENOUGH operations.
+
+    None where the restriction is not proved to be right, or saves little.
+    """
     whole = flops(func)
     found = [one for realize in walk_stmts(func.body) for one in _candidates(func, realize)]
     best: Sample | None = None
@@ -53,7 +55,7 @@ def sampled(func: PrimFunc) -> Sample | None:
         if size < _SEVERAL or 2 * count > size:
             continue
         step = -(-(size - 1) // (count - 1))
-        step += 1 - step % 2  # an odd one meets every place of a tile of a power of two
+        step += 1 - step % 2  # an odd step meets every position of a tile of a power of two
         rows = tuple(dict.fromkeys(min(k * step, size - 1) for k in range(size)))
         part = func.with_body(_restricted(func.body, loop, step, len(rows)))
         share = flops(part) / whole
@@ -63,7 +65,7 @@ def sampled(func: PrimFunc) -> Sample | None:
 
 
 def why_whole(func: PrimFunc) -> str:
-    """Why `sampled` gives nothing for a program that takes long; empty for one that does not."""
+    """Why `sampled` gives None for a long program; empty for a short program."""
     whole = flops(func)
     if whole <= 2 * _ENOUGH:
         return ""
@@ -99,7 +101,7 @@ def _restricted(body: Stmt, chosen: For, step: int, count: int) -> Stmt:
 
 
 def _candidates(func: PrimFunc, realize: Stmt) -> list[tuple[int, int, For]]:
-    """(output, dimension, loop) of what a block allows to restrict."""
+    """(output, dimension, loop) for each loop of a block that may be restricted."""
     if not isinstance(realize, BlockRealize) or len(realize.block.writes) != 1:
         return []
     block = realize.block
@@ -124,7 +126,7 @@ def _candidates(func: PrimFunc, realize: Stmt) -> list[tuple[int, int, For]]:
 
 
 def _alone(func: PrimFunc, block: Block, buffer: Buffer) -> bool:
-    """Whether nothing else in the program touches a buffer, nor looks at addresses."""
+    """Whether no other block touches a buffer, and the program uses no addresses."""
     for other in (s for s in walk_stmts(func.body) if isinstance(s, Block) and s is not block):
         touched = {r.buffer for r in (*other.reads, *other.writes)}
         if buffer in touched or other.match_buffers:
@@ -168,7 +170,7 @@ def _loops_of(func: PrimFunc, realize: BlockRealize) -> list[For]:
 
 
 def _path(stmt: Stmt, target: Stmt) -> list[Stmt] | None:
-    """The statements from one down to another, both included."""
+    """The statements from `stmt` down to `target`, both included."""
     if stmt is target:
         return [stmt]
     for part in stmt.stmts:

@@ -11,12 +11,14 @@ from metasched import config
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """Limits are seconds of work; waiting in a queue and starting processes do not count.
+    """The limits and repetitions of a runner.
+
+    Limits are seconds of work; waiting in a queue and starting processes do not count.
 
     Attributes:
         build_timeout, run_timeout: of one candidate.
         baseline_timeout: of building and running the unscheduled program.
-        build_workers: build processes; they step back for the kernel being timed.
+        build_workers: build processes; held, or at low priority, while a kernel is timed.
         threads: threads of a kernel; 0 means every core.
         memory: address space of a worker in bytes; 0 for no limit.
         sample_ms, samples, budget_ms: see `samples.TimingPlan`.
@@ -42,7 +44,7 @@ class MeasureOptions:
     def of(
         settings: config.Config | None = None, *, cores: int = 2, **given: Any
     ) -> MeasureOptions:
-        """The options that the settings ask for; `given` ones win."""
+        """The options from the settings; values in `given` take precedence."""
         c = settings if settings is not None else config.load()
         values: dict[str, Any] = {
             "build_timeout": c.build_timeout, "run_timeout": c.run_timeout,

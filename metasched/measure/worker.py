@@ -29,7 +29,7 @@ from metasched.measure.priority import prioritise
 
 _LENGTH = struct.Struct("<Q")
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
-MAX_STDERR = 64 << 20  # bytes a worker may write into files: a candidate that prints for ever ends
+MAX_STDERR = 64 << 20  # bytes a worker may write into files, so that endless printing ends
 
 
 def frame(message: Any) -> bytes:
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     _send(sink, ("ready", os.getpid()))
     if options.preload:
-        with contextlib.suppress(ImportError):  # the first job will say so
+        with contextlib.suppress(ImportError):  # the first job will report the error
             importlib.import_module(options.preload)
     broken = _loaded(options.plugin)
     while True:
@@ -88,10 +88,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _confine(nice: int, memory: int) -> None:
-    """Ctrl-C is the parent's business, its death ours; no core files; priority and limits as
-    asked."""
+    """Ignore Ctrl-C, end when the parent dies, write no core files; set priority and limits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A process that is held (`Worker.pause`) goes on when its parent dies, and so can end.
+    # A held process (`Worker.pause`) continues when its parent dies, so that it can end.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -116,11 +115,11 @@ def _receive(source: BinaryIO, jobs: queue.SimpleQueue[Any]) -> None:
 
 
 def _loaded(plugins: list[str]) -> Exception | None:
-    """Load plug-in files; what one of them raised."""
+    """Load plug-in files; returns the exception of a file that failed, or None."""
     try:
         for file in plugins:  # the registry is imported only where there are plug-ins
             resolve("metasched.registry:load_plugin")(file)
-    except Exception as error:  # code of users: each job answers with what it did
+    except Exception as error:  # code of users: each job answers with this error
         return error
     return None
 

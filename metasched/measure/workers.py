@@ -16,8 +16,8 @@ from weakref import WeakSet
 from metasched.errors import MeasureError
 from metasched.measure.process import Reply, Worker, wait
 
-# Of all runners in this process: while one of several tasks is timed, the unscheduled programs of
-# the others are still being run.
+# The workers of all runners in this process: while one task is timed, the unscheduled programs of
+# other tasks may still run.
 _ALL: WeakSet[Workers] = WeakSet()
 _PAUSING = threading.Lock()
 
@@ -29,8 +29,8 @@ class Workers:
         builders: compile candidates.
         runner: runs them.
         reference: runs programs in the background, unscheduled ones above all.
-        alone: the runner's kernels take every core: nothing may run beside what is timed.
-        timing: whether a kernel is being timed so at present.
+        alone: the runner's kernels take every core: nothing may run while a kernel is timed.
+        timing: whether a kernel is timed at present while nothing else runs.
     """
 
     def __init__(
@@ -71,11 +71,10 @@ class Workers:
             self.pump()
 
     def pause(self, held: bool) -> None:
-        """Hold what this process runs beside the runner, or let it go on.
+        """Hold the processes beside the runner, or let them continue.
 
-        Some programs take half again as long beside a busy core, others no longer. Kernels that
-        leave cores free need no pause. Of two runners that time at once, in threads, each holds its
-        own workers only.
+        A program may take 1.5 times as long beside a busy core. Kernels that leave cores free need
+        no pause. When two runners time at once, in threads, each holds its own workers only.
         """
         if not self.alone or held == self.timing:
             return
@@ -91,7 +90,7 @@ class Workers:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Nothing runs beside the runner while the body does: see `pause`."""
+        """Hold the processes beside the runner while the body runs: see `pause`."""
         self.pause(True)
         try:
             yield
