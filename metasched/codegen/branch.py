@@ -1,5 +1,5 @@
-"""A value with two alternatives: only the code of the alternative chosen at run time is executed.
-"""
+"""A value with two alternatives: only the code of the alternative chosen at run time is
+executed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def choose(e: Emitter, condition: Val, a: Callable[[], Val], b: Callable[[], Val
 
 
 def _widen_at(e: Emitter, one: Val, two: Val, position: int) -> tuple[Val, Val]:
-    """Give two values the same number of lanes; code that widens `one` is inserted at `position`.
-    """
+    """Give two values the same number of lanes; code that widens `one` is inserted at
+    `position`."""
     lanes = max(one.lanes, two.lanes)
     if one.lanes == lanes:
         return one, e.widen(two, lanes)

@@ -168,8 +168,8 @@ class Emitter:
 
     @contextmanager
     def masked(self, mask: Val) -> Iterator[None]:
-        """Inside the `with` body, only lanes are active where `mask` and the mask around it hold.
-        """
+        """Inside the `with` body, only lanes are active where `mask` and the mask around it
+        hold."""
         before = self.mask
         self.mask = mask if before is None else self.both(before, mask)
         yield
@@ -204,8 +204,8 @@ class Emitter:
         )
 
     def same_lanes(self, *values: Val) -> list[Val]:
-        """The values with equal lanes: scalars are repeated if there is a vector among the values.
-        """
+        """The values with equal lanes: scalars are repeated if there is a vector among the
+        values."""
         lanes = max(v.lanes for v in values)
         return [self.widen(v, lanes) for v in values]
 

@@ -34,8 +34,8 @@ class Spot:
 
 @dataclass(slots=True)
 class Known:
-    """The value at a spot, and the line that stored the value while the line may still be dropped.
-    """
+    """The value at a spot, and the line that stored the value while the line may still be
+    dropped."""
 
     value: Val
     lines: list[str] | None = None

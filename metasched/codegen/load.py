@@ -38,8 +38,8 @@ def _library(name: str | None) -> ctypes.CDLL | None:
 
 
 def _address(symbol: str) -> int:
-    """The address of a foreign symbol; BuildError if no library in this process defines the symbol.
-    """
+    """The address of a foreign symbol; BuildError if no library in this process defines the
+    symbol."""
     if symbol in openmp.SYMBOLS:
         runtime = openmp.openmp_runtime()
         if runtime is None:

@@ -41,7 +41,8 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the fastest trials of each workload, or learn from them all."""
+    """List the fastest trials of each workload, or measure and train models on the stored
+    trials."""
     words = arguments.words
     if words[:1] == ["import"]:
         return _import(words[1:], arguments)
@@ -73,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _import(files: list[str], arguments: argparse.Namespace) -> int:
-    """Take in what TVM's tuner found, and ship the fastest trace of each workload."""
+    """Import the records of TVM's tuner, and write the fastest trace of each workload as a trace
+    file."""
     if len(files) != 2:
         raise MetaschedError("write metasched db import WORKLOADS.json RECORDS.json")
     folder = Path(arguments.work_dir or config.load().work_dir)

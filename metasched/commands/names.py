@@ -1,4 +1,4 @@
-"""The commands by name, and what they are for: all that the help of the whole needs."""
+"""The names of the commands with one line of help each; `metasched --help` needs nothing else."""
 
 HELP = {
     "tune": "find the fastest schedule of a program",

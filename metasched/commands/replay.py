@@ -52,8 +52,8 @@ def _add_extern(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Show the scheduled program; a trace for something else is explained, and with --strict
-    also an error. A broken file is always one."""
+    """Show the scheduled program. A trace for another workload or machine is explained, and is an
+    error with --strict; a damaged file is always an error."""
     target = target_of(arguments)
     program = load(arguments.program, arguments.shape, arguments.constant_weights)
     try:

@@ -1,4 +1,4 @@
-"""What a command works on: a workload by name with a shape, or FILE.py:NAME."""
+"""Load the program of a command: a workload by name with a shape, or FILE.py:NAME."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def load(text: str, shape: str | None, constant_weights: bool = False) -> Progra
 
 
 def shape_of(workload: str, text: str | None) -> tuple[int, ...]:
-    """The shape that `--shape` gives a workload, its first usual one without; builds it once."""
+    """The shape that `--shape` gives, or the workload's first usual shape; checked by building the
+    workload once."""
     work = workloads.get(workload)
     try:
         numbers = None if text is None else tuple(int(v) for v in text.split(","))
@@ -122,7 +123,8 @@ def _refuse_options(shape: str | None, constant_weights: bool) -> None:
 
 
 def _found(text: str) -> tuple[str, str, dict[str, PrimFunc | IRModule]]:
-    """The file of `FILE.py:NAME`, the name that is meant, and by name the functions and modules."""
+    """Split `FILE.py:NAME` and run the file: gives the file, the name, and the file's functions and
+    modules by name."""
     place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     try:
         there = Path(place).is_file()

@@ -1,4 +1,4 @@
-"""metasched targets: what `--target` takes, and which of it runs here."""
+"""metasched targets: list the values of `--target`, and which targets run here."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _tuned(
 
 
 def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -> Side:
-    """NumPy beside the winner, which the event log is told of."""
+    """Time NumPy beside the winner, and write the time to the event log."""
     if arguments.no_peer or result.ended == "interrupted":
         return Side()
     peer = _numpy(program, None if result.best is None else result.best.path)
@@ -104,7 +104,8 @@ def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -
 
 
 def _numpy(program: Program, trace: Path | None) -> Side:
-    """NumPy's time for a workload of the suite beside ours, empty when it cannot be had."""
+    """NumPy's time for a workload of the suite, timed in turns with ours; empty if NumPy cannot be
+    timed."""
     if program.workload is None or program.shape is None:
         return Side()
     side = side_by_side(program.workload, program.shape, ["numpy"], trace)["numpy"]

@@ -20,7 +20,7 @@ from metasched.target import Target
 
 
 def cpu_pipeline(target: Target) -> Pipeline:
-    """From blocks to loops, vectors and calls of the OpenMP runtime."""
+    """The passes that turn blocks into loops, vectors and calls of the OpenMP runtime."""
     return _CPU
 
 

@@ -62,7 +62,8 @@ class Packing:
 
 
 def split_packing(func: PrimFunc) -> Packing | None:
-    """Take the blocks that pack constant weights out of a function; None if it has no such weight.
+    """Split off the blocks that pack constant weights into a function of their own; None without
+    such weights.
 
     Raises LowerError where a mark, or a block annotated PREPROC, cannot be.
     """
@@ -92,7 +93,7 @@ def split_packing(func: PrimFunc) -> Packing | None:
 
 
 def _parts(func: PrimFunc) -> tuple[list[Child], list[Stmt]]:
-    """The blocks that run ahead, and the statements that do not."""
+    """The blocks that run ahead of time, and the other statements."""
     if not func.is_schedulable:
         return [], []
     body = func.root.body
@@ -116,7 +117,8 @@ def _refusal(child: Child, why: str) -> LowerError:
 
 
 def _sources(func: PrimFunc, ahead: Sequence[Child]) -> dict[Buffer, Buffer]:
-    """For each buffer that is written ahead of time the constant weight that it is made of."""
+    """Map each buffer that is written ahead of time to the constant weight from which it is
+    made."""
     source: dict[Buffer, Buffer] = {}
     for child in ahead:
         block = child.block
@@ -137,7 +139,7 @@ def _sources(func: PrimFunc, ahead: Sequence[Child]) -> dict[Buffer, Buffer]:
 
 
 def _packed(source: dict[Buffer, Buffer], rest: Sequence[Stmt]) -> dict[Buffer, Buffer]:
-    """For each weight that is packed the one buffer in which the kernel finds it."""
+    """Map each packed weight to the one buffer in which the kernel finds the packed elements."""
     read, written = set(), set()
     for node in (n for stmt in rest for n in walk(stmt)):
         if isinstance(node, BufferLoad):
@@ -165,8 +167,8 @@ def _packed(source: dict[Buffer, Buffer], rest: Sequence[Stmt]) -> dict[Buffer, 
 
 
 def _as_parameter(weight: Buffer, packed: Buffer | None) -> Buffer:
-    """The kernel's parameter: it has the weight's name, and another shape where it is packed, so
-    that a weight which is not packed never passes for one that is."""
+    """The kernel's parameter for a packed buffer, under the weight's name. Its shape differs from
+    the weight's, so an unpacked weight is never taken for a packed one."""
     if packed is None:
         plain = not weight.strides and weight.elem_offset is None
         return weight if plain else Buffer(weight.name, weight.shape, weight.dtype)
@@ -177,7 +179,8 @@ def _as_parameter(weight: Buffer, packed: Buffer | None) -> Buffer:
 
 
 def _stored_as(body: Stmt, old: Buffer, new: Buffer) -> Stmt:
-    """`body` with `new` in the place of `old`, maybe below a dimension of extent one."""
+    """Replace `old` by `new` in `body`; `new` may have a first dimension of extent one in
+    addition."""
     if old is new:
         return body
     if len(old.shape) == len(new.shape):
@@ -226,7 +229,7 @@ def _pack_function(
 
 
 def _copy(source: Buffer, target: Buffer) -> Stmt:
-    """Every element of one buffer into another of the same shape."""
+    """Copy every element of one buffer into another of the same shape."""
     loops = [(Var(f"i{n}", extent.dtype), extent) for n, extent in enumerate(target.shape)]
     point = tuple(var for var, _ in loops)
     body: Stmt = BufferStore(target, BufferLoad(source, point), point)

@@ -20,7 +20,7 @@ Wide = dict[Var, Var]
 
 
 def lower(func: PrimFunc, target: Target) -> PrimFunc:
-    """A function of plain loops over flat buffers with 64-bit indices.
+    """Lower a function to plain loops over flat buffers with 64-bit indices.
 
     Raises LowerError for what has no plain form on the target, and for a target kind without
     passes.
@@ -31,7 +31,7 @@ def lower(func: PrimFunc, target: Target) -> PrimFunc:
 def lower_with_symbols(
     func: PrimFunc, target: Target, symbols: Sequence[Var]
 ) -> tuple[PrimFunc, tuple[Var, ...]]:
-    """`lower`, and the 64-bit variables that stand for the shape variables `symbols`.
+    """Lower a function, and give the 64-bit variables that replace the shape variables `symbols`.
 
     The setting `debug="passes"` prints the program after each pass.
     """
@@ -44,7 +44,7 @@ def shown(
     func: PrimFunc, target: Target, wide: Wide | None = None,
     show: Callable[[str], object] | None = None,
 ) -> PrimFunc:  # fmt: skip
-    """The function after all passes; `show` is given the script after each that changed it.
+    """Run all passes; `show` is called with the script after each pass that changed it.
 
     Raises LowerError as `lower` does.
     """
@@ -56,7 +56,7 @@ def shown(
 
 
 def to_stderr(text: str) -> None:
-    """Print a program that was asked for."""
+    """Print a program on standard error."""
     print(text, file=sys.stderr)  # noqa: T201  asked for
 
 

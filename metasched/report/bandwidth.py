@@ -1,4 +1,4 @@
-"""Memory bandwidth of this machine, measured: the sloping roof of a roofline."""
+"""Measure the memory bandwidth of this machine: the sloping roof of a roofline."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ KNOWN = (*PEERS, TVM)
 
 
 def peers_of(text: str) -> list[str]:
-    """The peers that `--against` names; MetaschedError for one that does not exist."""
+    """The peers that `--against` names; MetaschedError for an unknown name."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KNOWN:
@@ -28,7 +28,7 @@ def peers_of(text: str) -> list[str]:
 
 
 def usable(names: Sequence[str], tvm: Times | None) -> tuple[list[str], list[str]]:
-    """The peers that can be asked here, and a note for each that cannot."""
+    """The peers that are installed here, and a note for each peer that is not."""
     missing = {n: what_is_missing(n) if n != TVM else _no_tvm(tvm) for n in names}
     there = [name for name in names if not missing[name]]
     return there, [f"{name} is left out: {why}" for name, why in missing.items() if why]
@@ -40,7 +40,8 @@ def _no_tvm(tvm: Times | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A contestant's seconds of a call, its time over ours, and why one of them is missing."""
+    """One library's result: seconds of a call, its time over ours, and a note if the time is
+    missing."""
 
     seconds: float | None = None
     ratio: float | None = None

@@ -1,8 +1,8 @@
-"""A contest: our kernel and its peers timed in turns, so that a noisy machine is noisy for all.
+"""A contest: our kernel and other libraries are timed in turns, so that noise affects all of them.
 
 Each contestant is a worker process without tuning variables in its environment (`report.peers`).
-They take turns in short bursts; a ratio is the median over the rounds of two bursts that stood
-next to each other, which a machine that slows down for a minute does not move.
+Contestants take turns in short bursts. A ratio is the median over the rounds of two bursts next to
+each other, so a machine that slows down for a minute does not change it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAUSE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a contestant did.
+    """The result of one contestant.
 
     Attributes:
         bursts: median seconds of a call, a value a round; empty when it could not take part.
@@ -42,12 +42,12 @@ class Standing:
 
     @property
     def seconds(self) -> float | None:
-        """The median round."""
+        """The median over the rounds."""
         return statistics.median(self.bursts) if self.bursts else None
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without variables that tune or cripple numerical libraries."""
+    """The environment without the variables that tune or limit numerical libraries."""
     return {k: v for k, v in os.environ.items() if not k.startswith(_TUNING)}
 
 
@@ -60,13 +60,14 @@ class _Contestant:
         self._worker = Worker(name, nice=FIRST, whole_environment=clean_environment())
 
     def prepare(self, shape: Sequence[int], trace: Path | None) -> None:
-        """Start it; MeasureError when it fails, is silent for too long or lacks the operator."""
+        """Start the process; MeasureError if it fails, does not answer in time or lacks the
+        operator."""
         given = self.name, self._op, tuple(shape), None if trace is None else str(trace)
         if not self._do("prepare", *given):
             raise MeasureError("it lacks the operator")
 
     def burst(self, seconds: float) -> float:
-        """Median seconds of a call."""
+        """Run one burst; gives the median seconds of a call."""
         return float(self._do("burst", seconds))
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ def contest(
 
 @contextlib.contextmanager
 def _noting(notes: dict[str, str], name: str) -> Iterator[None]:
-    """The failure of one contestant is a note on it, not the end of the contest."""
+    """Record the failure of one contestant as its note, and let the contest go on."""
     try:
         yield
     except MeasureError as error:

@@ -1,4 +1,4 @@
-"""What this machine has and lacks, and what a lack costs."""
+"""Diagnose this machine: what is available, what is missing, and what a missing part costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         name: what.
@@ -38,7 +38,7 @@ class Finding:
 
 
 def diagnose() -> list[Finding]:
-    """All findings."""
+    """Run all checks."""
     return [
         _python(),
         *_packages(),
@@ -76,7 +76,7 @@ def _packages() -> list[Finding]:
 
 
 def _lightgbm() -> Finding:
-    """Whether the library can be loaded, not only found: it needs libgomp."""
+    """Check that LightGBM can be loaded; an installed LightGBM may still lack libgomp."""
     lack = "pip install lightgbm"
     if importlib.util.find_spec("lightgbm") is not None:
         lack = lightgbm_lack()
@@ -107,7 +107,7 @@ def _compiler() -> Finding:
 
 
 def _kernel() -> Finding:
-    """Compile, load and run a small program, which touches everything from parser to loader."""
+    """Compile, load and run a small program, from the parser to the loader."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a lack of OpenMP is a finding of its own

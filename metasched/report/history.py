@@ -1,4 +1,4 @@
-"""What happened in a work folder: the event log, by workload, sessions put end to end."""
+"""Read the event log of a work folder: one history for each workload, its sessions joined."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class History:
         ]
 
     def agreement(self) -> float | None:
-        """Share of pairs, within a round, that the model put in the order the clock did."""
+        """The share of pairs within a round whose order by the model equals their order by time."""
         told = [(t.round, t.predicted, t.seconds) for t in self.trials if t.ok]
         scored = [(r, score, seconds) for r, score, seconds in told if score is not None]
         pairs = [(a, b) for a, b in combinations(scored, 2) if a[0] == b[0]]
@@ -93,7 +93,7 @@ class History:
         return right / len(pairs) if pairs else None
 
     def enter(self, kind: str, event: Mapping[str, Any]) -> None:
-        """Take in one event of this workload."""
+        """Add one event of this workload."""
         if kind == "TaskStarted":
             self.flops = _amount(event["flops"])
             self._offset = self.trials[-1].at if self.trials else 0.0
@@ -122,7 +122,7 @@ _LARGEST = 1e30
 
 
 def _amount(value: Any, least: float = 0.0) -> float:
-    """A number that was read; ValueError for what no log holds."""
+    """Check a number from the log; ValueError for a value that no event holds."""
     if type(value) not in (int, float) or not least <= value <= _LARGEST:
         raise ValueError(f"{brief(value)} is no amount")
     return float(value)
@@ -172,7 +172,7 @@ _NAMED = 5  # damaged lines that are named one by one
 
 
 def _whole(line: str) -> bool:
-    """Whether the last line, which has no end, is an event all the same."""
+    """Whether a last line without a line end is a complete event."""
     try:
         return isinstance(read_json(line), dict)
     except ValueError:

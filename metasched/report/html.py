@@ -56,7 +56,7 @@ class Machine:
 
     @staticmethod
     def measured(target: Target) -> Machine:
-        """This machine's, in about half a second."""
+        """Measure this machine; takes about half a second."""
         cores = target.num_cores
         return Machine(measured_peak(target, "float32", cores), measured_bandwidth(cores))
 
@@ -163,7 +163,7 @@ def _numeric(cell: str) -> bool:
 
 
 def timed_points(c: Chapter) -> list[tuple[str, float]]:
-    """(who, seconds) of everything that was timed on this workload."""
+    """(name, seconds) of every program that was timed on this workload."""
     found = [("best", c.best)]
     if c.trace is not None:
         for name, value in (
@@ -218,7 +218,8 @@ def _progress(h: History, label: str, steps: Sequence[Point], dots: Sequence[Poi
 
 
 def _predicted(h: History) -> str:
-    """Ranks within each round: the model's scores mean nothing across rounds."""
+    """Chart of ranks within each round, since the model's scores are not comparable across
+    rounds."""
     points: list[tuple[float, float]] = []
     titles: list[str] = []
     for number in sorted({t.round for t in h.trials}):

@@ -1,4 +1,4 @@
-"""What is compared: our tuned kernel and the same operator in other libraries, as bursts of calls.
+"""The contestants: our tuned kernel and the same operator in other libraries, called in bursts.
 
 Each contestant has a worker process, which does `prepare` once and then `burst` as often as
 `report.contest` asks for it.
@@ -35,17 +35,18 @@ _LEAST, _LONG = 5, 0.2  # samples of a burst at least, of calls that take less t
 
 
 def what_is_missing(peer: str) -> str:
-    """What has to be installed before a peer can be asked; empty when it is there."""
+    """What must be installed to time a peer; empty if nothing is missing."""
     if not peer.startswith("torch") or importlib.util.find_spec("torch") is not None:
         return ""
     return "PyTorch is not installed"
 
 
 def bursts(repeat: Repeat) -> Burst:
-    """Bursts of something that is repeated: the median of samples that each fill _SAMPLE.
+    """Make a function that times bursts: the median of samples, each long enough to fill _SAMPLE
+    seconds.
 
-    How many calls fill it follows from the fastest sample so far: beside busy neighbours a single
-    call of several threads may take a hundred times as long.
+    The number of calls in a sample follows from the fastest sample so far. Beside other busy
+    processes a call with several threads may take a hundred times as long.
     """
     fastest = max(repeat(1), 1e-9)
     if fastest < _LONG:
@@ -65,7 +66,7 @@ def bursts(repeat: Repeat) -> Burst:
 
 
 def called(call: Callable[[], Any]) -> Burst:
-    """Bursts of a Python call."""
+    """Make a function that times bursts of a Python call."""
 
     def run(calls: int) -> None:
         for _ in range(calls):
@@ -95,7 +96,7 @@ def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = Non
 
 
 def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
-    """The kernel, repeated natively as its user's own loop would call it."""
+    """Bursts of our kernel, repeated natively as a user's own loop would call it."""
     work = workloads.get(op)
     constant = TraceFile.load(trace).workload_hash != structural_hash(work.func(shape))
     kernel = build(replay(trace, work.func(shape, constant and bool(work.weights))))
@@ -129,7 +130,7 @@ _BURSTS: list[Burst] = []  # the contestant of this process
 
 
 def prepare(name: str, op: str, shape: tuple[int, ...], trace: str | None) -> bool:
-    """Get a contestant ready, in its process; whether it has the operator."""
+    """Prepare a contestant in its process; False if it lacks the operator."""
     burst = burst_of(name, op, shape, trace)
     _BURSTS[:] = [] if burst is None else [burst]
     return bool(_BURSTS)

@@ -26,7 +26,7 @@ from metasched.search.observe import (
 
 
 class _Row:
-    """What is shown of one task."""
+    """The displayed state of one task."""
 
     def __init__(self, started: TaskStarted) -> None:
         self.started, self.best = started, math.inf
@@ -122,5 +122,6 @@ class PlainProgress:
 
 
 def progress(peak: float | None, time_limit: float | None = None) -> LiveProgress | PlainProgress:
-    """The observer that suits standard error."""
+    """Choose the progress observer: a live table if standard error is a terminal, else plain
+    lines."""
     return LiveProgress(peak, time_limit) if sys.stderr.isatty() else PlainProgress(peak)

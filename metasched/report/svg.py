@@ -17,7 +17,7 @@ COLOURS = ("#2563a8", "#c2571a", "#2e8b57", "#8e44ad", "#b03052", "#6b6b6b")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together.
+    """Points of one colour and legend entry.
 
     Attributes:
         name: for the legend; empty for none.
@@ -48,7 +48,7 @@ class Axis:
 
 
 def chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """A chart as an <svg> element; says so when there is nothing to draw."""
+    """A chart as an <svg> element; without data, a text that says so."""
     kept = [(one, _drawable(one, x, y)) for one in series]
     points = [p for _, pairs in kept for _, p in pairs]
     head = (
@@ -68,7 +68,7 @@ def chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 
 class _Scale:
-    """From values to positions along one axis."""
+    """Maps values to positions along one axis."""
 
     def __init__(self, axis: Axis, values: Sequence[float], start: float, end: float) -> None:
         self.axis, self.start, self.end = axis, start, end
@@ -88,7 +88,7 @@ class _Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
-        """At most about ten round values within the limits: 1, 2, 5 times powers of ten."""
+        """At most about ten round values within the limits: 1, 2 or 5 times a power of ten."""
         if self.axis.log:
             first, last = math.floor(self.low), math.ceil(self.high)
             several = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
@@ -110,7 +110,7 @@ def _drawable(one: Series, x: Axis, y: Axis) -> list[tuple[int, Point]]:
 
 
 def tick_text(value: float) -> str:
-    """A number as short as it can be told: 0.5, 20, 5k, 3M, 2e-06."""
+    """A number in its shortest form: 0.5, 20, 5k, 3M, 2e-06."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             scale = 1e3 if unit == "k" else size

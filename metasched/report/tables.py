@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # `doctor` needs columns, not the tuner
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """A time as text, in the unit that suits its size."""
     if not math.isfinite(seconds):
         return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -138,7 +138,7 @@ def records_text(records: Sequence[Record]) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells lined up in columns."""
+    """Print rows of cells as aligned columns."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
     return "\n".join(
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
@@ -147,7 +147,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def quality_text(rows: Sequence[Mapping[str, Any]], records: int, tasks: int, lost: int) -> str:
-    """Rank quality on what was held out, a line each."""
+    """Rank quality of the held-out tasks or operators, one line each."""
     lines = [f"{records} records of {tasks} tasks, {lost} that do not replay any more"]
     lines.append(f"{'held out':12} {'pairs':>8} {'best of 1':>10} {'best of 5':>10}")
     for row in rows:

@@ -65,18 +65,18 @@ def _gmm(torch: Any, shape: Shape, t: list[Any]) -> TorchOp:
 
 
 def _first(torch: Any, x: Any) -> Any:
-    """[N, ..., C] as [N, C, ...] with the channels still last in memory."""
+    """View [N, ..., C] as [N, C, ...] with the channels still last in memory."""
     return _last(torch, x.permute(0, x.dim() - 1, *range(1, x.dim() - 1)))
 
 
 def _last(torch: Any, x: Any) -> Any:
-    """[N, C, ...] with the channels last in memory, where PyTorch has such a format."""
+    """Lay out [N, C, ...] with the channels last in memory, if PyTorch has such a format."""
     form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     return x.contiguous() if form is None else x.contiguous(memory_format=form)
 
 
 def _back(y: Any) -> Any:
-    """[N, C, ...] as [N, ..., C]."""
+    """Turn [N, C, ...] into [N, ..., C]."""
     return y.permute(0, *range(2, y.dim()), 1)
 
 

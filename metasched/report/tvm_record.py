@@ -1,4 +1,4 @@
-"""Times of Apache TVM from a record file: TVM is not run here, it is too large to be a dependency.
+"""Read times of Apache TVM from a record file: TVM is too large to be a dependency.
 
 The file is a JSON list of {"op": "gmm", "shape": [1, 1024, 1024, 1024], "seconds": 0.0148}.
 """

@@ -125,8 +125,8 @@ class Checker:
         return given
 
     def _make(self, given: list[Any], missing: Sequence[int]) -> list[np.ndarray[Any, Any]]:
-        """Allocate arrays of zeros for the outputs that the caller left out, and return the arrays.
-        """
+        """Allocate arrays of zeros for the outputs that the caller left out, and return the
+        arrays."""
         values: dict[str, int] = {}
         there = [s for s in self._specs if s.position not in missing]
         for spec in there:
@@ -154,8 +154,8 @@ class Checker:
         return made
 
     def _bind(self, arguments: Sequence[Any], values: dict[str, int]) -> None:
-        """Give each symbol its extent in the arrays, then check all shapes against these extents.
-        """
+        """Give each symbol its extent in the arrays, then check all shapes against these
+        extents."""
         origin: dict[str, str] = {}
         buffers = [s for s in self._specs if isinstance(s, _Buffer)]
         for plain in (True, False):

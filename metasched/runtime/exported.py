@@ -97,8 +97,8 @@ def _open(
 
 
 def _verify(path: Path, files: dict[str, str]) -> bytes:
-    """Read a file's bytes; ExportError if the bytes differ from those that the manifest describes.
-    """
+    """Read a file's bytes; ExportError if the bytes differ from those that the manifest
+    describes."""
     raw = path.read_bytes()
     if hashlib.sha256(raw).hexdigest() != files.get(path.name):
         raise ExportError(f"{path} is not the file its manifest describes; export again")

@@ -31,8 +31,8 @@ _PAGE = mmap.PAGESIZE
 
 
 def poison(dtype: str) -> int:
-    """The byte that fills memory which no program wrote: NaN in every float type, odd in integers.
-    """
+    """The byte that fills memory which no program wrote: NaN in every float type, odd in
+    integers."""
     return 0xFF if DType(dtype).is_float else 0x5B
 
 

@@ -36,8 +36,8 @@ def read_address(value: Any) -> int:
 
 
 def way_to_address() -> Callable[[Any], int]:
-    """Choose `read_address` if arrays are laid out as NumPy's headers say, else `stated_address`.
-    """
+    """Choose `read_address` if arrays are laid out as NumPy's headers say, else
+    `stated_address`."""
     if sys.implementation.name != "cpython":
         return stated_address
     probe = np.arange(7, dtype=np.int16)

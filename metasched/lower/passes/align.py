@@ -1,4 +1,5 @@
-"""What blocks say about the memory of buffers: padded rows, regions that must have room.
+"""Annotations of blocks about the memory of buffers: padded rows, and regions that must be
+allocated.
 
 `buffer_dim_align` (storage_align) gives an allocated buffer strides. Most buffers get them where
 their allocation is placed and has its final shape; one whose address is taken keeps its shape, and
@@ -50,7 +51,8 @@ def aligned_strides(shape: Sequence[Expr], alignment: Alignment) -> tuple[Expr, 
 
 
 def align_addressed(func: PrimFunc) -> PrimFunc:
-    """Strides for the aligned buffers whose address is taken, before views of them are resolved."""
+    """Give strides to the aligned buffers whose address is taken, before views of these buffers are
+    resolved."""
     wanted = alignments(func.body)
     if not wanted:
         return func
@@ -69,7 +71,8 @@ def align_addressed(func: PrimFunc) -> PrimFunc:
 
 
 def with_room(block: Block, body: Stmt) -> Stmt:
-    """`body` with the corners of the regions that `block` declares explicitly."""
+    """Wrap `body` in the corners of the regions that `block` declares explicitly, so that
+    allocations cover the regions."""
     for side, regions in (("read", block.reads), ("write", block.writes)):
         marked = block.annotations.get(f"explicit_{side}_region", ())
         for index in (n for n in marked if n < len(regions)):  # a step may have split the block
@@ -85,7 +88,7 @@ def _corners(region: BufferRegion) -> tuple[Expr, Expr]:
 
 
 def without_room(body: Stmt) -> Stmt:
-    """`body` after allocations are placed: the corners have done their work."""
+    """Remove the corner accesses after allocations are placed."""
 
     def on_stmt(node: Stmt) -> Stmt | None:
         return node.body if isinstance(node, AttrStmt) and node.key == ROOM else None

@@ -1,8 +1,8 @@
 """Where temporary buffers live and how large they are.
 
-An allocation moves inwards to the smallest statement that holds all its uses, past no loop that
-carries its contents from one iteration to the next; there it shrinks to the box that is touched.
-That makes buffers of a parallel loop's body private to the threads, and cached tiles small.
+An allocation moves inwards to the smallest statement that holds all its uses. It does not enter a
+loop that carries its contents to the next iteration. There the buffer shrinks to the box that is
+touched. So buffers inside a parallel loop are private to the threads, and cached tiles are small.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _allocate(stmt: Stmt) -> Stmt | None:
 
 
 def _used(stmt: Stmt) -> frozenset[Buffer | Expr]:
-    """Buffers accessed and pointer variables mentioned below; cached."""
+    """The buffers accessed and the pointer variables mentioned in a statement; cached."""
     found = stmt.facts.get("used_buffers")
     if found is None:
         own: set[Buffer | Expr] = set()
@@ -78,7 +78,8 @@ def _used_by(expr: Expr) -> set[Buffer | Expr]:
 def _sunk(
     stmt: Stmt, buffer: Buffer, carried: frozenset[Var], aligned: Alignment, crossing: bool
 ) -> Stmt | None:
-    """`stmt` with the allocation inside it; None when it must not enter the loops it crossed."""
+    """Move the allocation into `stmt`; None if the allocation must not enter the loops around
+    `stmt`."""
     inside = [s for s in stmt.stmts if buffer in _used(s)]
     own = any(buffer in _used_by(e) for e in stmt.exprs) or isinstance(stmt, (While, BufferStore))
     if not own and len(inside) == 1 and _may_enter(stmt, carried):
@@ -113,7 +114,8 @@ class _Touched:
 
 
 def _compacted(stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool) -> Stmt | None:
-    """Allocate around `stmt` what it touches; None if it reads what it may not have written."""
+    """Allocate the touched box around `stmt`; None if `stmt` may read an element before it writes
+    the element."""
     reads, writes = (_indices(stmt, buffer, kind) for kind in (BufferLoad, BufferStore))
     if reads is None or writes is None:
         return None if crossing else Allocate(buffer, stmt)
@@ -149,8 +151,8 @@ _Indices: TypeAlias = "tuple[Expr, ...]"
 def _indices(
     stmt: Stmt, buffer: Buffer, kind: type[BufferLoad] | type[BufferStore]
 ) -> list[_Indices] | None:
-    """The indices of the loads or stores of a buffer, as `_by_rows` gives them; None where it
-    cannot tell those of some."""
+    """The indices of the loads or stores of a buffer, made by `_by_rows`; None if `_by_rows` fails
+    for an access."""
     found = []
     for node in walk(stmt):
         if isinstance(node, kind) and node.buffer is buffer:
@@ -162,7 +164,8 @@ def _indices(
 
 
 def _by_rows(indices: _Indices, buffer: Buffer) -> _Indices | None:
-    """Indices of an access whose vector may run on over whole rows, within each dimension.
+    """Split the indices of a vector access that runs over whole rows into indices within each
+    dimension.
 
     A[i, ramp(0, 1, 8)] of rows of 4 touches A[i:i + 2, 0:4]. None where a vector leaves its row and
     does not consist of whole rows.
@@ -193,7 +196,7 @@ def _covers(written: _Touched | None, read: _Touched | None) -> bool:
 
 
 class _TouchedBoxes:
-    """Spans of indices over the loops inside a statement."""
+    """Computes the ranges of indices over the loops inside a statement."""
 
     def __init__(self, stmt: Stmt) -> None:
         self.inner: dict[Expr, int | None] = {}
@@ -208,7 +211,8 @@ class _TouchedBoxes:
         self.analyzer = Analyzer(ranges)
 
     def union(self, indices: list[Expr], dim: int, buffer: Buffer) -> _Touched | None:
-        """The hull of one dimension's indices; None when it is not known (then all is touched)."""
+        """The range that holds all indices of one dimension; None if unknown (then the whole
+        dimension is touched)."""
         total: _Touched | None = _Touched({}, 0, -1)
         for index in set(indices):
             span = self.of(index)
@@ -223,7 +227,7 @@ class _TouchedBoxes:
         return total
 
     def of(self, index: Expr) -> _Touched | None:
-        """Outer part and range of one index."""
+        """Split one index into its outer part and the range of the rest."""
         if isinstance(index, Ramp):
             base, step = self.of(index.base), as_int(index.stride)
             if base is None or step is None:

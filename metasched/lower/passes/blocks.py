@@ -39,8 +39,9 @@ def convert_blocks(func: PrimFunc) -> PrimFunc:
 def _note(
     stmt: Stmt, carried: Carried, origin: dict[Var, frozenset[Var]], inner: list[Var]
 ) -> None:
-    """Collect the carrying loops; `origin` maps iterators to loops, `inner` are the loops since
-    the innermost block: loops without a block between them and a store carry what it writes."""
+    """Collect the loops that carry contents to their next iteration. `origin` maps iterators to
+    loops; `inner` has the loops since the innermost block. Loops with no block between them and a
+    store carry what the store writes."""
     if isinstance(stmt, For):
         inner = [*inner, stmt.var]
     elif isinstance(stmt, BufferStore):

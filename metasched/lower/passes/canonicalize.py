@@ -1,7 +1,7 @@
 """Canonical loops: every loop starts at zero and has several iterations; likely() hints go.
 
-A loop of one iteration would only be in the way: temporaries whose indices differ in its variable,
-which is zero, would not be seen to touch the same elements.
+The variable of a loop with one iteration is replaced by zero. Otherwise two indices of a temporary
+that differ in the variable would not be seen to touch the same elements.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Assertions before every access, for a build that looks for one outside its buffer.
 
-An assertion stands right before the statement that loads or stores, and evaluates what the
-statement would: a load behind `if_then_else` is checked where its side is chosen, an index that is
-itself loaded is checked before it is used. Addresses that a program passes on are not followed,
-and lanes under a mask not looked at.
+An assertion stands right before the statement that loads or stores. It evaluates what the statement
+evaluates: a load in `if_then_else` is checked where its side is chosen. An index that is itself
+loaded is checked before its use. Addresses that a program passes on are not followed, and masked
+lanes are not checked.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _checked(stmt: Stmt, place: str) -> Stmt:
 
 
 def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
-    """What must hold of the loads of an expression, those in indices first."""
+    """The conditions under which all loads of an expression are in bounds; loads in indices come
+    first."""
     if not reads_memory(expr):
         return
     if isinstance(expr, Call) and expr.op.name == "if_then_else":
@@ -87,7 +88,8 @@ def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
 
 
 def _claim(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> AssertStmt:
-    """That indices lie in a buffer, with the values that say why not: see `Signature.failure`."""
+    """Assert that indices lie in a buffer, and record the values for the message: see
+    `Signature.failure`."""
     inside = _inside(buffer, indices)
     if inside is TRUE:
         return AssertStmt(TRUE, "")
@@ -109,7 +111,7 @@ def _first_lane(index: Expr) -> Expr:
 
 
 def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
-    """Whether indices lie in a buffer; lanes of a vector may go on in the next rows."""
+    """The condition that indices lie in a buffer; lanes of a vector may go on in the next rows."""
     found: Expr = TRUE
     for index, extent in zip(indices, buffer.shape, strict=True):
         first = _first_lane(index)

@@ -106,8 +106,8 @@ class _Flatten:
         return found
 
     def size(self, buffer: Buffer) -> Expr:
-        """How many elements lie between the first and the last, both counted; the rows of a buffer
-        whose first dimension has the largest stride are whole ones."""
+        """How many elements a buffer's memory has, from its first to its last element. Rows are
+        counted whole if the first dimension has the largest stride."""
         size: Expr = as_expr(1, INT64)
         for extent in buffer.shape:
             size = size * self.index(self.value(extent))
@@ -124,7 +124,7 @@ class _Flatten:
         return size
 
     def flat_index(self, buffer: Buffer, indices: Sequence[Expr]) -> Expr:
-        """The position in elements, 64 bits wide."""
+        """The position of an access in elements, as a 64-bit expression."""
         total: Expr = as_expr(0, INT64)
         if buffer.elem_offset is not None:
             total = self._offset(buffer)
@@ -179,7 +179,7 @@ class _Flatten:
         return None
 
     def _is_index(self, expr: Expr) -> bool:
-        """Made of loop variables, shape symbols and constants alone."""
+        """Whether an expression consists of loop variables, shape symbols and constants only."""
         return all(
             isinstance(n, (IntImm, Arithmetic))
             or (isinstance(n, Cast) and n.value in self.index_vars)

@@ -34,8 +34,8 @@ def fold_lanes(func: PrimFunc) -> PrimFunc:
 
 
 def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
-    """The only statement of a loop, the unrolled and unit loops on the way to it, and its note's
-    value."""
+    """The only statement inside a loop, the unrolled and unit loops around the statement, and the
+    value of its note."""
     stmt, inner, width = loop.body, dict[Var, int](), 0
     while isinstance(stmt, (For, AttrStmt)):
         if isinstance(stmt, For):
@@ -50,7 +50,8 @@ def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
 
 
 def operand(target: BufferStore, var: Var) -> Expr | None:
-    """What is added to the element that the statement updates, the same one all along the loop."""
+    """The value added to the element that the statement updates; None unless the element stays the
+    same throughout the loop."""
     value, dtype = target.value, target.buffer.dtype
     if not isinstance(value, _KINDS) or not (dtype.is_int or dtype in ("float32", "float64")):
         return None

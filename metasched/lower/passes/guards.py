@@ -1,9 +1,9 @@
 """Conditions move out of loops, and loops split where a condition holds for all iterations.
 
-A test that does not mention the loop's variable moves in front of the loop. One that does, and is
-linear in it, splits the loop in two versions: where it holds for every iteration the plain loop,
-else the loop with the test (masked, when the loop is vectorized). Long serial loops get a shorter
-extent instead. A serial loop around two such versions is cut where the first ones end:
+A test without the loop's variable moves in front of the loop. A test that is linear in the variable
+splits the loop into two versions. If the test holds for every iteration, the plain loop runs, else
+the loop with the test (masked, if vectorized). Long serial loops get a shorter extent instead. A
+serial loop around two such versions is cut where the test fails first:
 
     for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
 
@@ -81,7 +81,8 @@ def _merged(stmt: SeqStmt) -> Stmt | None:
 
 
 def _is_plain(condition: Expr) -> bool:
-    """Depends on variables alone, and may be evaluated anywhere they are known."""
+    """Whether an expression depends on variables only, and may be evaluated wherever they are
+    known."""
     return not any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(condition))
 
 
@@ -121,7 +122,8 @@ def _loop(loop: For, test: IfThenElse) -> Stmt | None:
 
 
 def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
-    """Where all of `inside` hold for the whole loop, the loop without them."""
+    """Split a loop by the tests `inside`: a version without them runs where all hold for the whole
+    loop. None if the loop cannot be split."""
     extent = as_int(loop.extent)
     shorter = [_upper_limit(p, loop) for p in inside]
     if loop.kind is ForKind.SERIAL and (extent is None or extent > _SHORT):
@@ -146,7 +148,7 @@ def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
 
 
 def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
-    """The iterations for which all of `parts` hold, where these come first, and then the others."""
+    """Split a loop into the first iterations, for which all of `parts` hold, and the others."""
     extent = as_int(loop.extent)
     if loop.kind is not ForKind.SERIAL or extent is None:
         return None
@@ -169,12 +171,12 @@ def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
 
 
 def _fresh(stmt: Stmt) -> Stmt:
-    """A copy with variables of its own: every loop keeps a variable to itself."""
+    """Copy a statement with new variables, since each loop needs a variable of its own."""
     return fresh_copy(stmt)
 
 
 def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
-    """part as (rest + factor * loop variable < 0): the rest and the factor."""
+    """Write `part` as (rest + factor * loop variable < 0): gives the rest and the factor."""
     if not isinstance(part, Compare) or part.a.dtype is not INT64:
         return None
     low, high, slack = part.a, part.b, 0

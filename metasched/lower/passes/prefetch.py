@@ -1,10 +1,11 @@
-"""Software prefetch: a block with the note asks for what it will read some elements further on.
+"""Software prefetch: a block with the note requests the cache lines of later elements ahead of
+time.
 
-The processor finds streams by itself while they run; what it does not find is the start of the next
-row while the present one is still being computed on. The note says how many elements ahead of each
-load from an argument the cache line is wanted (in the last dimension: a row ahead is its length).
-Where some loads move along with the stores, as the columns of a product do and its rows do not, it
-speaks of those alone. It is a hint: addresses beyond the end of the array are never read.
+The processor detects a running stream by itself. It does not detect the start of the next row while
+the present row is in use. The note says how many elements ahead of each load from an argument the
+line is requested, along the last dimension. A distance of the row's length requests the next row.
+In a product, the columns move along with the stores and the rows do not; then only the columns are
+prefetched. A prefetch is a hint: addresses beyond the end of the array are never read.
 """
 
 from __future__ import annotations

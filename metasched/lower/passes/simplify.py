@@ -16,7 +16,8 @@ _WORTH = (FloorDiv, FloorMod, ir.Min, ir.Max, Compare, ir.And, ir.Or, ir.Not)
 
 
 def simplify(func: PrimFunc) -> PrimFunc:
-    """Divisions, minima and conditions that the loops' ranges decide; loops that never run go."""
+    """Simplify divisions, minima and conditions by the loops' ranges, and remove loops that never
+    run."""
     analyzer = Analyzer()
     return map_body(func, lambda body: _statement(body, analyzer, {}))
 
@@ -74,5 +75,6 @@ def _expression(expr: Expr, an: Analyzer, memo: dict[Expr, Expr]) -> Expr:
 
 
 def _is_data(expr: Expr) -> bool:
-    """Made of elements of buffers: those wrap, the analyzer takes indices not to."""
+    """Whether a value is made of buffer elements, whose arithmetic wraps; the analyzer assumes that
+    indices do not wrap."""
     return any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(expr))

@@ -1,4 +1,4 @@
-"""Loops over register tiles are unrolled whatever the schedule says of unrolling.
+"""Unroll loops over register tiles, whatever unrolling the schedule asks for.
 
 A small temporary can live in registers only when every index into it is a constant: the loops that
 index it must be unrolled or vectorized. Where that costs little code it is always done.

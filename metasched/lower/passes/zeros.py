@@ -1,8 +1,7 @@
-"""Products with zeros that padding put there are not computed.
+"""Skip products with the zeros of a padding stage.
 
-A stage that surrounds its source with zeros holds nothing else outside of the indices that its
-condition states. A sum of products with its elements needs no term from out there, so the inner
-loops are skipped where they would make such terms alone:
+A padding stage copies its source where a condition on the indices holds, and stores zero elsewhere.
+A sum of products gets nothing from the zeros, so inner loops whose terms are all zero are skipped:
 
     P[v, c] = if_then_else(1 <= v and v < 15, X[v - 1, c], 0)
     for kh: for c: Y[h] = Y[h] + P[h + kh, c] * W[kh, c]
@@ -14,8 +13,8 @@ have something to add:
     for kh in 3: for c: unrolled h in 14: ...
       ->  for c: unrolled h in 1 ... 13: ... ; for c: unrolled h in 0 ... 13: ... ; for c: ...
 
-A tile of rows among others is at the border only sometimes: tests of the loops around say when,
-and copies of the inner loops leave out one row, two, ... at either end:
+A tile of rows is at the border only for some iterations of the loops around it. Tests of these
+loops choose a copy of the inner loops that leaves out one row, two, ... at either end:
 
     for ho in 7: for kh in 3: for c: unrolled hi in 2: ...
       ->  ... if ho * 2 + kh < 1: ... hi in 1; else if ...: ... hi in 0; else: ... hi in 0 ... 1
@@ -76,8 +75,9 @@ Only: TypeAlias = tuple[Var, Rows, Collection[Var]]
 
 
 class _Cut(NamedTuple):
-    """Tests in front of loop `place` of a nest, the last one first: the first to hold says which of
-    the rows are needed, all are where none does. A loop `tap` that alone decides is written out."""
+    """Tests in front of loop `place` of a nest, tried from the last to the first. The first test
+    that holds tells which rows are needed; if none holds, all are. If loop `tap` alone decides, it
+    is unrolled."""
 
     gain: float
     place: int
@@ -87,7 +87,8 @@ class _Cut(NamedTuple):
 
 
 def skip_zeros(func: PrimFunc) -> PrimFunc:
-    """See the file's docstring."""
+    """Skip the loops that would add only products with padding zeros; the file's docstring has
+    examples."""
     padded = _padded(func)
     skipper = _Skipper(padded, bool(func.attrs.get(FINITE, False)))
     return map_body(func, skipper.visit) if padded else func
@@ -97,7 +98,7 @@ def skip_zeros(func: PrimFunc) -> PrimFunc:
 
 
 def _padded(func: PrimFunc) -> dict[Buffer, Zeros]:
-    """The temporary buffers that are zero outside of a range."""
+    """Map each temporary buffer that is zero outside of a range to its indices and conditions."""
     stores: Counter[Buffer] = Counter()
     loose: set[Expr] = set()  # memory that something else may write, by another name or an address
     blocks: list[Block] = []
@@ -123,13 +124,14 @@ def _padded(func: PrimFunc) -> dict[Buffer, Zeros]:
 
 
 def _addressed(expr: Expr) -> list[Var]:
-    """The memory of which an expression is an address."""
+    """The buffers of which an expression takes an address."""
     taken = expr.args if isinstance(expr, Call) and expr.op.name == "address_of" else ()
     return [load.buffer.data for load in taken if isinstance(load, BufferLoad)]
 
 
 def _zeros(block: Block, store: BufferStore) -> Zeros | None:
-    """What `store` says of its buffer: B[v0, v1] = if_then_else(inside, ..., 0)."""
+    """Match `store` as B[v0, v1] = if_then_else(inside, ..., 0): gives the indices and the
+    conditions."""
     value, own = store.value, {v.var for v in block.iter_vars}
     if not isinstance(value, Call) or value.op.name != "if_then_else":
         return None
@@ -146,7 +148,8 @@ def _zeros(block: Block, store: BufferStore) -> Zeros | None:
 
 
 def _not_negative(part: Expr) -> Linear:
-    """A comparison of integers as a sum that is zero or more where it holds."""
+    """Rewrite a comparison of integers as a sum that is at least zero where the comparison
+    holds."""
     assert isinstance(part, ir.Compare)
     up = isinstance(part, (ir.LT, ir.LE))
     gap = linear_address(part.b - part.a if up else part.a - part.b)
@@ -157,7 +160,8 @@ def _not_negative(part: Expr) -> Linear:
 
 
 class _Skipper:
-    """The traversal: ranges of the loops outside, the blocks' iterators as expressions of these."""
+    """Traverses a program with the ranges of the loops around, and the blocks' iterators in terms
+    of the loops."""
 
     def __init__(self, padded: dict[Buffer, Zeros], finite: bool) -> None:
         self.padded = padded
@@ -189,7 +193,7 @@ class _Skipper:
             self.values[item.var] = substitute(value, self.values)
 
     def _nest(self, chain: Sequence[For], leaf: BlockRealize) -> Stmt:
-        """Loops around one block, without what they would add in vain."""
+        """Build the loops around one block, without the iterations that would add only zeros."""
         for loop in chain:
             self._enter(loop)
         self._bind(leaf)
@@ -206,7 +210,8 @@ class _Skipper:
         cuts = self._cuts(chain, sums, inner, steps) if sums else []
 
         def made(n: int, passed: int = 0, only: Only | None = None) -> Stmt:
-            """The nest from its loop `n` on; `passed` cuts are decided on, or `only` says all."""
+            """Build the nest from its loop `n` on. The first `passed` cuts are done; `only` fixes
+            the rows of a cut loop."""
             if only is None and passed < len(cuts) and cuts[passed].place == n:
                 cut = cuts[passed]
                 body = made(n, passed + 1)
@@ -230,7 +235,8 @@ class _Skipper:
         return made(0)
 
     def _inside(self, store: Stmt) -> list[Linear]:
-        """Sums that are not negative wherever a block has something to add to its element."""
+        """Sums that are all at least zero wherever a block adds a term that may differ from
+        zero."""
         found: list[Linear] = []
         for load in _factors(store, self.finite):
             if load.buffer in self.padded:
@@ -242,8 +248,8 @@ class _Skipper:
         return found
 
     def _relaxed(self, total: Linear, inner: set[Var]) -> Expr | None:
-        """A sum with the terms of the loops in `inner` at their greatest; None if it is never
-        negative."""
+        """A sum with the terms of the loops in `inner` at their maximum; None if the sum is never
+        negative or has no bound."""
         rest = ir.as_expr(total.const, next((atom.dtype for atom in total.terms), "int32"))
         for atom, times in total.terms.items():
             if inner.isdisjoint(free_vars(atom)):
@@ -259,7 +265,8 @@ class _Skipper:
     def _cuts(
         self, chain: Sequence[For], sums: Sequence[Linear], inner: set[Var], steps: set[Var]
     ) -> list[_Cut]:
-        """The unrolled loops over rows that are worth cutting, the outermost tests first."""
+        """The unrolled loops over rows that are worth cutting, the cut with the outermost tests
+        first."""
         written: list[_Cut] = []
         tested: list[_Cut] = []
         taps: set[Var] = set()
@@ -301,13 +308,14 @@ class _Skipper:
         return _Cut(gain, place, loop.var, ways, used.pop() if len(used) == 1 else None)
 
     def _values(self, rest: Expr) -> int:
-        """How many values a sum has, its terms free of each other."""
+        """How many values a sum takes if its terms vary independently."""
         bounds = (self.analyzer.bounds(atom) for atom in linear_address(rest).terms)
         return math.prod(b - a + 1 for a, b in bounds if a is not None and b is not None)
 
 
 def _limited(loop: For, body: Stmt, only: Only | None) -> Stmt:
-    """A loop around another body, over some of its iterations if it is the one that is cut."""
+    """Rebuild a loop around another body; the loop over rows that is cut runs only its chosen
+    rows."""
     row, (begin, end), rolled = only or (None, (0, 0), ())
     if loop.var is row:
         body = substitute(body, {loop.var: loop.var + begin}) if begin else body
@@ -318,7 +326,8 @@ def _limited(loop: For, body: Stmt, only: Only | None) -> Stmt:
 
 
 def _guarded(chain: Sequence[For]) -> int:
-    """The innermost loop that is worth a test in front of it; behind the last where none is."""
+    """The position of the innermost loop with enough work to pay for a test; behind the last loop
+    if none has."""
     work = 1
     kinds = [loop.kind in (ForKind.SERIAL, ForKind.PARALLEL) for loop in chain]
     for n in reversed(range(len(chain))):
@@ -329,8 +338,8 @@ def _guarded(chain: Sequence[For]) -> int:
 
 
 def _factors(store: Stmt, finite: bool) -> list[BufferLoad]:
-    """The factors of the product that `store` adds to its element, if that is what it does and a
-    factor of zero makes it zero."""
+    """The factors of the product that `store` adds to its element. Empty if `store` adds no
+    product, or a zero factor does not make the product zero."""
     if not isinstance(store, BufferStore) or not isinstance(store.value, ir.Add):
         return []
     own, (a, b) = BufferLoad(store.buffer, store.indices, store.predicate), store.value.children
