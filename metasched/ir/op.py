@@ -32,7 +32,7 @@ OPS: Registry[Op] = Registry("op", entry_points=False)
 
 
 class Effect(enum.IntEnum):
-    """What evaluating an operation may do; a larger value may do more."""
+    """The side effects that evaluating an operation may have; a larger value allows more."""
 
     PURE = 0
     READ = 1

@@ -478,7 +478,7 @@ class BlockRealize(Stmt):
 
     @property
     def bindings(self) -> dict[Var, Expr]:
-        """What each iterator is bound to."""
+        """The value that each iterator is bound to."""
         return dict(zip([v.var for v in self.block.iter_vars], self.iter_values, strict=True))
 
     @property

@@ -45,7 +45,7 @@ THREAD_TAGS = ("blockIdx", "threadIdx", "vthread", "clusterCtaIdx", "clusterIdx"
 
 @dataclass(slots=True)
 class WalkState:
-    """What is known at a node: the walk's state, which the rules read."""
+    """The state of the walk at a node, which the rules read."""
 
     func: PrimFunc
     closed: bool = False  # whether blocks mention no loop variable outside and declare all

@@ -105,7 +105,8 @@ def refuse_jumps(state: State, loop: For, *kinds: type[Stmt]) -> None:
 
 
 def require_steady_ends(state: State, loops: Sequence[For]) -> None:
-    """Nothing below the loops writes what their ends read: they may be evaluated again."""
+    """Nothing below the loops writes memory that their bounds read: bounds may be evaluated
+    again."""
     read = {e.buffer for loop in loops for expr in loop.exprs for e in loads_of(expr)}
     if not read:
         return
@@ -338,7 +339,7 @@ def _covers_domain(
 
 @proof
 def confirm_cover(state: State, *tokens: BlockToken) -> None:
-    """After an edit: these blocks still read only what was written before."""
+    """After an edit: confirm that these blocks still read only elements written before."""
     for token in tokens:
         realize = state.index.blocks[token]
         refuse_on(state, region_cover(state.scope(realize), token), realize)
@@ -346,7 +347,7 @@ def confirm_cover(state: State, *tokens: BlockToken) -> None:
 
 @proof
 def confirm_kinds(state: State, loops: Iterable[For]) -> None:
-    """After an edit: loops that are not serial still have independent iterations."""
+    """After an edit: confirm that loops that are not serial still have independent iterations."""
     for old in loops:
         if old.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
             loop = state.index.loops[old.var]
@@ -359,7 +360,8 @@ def confirm_kinds(state: State, loops: Iterable[For]) -> None:
 def require_independent(
     state: State, loop: For, kind: ForKind, thread: str | None, hint: str
 ) -> None:
-    """The iterations of a loop can be executed as a kind says, on the threads of an axis."""
+    """The iterations of a loop may be executed as the loop kind `kind`, on the threads of
+    `thread`."""
     failure = carried_dependence(
         loop,
         state.scope(loop),

@@ -104,7 +104,7 @@ def _entry(position: int, step: Any, handles: dict[str, RV]) -> Entry:
 
 
 def _argument(param: Param, value: Any, where: str) -> Any:
-    """A value that was read, when it is what the parameter takes."""
+    """The value read from a file; raises unless the parameter accepts it."""
     if param.variadic and not isinstance(value, list):
         raise TraceError(f"{where}: {param.name} takes a list, not {brief(value)}")
     named = value if isinstance(value, list) else [value]

@@ -246,7 +246,7 @@ class Schedule(Methods):
             raise
 
     def execute(self, entry: Entry, mode: str) -> None:
-        """Run one entry of a trace; `mode` says what becomes of its decision (`sample.decide`)."""
+        """Run one entry of a trace; `mode` says how its decision is treated (`sample.decide`)."""
         self.state.mode = mode
         decision = None if mode == "fresh" else entry.decision
         if entry.kind.name == "require" and mode == "fresh":

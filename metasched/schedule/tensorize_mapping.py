@@ -22,8 +22,8 @@ class TensorizeInfo:
     Attributes:
         loop_map: for each loop of the description, outermost first: (which of the block's loops,
             counted from the outermost, the described extent).
-        block_iter_paddings: what to pad each iterator of the block to a multiple of, None when
-            nothing needs padding.
+        block_iter_paddings: for each iterator of the block, the number to a multiple of which it is
+            padded; None when nothing needs padding.
     """
 
     loop_map: tuple[tuple[int, int], ...]

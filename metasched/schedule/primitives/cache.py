@@ -436,8 +436,8 @@ def _same(a: Range, b: Range) -> bool:
 
 
 def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
-    """Where a scope may touch `buffer`: what its block declares to read (or write), within the
-    buffer; all of what it allocates, and where it does not say."""
+    """The box in which a scope may touch `buffer`: the region that its block declares to read (or
+    write). It is the whole buffer if the block allocates it or declares nothing."""
     block = scope.block
     mine, other = block.reads, block.writes
     if side == "writes":

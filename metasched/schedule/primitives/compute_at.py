@@ -54,7 +54,7 @@ LATEST, EARLIEST = -1, -2
 def compute_at(
     state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:
-    """Execute a producer under `loop`, just what its consumers need in one iteration.
+    """Execute under `loop` the instances of a producer that its consumers need in one iteration.
 
     `index` chooses the place among the statements of the loop: -1 the latest possible, -2 the
     earliest, else a position. A root mark leaves the block where it is, an inline mark inlines it.
@@ -79,7 +79,7 @@ def compute_at(
 def reverse_compute_at(
     state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:
-    """Execute a consumer under `loop`, just what one iteration of its producers has made.
+    """Execute under `loop` the instances of a consumer that one iteration of its producers allows.
 
     requires  as compute_at, with producers and consumers exchanged; an output may be moved; each
               instance reads only what one iteration of `loop` makes

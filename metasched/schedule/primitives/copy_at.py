@@ -54,7 +54,7 @@ def read_at(
     read_buffer_index: int | str | Buffer,
     storage_scope: str,
 ) -> BlockRV:
-    """Copy what one iteration of `loop` reads of a buffer before its first reader there.
+    """Copy the part of a buffer that one iteration of `loop` reads, before its first reader.
 
     All readers below the loop use the copy. The copy is one block without an order of its own,
     annotated auto_copy, whose form lowering chooses; it is returned. Below loops of threads that
@@ -90,7 +90,8 @@ def write_at(
     write_buffer_index: int | str | Buffer,
     storage_scope: str,
 ) -> BlockRV:
-    """Write what one iteration of `loop` makes of a buffer to a copy, copied back after the last.
+    """Let one iteration of `loop` write a copy of a buffer's part, copied back after its last
+    writer.
 
     All writers below the loop use the copy. The copy is one block without an order of its own,
     annotated auto_copy, whose form lowering chooses; it is returned.
@@ -228,7 +229,9 @@ class _Site:
         body = nest(list(loops), body if guard is TRUE else IfThenElse(guard, body))
         cache = source if source is not self.buffer else target
         asked = dict.fromkeys(x for r in box for e in (r.min, r.extent) for x in loads_of(e))
-        places = (BufferRegion.point(x.buffer, x.indices) for x in asked)  # of a box that they tell
+        places = (
+            BufferRegion.point(x.buffer, x.indices) for x in asked
+        )  # of a box that they determine
         block = Block(
             state.fresh_block_name(cache.name), tuple(iters),
             (BufferRegion(source, tuple(box)), *places), (BufferRegion(target, tuple(box)),), body,

@@ -70,7 +70,7 @@ def compute_inline(state: State, block: BlockLike) -> None:
 
 
 class _Pattern:
-    """The producer's store, solved for its iterators: what it computes at given indices."""
+    """The producer's store, solved for its iterators: the expression stored at given indices."""
 
     def __init__(self, state: State, realize: BlockRealize, store: BufferStore) -> None:
         self.store = store

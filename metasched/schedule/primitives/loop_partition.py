@@ -39,7 +39,7 @@ def loop_partition(
     factors: Sequence[int | Expr | None],
     preserve_unit_iters: bool = True,
 ) -> list[LoopRV]:
-    """Cut the range of `loop` into parts of the given lengths and one with what is left.
+    """Cut the range of `loop` into parts of the given lengths and one part with the rest.
 
     One factor may be None (or -1): the part that fills up the range. The parts are loops with
     copies of the body, each in a block of its own (`<block>_<var><n>_partition`), all in one

@@ -27,7 +27,7 @@ from metasched.schedule.state import State
 
 @primitive(of_loop=ways.with_siblings)
 def merge(state: State, *loops: LoopRV) -> LoopRV:
-    """Run nests one after the other as one nest; returns what the given loops have become.
+    """Merge nests that follow each other into one nest; returns its innermost loop.
 
     The given loops are the innermost of each nest that are merged, with all loops above them up to
     where the nests meet. Their bodies follow each other in the one nest.

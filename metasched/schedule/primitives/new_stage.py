@@ -128,7 +128,7 @@ def stage(
         domains: the values of each iterator.
         body: the statement over the iterators; the regions are found from it.
         guard: the predicate, over the iterators.
-        loops: what each iterator really runs over (default: its domain).
+        loops: the range that the loop of each iterator runs over (default: its domain).
         taken: names that other new blocks of the same step have.
     """
     iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))

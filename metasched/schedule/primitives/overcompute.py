@@ -1,4 +1,4 @@
-"""overcompute: spatial iterators run on to a multiple; what is computed beyond is never used."""
+"""overcompute: rounds extents of spatial iterators up to multiples; extra results are not used."""
 
 from __future__ import annotations
 

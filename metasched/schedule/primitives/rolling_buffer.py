@@ -46,7 +46,7 @@ from metasched.schedule.state import State
 
 @primitive(of_block=ways.with_buffers("write"))
 def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str | Buffer) -> None:
-    """Keep what an iteration computes of a buffer for the next ones that need it again.
+    """Keep the elements that an iteration computes for later iterations that need them again.
 
     Of each dimension in which neighbouring iterations of a loop overlap only the new part is
     computed; the dimension of the outermost such loop becomes a ring as long as one iteration's
