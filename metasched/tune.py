@@ -82,29 +82,29 @@ def tune(
     """Search for the fastest schedule of one function on this machine.
 
     Candidate 0 is the default schedule, so the result is never slower than not tuning. Every
-    outcome is in the store under `work_dir` the moment it is known: an interrupted run (Ctrl-C
-    ends it cleanly) goes on where it stopped, and nothing is measured twice.
+    outcome is stored under `work_dir` the moment it is known: an interrupted run (Ctrl-C ends a run
+    cleanly) continues where it stopped, and no program is measured twice.
 
     Args:
         func: a PrimFunc, or a module of one function.
         target: what to compile for; None is this machine.
         trials: candidates to measure, those already in the store included.
-        time_limit: seconds after which no new round begins, and the program as written, should it
-            still run, is ended.
+        time_limit: seconds after which no new round begins, and the unscheduled program is ended if
+            it still runs.
         work_dir: folder of the store, the event log and the trace file.
         seed: of every random choice.
         strategy, model: names in their registries; a model may be given itself.
         features: what the model sees of a candidate: the name of a feature extractor, or a set.
-        prior: start from what earlier records on other tasks taught (default yes); it is dropped
-            when the first measurements do not bear it out. A model that is given starts as it is.
+        prior: start from a cost model trained on other tasks (default yes), which is dropped when
+            the first measurements contradict it. A model object that is given starts unchanged.
         space: modules with postprocs and mutators, a function of a schedule, a union of such
             spaces, or the name of a space; None takes the target's defaults.
-        database: keeps the records: a database, or its name; None keeps them in `work_dir`. One
-            that is given is not closed.
-        plugins: Python files (or one) that register what is searched with, see PLUGINS.md.
-        runner: makes what measures, or its name; None measures on this machine.
+        database: keeps the records: a database, or its name; None keeps them in `work_dir`. A
+            database object that is given stays open.
+        plugins: Python files (or one) that register parts of the search, see PLUGINS.md.
+        runner: a function that makes the runner, or its name; None measures on this machine.
         builder: compiles candidates elsewhere: a builder, which stays open, or its name.
-        observer: is told what happens: a function of an event, its name, or several of both.
+        observer: is called with each event: a function, its name, or a list of both.
         name: for reports; None takes the function's.
 
     Raises TuneError when the function cannot be tuned, TargetError when this machine is to measure
@@ -143,14 +143,14 @@ def tune_tasks(
     builder: Builder | str | None = None,
     observer: Observers = None,
 ) -> dict[str, TuneResult]:
-    """Tune several functions with one budget, spent where it gains most; see `tune`.
+    """Tune several functions with one budget, spent where the expected gain is largest; see `tune`.
 
     Args:
         tasks: functions by name.
         weights: calls of each in the program they come from (default 1).
         trials: limit of each task; total_trials: of all together in this run.
         space: of all tasks, or by their names; a task that is not named takes the default.
-        scheduler: name of the task scheduler, which says whose round is next.
+        scheduler: name of the task scheduler, which chooses the task of each round.
     """
     funcs, weights = _checked_tasks(tasks), weights or {}
     _check_limits(funcs, weights, time_limit)
@@ -199,7 +199,7 @@ def _load_plugins(given: str | Path | Sequence[str | Path]) -> list[str]:
 
 
 def _machine(given: Target | str | Mapping[str, Any], *, timed: bool) -> Target:
-    """The target; where programs are timed here, as this process can use it."""
+    """The target; where programs are timed here, limited to what this process may use of it."""
     machine = Target.of(given)
     if not timed:
         return machine
@@ -284,7 +284,7 @@ class _Session:
                         run.name: _conclude(run, folder, threads, self.start, reason)
                         for run in runs
                     }
-                except DatabaseError:  # a full disk: what was found must not be lost with it
+                except DatabaseError:  # a full disk: the best trace must not be lost
                     for sentence in filter(None, [rescued(run, folder) for run in runs]):
                         warnings.warn(sentence, stacklevel=4)
                     raise
@@ -295,7 +295,7 @@ class _Session:
             log.close()
 
     def _recall(self, path: Path) -> None:
-        """Let the model go on from what earlier runs in this folder taught it."""
+        """Load the model that earlier runs in this folder saved."""
         if not path.exists():
             return
         try:
@@ -305,7 +305,7 @@ class _Session:
             warnings.warn(f"{what}; the model starts anew from the database", stacklevel=4)
 
     def _remember(self, path: Path) -> None:
-        """Keep what the model has learnt for later runs; the database holds it too."""
+        """Save the model for later runs; its training data are in the database, too."""
         try:
             self.model.save(path)
         except ANYTHING as error:
@@ -335,7 +335,7 @@ class _Session:
         if self.make is not None:
             return self.make(func, self.machine, **given)
         settings = self.settings
-        if self.time_limit is not None:  # the program as written may never end
+        if self.time_limit is not None:  # the unscheduled program may never end
             limit = min(settings.baseline_timeout, max(self.time_limit, 1.0))
             settings = replace(settings, baseline_timeout=limit)
         by_default = Schedule(func, seed=0, check=False)

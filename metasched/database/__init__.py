@@ -1,1 +1,1 @@
-"""Records of what was measured: trace files and the working store."""
+"""Records of measured candidates: trace files, the working store, and databases of users."""

@@ -1,4 +1,4 @@
-"""What a database is, unions of several, and databases of users, found by name."""
+"""Database: the protocol of databases, unions of several, and databases of users by name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from metasched.target import Target
 
 
 class Database(Protocol):
-    """Keeps records. A subclass defines `put` and `all`; the others follow from `all`."""
+    """Keeps records. A subclass defines `put` and `all`; the other methods call `all`."""
 
     def put(self, records: Record | Iterable[Record]) -> None:
-        """Store records, all or none; raises DatabaseError where that fails."""
+        """Store records, all or none; raises DatabaseError where storing fails."""
         ...
 
     def all(
@@ -92,7 +92,8 @@ OWN = ("sqlite", "memory")
 class UnionDatabase(Database):
     """Several databases as one: the best record is the fastest of all of them.
 
-    New records go into the first. A program that several hold counts once, as the first has it.
+    New records go into the first database. A program in several databases counts once, with the
+    record of the first.
     """
 
     def __init__(self, *databases: Database) -> None:
@@ -129,9 +130,9 @@ class UnionDatabase(Database):
 
 
 class OrderedUnionDatabase(UnionDatabase):
-    """Several databases as one: the first that has a right record of a workload answers.
+    """Several databases as one: the first with a right record of a workload gives the best.
 
-    New records go into the first.
+    New records go into the first database.
     """
 
     def best(self, workload_hash: str, target: Target) -> Record | None:
@@ -141,5 +142,5 @@ class OrderedUnionDatabase(UnionDatabase):
 
 
 def _program(record: Record) -> tuple[str, str, str]:
-    """What makes two records the same program."""
+    """The key of a record's program: equal keys mean one program."""
     return record.workload_hash, record.target_value.key, record.candidate_key

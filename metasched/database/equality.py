@@ -1,4 +1,4 @@
-"""Which programs count as the same workload: the equality by which a database is asked."""
+"""ModuleEquality: which functions count as one workload when a database is searched."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class Hit:
 
     Attributes:
         record: the fastest one.
-        exact: it was measured on exactly this target.
-        note: how its target differs, empty when exact.
+        exact: whether it was measured on exactly this target.
+        note: how the record's target differs, empty when exact.
     """
 
     record: Measured
@@ -31,7 +31,7 @@ class Miss:
 
     Attributes:
         reason: a sentence.
-        field: which part did not fit: `workload`, `target` or `status`; empty in an empty store.
+        field: the part that did not fit: `workload`, `target` or `status`; empty without records.
         nearest: the record that came closest, or None.
     """
 

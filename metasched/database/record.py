@@ -1,8 +1,8 @@
-"""What is kept of a measurement: Record (a row of the store) and TraceFile (a JSON file to ship).
+"""Record, a row of the store for one measurement, and TraceFile, a JSON file to ship.
 
-Both describe themselves: schema version, tool version, workload hash and script, target, seed,
-trace, samples, status and check. Reading one executes nothing: scripts and traces stay text until
-our own parser is given them. Unknown fields survive a rewrite.
+Both hold the schema version, tool version, workload hash and script, target, seed, trace, samples,
+status and check. Reading them executes nothing: scripts and traces stay text until metasched's own
+parser reads them. Unknown fields survive a rewrite.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Measured(BaseModel):
         workload: its script.
         target: the machine as `Target.to_json` gives it.
         seed: of the run that found it.
-        trace: the trace as JSON data; its meaning is `schedule.trace`'s business.
+        trace: the trace as JSON data, in the format of `schedule.trace`.
         samples: seconds of one call, one value a sample.
         status: a value of `Status`.
         check: how the result was compared, in words.
@@ -166,7 +166,7 @@ class Record(Measured):
     Attributes:
         candidate_key: structural hash of the scheduled program.
         index: its number in the run; 0 is the default schedule.
-        space: number of the design space that it is of, -1 where that is unknown.
+        space: number of its design space, -1 where unknown.
         build_seconds: how long its build took.
         predicted: the model's score before it was measured.
         machine: name of the machine that measured it, empty where that is unknown.

@@ -34,14 +34,14 @@ def replay(
 
     Args:
         source: a trace file (`work/NAME.HASH.trace.json`), or a database, of which the fastest
-            record counts whose trace applies.
+            record with a trace that applies is taken.
         func: the unscheduled function.
         target: where the result shall run; None is this machine.
         allow_extern: foreign functions that the result may call, by name. A trace from elsewhere
             may name any; a function of your own that calls one is built directly as it stands.
-        equality: which functions count as the one the trace was made for: `structural`,
-            `ignore-constants` (but for the values of floating constants), `anchor-block` (the block
-            with the most operations is the same; other blocks are inlined where that is possible).
+        equality: when `func` counts as equal to the function of the trace: `structural`;
+            `ignore-constants`, whatever the values of floating constants; `anchor-block`, if the
+            block with the most operations is equal (other blocks are inlined where possible).
 
     Returns the schedule; `metasched.build(schedule)` compiles it.
 
@@ -74,7 +74,7 @@ def replay(
 
 
 def single(source: PrimFunc | IRModule) -> PrimFunc:
-    """The one function of a program; TuneError where there is another number."""
+    """The only function of a program; TuneError where there are several functions or none."""
     if isinstance(source, PrimFunc):
         return source
     if not isinstance(source, IRModule):
@@ -90,7 +90,7 @@ def single(source: PrimFunc | IRModule) -> PrimFunc:
 def _of_file(
     path: str | Path, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
 ) -> TraceFile:
-    """The record of a trace file, where it fits."""
+    """The record of a trace file; TraceMiss where it does not fit."""
     stored = TraceFile.load(path)
     workload = structural_hash(func)
     if equality != "structural" and _key(same, single(parse(stored.workload))) == _key(same, func):

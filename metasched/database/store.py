@@ -1,8 +1,8 @@
 """The working store: one SQLite file of records, safe with several tuners and with kill -9.
 
-Write-ahead log, synchronous=FULL, every write in its own BEGIN IMMEDIATE transaction (a deferred
-one that upgrades fails at once when another tuner wrote). A corrupt file is set aside under a new
-name, with its -wal and -shm, and never overwritten.
+The file has a write-ahead log and synchronous=FULL, and every write is its own BEGIN IMMEDIATE
+transaction: a deferred transaction would fail when another tuner has written. A corrupt file is set
+aside under a new name, with its -wal and -shm files, and never overwritten.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _SELECT = """SELECT records.id, records.candidate, records.status, records.media
     FROM records JOIN workloads ON workloads.hash = records.workload
     JOIN targets ON targets.key = records.target"""
 _ELSEWHERE = ("workload_hash", "workload", "workload_name", "target")
-CHECKSUM = "checksum"  # of a record: a key of its body
+CHECKSUM = "checksum"  # the key of a record's checksum in its body
 
 
 def _checksum(body: dict[str, Any], row: Sequence[Any]) -> str:
-    """Of a record: its body, and its row's workload, target, candidate, status and median."""
+    """The checksum of a record: of its body, workload, target, candidate, status and median."""
     return hashlib.blake2b(json.dumps([*row, body]).encode(), digest_size=8).hexdigest()
 
 
@@ -62,7 +62,7 @@ class Store:
         set_aside: where a corrupt file of that name was moved when it was found, or None.
         unsaved: records that a full disk kept out; the next successful `put` writes them too.
 
-    A record that is damaged is left out by whatever reads, and named once by a warning.
+    Every method that reads leaves out damaged records; a warning names each once.
     """
 
     def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 30.0) -> None:
@@ -231,7 +231,7 @@ class Store:
         return found
 
     def _leave_out(self, what: str, why: Exception | str) -> None:
-        """Name what is damaged, once."""
+        """Warn of a damaged record, once."""
         if what not in self._named:
             self._named.add(what)
             warnings.warn(
@@ -283,7 +283,7 @@ class Store:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """One process at a time creates, checks or sets aside the file."""
+        """Lock the file's creation, check and setting aside against other processes."""
         with open(f"{self.path}.lock", "w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -296,7 +296,7 @@ class Store:
         connection = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
         try:
             return self._prepare(connection)
-        except UnicodeDecodeError:  # what SQLite complains of is no text either
+        except UnicodeDecodeError:  # SQLite's message quotes bytes of the file that are no text
             connection.close()
             raise sqlite3.DatabaseError("database disk image is malformed") from None
         except BaseException:

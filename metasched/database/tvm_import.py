@@ -2,7 +2,7 @@
 
 A line of the workloads is `["<hash>", "<base64 of the module's JSON>"]`, a line of the records
 `[workload, [trace, seconds or null, target or null, arguments or null]]`. Each trace is replayed on
-its workload; what does not replay is named with the reason, and the rest is read.
+its workload; a trace that does not replay is reported with the reason, and the others are read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Imported:
     Attributes:
         line: its number, from 1.
         record: what became of it; None when it cannot be used.
-        problem: why, in that case.
+        problem: why the line cannot be used; else empty.
     """
 
     line: int
@@ -52,8 +52,8 @@ class Imported:
 def read_tvm_database(workloads: str | Path, records: str | Path) -> list[Imported]:
     """The records of a JSONDatabase of TVM's, each replayed on its workload.
 
-    Raises MetaschedError when a file cannot be read or a line of it is no JSON of that form. What
-    is wrong with one workload or one trace is told in its records.
+    Raises MetaschedError when a file cannot be read or a line is not JSON of this form. The fault
+    of a single workload or trace is the `problem` of its records.
     """
     functions = [_workload(place, line) for place, line in _lines(workloads)]
     found = []
@@ -144,7 +144,7 @@ def _record(func: PrimFunc, data: Any) -> Record:
 
 
 def _target(data: Any) -> Target:
-    """TVM's description of a target as ours; without one, any processor."""
+    """The Target for TVM's description of a target; without a description, any processor."""
     if data is None or isinstance(data, str):
         return Target.of(data or "llvm")
     if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):

@@ -1,1 +1,1 @@
-"""space: what may be done to a program, as modules that compose into design spaces."""
+"""space: schedule modules, and the design spaces that they generate for a program."""

@@ -1,8 +1,8 @@
 """Combinators: modules made of modules.
 
-`chain` does one after the other, `choose` offers each as an alternative, `attempt` leaves the
-schedule alone where a step is refused, `each_block` applies a module below a block (idea: Exo's
-higher-order schedules, ELEVATE's strategies).
+`chain` runs modules one after the other, `choose` offers each as an alternative, `attempt` gives
+the schedule unchanged where a step is refused, `each_block` runs a module on every block below a
+block (idea: Exo's higher-order schedules, ELEVATE's strategies).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from metasched.space.module import Module, ModuleFn, ScheduleModule
 
 
 def chain(*modules: Module) -> Module:
-    """One module after the other, each on every alternative the former left."""
+    """A module that runs modules in order, each on every alternative of the one before."""
 
     def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
         found = [sch]
@@ -30,7 +30,7 @@ def chain(*modules: Module) -> Module:
 
 
 def choose(*modules: Module) -> Module:
-    """The alternatives of all modules, each starting from the same schedule."""
+    """A module that offers the alternatives of all modules, each run on the same schedule."""
 
     def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
         return [after for module in modules for after in module(sch.copy(), block)]
@@ -39,7 +39,7 @@ def choose(*modules: Module) -> Module:
 
 
 def attempt(module: Module) -> Module:
-    """The module, or the schedule unchanged when one of its steps is refused.
+    """A module that gives the schedule unchanged when a step of `module` is refused.
 
     Only ScheduleError counts as a refusal; any other exception is a defect and goes through.
     """
@@ -55,7 +55,7 @@ def attempt(module: Module) -> Module:
 
 
 def each_block(module: Module, where: Callable[[BlockRealize], bool] | None = None) -> Module:
-    """The module on every block below the given one, the last in the program first.
+    """A module that runs `module` on every block below a block, the last in the program first.
 
     Args:
         where: leave out the blocks for which this is false.

@@ -1,7 +1,7 @@
 """The default schedule of CPU targets, candidate 0 of a search: no decision, always legal.
 
-Each block on its own: vectors along contiguous memory, the outer loops over the cores, the init of
-a reduction before its loops. Nothing is tiled or fused.
+It treats each block on its own: vectors along contiguous memory, the outer loops in parallel, the
+init of a reduction before its loops. It tiles nothing and fuses no blocks.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
 
 
 def _contained(sch: Schedule, token: BlockToken, step: Callable[[Child], None]) -> None:
-    """Run a step on a block; what is refused is taken back."""
+    """Run a step on a block; a refused step is undone."""
     steps = len(sch.trace)
     child = child_of(sch, token)
     try:
         step(child)
     except ScheduleError:
         take_back(sch, steps)
-    except Exception as error:  # the default must exist whatever a primitive trips over
+    except Exception as error:  # a default schedule must exist, even if a primitive is broken
         take_back(sch, steps)
         warnings.warn(
             f"the default schedule leaves block {child.block.name} as it is: "

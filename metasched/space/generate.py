@@ -1,9 +1,9 @@
 """From modules to design spaces: every block is offered to every module, alternatives multiply.
 
-Blocks are visited consumers first (the reverse of post-order) and anew for each module, so that a
-module sees the blocks that earlier ones made; a block's own blocks come before it. Each design
-space is a trace whose sampling steps are still open: replaying it with fresh decisions draws one
-candidate (after MetaSchedule's PostOrderApply).
+Each module visits all blocks, consumers first (the reverse of post-order) and inner blocks before
+outer ones. So a module sees the blocks that earlier modules made. Each design space is a trace
+whose sampling steps are open: a replay with new decisions draws one candidate (after MetaSchedule's
+PostOrderApply).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from metasched.space.module import RULE, Module
 from metasched.target import Target
 
 MAX_SPACES = 64
-"""Design spaces of one program at most; alternatives beyond it are dropped evenly."""
+"""Design spaces of one program at most; of more alternatives an evenly spread part is kept."""
 
 
 Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
@@ -37,13 +37,14 @@ Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
 
 @dataclass(frozen=True, slots=True)
 class ModuleFailure:
-    """A module that failed on a block, which goes on without it.
+    """A module that failed on a block; the block is scheduled without the module.
 
     Attributes:
         module, block: their names.
-        refused: a schedule step was refused (ScheduleError), rather than the module being broken.
-        message: what was raised.
-        lost, kept: alternatives that were given up for a refused step, and that were not.
+        refused: a schedule step was refused (ScheduleError); otherwise the module is broken.
+        message: of the exception.
+        lost, kept: how many alternatives were given up because a step was refused, and how many
+            were kept.
     """
 
     module: str
@@ -55,7 +56,7 @@ class ModuleFailure:
 
     @property
     def told(self) -> str:
-        """What a run says of refused alternatives."""
+        """A sentence about the refused alternatives, for the log of a run."""
         if not self.kept:
             return f"{self.module} leaves block {self.block} alone: {self.message}"
         return (
@@ -66,15 +67,15 @@ class ModuleFailure:
 
 @dataclass(frozen=True)
 class SpaceGenerator:
-    """The design spaces of a program, with what belongs to them in a search.
+    """Generates the design spaces of a program by modules; holds the postprocs and mutators.
 
     Attributes:
         modules: tried on every block, in this order.
         postprocs: run on every candidate after its decisions, in this order.
         mutators: with their weights.
         failures: filled by `generate`: the modules that failed, and where.
-        refusals: likewise: the modules that gave up some or all of their alternatives on a block
-            because a step was refused, with the first refusal.
+        refusals: filled by `generate`: the modules that gave up some or all of their alternatives
+            on a block because a step was refused, with the first refusal.
     """
 
     modules: tuple[Module, ...]
@@ -86,8 +87,8 @@ class SpaceGenerator:
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """The design spaces of a program as simplified traces; never empty.
 
-        `target` is not looked at here: the modules were made for one. Raises ScheduleError where
-        two blocks have one name, by which no step could find them.
+        `target` is ignored: the modules were made for a target. Raises ScheduleError where two
+        blocks have one name, because steps find blocks by name.
         """
         self.failures.clear()
         self.refusals.clear()
@@ -101,7 +102,7 @@ class SpaceGenerator:
         return _distinct(found)
 
     def _visit(self, module: Module, sch: Schedule) -> list[Schedule]:
-        """A module on every block, the last consumer first, the root last."""
+        """Run a module on every block, the last consumer first, the root last."""
         found = [sch]
         for name in list(sch.mod.functions):
             for token in visit_order(sch.mod[name].body):
@@ -132,8 +133,7 @@ class SpaceGenerator:
     def _refusal(
         self, module: Module, realize: BlockRealize, errors: Sequence[ScheduleError], kept: int
     ) -> None:
-        """A module that would have done more, but some ways were refused. (One that had nothing to
-        refuse on the alternatives of an earlier module is told of once as well.)"""
+        """Note a module that gave up alternatives because steps were refused, once for a block."""
         name, block = module.name, realize.block.name
         known = any((note.module, note.block) == (name, block) for note in self.refusals)
         if not known:
@@ -169,7 +169,7 @@ class ScheduleFn:
     mutators: Weighted = ()
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
-        """What the function makes of the program; its errors go through."""
+        """The design spaces that the function makes; its errors are raised unchanged."""
         sch = Schedule(source, seed=seed)
         made = self.fn(sch)
         if made is None:
@@ -193,7 +193,7 @@ class Union:
 
     @property
     def refusals(self) -> tuple[ModuleFailure, ...]:
-        """Those of all generators."""
+        """The refusals of all generators."""
         return tuple(one for g in self.generators for one in getattr(g, "refusals", ()))
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
@@ -204,7 +204,7 @@ class Union:
 
 @runtime_checkable
 class Space(Protocol):
-    """What a search draws from: `SpaceGenerator`, `ScheduleFn`, `Union`, or any such object."""
+    """The protocol of search spaces: `SpaceGenerator`, `ScheduleFn`, `Union`, or a user's class."""
 
     @property
     def postprocs(self) -> tuple[Postproc, ...]:
@@ -240,7 +240,7 @@ def search_space(name: str, *, override: bool = False) -> Callable[[Factory], Fa
 
 
 def design_spaces(space: Space, func: PrimFunc, target: Target, seed: int) -> list[Trace]:
-    """The design spaces of a program. An error of metasched's goes through.
+    """The design spaces of a program. An error of metasched's own is raised unchanged.
 
     Raises PluginError when the space raises anything else, or gives no list of traces.
     """
@@ -273,7 +273,7 @@ def visit_order(body: Any) -> list[BlockToken]:
 
 
 def _within_instruction(sch: Schedule, realize: BlockRealize) -> bool:
-    """Whether a block stands inside of one that an instruction is to compute."""
+    """Whether a block stands inside a block that an instruction is to compute."""
     around = (node for node in sch.state.ancestors(realize) if isinstance(node, BlockRealize))
     return any(AUTO_TENSORIZE in node.block.annotations for node in around)
 
@@ -300,14 +300,14 @@ def _checked(made: Any) -> list[Schedule]:
 
 
 def _thinned(found: list[Schedule]) -> list[Schedule]:
-    """At most MAX_SPACES of them, evenly spread over the alternatives."""
+    """At most MAX_SPACES alternatives, spread evenly over those found."""
     if len(found) <= MAX_SPACES:
         return found
     return [found[i * len(found) // MAX_SPACES] for i in range(MAX_SPACES)]
 
 
 def _distinct(found: Sequence[Schedule]) -> list[Trace]:
-    """The simplified traces, each once."""
+    """The simplified traces of schedules, each once."""
     traces: dict[str, Trace] = {}
     for sch in found:
         trace = sch.trace.simplified()
@@ -316,5 +316,5 @@ def _distinct(found: Sequence[Schedule]) -> list[Trace]:
 
 
 def _shape(trace: Trace) -> str:
-    """The steps of a trace without what was decided."""
+    """The steps of a trace without their decisions, as text."""
     return Trace(tuple(Entry(e.kind, e.values, e.outputs) for e in trace.entries)).to_json()

@@ -1,7 +1,7 @@
-"""Loop kinds for nests that no module has settled: vectors inside, threads outside, inits apart.
+"""Loop kinds for nests that no tiling has scheduled: inner vectors, outer threads, separate inits.
 
-Each function does what it can with public primitives and leaves the schedule as it was where a
-dependence forbids it. Postprocs and the default schedule are made of these.
+Each function uses public primitives, and leaves the schedule unchanged where a dependence forbids a
+step. Postprocs and the default schedule call these functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL = 2048
 
 
 def child_of(sch: Schedule, token: BlockToken) -> Child:
-    """A block in its scope as it stands now."""
+    """The block of a token in its scope, in the present state of the schedule."""
     realize = sch.state.index.blocks[token]
     return sch.state.scope(realize).child(token)
 
@@ -39,11 +39,11 @@ def take_back(sch: Schedule, steps: int) -> None:
 
 
 def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
-    """Cut vectors of at most `width` lanes from the innermost own loop that allows it.
+    """Vectorize the innermost own loop of a block that allows it, with at most `width` lanes.
 
-    Where they do not divide the loop, the last vector is masked. Short loops that together run
-    along memory are fused first. The loop over the vectors is unrolled where the one above is.
-    Returns whether it was done.
+    Where the lanes do not divide the loop, the last vector is masked. Short loops that together run
+    along memory are fused first. The loop over the vectors is unrolled if the loop above is.
+    Returns whether a loop was vectorized.
     """
     loops = list(child.loops)
     if any(loop.kind is ForKind.VECTORIZED for loop in loops):
@@ -65,7 +65,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
             if lanes < (as_int(loops[position].extent) or 0):
                 rest, cut = sch.split(cut, [None, lanes])
                 if position > own and loops[position - 1].kind is ForKind.UNROLLED:
-                    sch.unroll(rest)  # else what stays in registers would be indexed by a loop
+                    sch.unroll(rest)  # a loop index cannot address registers
             if position + 1 < len(loops):
                 sch.reorder(*handles[position + 1 :], cut)
             sch.vectorize(cut)
@@ -78,7 +78,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
 def _vectorize_run(
     sch: Schedule, block: BlockRV, child: Child, loops: Sequence[For], width: int
 ) -> bool:
-    """Fuse the innermost loops that are one run of memory, where the last alone is short."""
+    """Fuse the innermost loops that run along contiguous memory, where the last alone is short."""
     count, extent = _run(child, loops, width)
     if count < 2:
         return False
@@ -95,7 +95,10 @@ def _vectorize_run(
 
 
 def _run(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
-    """How many of the innermost loops make up a run, until it has `width` elements; its length."""
+    """How many of the innermost loops run along contiguous memory, and the length of the run.
+
+    The count ends when the run has `width` elements.
+    """
     if not loops or _lanes(child, loops[-1], width) < 2 or _tests(child):
         return 0, 1
     extent, moves = as_int(loops[-1].extent) or 1, strides(child, loops[-1])
@@ -114,14 +117,14 @@ def _run(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
 
 
 def _tests(child: Child) -> bool:
-    """Whether a condition would have to be computed in each lane."""
+    """Whether a vectorized block would compute a condition in each lane."""
     found = (x for x in walk(child.block.body) if isinstance(x, (Call, Select)))
     choices = any(isinstance(x, Select) or x.op.name == "if_then_else" for x in found)
     return choices or child.realize.predicate is not TRUE
 
 
 def _lanes(child: Child, loop: For, width: int) -> int:
-    """How many lanes to cut a loop into: `width`, or all of a shorter loop."""
+    """The lanes for a loop: `width`, or the extent of a shorter loop."""
     extent = as_int(loop.extent)
     if extent is None or extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
         return 1
@@ -131,7 +134,7 @@ def _lanes(child: Child, loop: For, width: int) -> int:
 
 
 def steps(stmt: Stmt) -> int:
-    """How often the innermost statement below runs, loops inside of blocks and all."""
+    """How often the innermost statement below `stmt` runs, loops inside blocks included."""
     own = (as_int(stmt.extent) or 1) if isinstance(stmt, For) else 1
     return own * max((steps(s) for s in stmt.stmts), default=1)
 
@@ -174,7 +177,7 @@ def _leading(sch: Schedule, child: Child, jobs: int) -> int:
 
 
 def unroll_reduction(sch: Schedule, child: Child, copies: int, func: str | None = None) -> None:
-    """Unroll the innermost loops of a reduction that make at most `copies` of its body."""
+    """Unroll the innermost loops of a reduction into at most `copies` copies of its body."""
     if all(v.is_spatial for v in child.block.iter_vars):
         return
     chosen: list[int] = []
@@ -195,19 +198,21 @@ def unroll_reduction(sch: Schedule, child: Child, copies: int, func: str | None 
 
 
 def unroll_unasked(sch: Schedule, child: Child, copies: int, func: str | None = None) -> None:
-    """Let the code generator unroll the serial loops of a reduction's nest that come to at most
-    `copies` statements; a limit that the nest has already stays."""
+    """Let the code generator unroll serial loops of a reduction's nest to `copies` statements.
+
+    A limit that the nest has already stays.
+    """
     if child.loops and not all(v.is_spatial for v in child.block.iter_vars):
         outermost = sch.get_loops(sch.get_block(child.block.name, func))[0]
         sch.annotate(outermost, AUTO_UNROLL, copies, replace=None)
 
 
 def decompose_init(sch: Schedule, realize: BlockRealize, func: str | None = None) -> bool:
-    """Decompose a reduction at its outermost reduction loop; the loops of the init get the kinds
-    of those of the update.
+    """Decompose a reduction at its outermost reduction loop; returns whether it was done.
 
-    Nothing is done to reductions over thread-bound loops, nor where no reduction loop is left.
-    Raises ScheduleError where the block cannot be decomposed.
+    The loops of the init get the kinds of the loops of the update. Reductions over thread-bound
+    loops, and blocks without a reduction loop, stay. Raises ScheduleError where the block cannot be
+    decomposed.
     """
     loops = sch.state.loops_above(realize)
     pairs = list(zip(realize.block.iter_vars, realize.iter_values, strict=True))

@@ -1,15 +1,15 @@
 """Schedule modules: functions `(schedule, block) -> list of schedules`, registered or with fields.
 
-A user's module looks like ours:
+A user's module looks like a built-in one:
 
     @ms.schedule_module("my.rule", targets=["cpu"])
     def my_rule(sch, block):
         ...
         return [sch]
 
-It gets a schedule of its own, may change it in place, and returns the alternatives it offers: the
-schedule as it was for "nothing to do here". A module that raises is named in a warning, and its
-block goes on without it.
+A module gets a schedule of its own, may change it in place, and returns the alternatives that it
+offers. A module with nothing to do returns the schedule unchanged. A module that raises is named in
+a warning, and its block is scheduled without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = "schedule_rule"
 
 @runtime_checkable
 class Module(Protocol):
-    """What takes part in a space: a name and a function of a schedule and a block."""
+    """The protocol of modules: a name, and a call with a schedule and a block."""
 
     @property
     def name(self) -> str: ...

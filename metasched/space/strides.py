@@ -1,4 +1,4 @@
-"""Which loop becomes vectors: the one along which memory is accessed element by element."""
+"""Strides of accesses, which decide the loop that is vectorized and the operands to pack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from metasched.ir.visit import free_vars, substitute
 
 
 def iter_stride(access: Access, var: Var) -> int | None:
-    """Elements from one value of a block iterator to the next; None when that is not constant."""
+    """By how many elements an access moves from one value of a block iterator to the next.
+
+    None when the stride is not constant.
+    """
     total = 0
     for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
         if var not in free_vars(index):
@@ -28,9 +31,10 @@ def iter_stride(access: Access, var: Var) -> int | None:
 
 
 def vector_iter(block: Block) -> IterVar | None:
-    """The spatial iterator along which the block's stores are contiguous, None when none is.
+    """The spatial iterator along which the block's stores are contiguous; None without one.
 
-    Among several (a buffer with unit extents) the one with most contiguous loads, then the last.
+    Among several iterators (a buffer with unit extents) the iterator with most contiguous loads is
+    taken, among equal ones the last.
     """
     best: IterVar | None = None
     best_score = -1
@@ -44,11 +48,11 @@ def vector_iter(block: Block) -> IterVar | None:
 
 
 FEW = 16
-"""Rows, at most, for which a matrix is not worth moving in memory before it is used."""
+"""A matrix that is used by at most this many rows is not worth packing."""
 
 
 def rows_of(block: Block, access: Access) -> int:
-    """How many results use each element that is loaded: the rows of a product, for its matrix."""
+    """How many results use each loaded element: for the matrix B of a product, the rows of A."""
     used = frozenset().union(*(free_vars(i) for i in access.indices))
     others = (v for v in block.iter_vars if v.is_spatial and v.var not in used)
     return prod(as_int(v.dom.extent) or 1 for v in others)
@@ -61,8 +65,11 @@ def reads_along(block: Block, var: Var) -> bool:
 
 
 def worth_moving(block: Block, rows: int, contiguous: bool, lanes: int) -> bool:
-    """Whether an operand has many rows, or no other way to be read in vectors: not along the lanes
-    and not along a reduction."""
+    """Whether packing an operand can pay.
+
+    It can if many rows use the operand, or if vectors cannot read it otherwise, neither along the
+    lanes nor along a reduction.
+    """
     steps = (v for v in block.iter_vars if v.is_reduce and (as_int(v.dom.extent) or 0) >= lanes)
     return rows > FEW or not (contiguous or any(reads_along(block, v.var) for v in steps))
 
@@ -80,8 +87,11 @@ def _moves(block: Block) -> Iterator[tuple[IterVar, list[tuple[bool, int | None]
 
 
 def lanes_together(block: Block, var: Var, most: int) -> int:
-    """The most lanes (a power of two up to `most`) that an iterator's aligned groups of them move
-    along memory element by element, or not at all: 4 for B[v // 4, 0, v % 4]."""
+    """The most lanes of an iterator that every access reads side by side, or at one element.
+
+    The lanes are aligned groups, their number a power of two up to `most`: 4 for
+    B[v // 4, 0, v % 4].
+    """
     lanes = 1 << most.bit_length() - 1
     while lanes > 1 and not all(_together(a, var, lanes) for a in accesses(block)):
         lanes //= 2

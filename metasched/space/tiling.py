@@ -1,8 +1,8 @@
-"""Tiling a block by a structure: what every multi-level tiling module shares.
+"""Tiling a block by a structure: the steps that all multi-level tiling modules share.
 
 A structure is a word over S and R, outermost level first: under "SSRSRS" every spatial loop is cut
-in four and every reduction loop in two, and the parts stand in that order. Loops may have fewer
-parts than their letter: they take part in the levels given.
+in four and every reduction loop in two, and the parts stand in this order. A loop may have fewer
+parts than its letter occurs; each part then names its level.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tileable(sch: Schedule, block: BlockRV, reuse: bool = True) -> bool:
 
 
 def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
-    """A changed copy for each of the ways whose steps are allowed; what is refused is noted."""
+    """A changed copy of the schedule for each way whose steps are legal; refusals are noted."""
     found = []
     for way in ways:
         variant = sch.copy()
@@ -96,7 +96,7 @@ def tile(
 
     Args:
         parts: for each axis the levels (positions in `structure`) of its parts and their factors;
-            a single level means the loop stays whole, a factor None whatever is left.
+            a single level means that the loop stays whole, a factor None the rest of the extent.
 
     Returns the loops of each level, in the order of `parts`.
     """
@@ -110,10 +110,10 @@ def tile(
 
 
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
-    """The one consumer of a block that can finish each of its elements where it is computed.
+    """The only consumer of a block, if it can finish each element where the block computes it.
 
-    It is the only consumer, spatial, reads what the block writes at one place and no other block's
-    results, and has plain loops.
+    The consumer has plain loops and only spatial iterators. It reads the results of the block at
+    one place, and no results of other blocks. None where there is no such consumer.
     """
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)

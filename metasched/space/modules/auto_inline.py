@@ -1,4 +1,4 @@
-"""auto_inline: elementwise producers disappear into their consumers (after MetaSchedule)."""
+"""auto_inline: inline elementwise producers into their consumers (after MetaSchedule)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class AutoInline:
     """Inline a block that writes one buffer into its consumers, or into its only producer.
 
     Attributes:
-        into_producer, into_consumer: which of the two may happen.
-        inline_const_tensor: tables computed from nothing are always inlined.
-        disallow_if_then_else: not where it holds a condition (a padding stage).
-        require_injective: not where it reads an index of its result in two places (a diagonal).
-        require_ordered: not where it reads in another order than it writes (a transposition).
-        disallow_op: not where it calls one of these operations.
+        into_producer, into_consumer: whether a block may be inlined in this direction.
+        inline_const_tensor: always inline tables computed from iterators alone.
+        disallow_if_then_else: keep blocks with a condition (a padding stage).
+        require_injective: keep blocks that read with one index twice (a diagonal).
+        require_ordered: keep blocks that read in another order than they write (a transposition).
+        disallow_op: keep blocks that call one of these operations.
 
     All but the first three are waived in a function that only has spatial blocks.
     """
@@ -101,7 +101,7 @@ class AutoInline:
 
 @dataclass(frozen=True, slots=True)
 class InlineConstantScalars:
-    """Inline blocks that compute one number from nothing."""
+    """Inline blocks that compute a constant number."""
 
     @property
     def name(self) -> str:

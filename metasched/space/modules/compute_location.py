@@ -1,5 +1,4 @@
-"""Where a producer that stays a stage of its own is computed: at a sampled loop, at the tiles of
-its consumer, or row by row with it."""
+"""Modules that place a producer: at a sampled loop, at the tiles of its consumer, or row by row."""
 
 from __future__ import annotations
 
@@ -46,12 +45,12 @@ class RandomComputeLocation:
 class StageAtTile:
     """Offer to compute an untiled producer (a padding stage) for each tile of its consumer.
 
-    Offers two variants, the stage computed for each tile and the stage on its own; only the second
-    if the outer tiles pack or prefetch an operand: such tiles would recompute the same rows.
-    The tiles are the outer ones. Where the consumer has its lanes in common with the stage (a
-    depthwise convolution, a pooling) they are its blocks of registers, which then hold the window
-    of the stage, too. Unlike a sampled location the choice is between design spaces, so that the
-    steps of a space are the same whatever is decided in it.
+    Offers two variants, the stage computed for each outer tile and the stage on its own; only the
+    second if the outer tiles pack or prefetch an operand: such tiles would recompute the same rows.
+    Where each lane of the consumer reads its own column of the stage (a depthwise convolution, a
+    pooling), the stage is computed for each register block, which then holds its window, too. The
+    variants are design spaces, not a sampled location, so the steps of a space do not depend on
+    decisions.
 
     Attributes:
         vector_bits: of a vector register.
@@ -88,10 +87,10 @@ class StageAtTile:
 class FuseRows:
     """Compute all producers of an output row by row, so that a row stays in the cache.
 
-    For an output without reduction whose producers reduce over its rows (a softmax, a norm): the
-    leading loops that the reductions share with it become the rows, and every producer is computed
-    there. Channels that are normed in groups are cut into these before. Offers that and the program
-    as it was.
+    For an output without reduction whose producers reduce over its rows (a softmax, a norm). The
+    leading loops that the reductions share with the output become the rows, and every producer is
+    computed there. Channels that are normed in groups are first split into groups. Offers this
+    variant and the unchanged program.
     """
 
     @property
@@ -129,7 +128,7 @@ class FuseRows:
 
 
 def _stage(sch: Schedule, block: BlockRV) -> tuple[Scope, Sequence[Child]] | None:
-    """The scope of an untiled producer and who reads it; None for other blocks."""
+    """The scope of an untiled producer and its consumers; None for other blocks."""
     realize = sch.state.block(block)
     around = sch.state.scope_block(realize)
     if around is None or TILED in realize.block.annotations or is_output(around, realize.block):
@@ -140,8 +139,10 @@ def _stage(sch: Schedule, block: BlockRV) -> tuple[Scope, Sequence[Child]] | Non
 
 
 def _window(scope: Scope, child: Child, buffer: Buffer) -> int:
-    """How many loops stand over both a block that was tiled for registers and the one that stores
-    its results, where each of its lanes reads just its own column of `buffer`; else 0."""
+    """How many loops a register-tiled block shares with the block that stores its results.
+
+    0 where a lane reads more than its own column of `buffer`.
+    """
     lanes = {loop.var for loop in child.loops if loop.kind is ForKind.VECTORIZED}
     bound = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
     columns = {v.var for v, value in bound if lanes & free_vars(value)}
@@ -152,7 +153,7 @@ def _window(scope: Scope, child: Child, buffer: Buffer) -> int:
 
 
 def _packs(scope: Scope, child: Child) -> bool:
-    """Whether an operand of a block is packed in its outermost loop, or read there as it is."""
+    """Whether an operand of a block is packed or prefetched in its outermost loop."""
     packed = (p.loops[:1] == child.loops[:1] for p in scope.producers(child.token))
     return AHEAD in child.block.annotations or any(packed)
 
@@ -160,14 +161,14 @@ def _packs(scope: Scope, child: Child) -> bool:
 def _ancestors(scope: Scope, child: Child) -> list[Child]:
     """All producers of a block, direct and indirect, last in the program first."""
     found = [child]
-    for one in found:  # which grows meanwhile
+    for one in found:  # `found` grows during the loop
         found += [p for p in scope.producers(one.token) if all(p is not c for c in found)]
     position = {c.token: n for n, c in enumerate(scope.realizes)}
     return sorted(found[1:], key=lambda c: -position[c.token])
 
 
 def _rows(child: Child, producers: list[Child]) -> int | None:
-    """How many leading loops of the output are rows; None where fusing has no point."""
+    """How many leading loops of the output are rows; None where there is nothing to fuse."""
     reductions = [p for p in producers if any(v.is_reduce for v in p.block.iter_vars)]
     if not reductions or any(TILED in p.block.annotations for p in producers):
         return None

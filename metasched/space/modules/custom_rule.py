@@ -1,4 +1,4 @@
-"""apply_custom_rule: a block whose annotation `schedule_rule` names a module is left to it."""
+"""apply_custom_rule: run the module that a block's annotation `schedule_rule` names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class ApplyCustomRule:
-    """Hand annotated blocks to the module named; other modules pass them over.
+    """Run the named module on annotated blocks, which other modules leave alone.
 
-    A name that is unknown, or of a module for other targets, is warned of and the annotation
-    dropped, so that the block is scheduled as any other. "None" keeps all modules away.
+    For a name that is unknown, or of a module for other targets, a warning is given and the
+    annotation dropped, so the block is scheduled as any other. With "None" no module runs.
     """
 
     target: Target
@@ -27,7 +27,7 @@ class ApplyCustomRule:
 
     @property
     def takes_rules(self) -> bool:
-        """It is called on annotated blocks."""
+        """True: the generator calls this module on annotated blocks."""
         return True
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:

@@ -8,11 +8,11 @@
                 results += registers
         [the elementwise consumer]
 
-The loops of Goto and van de Geijn (2008) around the register block of `register_tiling`, which
-holds a whole reduction in registers at once and so needs panels as deep as the reduction. The
-results pass through memory once for each slice; slices are sampled, deep enough for that to pay.
-Where few rows use an operand, packing it does not pay: a variant reads its slices where they are,
-and asks for them a sampled number of steps ahead of time.
+These are the loops of Goto and van de Geijn (2008) around the register block of `register_tiling`.
+Without slices, a register block runs the whole reduction, and its panels are as deep as the
+reduction. Results pass through memory once for each slice; the sampled slices are deep enough to
+make up for it. Where few rows use an operand, packing does not pay: a variant reads its slices
+unpacked, and prefetches them a sampled number of steps ahead.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ STRUCTURE = "SRSS"
 _PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)
 PAGE = 1 << 12
 STREAMS = (4, 64)
-"""The fewest and the most steps of a slice where few rows use the operand: so many rows of it are
-read beside each other, as streams, and the results come from the nearest cache."""
+"""The fewest and the most steps of a slice where few rows use the operand. A core reads this many
+rows of the operand side by side, as streams, and the results come from the nearest cache."""
 STRETCH = 1 << 11
-"""Bytes of such a row, at least, that a core reads in one go."""
+"""Bytes of a row of an unpacked operand, at least, that a core reads without a break."""
 AHEAD_STEPS = (0, 8, 16)
-"""How many steps before it is used a row is asked for that is read where it is."""
+"""Choices of how many steps ahead a row of an unpacked operand is prefetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthBlocking:
-    """See the file's docstring; offered beside what the modules after it make of the block.
+    """Offer slices of a long reduction (see the file's docstring), beside the unchanged block.
 
     Attributes:
-        blocks: how results are held in registers, and the limits of that.
+        blocks: the register tiling of the results, with its limits.
         shallow: a reduction of fewer steps stays whole: its panels are small as they are.
         slices: the fewest and the most steps of a slice.
     """
@@ -86,8 +86,10 @@ class DepthBlocking:
     def _apply(
         self, block: BlockRV, plan: Plan, operand: Operand, pack: bool, long: bool, sch: Schedule
     ) -> None:
-        """All steps; without `pack` the slices of the operand are read where they are, in `long`
-        stretches where few rows use it."""
+        """Apply all steps; without `pack` the slices of the operand are read unpacked.
+
+        `long`: in long stretches, for an operand that few rows use.
+        """
         finish = epilogue(sch, block)
         panel, lanes = packed_panel(sch, block, operand, plan) if pack else (None, 0)
         reduced = [a for a in axes(sch, block) if not a.spatial and a.extent != 1]
@@ -96,7 +98,7 @@ class DepthBlocking:
         slices, steps = self._slices(sch, reduced, STREAMS if few else self.slices)
         part = sch.rfactor(slices, 0)
         sch.set_scope(part, 0, "local")
-        # the slices are the first iterator of both parts, before those that the plan speaks of
+        # the slices are the first iterator of both parts, before the iterators of the plan
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
         if spatial != [a.position for a in every if a.spatial]:
             why = "a reduction iterator before a spatial one went with its slices, and moved it"
@@ -113,7 +115,7 @@ class DepthBlocking:
         row = product([*columns[1:], operand.item])
         if panel is not None:
             strips(sch, panel, lanes, columns[-1])
-        else:  # few sets of a cache hold parts of rows
+        else:  # unpacked rows lie apart, and parts of them may conflict in few sets of a cache
             row = min(operand.stride * operand.item, PAGE)
         sch.require(as_expr(product([*steps, row])) <= self.blocks.panel_bytes)
         levels = tile(sch, STRUCTURE, [(a, *tiles[a]) for a in every])

@@ -1,16 +1,16 @@
-"""matrix_form: blocks whose indices divide or whose lanes are few iterate like matrix products.
+"""matrix_form: give blocks with divided indices, or with few lanes, the form of matrix products.
 
-Three rewritings of the iterators, which the tiling modules after it then see as plain ones:
+It rewrites iterators in three ways, so that later tiling modules find plain iterators:
 
     h in 16, indices h // 2, h % 2   ->  phases h % 2, outside, and h // 2  (convolution transposed)
     c in 256, index c // 64          ->  groups c // 64 and channels c % 64 (convolution in groups)
     o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
 
-Where the lanes stay few (three colours), a variant has them along the rows instead (w in 32), and
-keeps the image so that they lie side by side. Where they are the columns of an image that no whole
-vectors fill (NCHW), a variant has them along the channels, and the results are turned at the end.
+Where the lanes stay few (three colours), a variant has lanes along the rows instead (w in 32), and
+stores the image with these side by side. Where the lanes are columns of an image that do not fill
+whole vectors (NCHW), a variant has lanes along the channels, and transposes the results at the end.
 
-Before that, producers that only move elements (transpositions) are read through.
+First, the block is made to read the sources of producers that only move elements (transpositions).
 
 The results go to a local buffer laid out by the new iterators; the block that writes them back, or
 finishes them, follows.
@@ -38,10 +38,10 @@ from metasched.space.tiling import changed, epilogue, tileable
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """See the file's docstring; for blocks that a tiling will take up.
+    """Rewrite iterators as in the file's docstring, of blocks that a later module tiles.
 
     Attributes:
-        vector_bits: of a vector register: lanes are too few when they do not fill one.
+        vector_bits: of a vector register; lanes that do not fill a register are too few.
     """
 
     vector_bits: int = 256
@@ -67,9 +67,11 @@ class MatrixForm:
         return [sch, *self._turned(sch, block)]
 
     def _turned(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        """With lanes along other results than those that lie side by side in memory, where these
-        make no whole vectors. Where they are few, the operand that varies with the new lanes, if a
-        temporary, is stored by them; else a tiling packs it."""
+        """Variants with lanes along results that are not contiguous in memory.
+
+        For blocks whose contiguous results make no whole vectors. Where these are few, a temporary
+        operand that varies with the new lanes is stored by them; other operands a tiling packs.
+        """
         node = sch.get(block)
         inner = vector_iter(node)
         lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
@@ -104,7 +106,7 @@ class MatrixForm:
         return []
 
     def _plan(self, node: Block) -> _Plan:
-        """What to cut; and two iterators that together fill a vector, where one does not."""
+        """The iterators to cut, and two iterators to join if one alone does not fill a vector."""
         found = cuts(node)
         inner = vector_iter(node)
         lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
@@ -122,7 +124,7 @@ class MatrixForm:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """An iterator in two: by phases `v % by` outside, or by groups `v // by` outside."""
+    """An iterator to split in two: with phases `v % by` or with groups `v // by` outside."""
 
     by: int
     phases: bool
@@ -130,7 +132,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Iterators to cut, two to join, and the extent of the second of those."""
+    """Iterators to cut, two iterators to join, and the extent of the second of the two."""
 
     cuts: dict[Expr, _Cut]
     lanes: tuple[Expr, ...]
@@ -156,14 +158,16 @@ def _row_operand(node: Block, row: Var) -> tuple[int, Access, int] | None:
 
 
 def _last(dim: int, count: int) -> IndexMap:
-    """The map of `count` indices that puts one of them last."""
+    """The map of `count` indices that moves index `dim` to the end."""
     inputs = tuple(Var(f"i{n}") for n in range(count))
     return IndexMap(inputs, (*inputs[:dim], *inputs[dim + 1 :], inputs[dim]))
 
 
 def _read_through(sch: Schedule, block: BlockRV) -> Schedule:
-    """The block reads what its producers only move (a transposition, a slice): where packing pays,
-    it is done once, from the source to the panel."""
+    """Make a block read the sources of producers that only move elements (such as transpositions).
+
+    Where packing pays, elements then move once, from the source to the panel.
+    """
     realize = sch.state.block(block)
     for producer in sch.state.scope(realize).producers(realize.block.token):
 
@@ -210,7 +214,7 @@ def cuts(node: Block) -> dict[Expr, _Cut]:
 
 
 def _apply(sch: Schedule, block: BlockRV, plan: _Plan) -> None:
-    """The block, what follows it, and the buffer between them by the new iterators."""
+    """Rewrite the block, its consumer and the buffer between them by the new iterators."""
     finish = epilogue(sch, block)
     if finish is None:
         finish = sch.cache_write(block, 0, "local")
@@ -239,9 +243,9 @@ def _order(iters: Sequence[IterVar], plan: _Plan) -> IndexMap:
 
 
 def _map(spatial: Sequence[Expr], reduced: Sequence[Expr], plan: _Plan) -> IndexMap:
-    """Phases and groups, the other spatial iterators, lanes, reductions.
+    """The map to the new iterators: phases and groups, other spatial ones, lanes, reductions.
 
-    The iterators must stand in this order, the spatial ones first.
+    `spatial` and `reduced` are in the order of the block's iterators, the spatial ones first.
     """
     inputs = [Var(f"i{n}") for n in range(len(spatial) + len(reduced))]
     of = dict(zip([*spatial, *reduced], inputs, strict=False))

@@ -43,8 +43,8 @@ class MultiLevelTiling:
 
     Attributes:
         structure: letters S and R, outermost level first.
-        max_innermost_factor: of the innermost part of each loop; -1 for no limit.
-        reuse_read: copies of the operands (at one of `levels`, all of them).
+        max_innermost_factor: limit of the innermost part of each loop; -1 for no limit.
+        reuse_read: copies of the operands, all at the same one of its `levels`.
         reuse_write: a copy of the result; a consumer that finishes each element serves as its
             write-back.
         filter_fn: blocks to tile instead of those where data reuse is found.

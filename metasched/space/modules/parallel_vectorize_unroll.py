@@ -1,7 +1,7 @@
-"""parallel_vectorize_unroll: how far to spread, vectorise and unroll what no tiling has settled.
+"""parallel_vectorize_unroll: sample limits for the loops of blocks that no module has tiled.
 
-The choices are sampled and noted on blocks; the postproc of the same name carries them out on the
-final loops, which may differ from candidate to candidate.
+The limits are noted on blocks; the postproc of the same name parallelises, vectorises and unrolls
+the final loops, which may differ from candidate to candidate.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from metasched.space.loop_kinds import steps
 from metasched.space.strides import has_vectors
 
 PARALLEL = "meta_schedule.parallel"
-"""Note on the root or a block: the iterations of parallel loops at least, where they can."""
+"""Note on the root or a block: the fewest iterations of a parallel loop, where possible."""
 UNROLL = "meta_schedule.unroll_explicit"
 """Note on the root or a block: the most copies of a reduction's body that unrolling may make."""
 UNROLL_IMPLICIT = "meta_schedule.unroll_implicit"
-"""Note on the root or a block: the most statements that the code generator may unroll loops of a
-reduction to; the loops of the program stay."""
+"""Note on the root or a block: the most statements to which the code generator may unroll loops of
+a reduction; the loops stay in the program."""
 VECTORIZE = "meta_schedule.vectorize"
 """Note on a block, or on the root for every leaf: the lanes of its vectors at most."""
 
@@ -38,7 +38,8 @@ class ParallelVectorizeUnroll:
         vector_bits: of a vector register.
         vectors: choices of how many registers one vector operation spans.
         unroll: choices of the most copies.
-        serial: blocks of no more iterations may stay on one core: a team costs some microseconds.
+        serial: blocks of at most this many iterations may stay on one core, because starting
+            threads takes microseconds.
     """
 
     cores: int = 1
@@ -71,7 +72,7 @@ class ParallelVectorizeUnroll:
         if serial and self.jobs_per_core and PARALLEL not in notes:
             jobs = [self.cores * j for j in self.jobs_per_core]
             if max(steps((*sch.state.loops_above(r), r)[0]) for r in serial) <= self.serial:
-                jobs.insert(0, 1)  # one job is no parallel loop
+                jobs.insert(0, 1)  # one job: the loop stays serial
             sch.annotate(root, PARALLEL, _choice(sch, jobs))
         plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
         reductions = [block for block in plain if any(v.is_reduce for v in block.iter_vars)]

@@ -1,9 +1,9 @@
-"""prefetch_rows: the next row of an argument is asked for while the present one is computed on.
+"""prefetch_rows: prefetch later rows of an argument while the present row is computed.
 
 Where stages are computed row by row (a softmax: maximum, exponentials, sum, quotients), memory is
 idle during the stages that only touch the row in the cache. The last stage that reads an argument
-asks for the rows to come; how far ahead, or not at all, is sampled. Tiles are no rows: what comes
-next is not beside them.
+prefetches later rows; the number of rows ahead, or none, is sampled. Tiled blocks are left alone:
+their next tile does not follow in memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from metasched.space.strides import has_vectors
 
 @dataclass(frozen=True, slots=True)
 class PrefetchRows:
-    """See the file's docstring.
+    """Offer to prefetch the rows of large arguments (see the file's docstring).
 
     Attributes:
         rows: choices of how many rows ahead.
-        least: bytes of an argument that is worth it; smaller ones are in the cache anyway.
+        least: bytes of an argument, at least; smaller arguments stay in the cache.
     """
 
     rows: Sequence[int] = (0, 1, 2)

@@ -1,12 +1,12 @@
-"""add_rfactor, vector_reduction: reductions cut into partial results that are independent.
+"""add_rfactor, vector_reduction: cut reductions into independent partial results.
 
-add_rfactor gives the cores something to do where the results are few; vector_reduction keeps one
-partial result in each lane of several vector registers, so that a row is reduced at the speed of
-vector operations. It notes how many on the block, and the lowering writes the loops: no extent has
-to divide anything.
+add_rfactor makes work for all cores where the results are few. vector_reduction keeps one partial
+result in each lane of several vector registers, so that a row is reduced at the speed of vector
+operations. It notes the number of registers on the block, and the lowering writes the loops, for
+any extent.
 
-A matrix that few rows use (a product with a vector) is read from memory and not moved before:
-along its own rows by vector_reduction, and across them by depth_blocking, a few rows at a time.
+A matrix that few rows use (a product with a vector) is read from memory unpacked: along its own
+rows by vector_reduction, and across them by depth_blocking, several rows at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AddRFactor:
 
     Attributes:
         cores: of the machine.
-        jobs_per_core: how many parallel iterations a core is worth giving, at most.
+        jobs_per_core: how many parallel iterations for each core are enough.
     """
 
     cores: int = 1
@@ -73,8 +73,8 @@ class AddRFactor:
 class VectorReduction:
     """Reduce along contiguous memory in vector lanes, several vectors at a time.
 
-    Where few rows use a matrix, all results of a block that share what they read have partial
-    results in registers at once.
+    Where few rows use a matrix, all results that share their reads have partial results in
+    registers at the same time.
 
     Attributes:
         vector_bits, registers: of the machine's vector registers.
@@ -136,8 +136,8 @@ class VectorReduction:
         reduced: Sequence[LoopRV],
         vectors: Expr,
     ) -> list[LoopRV]:
-        """All loops in order: the results of a block inside the reduction, the operand that has
-        most elements once from end to end."""
+        """Order all loops: the results of a block inside the reduction, so that the operand with
+        the most elements is read once from end to end."""
         loads = _loads(node)
         large = min(loads, key=lambda a: rows_of(node, a))
         outer: list[tuple[bool, LoopRV]] = []
@@ -160,13 +160,13 @@ class VectorReduction:
 
 
 def _loads(block: Block) -> list[Access]:
-    """What a reduction reads besides its result."""
+    """The loads of a reduction, without those of its result."""
     result = block.writes[0].buffer
     return [a for a in accesses(block) if not a.is_write and a.buffer is not result]
 
 
 def _run(block: Block, reduced: Sequence[Axis]) -> list[Axis]:
-    """The last axes that are one run of memory in every load: rows that follow each other."""
+    """The last axes along which every load runs over contiguous memory, row after row."""
     run, length = [reduced[-1]], reduced[-1].extent or 1
     loads = [a for a in accesses(block) if not a.is_write and not a.in_init]
     last = block.iter_vars[run[0].position].var

@@ -1,12 +1,12 @@
-"""How instructions of one shape lie in the register block of a tiling.
+"""TensorForm: how instructions of one shape lie in the register block of a tiling.
 
-Of the kind meant here are instructions that compute, for `lanes` results side by side, the sum of
-`group` products each, of one operand with a value in each lane and one that all lanes share:
+The instructions compute `lanes` results side by side, each the sum of `group` products. One operand
+has a value in each lane, the other is shared by all lanes:
 
     for i in lanes, k in group: C[i] += shared[k] * own[i, k]
 
 The block's innermost reduction is cut into groups. The operand of the lanes is packed in the order
-in which the instruction reads it, the group innermost; copying it there is an instruction too.
+in which the instruction reads it, the group innermost; the copy is an instruction, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TensorForm:
     """Instructions of one shape and how they lie in a block.
 
     Attributes:
-        names: of the intrinsics; one of them is drawn.
+        names: of the intrinsics, one of which is sampled.
         lanes, group: results of an instruction, products of each.
         own: the type of the operand with a value in each lane.
         structure: of the tiling around the instruction.
@@ -58,9 +58,9 @@ class TensorForm:
         self.mark(sch, inner)
 
     def mark(self, sch: Schedule, loop: LoopRV) -> BlockRV:
-        """Make a block of what one instruction computes, and draw the instruction.
+        """Make a block that one instruction computes, and sample the instruction.
 
-        Raises ScheduleError when none of them computes it.
+        Raises ScheduleError when no instruction of `names` computes the block.
         """
         outer = sch.blockize(loop)
         fitting = self._fitting(sch, outer)
@@ -88,8 +88,10 @@ class TensorForm:
         return found
 
     def strips(self, sch: Schedule, panel: BlockRV, lane: int, width: ExprRV) -> None:
-        """Store a panel in strips of `width` columns, in each the groups in order, in each group
-        the columns: so the instruction reads memory front to back."""
+        """Store a panel in strips of `width` columns, in the order in which instructions read it.
+
+        A strip holds its groups in order, and a group holds its columns in order.
+        """
         inputs = tuple(Var(f"i{n}") for n in range(len(sch.get(panel).writes[0].region)))
         at, group = inputs[lane], inputs[self.group_of(sch, panel)]
         rest = [i for i in inputs[lane + 1 :] if i is not group]
@@ -98,7 +100,7 @@ class TensorForm:
         sch.transform_layout(panel, ("write", 0), IndexMap(inputs, order))
 
     def group_of(self, sch: Schedule, panel: BlockRV) -> int:
-        """The iterator of a panel that is the group: its last reduction, so its last one."""
+        """The iterator of a panel that is the group: the last iterator."""
         return len(sch.get(panel).iter_vars) - 1
 
     def fill(self, sch: Schedule, panel: BlockRV, place: LoopRV, depth: int) -> None:
@@ -131,7 +133,7 @@ def forms(
         block: a block without changes.
         bits: of a vector register.
         features: of the target.
-        intrins: the names to choose from, all of them when None.
+        intrins: the names to choose from, all registered ones when None.
     """
     vector = vector_iter(block)
     found: dict[tuple[int, int, DType], list[str]] = {}
@@ -151,8 +153,10 @@ def forms(
 
 
 def lane_shape(desc: PrimFunc) -> tuple[Buffer, Buffer, Buffer] | None:
-    """The operand that all lanes share, that of the lanes and the result of a description of the
-    kind in the file's docstring; None for another kind."""
+    """The shared operand, the operand of the lanes and the result of an intrinsic's description.
+
+    None for a description that is not of the form in the file's docstring.
+    """
     _, realize = nest_of(desc)
     if realize is None or len(realize.block.iter_vars) != 2 or len(desc.buffers) != 3:
         return None
@@ -169,7 +173,7 @@ def lane_shape(desc: PrimFunc) -> tuple[Buffer, Buffer, Buffer] | None:
 
 
 def _operands(block: Block, vector: IterVar) -> tuple[DType, DType] | None:
-    """The types of the one operand that does not vary along the lanes and of the one that does."""
+    """The types of the operand that all lanes share and of the operand of the lanes."""
     result = block.writes[0].buffer
     loads = [a for a in accesses(block) if not a.is_write and a.buffer is not result]
     along = [any(vector.var in free_vars(i) for i in a.indices) for a in loads]
@@ -182,8 +186,9 @@ def _operands(block: Block, vector: IterVar) -> tuple[DType, DType] | None:
 def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:
     """Cut a reduction into groups, the last iterator; both operands are read along a group.
 
-    Taken is the last reduction along which the shared operand lies side by side in memory, else the
-    last one that divides, and a copy of the operand that does. Raises ScheduleError for none.
+    The last reduction along which the shared operand is contiguous is cut. Without one, the last
+    reduction that the group divides is cut, and the operand is copied to be contiguous along it.
+    Raises ScheduleError where no reduction can be cut.
     """
     node = sch.get(block)
     vector = vector_iter(node)

@@ -8,8 +8,8 @@
             store the block, or the consumer, fused
 
 The tiling is that of `register_tiling`, with instructions (`tensor_form`) in the place of vectors
-of multiply-adds. What the target has is offered; the block as it was is offered too, because an
-instruction is not always the faster way.
+of multiply-adds. All fitting instructions of the target are offered, and the unchanged block, too,
+because an instruction is not always faster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from metasched.space.tiling import changed, tileable
 
 @dataclass(frozen=True, slots=True)
 class UseTensorInstruction:
-    """See the file's docstring.
+    """Offer register tilings with tensor instructions (see the file's docstring).
 
     Attributes:
-        blocks: how results are held in registers, and the limits of that.
+        blocks: the register tiling of the results, with its limits.
         features: of the target.
-        intrins: the tensor intrinsics to choose from; None for all that are known.
+        intrins: the tensor intrinsics to choose from; None for all registered ones.
     """
 
     blocks: RegisterTiling

@@ -1,8 +1,8 @@
-"""tile_transposition: elements that move from rows to columns go there in square tiles.
+"""tile_transposition: move elements from rows to columns in square tiles.
 
-Where the stores of a block are contiguous along one iterator and a load along another, every
-element of one of the two is in another cache line. In tiles as wide as a vector each line is used
-up before it is gone, and a tile that is only moved is exchanged in registers
+Where the stores of a block are contiguous along one iterator and a load along another, either the
+loads or the stores touch another cache line for each element. In tiles as wide as a vector each
+line is used up while it is in the cache, and a tile that is only moved is transposed in registers
 (`codegen.transpose`).
 """
 
@@ -62,8 +62,10 @@ class TileTransposition:
 
 
 def _crossed(block: Block) -> tuple[int, int] | None:
-    """The positions of two iterators: along the second all stores are contiguous and some load is
-    not, which is so along the first."""
+    """The positions of two iterators: the first contiguous in a load, the second in all stores.
+
+    The load is not contiguous along the second. None where there are no such iterators.
+    """
     column = vector_iter(block)
     if column is None or any(v.is_reduce for v in block.iter_vars):
         return None
