@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -605,3 +606,105 @@ def test_memory_of_one_thread_serves_as_memory_of_all():
     loop = tile_with_tensor_intrin(shared, "C", "test.mma")
     step = lambda: shared.tensorize(loop, "test.mma")  # noqa: E731
     check_refused(shared, step, "mismatch", "C_shared is int32 in shared, C is described as int32")
+
+
+def different(case: str) -> tuple[Schedule, object]:
+    """A schedule, and the block or loop of it that differs from `test.mma` in one way."""
+    sch, _, inner = tiled(
+        variant("C[vi, vj] + A[vi, vk] * B[vj, vk]") if case == "layout" else matmul,
+        (4, 2, 4) if case == "extent" else (4, 4, 4),
+    )
+    if case == "order":
+        sch.reorder(inner[1], inner[0])
+        return sch, inner[1]
+    if case == "kind":
+        sch.unroll(inner[1])
+    if case == "loop note":
+        sch.annotate(inner[1], "note", 1)
+    if case == "block note":
+        sch.annotate("C", "note", 1)
+    if case == "depth":
+        return sch, inner[1]
+    if case == "scope":
+        sch = Schedule(matmul, seed=0)
+        sch.cache_write("C", 0, "shared")
+        return sch, tile_with_tensor_intrin(sch, "C", "test.mma")
+    return sch, inner[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "step", "here"),
+    [
+        ("extent", "split the loop of j_1 by 4 .* pad_einsum first", "for j_1 in range(2):"),
+        ("order", "reorder the loops as the description has them", "for j_1, i_1, k_1 in"),
+        ("layout", "transform_layout B to its order of dimensions", "B[vj_o * 4 + vj_i"),
+        ("scope", "set_scope C_shared to global, or .* (cache_read, cache_write)", "C_shared["),
+        ("kind", "tensorize before loop j_1 changes its kind", "in T.unroll(4):"),
+        ("loop note", "unannotate loop j_1 first", '"note": 1'),
+        ("block note", "unannotate block C first", 'T.block_attr({"note": 1})'),
+        ("depth", "tensorize at the loop with as many loops inside", "for j_1, k_1 in"),
+    ],
+)
+def test_a_mismatch_shows_both_sides_and_the_step_that_aligns_them(case, step, here):
+    sch, place = different(case)
+    error = check_refused(sch, lambda: sch.tensorize(place, "test.mma"), "mismatch", "not match")
+    assert re.search(step.replace("(", r"\(").replace(")", r"\)"), error.hint)
+    rows = [
+        re.split(r" \|(?: |$)", line)
+        for line in str(error).partition("described: ")[2].splitlines()
+    ]
+    left, right = ([row[n] for row in rows if len(row) == 2] for n in (0, 1))
+    assert right[0].startswith("block C_o:")
+    assert any("C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]" in line for line in left)
+    assert any(here in line for line in right)
+    assert any("# ^" in line for line in left) and any("# ^" in line for line in right)
+
+
+def test_a_mismatch_of_types_names_the_nearest_intrinsic():
+    @T.prim_func
+    def swapped(
+        A: T.Buffer((4,), "int8"), B: T.Buffer((16, 4), "uint8"), C: T.Buffer((16,), "int32")
+    ):
+        for i, k in T.grid(16, 4):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+
+    sch = Schedule(swapped, seed=0)
+    loop = sch.get_loops("C")[0]
+    step = lambda: sch.tensorize(loop, "x86.vnni.dot_16x4_i8i8i32")  # noqa: E731
+    error = check_refused(sch, step, "mismatch", "B is uint8 in global, B is described as int8")
+    assert error.hint == "the nearest intrinsic for these types is x86.vnni.dot_16x4_i8u8i32"
+    sch.tensorize(loop, "x86.vnni.dot_16x4_i8u8i32")
+
+    @T.prim_func
+    def doubles(
+        A: T.Buffer((4,), "float64"), B: T.Buffer((16, 4), "int8"), C: T.Buffer((16,), "float64")
+    ):
+        for i, k in T.grid(16, 4):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                C[vi] = C[vi] + A[vk] * T.cast(B[vi, vk], "float64")
+
+    other = Schedule(doubles, seed=0)
+    loop = other.get_loops("C")[0]
+    step = lambda: other.tensorize(loop, "x86.vnni.dot_16x4_i8i8i32")  # noqa: E731
+    error = check_refused(other, step, "mismatch", "C is float64 in global")
+    said = "no intrinsic is registered for the types float64, float64, int8; cast the operands"
+    assert said in error.hint
+
+
+def test_one_buffer_in_two_roles_needs_a_copy():
+    @T.prim_func
+    def square(A: T.Buffer((4, 4), "int32"), C: T.Buffer((4, 4), "int32")):
+        for i, j, k in T.grid(4, 4, 4):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                T.reads(C[0:4, 0:4], A[vk, vj])
+                T.writes(C[vi, vj])
+                C[vi, vj] = C[vi, vj] + C[vi, vk] * A[vk, vj]
+
+    sch = Schedule(square, seed=0)
+    loop = sch.get_loops("C")[0]
+    error = check_refused(sch, lambda: sch.tensorize(loop, "test.mma"), "mismatch", "both")
+    assert error.hint == "cache_read C, so that what is read has a buffer of its own"

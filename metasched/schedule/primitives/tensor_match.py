@@ -35,13 +35,19 @@ from metasched.ir.stmt import (
     Stmt,
 )
 from metasched.ir.visit import free_vars, substitute
+from metasched.schedule.primitives.tensor_mismatch import (
+    ORDER,
+    SAME,
+    TILE,
+    TYPE,
+    Mismatch,
+    in_scope,
+    split_to,
+)
 
 _COMMUTE = (Add, Mul, Min, Max)
+Access = BufferLoad | BufferStore
 _PLAIN = (SeqStmt, IfThenElse, BufferStore, LetStmt, AttrStmt)
-
-
-class Mismatch(Exception):
-    """The first difference between block and description, in words."""
 
 
 class Match:
@@ -69,7 +75,9 @@ class Match:
 
     def stmt(self, mine: Stmt, theirs: Stmt) -> None:
         if type(mine) is not type(theirs):
-            raise Mismatch(f"{describe(mine)} stands where {describe(theirs)} is described")
+            what = f"{describe(mine)} stands where {describe(theirs)} is described"
+            step = "tensorize at the loop with as many loops inside as the description has"
+            raise Mismatch(what, mine, theirs, step)
         if isinstance(mine, For) and isinstance(theirs, For):
             self._loop(mine, theirs)
         elif isinstance(mine, BlockRealize) and isinstance(theirs, BlockRealize):
@@ -77,19 +85,20 @@ class Match:
         elif isinstance(mine, _PLAIN):
             self._plain(mine, theirs)
         else:
-            raise Mismatch(f"{describe(mine)} cannot be compared")
+            raise Mismatch(f"{describe(mine)} cannot be compared", mine, theirs)
 
     def _plain(self, mine: Stmt, theirs: Stmt) -> None:
         if len(mine.stmts) != len(theirs.stmts):
-            raise Mismatch(f"{describe(mine)} has {len(mine.stmts)} parts, not {len(theirs.stmts)}")
+            what = f"{describe(mine)} has {len(mine.stmts)} parts, not {len(theirs.stmts)}"
+            raise Mismatch(what, mine, theirs)
         if isinstance(mine, BufferStore) and isinstance(theirs, BufferStore):
             if mine.predicate is not None or theirs.predicate is not None:
-                raise Mismatch(f"{describe(mine)} is masked")
-            self.access(mine.buffer, mine.indices, theirs.buffer, theirs.indices)
+                raise Mismatch(f"{describe(mine)} is masked", mine, theirs)
+            self.access(mine, theirs)
             self.expr(mine.value, theirs.value)
             return
         if isinstance(mine, AttrStmt) and isinstance(theirs, AttrStmt) and mine.key != theirs.key:
-            raise Mismatch(f"the attribute {mine.key} is not {theirs.key}")
+            raise Mismatch(f"the attribute {mine.key} is not {theirs.key}", mine, theirs)
         for a, b in zip(mine.exprs, theirs.exprs, strict=True):
             self.expr(a, b)
         if isinstance(mine, LetStmt) and isinstance(theirs, LetStmt):
@@ -100,13 +109,16 @@ class Match:
     def _loop(self, mine: For, theirs: For) -> None:
         name = mine.var.name
         if mine.kind is not theirs.kind or mine.thread != theirs.thread:
-            raise Mismatch(f"loop {name} is {mine.kind.value}, described {theirs.kind.value}")
+            what = f"loop {name} is {mine.kind.value}, described {theirs.kind.value}"
+            raise Mismatch(what, mine, theirs, f"tensorize before loop {name} changes its kind")
         if dict(mine.annotations) != dict(theirs.annotations):
-            raise Mismatch(f"loop {name} has other annotations than described")
+            what = f"loop {name} has other annotations than described"
+            raise Mismatch(what, mine, theirs, f"unannotate loop {name} first")
         pairs = [(mine.min, theirs.min, "begins at"), (mine.extent, theirs.extent, "has extent")]
         for a, b, what in pairs:
             if not self._equal(a, b):
-                raise Mismatch(f"loop {name} {what} {show_expr(a)}, described {show_expr(b)}")
+                text = f"loop {name} {what} {show_expr(a)}, described {show_expr(b)}"
+                raise Mismatch(text, mine, theirs, split_to(name, show_expr(theirs.extent)))
         self.vars[theirs.var] = mine.var
         self.stmt(mine.body, theirs.body)
 
@@ -114,34 +126,47 @@ class Match:
         a, b = mine.block, theirs.block
         if len(a.iter_vars) != len(b.iter_vars):
             raise Mismatch(
-                f"block {a.name} has {len(a.iter_vars)} iterators, described {len(b.iter_vars)}"
+                f"block {a.name} has {len(a.iter_vars)} iterators, described {len(b.iter_vars)}",
+                mine,
+                theirs,
+                "transform_block_layout fuses iterators or adds some",
             )
         if dict(a.annotations) != dict(b.annotations):
-            raise Mismatch(f"block {a.name} has other annotations than described")
+            what = f"block {a.name} has other annotations than described"
+            raise Mismatch(what, mine, theirs, f"unannotate block {a.name} first")
         for x, y in zip(mine.exprs, theirs.exprs, strict=True):
             if x is not y and not self._equal(x, y):
                 raise Mismatch(
                     f"block {a.name} has {show_expr(x)} among its bindings and predicate where "
-                    f"{show_expr(y)} is described"
+                    f"{show_expr(y)} is described",
+                    mine,
+                    theirs,
+                    ORDER,
                 )
         for v, w in zip(a.iter_vars, b.iter_vars, strict=True):
             if v.kind is not w.kind:
                 raise Mismatch(
                     f"iterator {v.var.name} of block {a.name} is {v.kind.value}, "
-                    f"described {w.kind.value}"
+                    f"described {w.kind.value}",
+                    mine,
+                    theirs,
                 )
             if not (self._equal(v.dom.min, w.dom.min) and self._equal(v.dom.extent, w.dom.extent)):
                 raise Mismatch(
                     f"iterator {v.var.name} of block {a.name} has extent "
-                    f"{show_expr(v.dom.extent)}, described {show_expr(w.dom.extent)}"
+                    f"{show_expr(v.dom.extent)}, described {show_expr(w.dom.extent)}",
+                    mine,
+                    theirs,
+                    split_to(v.var.name, show_expr(w.dom.extent)),
                 )
             self.vars[w.var] = v.var
             self.ranges[v.var] = v.dom
         if a.alloc_buffers or b.alloc_buffers or a.match_buffers or b.match_buffers:
-            raise Mismatch(f"block {a.name} allocates or matches buffers")
+            raise Mismatch(f"block {a.name} allocates or matches buffers", mine, theirs)
         if (a.init is None) is not (b.init is None):
             has = "has no init" if a.init is None else "has an init"
-            raise Mismatch(f"block {a.name} {has}, unlike the description (decompose_reduction?)")
+            what = f"block {a.name} {has}, unlike the description (decompose_reduction?)"
+            raise Mismatch(what, mine, theirs, "decompose_reduction moves the init out of a block")
         self.known = Analyzer(self.ranges)
         for s, t in zip(a.stmts, b.stmts, strict=True):
             self.stmt(s, t)
@@ -173,19 +198,23 @@ class Match:
 
     def expr(self, mine: Expr, theirs: Expr) -> None:
         if isinstance(mine, BufferLoad) and isinstance(theirs, BufferLoad):
-            self.access(mine.buffer, mine.indices, theirs.buffer, theirs.indices)
+            self.access(mine, theirs)
             return
         if isinstance(theirs, Var):
             if self.vars.get(theirs) is not mine:
-                raise Mismatch(f"{show_expr(mine)} stands where {theirs.name} is described")
+                what = f"{show_expr(mine)} stands where {theirs.name} is described"
+                raise Mismatch(what, mine, theirs)
             return
         if type(mine) is not type(theirs) or mine.dtype is not theirs.dtype:
             raise Mismatch(
                 f"{show_expr(mine)} ({mine.dtype}) stands where {show_expr(theirs)} "
-                f"({theirs.dtype}) is described"
+                f"({theirs.dtype}) is described",
+                mine,
+                theirs,
+                SAME if mine.dtype is theirs.dtype else TYPE,
             )
         if isinstance(mine, Let):
-            raise Mismatch(f"{show_expr(mine)} cannot be compared")
+            raise Mismatch(f"{show_expr(mine)} cannot be compared", mine, theirs)
         if isinstance(mine, _COMMUTE):
             self._either_order(mine.children, theirs.children)
             return
@@ -212,28 +241,30 @@ class Match:
             if all(id(x) in children for x in inner) and isinstance(a, (Expr, tuple)):
                 continue
             if a != b:
-                raise Mismatch(f"{show_expr(mine)} stands where {show_expr(theirs)} is described")
+                what = f"{show_expr(mine)} stands where {show_expr(theirs)} is described"
+                raise Mismatch(what, mine, theirs)
         if len(mine.children) != len(theirs.children):
-            raise Mismatch(f"{show_expr(mine)} has other operands than {show_expr(theirs)}")
+            what = f"{show_expr(mine)} has other operands than {show_expr(theirs)}"
+            raise Mismatch(what, mine, theirs)
         for x, y in zip(mine.children, theirs.children, strict=True):
             self.expr(x, y)
 
     # -- buffers -------------------------------------------------------------------------------
 
-    def access(
-        self, buffer: Buffer, indices: Sequence[Expr], wanted: Buffer, described: Sequence[Expr]
-    ) -> None:
+    def access(self, mine: Access, theirs: Access) -> None:
         """Match one access: raise unless it is the same element relative to the start of the
         part."""
+        buffer, wanted = mine.buffer, theirs.buffer
         part = self.parts.get(wanted)
         if part is None:
-            part = self.parts[wanted] = self._part(buffer, wanted)
+            part = self.parts[wanted] = self._part(mine, theirs)
         if part.buffer is not buffer:
-            raise Mismatch(f"{part.buffer.name} and {buffer.name} stand for one {wanted.name}")
+            what = f"{part.buffer.name} and {buffer.name} stand for one {wanted.name}"
+            raise Mismatch(what, mine, theirs)
         lead = buffer.ndim - wanted.ndim
-        for axis, index in enumerate(indices):
+        for axis, index in enumerate(mine.indices):
             offset = index - part.region[axis].min
-            shown = described[axis - lead] if axis >= lead else None
+            shown = theirs.indices[axis - lead] if axis >= lead else None
             same = (
                 as_int(self.known.simplify(offset)) == 0
                 if shown is None
@@ -243,29 +274,40 @@ class Match:
                 what = "0" if shown is None else show_expr(shown)
                 raise Mismatch(
                     f"index {show_expr(index)} of {buffer.name} is not {what} from where its part "
-                    "begins"
+                    "begins",
+                    mine,
+                    theirs,
+                    f"{ORDER}, or transform_layout {buffer.name} to its order of dimensions",
                 )
 
-    def _part(self, buffer: Buffer, wanted: Buffer) -> BufferRegion:
-        """The region of `buffer` that the block touches, fit for a buffer of the description."""
+    def _part(self, mine: Access, theirs: Access) -> BufferRegion:
+        """The region of the buffer that the block touches, fit for a buffer of the description."""
+        buffer, wanted = mine.buffer, theirs.buffer
         if buffer.dtype is not wanted.dtype or not _holds(buffer.scope, wanted.scope):
             raise Mismatch(
                 f"{buffer.name} is {buffer.dtype} in {buffer.scope}, {wanted.name} is described as "
-                f"{wanted.dtype} in {wanted.scope}"
+                f"{wanted.dtype} in {wanted.scope}",
+                mine,
+                theirs,
+                TYPE if buffer.dtype is not wanted.dtype else in_scope(buffer, wanted.scope),
             )
         regions = [r for r in (*self.block.writes, *self.block.reads) if r.buffer is buffer]
         if wanted not in self.params or not regions or buffer.ndim < wanted.ndim:
-            raise Mismatch(f"{buffer.name} cannot stand for {wanted.name}")
+            raise Mismatch(f"{buffer.name} cannot stand for {wanted.name}", mine, theirs)
         lead = buffer.ndim - wanted.ndim
         first = regions[0]
         sizes = [as_int(r.extent) for r in first.region]
         shape = (*[1] * lead, *(as_int(s) for s in wanted.shape))
         if tuple(sizes) != shape:
-            raise Mismatch(f"the part {sizes} of {buffer.name} is not {list(shape)} as described")
+            what = f"the part {sizes} of {buffer.name} is not {list(shape)} as described"
+            turned = sorted(map(str, sizes)) == sorted(map(str, shape))
+            step = f"transform_layout {buffer.name} to the order of dimensions of {wanted.name}"
+            raise Mismatch(what, mine, theirs, step if turned else TILE)
         for other in regions[1:]:
             for a, b in zip(first.region, other.region, strict=True):
                 if not (self.known.equal(a.min, b.min) and self.known.equal(a.extent, b.extent)):
-                    raise Mismatch(f"{self.block.name} touches two parts of {buffer.name}")
+                    what = f"{self.block.name} touches two parts of {buffer.name}"
+                    raise Mismatch(what, mine, theirs, f"cache_read one part of {buffer.name}")
         return first
 
 
@@ -276,7 +318,9 @@ def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:
     for wanted, region in parts.items():
         other = seen.setdefault(region.buffer, wanted)
         if other is not wanted and not written.isdisjoint((other, wanted)):
-            raise Mismatch(f"{region.buffer.name} stands for both {other.name} and {wanted.name}")
+            what = f"{region.buffer.name} stands for both {other.name} and {wanted.name}"
+            step = f"cache_read {region.buffer.name}, so that what is read has a buffer of its own"
+            raise Mismatch(what, step=step)
 
 
 def _holds(scope: str, described: str) -> bool:

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 
 from metasched.arith.analyzer import Analyzer
-from metasched.errors import RegistryError
+from metasched.errors import RegistryError, ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, Var, as_int
@@ -28,8 +28,10 @@ from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.primitives.blockize import blockized
-from metasched.schedule.primitives.tensor_match import Match, Mismatch, no_alias
+from metasched.schedule.primitives.tensor_match import Match, no_alias
+from metasched.schedule.primitives.tensor_mismatch import TYPE, Mismatch, nearest, side_by_side
 from metasched.schedule.state import State
+from metasched.script.printer import script_with_marks
 
 
 @primitive(of_loop=ways.with_intrinsics, of_block=ways.with_intrinsics)
@@ -70,9 +72,7 @@ def tensorize(
         found = Match(block, intrin.desc.root, intrin.desc.buffers)
         no_alias(found.parts, intrin.desc.root)
     except Mismatch as error:
-        raise state.error(
-            "mismatch", f"{block.name} does not match {tensor_intrin}: {error}", node
-        ) from None
+        raise _mismatch(state, block, intrin, error, node) from None
     parts = [found.parts[b] for b in intrin.desc.buffers]
     for part in parts:
         _require_inside(state, block, part, node)
@@ -80,6 +80,20 @@ def tensorize(
         _require_layout(state, mine, theirs, intrin.impl, node)
     made = _with_impl(state, block, intrin.impl, parts)
     state.commit(edit.replace(node, evolve(realize, block=made)))
+
+
+def _mismatch(
+    state: State, block: Block, intrin: TensorIntrin, found: Mismatch, node: Stmt
+) -> ScheduleError:
+    """The refusal of a block that is not what an intrinsic describes."""
+    mod, desc = state.mod, intrin.desc.root
+    return ScheduleError(
+        state.primitive, "mismatch", f"{block.name} does not match {intrin.name}: {found}",
+        block_or_loop=node, hint=nearest(block, intrin) if found.step == TYPE else found.step,
+        excerpt=lambda: (
+            f"{script_with_marks(mod, [node]).rstrip()}\n\n{side_by_side(block, desc, found)}"
+        ),
+    )  # fmt: skip
 
 
 def _require_inside(state: State, block: Block, part: BufferRegion, node: Stmt) -> None:
@@ -129,7 +143,7 @@ def _require_layout(
 
 
 def _layout_hint(view: Buffer) -> str:
-    cache = "cache the buffer in the layout of the intrinsic first"
+    cache = "cache the buffer in the layout of the intrinsic first (cache_read, transform_layout)"
     if view.strides:
         return cache
     strides = ", ".join(f"s{n}" for n in range(view.ndim - 1))

@@ -1,0 +1,88 @@
+"""Why a block is not what an intrinsic describes: both side by side, and what aligns them."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable
+from itertools import zip_longest
+
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Expr, as_int
+from metasched.ir.stmt import Block, Stmt
+from metasched.schedule.intrinsics import TensorIntrin
+from metasched.script.printer import script_with_marks
+
+Node = Stmt | Expr
+
+SAME = "tensorize takes a block that computes what is described, statement for statement"
+ORDER = "reorder the loops as the description has them"
+TILE = "split the loops by the extents of the description, or pad_einsum first"
+TYPE = "type"  # the step is another intrinsic, which is looked for when all buffers are known
+
+
+class Mismatch(Exception):
+    """The first difference between a block and a description, in words.
+
+    Attributes:
+        mine, theirs: the node of the block that differs and that of the description.
+        step: what would align them.
+    """
+
+    def __init__(
+        self, text: str, mine: Node | None = None, theirs: Node | None = None, step: str = SAME
+    ) -> None:
+        super().__init__(text)
+        self.mine, self.theirs, self.step = mine, theirs, step
+
+
+def split_to(name: str, extent: str) -> str:
+    """The step for a loop or an iterator of another extent."""
+    return (
+        f"split the loop of {name} by {extent} and tensorize the inner part; where {extent} does "
+        "not divide it, pad_einsum first"
+    )
+
+
+def in_scope(buffer: Buffer, scope: str) -> str:
+    """The step for a buffer in another scope."""
+    name = buffer.name
+    return f"set_scope {name} to {scope}, or work on a copy there (cache_read, cache_write)"
+
+
+def nearest(block: Block, asked: TensorIntrin) -> str:
+    """The step for operands of other types: an intrinsic that takes the types of the block, of the
+    shapes of the block where there is one, and with a name like that of `asked`."""
+    regions = {r.buffer: r for r in (*block.writes, *block.reads)}
+    mine = [(b.dtype, _sizes(r.extent for r in region.region)) for b, region in regions.items()]
+    fitting: dict[str, bool] = {}
+    for name in TensorIntrin.names():
+        theirs = [(b.dtype, _sizes(b.shape)) for b in TensorIntrin.get(name).desc.buffers]
+        if Counter(kind for kind, _ in theirs) == Counter(kind for kind, _ in mine):
+            fitting[name] = Counter(theirs) == Counter(mine)
+    same = [name for name in fitting if fitting[name]] or list(fitting)
+    found = difflib.get_close_matches(asked.name, same, n=1, cutoff=0.0)
+    if found:
+        return f"the nearest intrinsic for these types is {found[0]}"
+    given = ", ".join(str(kind) for kind, _ in mine)
+    return f"no intrinsic is registered for the types {given}; cast the operands in a block before"
+
+
+def _sizes(extents: Iterable[Expr]) -> tuple[int | None, ...]:
+    """Extents other than one; None for one that is not constant."""
+    return tuple(n for n in map(as_int, extents) if n != 1)
+
+
+def side_by_side(block: Block, desc: Block, found: Mismatch) -> str:
+    """The description and the block, line beside line, the nodes that differ underlined."""
+    columns = [
+        ["described:", *_lines(desc, found.theirs)],
+        [f"block {block.name}:", *_lines(block, found.mine)],
+    ]
+    width = max(map(len, columns[0]))
+    rows = zip_longest(*columns, fillvalue="")
+    return "\n".join(f"{left:{width}} | {right}".rstrip() for left, right in rows)
+
+
+def _lines(block: Block, mark: Node | None) -> list[str]:
+    return script_with_marks(block.body, [] if mark is None else [mark]).rstrip().splitlines()
