@@ -19,12 +19,13 @@ _IMPORTS = 2.0  # seconds for which an import that is interrupted may go on
 
 
 class Interrupts:
-    """What Ctrl-C does.
+    """The handler of Ctrl-C.
 
-    Before and after the command it ends the process. While the command runs it is a
-    KeyboardInterrupt, which other code may lose or turn into something else: an import of C code
-    makes an ImportError of it, `__del__` and callbacks of C drop it. So an import ends first, a
-    dropped one is raised again, and whatever ends the command after an interrupt is exit code 130.
+    Before and after the command, Ctrl-C ends the process. While the command runs, Ctrl-C raises
+    KeyboardInterrupt. Other code may lose the exception: an import of C code turns it into
+    ImportError, and `__del__` and callbacks of C drop it. So a running import ends first, and a
+    dropped exception is raised again. Whatever ends the command after an interrupt, the exit code
+    is 130.
 
     Attributes:
         running: whether the command runs.
@@ -49,7 +50,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def unraisable(self, lost: Any) -> None:
-        """The hook for what Python cannot raise where it happened."""
+        """The hook for an exception that Python cannot raise where it happened."""
         if lost.exc_type is not None and issubclass(lost.exc_type, KeyboardInterrupt):
             _thread.start_new_thread(_again, ())
         else:
@@ -79,7 +80,7 @@ def main() -> int:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether an import is on its way at a place of the program."""
+    """Whether a frame of the program's stack is inside an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -1,4 +1,4 @@
-"""The command line: arguments in, text or JSON out. Everything it does is a call of the library."""
+"""The command line: parse arguments, call the library, print text or JSON."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ FAILURES = (BuildError, DatabaseError, ExportError, LowerError, MeasureError)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the arguments."""
+    """An argument parser that reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {readable(message)}; see {self.prog} --help\n")
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The command line, with the arguments of the command that `argv` names: the imports of the
-    others are not paid for."""
+    """Make the parser, with the arguments of the command that `argv` names only; other commands are
+    not imported."""
     top = _Parser(
         prog="metasched", description="Tune, check, save, replay and ship tensor kernels.",
         epilog=CODES,
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of one command, whose modules are loaded then."""
+    """Parse the arguments of one command, after loading the command's module."""
     _open_outputs()
     argv = sys.argv[1:] if argv is None else argv
     return parser(argv).parse_args(argv)
@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open_outputs() -> None:
-    """Standard output and error as they may always be written: one that is closed takes nothing,
-    and a character that its encoding lacks is written by its number."""
+    """Make standard output and error safe to write. A closed stream drops its text; a character
+    that the encoding lacks is written as an escape."""
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
@@ -115,7 +115,7 @@ def _failed(arguments: argparse.Namespace, error: Exception, code: int) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Warnings as one line on standard error, without the place in our code."""
+    """Print warnings as one line on standard error, without a file and line of metasched."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         print(f"metasched: warning: {message}", file=sys.stderr)

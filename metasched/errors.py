@@ -34,8 +34,8 @@ class VerifyError(MetaschedError):
 
 
 class InterpretError(MetaschedError):
-    """The interpreter met something that has no meaning: an access outside a buffer, a failed
-    assertion, a division by zero, foreign code, arguments that do not fit."""
+    """The interpreter met an operation without meaning: an access outside a buffer, a failed
+    assertion, a division by zero, foreign code, or wrong arguments."""
 
 
 class TypeMismatchError(MetaschedError, TypeError):
@@ -91,7 +91,7 @@ class MeasureError(MetaschedError):
 
 
 class StandInError(MeasureError):
-    """The default schedule, with whose results candidates were compared, is not right itself."""
+    """The default schedule, whose results candidates are compared with, is itself wrong."""
 
 
 class TuneError(MetaschedError):
@@ -162,12 +162,12 @@ def clipped(text: str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """What another library says of its error, in one line of at most QUOTED characters."""
+    """The message of another library's error, in one line of at most QUOTED characters."""
     return clipped(" ".join(str(error).split()))
 
 
 def readable(message: str) -> str:
-    """A message in which no word is longer than QUOTED: it may name what a user gave."""
+    """Clip each word of a message to QUOTED characters, since a message may quote user input."""
     return re.sub(rf"\S{{{QUOTED + 1},}}", lambda word: clipped(word[0]), message)
 
 

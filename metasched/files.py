@@ -1,5 +1,5 @@
-"""Files: JSON from elsewhere as plain data, and writing so that nothing half-written is ever seen
-(a temporary file, then a rename)."""
+"""Read untrusted JSON as plain data, and replace files atomically: a temporary file, then a
+rename."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEEPEST = 100
 
 
 def path_of(given: object, what: str, error: type[MetaschedError]) -> Path:
-    """What was given as a path; `error` where it is none."""
+    """Convert a value to a path; raise `error` if the value is no path."""
     if isinstance(given, str | os.PathLike):
         if "\0" in str(given):
             raise error(f"{what} has a path with a null byte: {brief(str(given))}")
@@ -26,7 +26,7 @@ def path_of(given: object, what: str, error: type[MetaschedError]) -> Path:
 
 
 def read_json(text: str | bytes) -> Any:
-    """The plain data of JSON text that anybody may have written.
+    """Read plain data from untrusted JSON text.
 
     Raises ValueError, which is a json.JSONDecodeError where it knows the place, for what is no
     JSON, NaN and infinities among it, has integers of thousands of digits or too many levels.

@@ -1,4 +1,4 @@
-"""Code of users: files that are run and functions that are called. What goes wrong in it is named.
+"""Run users' files and functions, and name the file or function in every error.
 
 Such code may raise anything, end the process, never end, or print where data are expected.
 """
@@ -30,21 +30,23 @@ def failure(error: BaseException) -> str:
 
 
 def cause(error: OSError | ValueError) -> str:
-    """Why a file cannot be opened: its name may hold what no name of a file can."""
+    """Why a file cannot be opened, in words; a ValueError stands for a name that no file can
+    have."""
     return str(getattr(error, "strerror", None) or error)
 
 
 @contextlib.contextmanager
 def apart(what: str) -> Iterator[None]:
-    """While user code runs: what it prints goes to standard error, and it is named by a warning
-    when it takes long, for it may never end."""
+    """Run user code in a `with` body: its output goes to standard error, and a warning names a call
+    that takes long."""
     with called(what), printing_to_stderr():
         yield
 
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """What is printed goes to standard error, what C libraries and child processes print too."""
+    """Send all output of the `with` body to standard error, also that of C libraries and child
+    processes."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

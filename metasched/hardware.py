@@ -156,6 +156,6 @@ def _quota() -> int:
 
 @functools.cache
 def machine_name() -> str:
-    """What tells this machine from others: its host name, processor and number of cores."""
+    """A name that tells this machine from others: host name, processor and number of cores."""
     model = _cpuinfo().get("model name") or platform.processor() or platform.machine()
     return f"{platform.node()} {model} {os.cpu_count()}"

@@ -1,6 +1,6 @@
 """The one registry: a name stands for an object, duplicates are refused, near misses are named.
 
-Everything that users add stands in a registry: code, plug-in files and entry points enter it there.
+Everything that users add is in a registry; code, plug-in files and entry points register objects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Registry(Generic[T]):
     def decorator(
         self, name: str, signature: str, made: Callable[[Any], T] | None, override: bool
     ) -> Callable[[Any], T]:
-        """What enters the function or class below it.
+        """Make a decorator that registers a function or class.
 
         Args:
             name: the name it is entered under.
@@ -140,7 +140,7 @@ def kinds() -> list[str]:
 
 @contextlib.contextmanager
 def taken_back(always: bool = False) -> Iterator[None]:
-    """When the body fails, what it entered is taken back from all registries.
+    """If the `with` body fails, remove all entries that it made from all registries.
 
     What modules entered that the body has imported stays, because Python runs no module twice.
 
@@ -207,7 +207,7 @@ def load_plugin(path: str | Path) -> tuple[str, ...]:
 
 
 def complete(what: str, made: Callable[[], T], *methods: str) -> T:
-    """What a factory of a user's makes.
+    """Call a user's factory and check that the result has the required methods.
 
     Args:
         what: names it in messages.

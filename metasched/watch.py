@@ -1,7 +1,9 @@
-"""Calls of users' functions: one that takes long is named or stopped, one that exits is an error.
+"""Watch calls of users' functions: warn of a long call, stop a longer one, and turn an exit into an
+error.
 
-A thread looks at the calls that run. It cannot stop native code, nor a function that waits; what
-stops a whole process finds the name of the last call in memory that outlives the process.
+A thread watches the running calls. It cannot stop native code or a function that waits. To find the
+function when a whole process is stopped, the name of the last call lies in memory that outlives the
+process.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ _LOOK = 0.25  # seconds between two looks
 
 
 class Endless(PluginError):
-    """Raised inside a user's function that has run too long, and where it is called again."""
+    """Raised inside a user's function that has run too long, and on each later call of the
+    function."""
 
     def __init__(self, text: str = "") -> None:  # nobody can give it one in another thread
         super().__init__(text or f"it did not end within {STOPPED:.0f} s")
 
 
 class called:
-    """While a user's function runs.
+    """Watch a user's function that runs in the `with` body.
 
     It is named by a warning after NAMED seconds. With `stop` it is ended by an exception after
     STOPPED seconds, and calling the same `who` once more is an error at once. `os._exit` in it
@@ -101,7 +104,7 @@ class called:
 
 
 class _Looker:
-    """The thread that looks at the calls, started with the first one."""
+    """The thread that watches the calls; it starts with the first call."""
 
     def __init__(self) -> None:
         self.owner = 0
@@ -140,7 +143,7 @@ def is_built_in(function: object) -> bool:
 
 
 def note_calls(memory: memoryview | None) -> None:
-    """Write the name of the running call into `memory` of NOTE bytes from now on; None: nowhere."""
+    """Write the name of each running call to `memory`, which has NOTE bytes; None stops writing."""
     _NOTES.memory = memory
 
 

@@ -34,7 +34,7 @@ class _Vector:
 
 
 def _no_work(mod: IRModule | PrimFunc, target: Target) -> float:
-    """The scale of all times, for an extractor that has none."""
+    """The `work` of a user's extractor: 0, since it has no scale of times."""
     return 0.0
 
 
@@ -79,7 +79,7 @@ def feature_extractor(
 def extracted(
     features: FeatureSet, mod: IRModule | PrimFunc, target: Target, work: float
 ) -> np.ndarray:
-    """The vector of a program; ValueError when it does not have the numbers that it should."""
+    """The feature vector of a program; ValueError if its length or its numbers are wrong."""
     vector = features.vector(mod, target, work)
     count = len(features.names)
     if not isinstance(vector, np.ndarray) or vector.shape != (count,):

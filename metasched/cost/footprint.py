@@ -81,7 +81,8 @@ class Footprint:
         self.asked = ahead and any(x.kind == "vectorized" and step == 1 for x, step in pairs)
 
     def places(self, depth: int) -> tuple[float, float]:
-        """Under the `depth` innermost loops: separate runs of memory, and pages."""
+        """How many separate runs of memory, and how many pages, the `depth` innermost loops
+        touch."""
         runs, pages = 1.0, 1.0
         apart = self.run[depth]
         memory, size = self._memory, self.bytes

@@ -34,7 +34,7 @@ class Condition(NamedTuple):
 
 
 def digits_of(expr: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits:
-    """The digits of an integer expression; what cannot be followed stands still.
+    """The digits of an integer expression; a part that is not affine counts as constant.
 
     Args:
         bound: the value of each variable: an expression, or a loop's index and extent.
@@ -74,7 +74,7 @@ def _sum(
     least: int, digits: dict[int, tuple[int, int]],
     other: int, more: dict[int, tuple[int, int]], times: int,
 ) -> Digits:  # fmt: skip
-    """Digits, and other ones so many times."""
+    """Add to digits the digits of another sum times a factor."""
     least += other * times
     if not more or not times:
         return least, digits
@@ -92,7 +92,7 @@ def _sum(
 
 
 def _cut(digit: tuple[int, int], divisor: int, quotient: bool) -> tuple[int, int]:
-    """A digit's quotient or remainder by a divisor."""
+    """The quotient or remainder of a digit by a divisor."""
     gap, count = digit
     if quotient:
         last = gap * (count - 1) // divisor
@@ -105,7 +105,7 @@ def _cut(digit: tuple[int, int], divisor: int, quotient: bool) -> tuple[int, int
 def conditions(
     test: Expr, bound: Mapping[Var, Expr | tuple[int, int]], skips: bool = False
 ) -> list[Condition]:
-    """The comparisons of a conjunction."""
+    """Split a conjunction into its comparisons, as conditions on digits."""
     found = [_condition(part, bound, skips) for part in conjuncts(test)]
     return [condition for condition in found if condition is not None]
 
@@ -145,7 +145,7 @@ def guard_fraction(
 
 @lru_cache(maxsize=4096)
 def _fraction(digits: tuple[tuple[int, int], ...], limit: int) -> float:
-    """The fraction of the combinations of digits whose sum is at most `limit`."""
+    """The fraction of all combinations of digits whose sum is at most `limit`."""
     if limit < 0:
         return 0.0
     if limit >= sum(gap * (n - 1) for gap, n in digits):

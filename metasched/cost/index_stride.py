@@ -1,9 +1,9 @@
-"""How an index moves when a loop runs: its step and its width, for each loop.
+"""By how much an index changes when a loop runs: a step and a width for each loop.
 
-`step` is by how much the index changes from one iteration to the next, `width` the distance
-between the smallest and the largest value over the loop while the other loops stand still. Linear
-indices are exact. Quotients and remainders, which fused loops bring, are exact where one loop
-moves them, and an estimate otherwise: this feeds a cost model, never a proof.
+`step` is the change of the index from one iteration to the next. `width` is the distance between
+the smallest and the largest value over the loop, while the other loops stand still. Linear indices
+are exact. Quotients and remainders, which come from fused loops, are exact if one loop moves them,
+else an estimate. The result feeds a cost model, never a proof.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STILL: IndexStride = {}
 
 
 def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
-    """How loops move an integer expression, given how they move the variables in it.
+    """How each loop moves an integer expression, given how the loops move the variables in it.
 
     Expressions that cannot be followed (loads, calls, selections) move with everything they
     mention, by the width of what they mention.

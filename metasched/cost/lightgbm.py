@@ -1,13 +1,14 @@
 """LightGBMModel: a small ensemble of gradient-boosted rankers over the candidates' vectors.
 
-Times are ranked within one task (one query), so that the scales of different tasks do not matter.
-(One query for each round as well, against noise between rounds, ranked worse: after 64 trials the
-best of its top 16 reached 0.70 of the optimum against 0.79.) One thread: at these sizes a second
-gains little, and an OpenMP team that spins between fits would disturb the kernels being timed.
+Times are ranked within one task (one query), so the scales of different tasks do not matter. A
+query for each round as well, against noise between rounds, ranked worse. After 64 trials the best
+of its top 16 reached 0.70 of the optimum, against 0.79. Training uses one thread: the training sets
+are too small for a second. An OpenMP team that spins between fits would also disturb the kernels
+being timed.
 
-Boosting begins from a line fitted to the same programs: trees say one thing of all that lies
-beyond what was measured, where a line goes on (Friedman and Popescu join rules and lines). With a
-prior it begins from the scores of that instead.
+Boosting begins from a line fitted to the same programs. Trees predict a constant beyond the
+measured range, where a line extrapolates (Friedman and Popescu join rules and lines). With a prior,
+boosting begins from the prior's scores instead.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class LightGBMModel(LineModel):
 
     @property
     def ready(self) -> bool:
-        """Whether scores mean something: there is a prior, or enough was measured."""
+        """Whether scores are better than random: there is a prior, or enough was measured."""
         return bool(self._prior or self._boosters)
 
     def predict(self, vectors: Vectors) -> np.ndarray:
@@ -69,17 +70,18 @@ class LightGBMModel(LineModel):
         return lambda rows: np.asarray(booster.predict(rows, num_threads=1))
 
     def _start(self, rows: np.ndarray) -> np.ndarray:
-        """What boosting begins from: the scores of the prior's members, or those of the line."""
+        """The scores from which boosting begins: those of the prior's members, or of the line."""
         if self._prior or self._line is None:
             return self._prior_scores(rows)
         return self._line.predict(rows)[None]
 
     def _forget(self) -> None:
-        """Drop what was boosted from the scores of a prior that is gone."""
+        """Drop the members that were boosted from a prior which has been dropped."""
         self._boosters = []
 
     def _fit(self) -> None:
-        """Train every member on all data, where there is something to tell apart."""
+        """Train every member on all data; nothing before the warm-up, or if no task has two
+        different times."""
         measured = self._measured()
         if measured is None:
             return
@@ -93,7 +95,7 @@ class LightGBMModel(LineModel):
 
 
 class Regression:
-    """Half of a line, and trees for what it leaves: how decisions look to a model of programs."""
+    """A regression on feature vectors: a line at half weight, and trees for its residuals."""
 
     def __init__(self, rows: np.ndarray, targets: np.ndarray) -> None:
         self._line = Ridge(rows, targets / 2, RIDGE / 5)
@@ -102,7 +104,7 @@ class Regression:
         self._trees = lightgbm.train(settings, data, 40)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
-        """The number that each row should have."""
+        """The predicted number for each row."""
         return self._line.predict(rows) + self._trees.predict(rows, num_threads=1)
 
 
@@ -132,12 +134,12 @@ def boosted(
 
 
 def train_prior(samples: Sequence[Sample]) -> Prior:
-    """A prior from the records of many tasks: a ranker, a regression on the logarithm of time and
-    one on the place among the programs of a task.
+    """Train a prior on the records of many tasks: a ranker and two regressions. One predicts the
+    logarithm of time, the other the place among the programs of a task.
 
-    They err in different ways: together they put more pairs of held-out tasks in the right order
-    than the first two of them (0.834 against 0.828 of the pairs of 90 tasks). More and larger trees
-    than those of a search pay off with many tasks (0.857 against 0.847, 242 tasks).
+    The three models make different errors. Together they order 0.834 of the pairs of 90 held-out
+    tasks correctly; the first two alone order 0.828. More and larger trees than in a search pay off
+    with many tasks (0.857 against 0.847, 242 tasks).
     """
     rows = np.concatenate([s.vectors for s in samples])
     times = [s.seconds for s in samples]
@@ -152,7 +154,7 @@ def train_prior(samples: Sequence[Sample]) -> Prior:
 
 
 def _places(seconds: np.ndarray) -> np.ndarray:
-    """The place of a program among those of its task, from -1 for the slowest to 1."""
+    """The rank of each program within its task, from -1 for the slowest to 1 for the fastest."""
     return quantile_labels(seconds) * (2.0 / (LEVELS - 1)) - 1.0
 
 
@@ -163,7 +165,8 @@ _UNREAD = (
 
 
 def slim(model: str) -> str:
-    """LightGBM's text without what only explains a model; predictions stay the same."""
+    """Remove from LightGBM's text the parts that only explain a model; predictions stay the
+    same."""
     trees, _, _ = model.partition("end of trees")
     kept = (line for line in trees.splitlines() if not line.startswith(_UNREAD))
     return "\n".join(kept) + "\nend of trees\n"

@@ -1,11 +1,12 @@
 """LineModel: a line fitted to the measured programs, over the scores of a prior.
 
-It needs NumPy alone, and stands in where LightGBM cannot be loaded. The model
-of trees derives from it: both keep the data of a run, judge a prior and are stored in the same way.
+The line needs NumPy alone, and replaces the trees where LightGBM cannot be loaded. The model of
+trees derives from this class: both keep the data of a run, test a prior and are stored in the same
+way.
 
-A model may start from a prior: the line is fitted to what the prior's scores leave over. Once
-JUDGED programs of a task were measured, the prior is judged by them. A prior that orders them no
-better than chance is dropped for the rest of the run.
+A model may start from a prior: the line is fitted to the differences between the measured speeds
+and the prior's scores. Once JUDGED programs of a task were measured, the prior is tested on them. A
+prior that orders them no better than chance is dropped for the rest of the run.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ class LineModel:
         self._features = CPU_FEATURE_SET
 
     def take_features(self, features: FeatureSet) -> None:
-        """What the vectors are, for the file that is saved."""
+        """Remember which feature set the vectors belong to, for the file that is saved."""
         self._features = features
 
     def start_from(self, prior: Prior) -> None:
-        """Let a prior speak until data of this run say that it is wrong."""
+        """Score by a prior until data of this run contradict it."""
         self._prior = [
             (self._scorer(text), scale)
             for text, scale in zip(prior.members, prior.scales, strict=True)
@@ -89,11 +90,11 @@ class LineModel:
 
     @property
     def ready(self) -> bool:
-        """Whether scores mean something: there is a prior, or enough was measured."""
+        """Whether scores are better than random: there is a prior, or enough was measured."""
         return bool(self._prior or self._line is not None)
 
     def news(self) -> str:
-        """What became of the prior, told once; empty when there is nothing to tell."""
+        """A message about the prior, given once; empty if there is none."""
         told, self._news = self._news, ""
         return told
 
@@ -116,7 +117,7 @@ class LineModel:
             self._fit()
 
     def knows(self, task: str) -> bool:
-        """Whether candidates of this task were learnt from."""
+        """Whether the model has learnt from candidates of this task."""
         return task in self._tasks
 
     def predict(self, vectors: Vectors) -> np.ndarray:
@@ -143,7 +144,7 @@ class LineModel:
             )
 
     def load(self, path: Path) -> None:
-        """Take over saved data and fit.
+        """Load saved data and fit.
 
         Raises:
             DatabaseError: the file is damaged, or of another version of the features.
@@ -173,7 +174,7 @@ class LineModel:
         self._fit()
 
     def _scorer(self, text: str) -> Scorer:
-        """What scores rows by a member of a prior."""
+        """Make a function that scores rows by one member of a prior."""
         return Trees(text).predict
 
     def _prior_scores(self, rows: np.ndarray) -> np.ndarray:
@@ -183,8 +184,8 @@ class LineModel:
         return np.stack([score(rows) * scale for score, scale in self._prior])
 
     def _measured(self) -> tuple[np.ndarray, list[np.ndarray]] | None:
-        """Vectors of all tasks, one task after another, and the seconds of each; None while there
-        is nothing to tell apart."""
+        """The vectors of all tasks, one task after another, and the seconds of each task. None
+        before the warm-up, or if no task has two different times."""
         if self.size < WARM_UP or all(len(set(s)) < 2 for s in self._seconds):
             return None
         queries = self._queries()
@@ -192,7 +193,7 @@ class LineModel:
         return rows, [np.concatenate([self._seconds[n] for n in query]) for query in queries]
 
     def _judge(self) -> None:
-        """Drop the prior when it does not order what was measured.
+        """Drop the prior if it does not order the measured programs.
 
         Each task counts once, by its first JUDGED programs; all are new to the prior.
         """
@@ -221,11 +222,12 @@ class LineModel:
         ]
 
     def _forget(self) -> None:
-        """Drop what was fitted to the scores of a prior that is gone."""
+        """Drop the fit to the scores of a prior which has been dropped."""
         self._line, self._fitted = None, 0
 
     def _fit(self) -> None:
-        """Fit the line to what the prior, counted as much as it deserves, leaves over."""
+        """Fit the line to the residual of the prior's scores, which are scaled to the measured
+        speeds first."""
         measured = self._measured()
         if measured is None:
             return
@@ -246,27 +248,27 @@ class Regressor(Protocol):
 
 
 class LineRegression:
-    """How decisions look to a model of programs, by a line alone."""
+    """A regression on feature vectors by a line alone."""
 
     def __init__(self, rows: np.ndarray, targets: np.ndarray) -> None:
         self._line = Ridge(rows, targets, RIDGE / 5)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
-        """The number that each row should have, beside the mean of the targets."""
+        """The predicted number for each row, relative to the mean of the targets."""
         return self._line.predict(rows)
 
 
 def speeds(times: Sequence[np.ndarray]) -> np.ndarray:
-    """How fast programs are beside the fastest of their task, about the task's mean, in the size
-    that the line's scores shall have; of all tasks, one after another."""
+    """The speed of each program relative to the fastest of its task, minus the task's mean. The
+    result is scaled to the deviation of the line's scores; tasks follow one another."""
     shares = [(1.0 / s) / max(1.0 / s.min(), 1e-12) for s in times]
     joined = np.concatenate([s - s.mean() for s in shares])
     return joined * (_STEEP / max(float(joined.std()), 1e-12))
 
 
 def relative_logs(seconds: np.ndarray) -> np.ndarray:
-    """How many times faster than the median of its task a program is, as a logarithm; a failure is
-    a little slower than the slowest."""
+    """The logarithm of a program's speed relative to the median of its task; a failure counts as
+    twice as slow as the slowest."""
     right = seconds[np.isfinite(seconds)]
     if not len(right):
         return np.zeros(len(seconds))
@@ -276,6 +278,6 @@ def relative_logs(seconds: np.ndarray) -> np.ndarray:
 
 
 def centred(scores: np.ndarray, times: Sequence[np.ndarray]) -> np.ndarray:
-    """Scores of all tasks, one after another, each task's about its own mean."""
+    """Subtract from the scores of each task their mean; tasks follow one another."""
     parts = np.split(scores, np.cumsum([len(s) for s in times])[:-1])
     return np.concatenate([part - part.mean() for part in parts])

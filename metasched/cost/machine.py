@@ -1,4 +1,4 @@
-"""What a program asks of a machine, in units of that machine: cycles, registers, caches, cores.
+"""Features in units of the machine: cycles, registers, caches and cores that a program uses.
 
 The numbers of `features` are counts: a tree that learns thresholds on counts learns one machine and
 one size of operator. The numbers here are ratios, so records of other operators and machines say
@@ -52,9 +52,8 @@ class Nest:
     straight: set[int]
 
     def skipped(self) -> float:
-        """The share of the iterations that remains where products with zeros are left out, as the
-        lowering does it: by tests around the loops that do enough, and by leaving out the rows
-        of unrolled loops that have nothing to add."""
+        """The share of iterations that remain after the lowering skips products with zeros. It
+        skips by tests around loops with enough work, and by leaving out rows of unrolled loops."""
         tests = [t for t in self.store.notes.tests if t.skips]
         if not tests:
             return 1.0
@@ -121,7 +120,7 @@ class _Cost:
 
     @property
     def all(self) -> float:
-        """Cycles when nothing hides behind anything else."""
+        """The sum of all cycles, as if none of them overlapped."""
         return self.compute + self.loads + sum(self.levels) + self.steps
 
 
@@ -188,7 +187,8 @@ def _described(cost: _Cost, machine: MachineModel) -> list[float]:
 
 
 def _places(cost: _Cost, machine: MachineModel) -> list[float]:
-    """How scattered the memory is that the loops within each of the two near caches touch."""
+    """How many runs of memory and pages are touched by the loops that fit into each of the two near
+    caches."""
     near, far = cost.fits
     runs, pages = _scattered(cost.nest, near)
     wide_runs, wide_pages = _scattered(cost.nest, far)
@@ -206,7 +206,8 @@ def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
 
 
 def _operations(store: Store) -> float:
-    """Operations of one iteration; a multiply-add is one, a function a dozen."""
+    """The operations of one iteration; a multiply-add counts as 1, a mathematical function as
+    12."""
     c = store.counts
     floats = c[0] + c[1] + c[2] + 4 * c[3] + c[4] + 12 * (c[5] + c[6])
     return float(floats + c[15] or sum(c[7:14]) * 0.5)
@@ -217,7 +218,7 @@ def _lanes(nest: Nest, machine: MachineModel) -> int:
 
 
 def work_of(nests: list[Nest], machine: MachineModel) -> float:
-    """Cycles of one core that does nothing but the arithmetic."""
+    """The cycles of one core for the arithmetic alone."""
     return sum(
         n.products[-1] * _operations(n.store) / (machine.pipes * _lanes(n, machine)) for n in nests
     )
@@ -258,7 +259,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
 
 
 def _depth(nest: Nest) -> int:
-    """How many of the inner loops are a straight run of code."""
+    """How many of the inner loops become straight code: unrolled, vectorized or short."""
     order, unroll = nest.order, nest.store.notes.unroll
     depth, steps = 0, 1
     while depth < len(order):
@@ -273,7 +274,7 @@ def _depth(nest: Nest) -> int:
 
 
 def _fold(nest: Nest, depth: int) -> int:
-    """Lanes in which the innermost loop is reduced, 0 when it is not."""
+    """The number of lanes in which the innermost loop is reduced, 0 if it is not."""
     fold = nest.store.notes.fold
     if not fold or depth or not nest.order or nest.moves[0].steps[0] is not None:
         return 0
@@ -281,7 +282,7 @@ def _fold(nest: Nest, depth: int) -> int:
 
 
 def _block(nest: Nest, machine: MachineModel) -> _Block:
-    """The unrolled and vectorized loops of a store, and what they take."""
+    """The unrolled and vectorized loops of a store, with their cycles."""
     order, lanes = nest.order, _lanes(nest, machine)
     depth = _depth(nest)
     fold = _fold(nest, depth)
@@ -373,7 +374,7 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
 
 
 def _within(nest: Nest, level: Level) -> int:
-    """How many of the inner loops touch no more than a cache holds.
+    """How many of the inner loops touch no more memory than a cache holds.
 
     A cache holds less than its size where the addresses fall into few of its sets.
     """
@@ -390,10 +391,10 @@ def _within(nest: Nest, level: Level) -> int:
 
 
 def _traffic(nest: Nest, fits: int, line: int) -> float:
-    """Bytes that come from beyond a cache.
+    """The bytes that a store moves from beyond a cache.
 
-    The `fits` innermost loops fit into it: what they touch, in whole lines, comes once for each
-    time they run.
+    The `fits` innermost loops fit into the cache: the lines they touch come once for each run of
+    these loops.
     """
     products = nest.products
     total = 0.0
@@ -405,7 +406,8 @@ def _traffic(nest: Nest, fits: int, line: int) -> float:
 
 
 def _still(nest: Nest, move: Footprint, k: int) -> int:
-    """The loops up to which a cached footprint is used again: those around that do not move it."""
+    """Extend `k` over the loops around that do not move the access, so that its cached memory is
+    used again."""
     while k < len(nest.order) and move.steps[k] is None:
         k += 1
     return k

@@ -21,7 +21,7 @@ Vectors = Sequence[np.ndarray] | np.ndarray
 class CostModel(Protocol):
     """What a search asks of a model; a plug-in is any class with these methods.
 
-    A subclass need not define those of which it has nothing to say.
+    A subclass may leave out the methods that it does not need.
     """
 
     def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
@@ -34,21 +34,21 @@ class CostModel(Protocol):
         """
 
     def knows(self, task: str) -> bool:
-        """Whether candidates of this task were learnt from."""
+        """Whether the model has learnt from candidates of this task."""
         return False
 
     def predict(self, vectors: Vectors) -> np.ndarray:
         """A score for each candidate, higher is faster; only the order has a meaning."""
 
     def news(self) -> str:
-        """Something that the user should know of the model, told once; mostly empty."""
+        """A message for the user about the model, given once; mostly empty."""
         return ""
 
     def save(self, path: Path) -> None:
-        """Write what was learnt."""
+        """Write the learnt state to a file."""
 
     def load(self, path: Path) -> None:
-        """Take over what `save` wrote; raises DatabaseError when the file does not fit."""
+        """Load a file that `save` wrote; DatabaseError if the file does not fit."""
 
 
 METHODS = ("update", "knows", "predict", "news", "save", "load")
@@ -76,7 +76,7 @@ def cost_model(name: str, *, override: bool = False) -> Callable[[Factory], Fact
 
 
 class Program(Protocol):
-    """A candidate as a model may see it; what is not asked for is not made."""
+    """A candidate as a model sees it; module, trace and vector are made when first read."""
 
     @property
     def module(self) -> IRModule:
@@ -112,7 +112,7 @@ class JudgesPrograms(Protocol):
 
 
 def predicted(model: CostModel, programs: Sequence[Program]) -> np.ndarray:
-    """The scores of programs by a model, which is given what it asks for."""
+    """Ask a model to score programs, with vectors or programs as the model wants."""
     if not programs:
         return np.zeros(0)
     if isinstance(model, JudgesPrograms):
@@ -135,7 +135,7 @@ class TakesFeatures(Protocol):
     """A model that stores vectors and must know what their numbers mean."""
 
     def take_features(self, features: FeatureSet) -> None:
-        """Told once, before anything else, which feature set the vectors are of."""
+        """Called first: the feature set to which all vectors belong."""
 
 
 @runtime_checkable
@@ -143,11 +143,11 @@ class StartsFromPrior(Protocol):
     """A model that can begin with what earlier records on other tasks taught."""
 
     def start_from(self, prior: Prior) -> None:
-        """Let a prior speak until data of this run say that it is wrong."""
+        """Score by a prior until data of this run contradict it."""
 
     @property
     def ready(self) -> bool:
-        """Whether scores mean something already."""
+        """Whether scores are better than random already."""
 
 
 class RandomModel:

@@ -1,4 +1,4 @@
-"""The prior: what records of other tasks taught, as a text file that ships with the package.
+"""The prior: models trained on records of other tasks, as a text file that ships with the package.
 
 The first line is a JSON object that says what it is (version of the features, records, quality on
 held-out tasks); then come LightGBM's text models, each after a line of its own. Reading it executes
@@ -81,8 +81,9 @@ class Prior:
 
 
 def shipped(mcpu: str, features: FeatureSet = CPU_FEATURE_SET) -> Path | None:
-    """The file that came with this installation (a wheel, or a checkout), None without one: that
-    of a CPU, by LLVM's name of it, or the one for all others. Other feature sets have none."""
+    """The prior file of this installation for a target, None without one. A CPU may have its own
+    file, by LLVM's name of the CPU; all others share one file. Only the built-in feature set has
+    priors."""
     if features.name != CPU_FEATURE_SET.name:
         return None
     folders = (_PACKAGE / "traces", _PACKAGE.parent / "traces")

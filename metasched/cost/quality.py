@@ -1,4 +1,4 @@
-"""How well scores rank programs: against measured times, and on tasks that were held out.
+"""Rank quality: how well scores order programs by measured time, on tasks that were held out.
 
 Three numbers, as in the papers on learnt cost models (Ansor, TenSet, TLP): the share of the pairs
 of programs of one task whose order is right, and two ratios. The ratios are the best time of a task
@@ -54,8 +54,9 @@ class Quality:
 
 
 def agreement(scores: np.ndarray, seconds: np.ndarray, noise: float = NOISE) -> float:
-    """Share of the pairs that scores (higher is faster) order as the times do; equal scores count
-    half. NaN when no two times differ by more than `noise`. Failures are slower than all."""
+    """The share of pairs that scores (higher is faster) order as the times do; equal scores count
+    half. Times that differ by at most `noise` are no pair; without pairs the result is NaN.
+    Failures count as slowest."""
     times = np.where(np.isfinite(seconds), seconds, 1e9)
     first, second = np.triu_indices(len(times), 1)
     slower = np.log(times[first] / times[second])
@@ -85,7 +86,7 @@ def held_out(
     by_group: bool = False,
     folds: int = 8,
 ) -> list[Quality]:
-    """The quality on each task of what was trained without it, in the order of `samples`.
+    """The quality on each task of a model trained without the task, in the order of `samples`.
 
     Args:
         samples: all tasks; those with no two times that differ are left out.

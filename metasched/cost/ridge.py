@@ -26,8 +26,8 @@ class Ridge:
         self._weights = np.linalg.solve(gram, x.T @ targets)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
-        """What each row should have beside the mean of the targets; a column that was always the
-        same says nothing."""
+        """The predicted number of each row minus the mean of the targets. A column that was always
+        the same has no effect."""
         return self._standard(rows) @ self._weights
 
     def _standard(self, rows: np.ndarray) -> np.ndarray:

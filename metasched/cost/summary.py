@@ -34,7 +34,7 @@ LOGIC, SELECT = 14, 15
 
 
 class Notes(NamedTuple):
-    """What blocks and loops around a store say of it.
+    """The annotations of the blocks and loops around a store.
 
     Attributes:
         unroll: number of steps up to which loops are unrolled without an annotation.
@@ -60,7 +60,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What a store says by itself.
+    """The facts about a store that do not depend on the loops around it.
 
     Attributes:
         counts: of operations, see KINDS.
@@ -84,7 +84,7 @@ class TouchedBuffer:
 
 @dataclass(slots=True)
 class Store:
-    """A store with all that stands around it."""
+    """A store with the loops, notes and accesses that describe it."""
 
     counts: tuple[int, ...]
     loops: list[Loop]
@@ -194,7 +194,8 @@ class _Walker:
         self.out.stores.append(Store(facts.counts, loops, accesses, notes))
 
     def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
-        """The conditions under which the factors that a store multiplies are no padding zeros."""
+        """The conditions under which the factors of the product that a store adds are no padding
+        zeros."""
         found: list[Condition] = []
         for buffer, indices, _ in facts.accesses:
             if buffer in self.padded:
@@ -206,7 +207,8 @@ class _Walker:
         return tuple(found)
 
     def _share(self, buffer: Buffer, loops: list[Loop]) -> None:
-        """Keep the loops common to all uses of a buffer: it is allocated under the last of them."""
+        """Keep only the loops common to all uses of a buffer: the last of them holds its
+        allocation."""
         old = self.out.shared.get(buffer)
         if old is None:
             self.out.shared[buffer] = loops
@@ -318,7 +320,8 @@ _BINARY: dict[type[Expr], int] = {
 
 
 def _slot(expr: Expr) -> int | None:
-    """The counter of an operation, None for what costs nothing (casts, vectors, bindings)."""
+    """The index of an operation's counter, None if the operation costs nothing (casts, vectors,
+    bindings)."""
     kind = type(expr)
     if isinstance(expr, (ir.And, ir.Or, ir.Not)):
         return LOGIC

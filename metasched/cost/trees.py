@@ -48,7 +48,7 @@ class Trees:
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def _walk(self, rows: np.ndarray) -> np.ndarray:
-        """Go down all trees with some rows."""
+        """Move a batch of rows down all trees, to their leaves."""
         place = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
         which = np.arange(len(rows))[:, None]
         for _ in range(self._depth):

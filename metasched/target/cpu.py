@@ -65,7 +65,7 @@ class Cpu(Target):
 
     @classmethod
     def alone(cls) -> Target | None:
-        """This machine."""
+        """This machine, which the kind's name means without options."""
         return _native(usable_cores())
 
     @classmethod
@@ -94,7 +94,8 @@ class Cpu(Target):
         return cls(**values)
 
     def runs(self, other: Target) -> str | None:
-        """None when this CPU has the architecture and the features of the other."""
+        """None if this CPU has the architecture and the features of the other CPU, else the
+        reason."""
         if self.arch != other.arch:
             return f"it was made for {other.arch}, this target is {self.arch}"
         missing = [name for name in other.features if name not in self.features]
@@ -132,7 +133,7 @@ class Cpu(Target):
 
 
 def cpu_of(target: Target) -> Cpu:
-    """The target itself; TargetError when it is no CPU, for code that is made for CPUs."""
+    """The target itself, for code that is made for CPUs; TargetError if the target is no CPU."""
     if not isinstance(target, Cpu):
         raise TargetError(f"{target.key} is no CPU")
     return target

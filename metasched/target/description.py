@@ -321,7 +321,7 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def register_target(tag: str, source: Mapping[str, Any] | str, *, override: bool = False) -> Target:
-    """Enter a target under a tag; a taken tag raises TargetError unless `override`."""
+    """Register a target under a tag; a tag in use raises TargetError unless `override`."""
     try:
         return TARGETS.register(tag, Target.of(source), override=override)
     except RegistryError as error:

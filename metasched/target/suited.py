@@ -1,4 +1,4 @@
-"""ForTargets: a function of a user's, under a name, for some kinds of targets."""
+"""ForTargets: a user's function under a name, for chosen kinds of targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ForTargets:
     fn: Callable[..., Any]
 
     def suits(self, target: Target) -> bool:
-        """Whether it is meant for this target."""
+        """Whether the function is meant for this target."""
         return not self.targets or target.kind in self.targets
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -39,7 +39,7 @@ class ForTargets:
 
 
 def by_global_name(fn: Any, made: Any, name: str) -> tuple[Any, ...]:
-    """What pickles `made`, which a decorator has put in the place of the function `fn`.
+    """Pickle `made`, the object that replaced `fn`, by its global name.
 
     Raises PicklingError when `fn` stands in no file that other processes load.
     """
@@ -55,11 +55,11 @@ def by_global_name(fn: Any, made: Any, name: str) -> tuple[Any, ...]:
 
 
 def global_of(module: Any, name: Any) -> Any:
-    """The object of a name within a module, which is loaded."""
+    """Load a module and find an object in it by its qualified name."""
     __import__(module)
     return reduce(getattr, name.split("."), sys.modules[module])
 
 
 def kinds_of(targets: Sequence[str] | str) -> tuple[str, ...]:
-    """The target kinds that a decorator was given; one may stand alone."""
+    """The target kinds that a decorator was given, as a tuple; a single kind may be a text."""
     return (targets,) if isinstance(targets, str) else tuple(targets)
