@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from metasched.errors import ConfigError
+from metasched.errors import ConfigError, brief, words
 
 PREFIX = "METASCHED_"
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -125,7 +125,7 @@ def _resolve(folder: str | Path | None, arguments: dict[str, Any]) -> dict[str, 
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"{place}: no setting is called {name!r}{hint}")
+                raise ConfigError(f"{place}: no setting is called {brief(name)}{hint}")
     found: dict[str, tuple[Any, str]] = {}
     for f in fields(Config):
         variable = PREFIX + f.name.upper()
@@ -146,8 +146,8 @@ def _resolve(folder: str | Path | None, arguments: dict[str, Any]) -> dict[str, 
 def _read_table(path: Path, _modified: int) -> dict[str, Any]:
     try:
         tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
-    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except (ValueError, OSError, RecursionError) as error:  # ValueError: thousands of digits too
+        raise ConfigError(f"{path} cannot be read: {words(error)}") from error
     table = tool.get("metasched", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: tool.metasched must be a table")
@@ -158,13 +158,13 @@ def _convert(raw: Any, kind: type, rules: Any, place: str) -> Any:
     """`raw` as a `kind` within the rules of its setting."""
     try:
         value = _as_text(raw, kind) if isinstance(raw, str) else _as_value(raw, kind)
-    except (ValueError, TypeError):
-        raise ConfigError(f"{place}: {raw!r} is not {_KINDS[kind]}") from None
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigError(f"{place}: {brief(raw)} is not {_KINDS[kind]}") from None
     low = rules["low"]
     if low is not None and not value >= low:
-        raise ConfigError(f"{place}: {raw!r} is too small, the least is {low}")
+        raise ConfigError(f"{place}: {brief(raw)} is too small, the least is {low}")
     if rules["choices"] and value not in rules["choices"]:
-        raise ConfigError(f"{place}: {raw!r} is not one of {', '.join(rules['choices'])}")
+        raise ConfigError(f"{place}: {brief(raw)} is not one of {', '.join(rules['choices'])}")
     return value
 
 

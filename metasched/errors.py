@@ -12,7 +12,10 @@ QUOTED = 200
 
 
 class MetaschedError(Exception):
-    """Base of every error raised on purpose by metasched."""
+    """Base of every error raised on purpose by metasched; `readable` whatever it quotes."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(readable(a) if isinstance(a, str) else a for a in args))
 
 
 class ParseError(MetaschedError):
@@ -141,7 +144,7 @@ class ScheduleError(MetaschedError, RuntimeError):
     @property
     def message(self) -> str:
         """The failed condition in words, without the script."""
-        return self._message if isinstance(self._message, str) else self._message()
+        return readable(self._message if isinstance(self._message, str) else self._message())
 
     def render(self) -> str:
         """The whole report: condition, script with the node underlined, hint."""

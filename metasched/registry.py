@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from metasched.errors import PluginError, RegistryError, clipped
+from metasched.errors import PluginError, RegistryError, brief, clipped
 from metasched.foreign import ANYTHING, apart, cause, failure, run_file
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Registry(Generic[T]):
         except KeyError:
             near = difflib.get_close_matches(name, self._items, n=3)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise RegistryError(f"no {self.kind} is called {name!r}{hint}") from None
+            raise RegistryError(f"no {self.kind} is called {brief(name)}{hint}") from None
 
     def names(self) -> list[str]:
         """All names, in order of registration."""

@@ -122,6 +122,27 @@ def test_bad_argument(folder):
         config.load(tries=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("trials", "x y " * 2500), ("build_timeout", 10**4000), ("debug", ["x" * 10_000] * 50),
+     ("observers", 10**4000)],
+)  # fmt: skip
+def test_long_values_are_clipped(folder, name, value):
+    with pytest.raises(ConfigError, match=f"argument {name}: ") as caught:
+        config.load(**{name: value})
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 10_000, "x = " + "1" * 10_000, "[tool.metasched]\n" + "x" * 10_000 + " = 1"]
+)
+def test_long_lines_are_clipped(folder, text):
+    write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        config.load()
+    assert len(str(caught.value)) < 400 + len(str(folder))
+
+
 def test_misspelt_variables_are_found(folder, monkeypatch):
     monkeypatch.setenv("METASCHED_TRAILS", "7")
     assert "METASCHED_TRAILS" in config.unknown_variables()

@@ -139,6 +139,10 @@ def _truncated(an: Analyzer, e: Div | Mod) -> Linear:
     a, b = an.rewrite(e.a), an.rewrite(e.b)
     if type(b) is IntImm and b.value == 1:
         return an.linear(a) if type(e) is Div else Linear({}, 0)
+    if type(a) is IntImm and type(b) is IntImm and b.value != 0:
+        quotient = abs(a.value) // abs(b.value) * (1 if (a.value < 0) == (b.value < 0) else -1)
+        if quotient <= e.dtype.range[1]:  # the smallest number has no opposite
+            return Linear({}, quotient if type(e) is Div else a.value - quotient * b.value)
     return Linear({type(e)(a, b): 1}, 0)
 
 

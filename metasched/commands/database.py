@@ -16,7 +16,7 @@ from metasched.cost.quality import Quality, held_out
 from metasched.database.record import Record, TraceFile
 from metasched.database.store import Store
 from metasched.database.tvm_import import fastest, read_tvm_database
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, brief
 from metasched.report.tables import quality_text, records_text
 from metasched.search.learning import samples_of
 from metasched.tune import STORE
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if any(name.startswith(arguments.workload or "") for name in names):
                     chosen += records[: arguments.limit]
     if arguments.workload and not (chosen or arguments.json or arguments.limit == 0):
-        raise MetaschedError(f"no workload in {folder} starts with {arguments.workload!r}")
+        raise MetaschedError(f"no workload in {folder} starts with {brief(arguments.workload)}")
     if arguments.json:
         print(json.dumps([json.loads(r.to_json()) for r in chosen]))
     else:

@@ -156,7 +156,9 @@ class Measured(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            problems = [f"field {_path(e['loc'])}: {e['msg']}" for e in error.errors()[:3]]
+            problems = [
+                f"field {clipped(_path(e['loc']))}: {clipped(e['msg'])}" for e in error.errors()[:3]
+            ]
             raise cls.ERROR(f"{source}: {'; '.join(problems)}") from None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.database.record import Record
-from metasched.errors import MetaschedError, ParseError, TraceError
+from metasched.errors import MetaschedError, ParseError, TraceError, clipped
 from metasched.files import path_of
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
@@ -158,7 +158,7 @@ def _target(data: Any) -> Target:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return clipped(str(error).partition("\n")[0])
 
 
 def fastest(found: list[Imported]) -> list[Record]:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from metasched.errors import TypeMismatchError
+from metasched.errors import TypeMismatchError, brief
 
 _EIGHT = (
     "float8_e4m3fn",
@@ -138,12 +138,14 @@ def _parse(cls: type[DType], text: Any) -> DType:
     match = _TEXT.fullmatch(text)
     if match is None:
         why = ": a vector has a fixed number of lanes" if "xvscale" in text else ""
-        raise TypeMismatchError(f"{text!r} is not a data type{why}")
+        raise TypeMismatchError(f"{brief(text)} is not a data type{why}")
     kind, width, lanes = match[1], match[2], int(match[3] or 1)
     default = {"bool": 1, "handle": 64, "void": 0, **dict.fromkeys(_EIGHT, 8)}.get(kind, 32)
     bits = int(width) if width else default
     if bits not in _BITS[kind] or lanes < 1:
-        raise TypeMismatchError(f"{text!r} is not a data type: {kind} has widths {_BITS[kind]}")
+        raise TypeMismatchError(
+            f"{brief(text)} is not a data type: {kind} has widths {_BITS[kind]}"
+        )
     shown = kind if kind in ("bool", "handle", "void", *_EIGHT) else f"{kind}{bits}"
     canonical = shown if lanes == 1 else f"{shown}x{lanes}"
     found = _TABLE.get(canonical)

@@ -25,7 +25,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from metasched.errors import TypeMismatchError
+from metasched.errors import TypeMismatchError, brief
 from metasched.ir.dtype import BOOL, DType, promote
 from metasched.ir.dtype import wrap as wrap
 from metasched.ir.intern import Interned, Numeric, known, make
@@ -125,7 +125,7 @@ class IntImm(Numeric, Expr):
         dtype, value = DType(dtype), int(value)
         low, high = dtype.range
         if not low <= value <= high:
-            raise TypeMismatchError(f"{value} does not fit in {dtype}")
+            raise TypeMismatchError(f"{brief(value)} does not fit in {dtype}")
         return make(cls, (cls, dtype, value), dtype, (value,))  # type: ignore[no-any-return]
 
     def __int__(self) -> int:
@@ -335,8 +335,10 @@ def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
         return FloatImm("float32", value)
     try:
         number = float(value) if dtype.is_float else int(value)
+    except OverflowError:  # an integer beyond the largest float, an infinity for an integer
+        raise TypeMismatchError(f"{brief(value)} does not fit in {dtype}") from None
     except (TypeError, ValueError):
-        raise TypeMismatchError(f"{value!r} is no expression and no number") from None
+        raise TypeMismatchError(f"{brief(value)} is no expression and no number") from None
     return FloatImm(dtype, number) if dtype.is_float else IntImm(dtype, int(number))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, brief
 from metasched.report.contest import Standing, contest, ratio
 from metasched.report.peers import OURS, PEERS, what_is_missing
 from metasched.report.tables import columns, duration
@@ -23,7 +23,7 @@ def peers_of(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KNOWN:
-            raise MetaschedError(f"no peer is called {name!r}; there are {', '.join(KNOWN)}")
+            raise MetaschedError(f"no peer is called {brief(name)}; there are {', '.join(KNOWN)}")
     return names
 
 

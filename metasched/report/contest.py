@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, brief
 from metasched.measure.priority import FIRST
 from metasched.measure.process import Worker
 from metasched.report.peers import OURS, PEAK, PEERS
@@ -107,7 +107,7 @@ def contest(
     """
     for name in names:
         if name not in (*PEERS, OURS, PEAK):
-            raise MeasureError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
+            raise MeasureError(f"no peer is called {brief(name)}; there are {', '.join(PEERS)}")
     contestants = {name: _Contestant(name, op, timeout) for name in names}
     bursts: dict[str, list[float]] = {name: [] for name in names}
     notes: dict[str, str] = {}

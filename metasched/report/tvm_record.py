@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, clipped
 from metasched.files import read_json
 
 Times = dict[tuple[str, tuple[int, ...]], float]
@@ -33,7 +33,7 @@ def load_record(path: str | Path) -> Times:
             key = (str(entry["op"]).lower(), tuple(int(v) for v in entry["shape"]))
             seconds = float(entry["seconds"])
         except (KeyError, TypeError, ValueError) as error:
-            what = f"{type(error).__name__} {error}"
+            what = clipped(f"{type(error).__name__} {error}")
             raise MetaschedError(f"{path}: entry {number}: {what}") from None
         if not (math.isfinite(seconds) and seconds > 0):
             raise MetaschedError(f"{path}: entry {number}: seconds must be positive: {seconds}")

@@ -17,12 +17,15 @@ from typing import Any
 from metasched import __version__, config
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import FIRST_ASSERT, BufferArg, Extent, ScalarArg, Signature
-from metasched.errors import ExportError
+from metasched.errors import ExportError, brief
 from metasched.files import path_of
+from metasched.ir.dtype import DType
 from metasched.runtime.parallel import linked
 from metasched.target import Target
 
 MANIFEST_VERSION = 1
+MOST_ARGUMENTS = 1000
+"""Of a kernel that is called from here: ctypes passes 1024."""
 _C_TYPES = {"bool": "uint8_t", "float32": "float", "float64": "double", "float16": "uint16_t",
             "bfloat16": "uint16_t"}  # fmt: skip
 _C_WORDS = frozenset(
@@ -206,15 +209,19 @@ def signature_of(data: Any) -> Signature:
     params: list[BufferArg | ScalarArg] = []
     for item in data["params"]:
         if item["kind"] == "scalar":
-            params.append(ScalarArg(str(item["name"]), str(item["dtype"])))
+            params.append(ScalarArg(str(item["name"]), str(DType(item["dtype"]))))
             continue
         shape, strides = (tuple(map(_extent, item[key])) for key in ("shape", "strides"))
         flags = (bool(item[key]) for key in ("compact", "read", "written"))
-        params.append(BufferArg(str(item["name"]), str(item["dtype"]), shape, strides, *flags))
+        params.append(
+            BufferArg(str(item["name"]), str(DType(item["dtype"])), shape, strides, *flags)
+        )
     symbols, messages = (tuple(map(str, data[key])) for key in ("symbols", "messages"))
     weights = tuple(map(int, data.get("weights", ())))  # absent in the first manifests
     pack = signature_of(data["pack"]) if weights else None
     record = int(data.get("record", 0))  # absent as well
+    if len(params) + len(symbols) > MOST_ARGUMENTS:
+        raise ValueError(f"more than {MOST_ARGUMENTS} arguments")
     return Signature(str(data["symbol"]), tuple(params), symbols, messages, weights, pack, record)
 
 
@@ -223,7 +230,7 @@ def _extent(data: Any) -> Extent:
         return data
     operator, left, right = data
     if operator not in ("+", "-", "*", "//", "%", "min", "max"):
-        raise ValueError(f"{operator!r} is no operator of an extent")
+        raise ValueError(f"{brief(operator)} is no operator of an extent")
     return (operator, _extent(left), _extent(right))
 
 

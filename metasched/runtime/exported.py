@@ -8,7 +8,7 @@ from typing import Any
 
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import Signature
-from metasched.errors import BuildError, ExportError, TargetError
+from metasched.errors import BuildError, ExportError, TargetError, brief, clipped, words
 from metasched.files import read_json
 from metasched.runtime.export import MANIFEST_VERSION, signature_of
 from metasched.runtime.kernel import Kernel
@@ -33,13 +33,14 @@ def load_exported(folder: str | Path, name: str | None = None) -> Kernel:
         signature, target = signature_of(data["signature"]), Target.of(data["target"])
         files = dict(data["files"])
         externs = tuple(map(str, data["externs"]))
+        symbol = str(data["name"])
     except (KeyError, TypeError, ValueError, TargetError) as error:
-        reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"no field {error}" if isinstance(error, KeyError) else words(error)
         raise ExportError(f"{path}: damaged manifest: {reason}") from None
     lacking = Target.native().supports(target)
     if lacking is not None:
-        raise ExportError(f"{path}: the kernel cannot run here: {lacking}")
-    native = _open(path, data["name"], signature, files, externs)
+        raise ExportError(f"{path}: the kernel cannot run here: {clipped(lacking)}")
+    native = _open(path, symbol, signature, files, externs)
     return Kernel(signature, native, target, workload_hash=str(data.get("workload_hash", "")))
 
 
@@ -69,8 +70,9 @@ def _read(path: Path) -> dict[str, Any]:
     version = data.get("schema_version")
     if not isinstance(version, int) or not 1 <= version <= MANIFEST_VERSION:
         raise ExportError(
-            f"{path}: manifest version {version!r}; this metasched reads 1 to {MANIFEST_VERSION} "
-            f"(it was written by metasched {data.get('tool_version', 'unknown')})"
+            f"{path}: manifest version {brief(version)}; this metasched reads 1 to "
+            f"{MANIFEST_VERSION} (it was written by metasched "
+            f"{clipped(str(data.get('tool_version', 'unknown')))})"
         )
     return data
 
@@ -88,12 +90,12 @@ def _open(
                 return Native.of_library(library, signature)
         raw = _verify(obj, files)
     except OSError as error:
-        raise ExportError(f"{path}: {error}") from None
+        raise ExportError(f"{path}: {words(error)}") from None
     compiled = Compiled(raw, signature.symbol, signature, "", externs)
     try:
         return Native.of(compiled)
     except BuildError as error:
-        raise ExportError(f"{obj}: {error}") from None
+        raise ExportError(f"{obj}: {words(error)}") from None
 
 
 def _verify(path: Path, files: dict[str, str]) -> bytes:

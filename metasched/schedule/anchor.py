@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metasched.errors import ScheduleError, TraceError
+from metasched.errors import ScheduleError, TraceError, brief
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import RV
 from metasched.schedule.instruction import Entry, flat_outputs, handles_in, map_handles
@@ -92,7 +92,7 @@ def _apply(run: _Run, entry: Entry) -> None:
     absent = name == "get_block" and entry.attrs["name"] not in {"root", *_names(run.sch)}
     if missing or absent:
         run.foreign.update(entry.outputs)
-        what = f" {entry.attrs['name']!r}" if absent else ""
+        what = f" {brief(entry.attrs['name'])}" if absent else ""
         run.skipped.append(f"{name}{what}: not in this function")
         return
     values = map_handles(entry.values, lambda rv: run.known.get(rv, rv))

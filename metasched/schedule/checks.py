@@ -20,6 +20,7 @@ from metasched.analysis.scope import Region, Scope, writes
 from metasched.analysis.witness import fills
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region
+from metasched.errors import brief
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.describe import describe
 from metasched.ir.expr import Expr, IntImm, Var, as_int
@@ -402,6 +403,6 @@ def require_scope_name(state: State, scope: str) -> None:
     """The storage scope is a known prefix with a free tag behind it (`shared.dyn`)."""
     if not is_scope(scope):
         raise state.error(
-            "unknown-scope", f"{scope!r} is no storage scope",
+            "unknown-scope", f"{brief(scope)} is no storage scope",
             hint=f"use one of {', '.join(SCOPES)}, with a tag if wanted",
         )  # fmt: skip

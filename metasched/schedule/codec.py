@@ -87,7 +87,7 @@ def _entry(position: int, step: Any, handles: dict[str, RV]) -> Entry:
         if param.name in args:
             value = _argument(param, _decode(args[param.name], handles, where), where)
         elif value is Parameter.empty:
-            raise TraceError(f"{where} misses the argument {param.name!r}")
+            raise TraceError(f"{where} misses the argument {brief(param.name)}")
         values.append(tuple(value) if param.variadic else value)
     made = []
     for name in outputs:

@@ -12,7 +12,7 @@ from metasched import config
 from metasched.analysis.block import is_output
 from metasched.analysis.closing import close_blocks
 from metasched.arith.outside import require_inside
-from metasched.errors import ScheduleError, TraceError
+from metasched.errors import ScheduleError, TraceError, brief
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, For
@@ -90,11 +90,13 @@ class Schedule(Methods):
             _verify_once(func)
             module = module.with_func(name, close_blocks(func))
         if seed is not None and not isinstance(seed, Integral):
-            raise ScheduleError("Schedule", "bad-seed", f"seed is {seed!r}, not an integer")
+            raise ScheduleError("Schedule", "bad-seed", f"seed is {brief(seed)}, not an integer")
         self.seed = secrets.randbits(62) if seed is None else int(seed)
         if debug_mask not in ("none", "all") and not isinstance(debug_mask, int):
             raise ScheduleError(
-                "Schedule", "bad-mask", f'debug_mask is {debug_mask!r}, not "none", "all" or bits'
+                "Schedule",
+                "bad-mask",
+                f'debug_mask is {brief(debug_mask)}, not "none", "all" or bits',
             )
         if check is None:
             check = debug_mask not in ("none", 0) or bool(config.load().check)
@@ -140,7 +142,9 @@ class Schedule(Methods):
         if func_name not in self.mod.functions:
             known = ", ".join(self.mod.functions)
             self.state.primitive = "work_on"
-            raise self.state.error("no-function", f"no function {func_name!r}; there are {known}")
+            raise self.state.error(
+                "no-function", f"no function {brief(func_name)}; there are {known}"
+            )
         self.state.func_name = func_name
 
     @overload

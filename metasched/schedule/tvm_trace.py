@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import MetaschedError, ParseError, TraceError
+from metasched.errors import MetaschedError, ParseError, TraceError, brief, clipped
 from metasched.ir.expr import FloatImm, IntImm
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import PRIMITIVES, Entry
@@ -49,7 +49,7 @@ def entries_of_tvm(data: Any) -> tuple[Entry, ...]:
     decisions = {}
     for pair in parts[1]:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int):
-            raise TraceError(f"{str(pair)[:80]} is no decision: [position, decision]")
+            raise TraceError(f"{brief(pair)} is no decision: [position, decision]")
         decisions[pair[0]] = pair[1]
     handles: dict[str, RV] = {}
     return tuple(
@@ -71,7 +71,7 @@ def _entry(where: str, item: Any, handles: dict[str, RV], decision: Any) -> Entr
     try:
         given = arguments(inputs, item[2])
     except (IndexError, TypeError, ValueError, KeyError) as error:
-        detail = f"{type(error).__name__} {error}"
+        detail = clipped(f"{type(error).__name__} {error}")
         raise TraceError(f"{where} has other inputs or attributes: {detail}") from None
     except MetaschedError as error:
         raise TraceError(f"{where}: {error}") from None
@@ -83,7 +83,7 @@ def _entry(where: str, item: Any, handles: dict[str, RV], decision: Any) -> Entr
     made = []
     for text in item[3]:
         if not isinstance(text, str) or text[:1] not in _HANDLES or text in handles:
-            raise TraceError(f"{where} has a bad or repeated output {text!r}")
+            raise TraceError(f"{where} has a bad or repeated output {brief(text)}")
         handles[text] = _HANDLES[text[0]]()
         made.append(handles[text])
     if not kind.sampling:
@@ -120,7 +120,7 @@ def _input(value: Any, handles: Mapping[str, RV], where: str) -> Any:
         if value.startswith("{"):
             return _map(value, where)
         if value not in handles:
-            raise TraceError(f"{where} uses {value[:40]!r}, which no earlier instruction gives")
+            raise TraceError(f"{where} uses {brief(value)}, which no earlier instruction gives")
         return handles[value]
     if isinstance(value, list):
         return [_input(v, handles, where) for v in value]
@@ -147,7 +147,7 @@ def _flag(attributes: list[Any], place: int, absent: bool) -> bool:
     """A flag among the attributes, `absent` if an older version of TVM left it out."""
     found = attributes[place] if place < len(attributes) else absent
     if found not in (0, 1):
-        raise ValueError(f"{found!r} is no switch")
+        raise ValueError(f"{brief(found)} is no switch")
     return bool(found)
 
 

@@ -230,7 +230,8 @@ class BodyReader(CallReader):
             pointers = part.args if isinstance(part, Call) else ()
             if any(isinstance(a, Var) and a.dtype is HANDLE for a in pointers):
                 self.fail(call, f"block {draft.name!r} passes a pointer on, so what it touches "
-                          "cannot be inferred", "write T.reads(...) and T.writes(...)")  # fmt: skip
+                          "cannot be inferred", "declare what is read and written through it: "
+                          "T.reads(...) and T.writes(...) at the top of the block")  # fmt: skip
         reads, writes = block_access_regions(block)
         return evolve(
             block,

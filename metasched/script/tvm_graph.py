@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.errors import MetaschedError, ParseError
+from metasched.errors import MetaschedError, ParseError, brief, clipped
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, FloatImm, IntImm, StringImm, Var
@@ -28,7 +28,7 @@ class Foreign:
     why: str = "this kind cannot be read"
 
     def error(self) -> ParseError:
-        return ParseError(f"{self.kind}: {self.why}")
+        return ParseError(f"{clipped(self.kind)}: {clipped(self.why)}")
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Graph:
     def at(self, place: Any) -> Any:
         """The value of the node at a position, which must have been read before."""
         if not isinstance(place, int) or isinstance(place, bool):
-            raise ParseError(f"{str(place)[:80]!r} is not the place of a node")
+            raise ParseError(f"{brief(place)} is not the place of a node")
         if not 0 <= place < len(self.done):
-            raise ParseError(f"node {place} does not stand before the one that uses it")
+            raise ParseError(f"node {brief(place)} does not stand before the one that uses it")
         return self.done[place]
 
     def read(self, node: Any) -> Any:
@@ -106,7 +106,7 @@ class Record:
     def raw(self, name: str) -> Any:
         """A field that holds a plain value."""
         if name not in self._data:
-            raise ParseError(f"a {self.kind} has no field {name!r}")
+            raise ParseError(f"a {self.kind} has no field {brief(name)}")
         return self._data[name]
 
     def at(self, name: str) -> Any:

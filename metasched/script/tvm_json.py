@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import ParseError
+from metasched.errors import ParseError, clipped
 from metasched.ir import expr as nodes
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.dtype import HANDLE, VOID, DType
@@ -258,7 +258,9 @@ def _module(r: Record) -> IRModule:
     for name, func in functions.items():
         if not isinstance(func, PrimFunc):
             what = func.kind if isinstance(func, Foreign) else type(func).__name__
-            raise ParseError(f"{name} is a {what}; only TIR functions can be read")
+            raise ParseError(
+                f"{clipped(name)} is a {clipped(what)}; only TIR functions can be read"
+            )
     return IRModule(FrozenMap(functions))
 
 

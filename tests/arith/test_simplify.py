@@ -23,6 +23,7 @@ from metasched.ir.expr import (
     IntImm,
     Let,
     Min,
+    Mod,
     Not,
     Or,
     Select,
@@ -194,6 +195,24 @@ def test_nested_minima_do_not_recurse_for_ever() -> None:
     right = NE(maximum(x, minimum(y, 19)), maximum(y, x * y))
     an = Analyzer({x: (0, 1), y: (0, 5)})
     assert an.simplify(Or(left, right)) is not FALSE
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "quotient", "rest"),
+    [(-2, 2, -1, 0), (-7, 2, -3, -1), (7, -2, -3, 1), (-7, -2, 3, -1), (-1, 2, 0, -1)],
+)
+def test_truncated_division_of_constants(a: int, b: int, quotient: int, rest: int) -> None:
+    for dtype in ("int32", "int64", "int8"):
+        x, d = IntImm(dtype, a), IntImm(dtype, b)
+        assert AN.simplify(Div(x, d)) is IntImm(dtype, quotient)
+        assert AN.simplify(Mod(x, d)) is IntImm(dtype, rest)
+
+
+def test_truncated_division_without_a_result_is_kept() -> None:
+    for least, other in ((-(1 << 31), -1), (-5, 0)):
+        for kind in (Div, Mod):
+            node = kind(as_expr(least), as_expr(other))
+            assert AN.simplify(node) is node
 
 
 def test_division_by_zero_is_kept() -> None:

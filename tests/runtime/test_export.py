@@ -150,6 +150,15 @@ def exported(kernel, tmp_path_factory):
         ({"format": "x"}, "not the manifest of a metasched kernel"),
         ({"signature": {}}, "damaged manifest: no field 'params'"),
         ({"signature": 3}, "damaged manifest"),
+        (
+            {"signature": {"params": [{"kind": "scalar", "name": "n", "dtype": "x y " * 2500}]}},
+            "damaged manifest: 'x y x y ",
+        ),
+        (
+            {"signature": {"params": [], "symbols": ["n"] * 2000, "messages": [], "symbol": "f"}},
+            "damaged manifest: more than 1000 arguments",
+        ),
+        ({"schema_version": "x y " * 2500}, "manifest version 'x y "),
         ({"target": {"kind": "lvm"}}, "did you mean llvm"),
         ({"target": {"kind": "cuda"}}, "cannot run here: it was made for kind 'cuda'"),
         ({"files": {"gemm.so": "00", "gemm.o": "00"}}, "not the file its manifest describes"),

@@ -247,7 +247,10 @@ def test_refusals():
     try_("bad-pad-value", "gives 2 values", pad=lambda i, j: [i, j])
     try_("bad-pad-value", "takes 1 indices, 2 are needed", pad=lambda i: i)
     try_("bad-pad-value", "loads from memory", pad=lambda i, j: copy.params[0][i])
-    try_("bad-pad-value", "does not fit", pad=1 << 40)
+    error = try_("bad-pad-value", "does not fit", pad=1 << 40)
+    assert error.message == f"pad_value for B: {1 << 40} does not fit in int32"
+    assert "an integer from -2147483648 to 2147483647" in error.hint
+    assert "int32" in try_("bad-pad-value", "does not fit", pad=10**400).hint
     try_("no-such-buffer", "no buffer 'X'", buffer="X")
     swap = lambda i, j: (j, i)  # noqa: E731
     flip = lambda i: 7 - i  # noqa: E731

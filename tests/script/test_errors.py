@@ -166,6 +166,16 @@ def test_bodies(body, line, under, message):
     assert shown.index("|") == carets.index("|")
 
 
+def test_a_pointer_passed_on_asks_for_what_it_touches():
+    with pytest.raises(ParseError) as caught:
+        parse(
+            HEAD
+            + "    with T.block('b'):\n        T.evaluate(T.call_extern('f', A.data, dtype=''))"
+        )
+    hint = "hint: declare what is read and written through it: T.reads(...) and T.writes(...)"
+    assert hint in str(caught.value)
+
+
 TEXTS = [
     ("x = 1", 1, "only imports and one definition stand in a text"),
     ("", None, "no function and no class in the text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from metasched.errors import brief
 from metasched.ir.expr import Expr
 from metasched.ir.stmt import Block, For, FrozenMap, Stmt, evolve, fact
 from metasched.schedule.handles import BlockRV, LoopRV
@@ -33,7 +34,7 @@ def annotate(
     if ann_key in notes and not replace:
         raise state.error(
             "annotation-exists",
-            f"the annotation {ann_key!r} is {notes[ann_key]!r} already",
+            f"the annotation {brief(ann_key)} is {brief(notes[ann_key])} already",
             node,
             hint="pass replace=True to overwrite it, replace=None to leave it as it is",
         )
@@ -49,7 +50,7 @@ def unannotate(state: State, block_or_loop: BlockRV | LoopRV | str, ann_key: str
     """
     node, notes = _labelled(state, block_or_loop)
     if ann_key not in notes:
-        raise state.error("no-annotation", f"there is no annotation {ann_key!r}", node)
+        raise state.error("no-annotation", f"there is no annotation {brief(ann_key)}", node)
     notes = FrozenMap({k: v for k, v in notes.items() if k != ann_key})
     state.relabel(node, partial(_noted, notes))
 

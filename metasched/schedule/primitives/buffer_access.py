@@ -10,7 +10,7 @@ from metasched.analysis.access import accesses
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
 from metasched.arith.intset import covers
-from metasched.errors import MetaschedError, VerifyError
+from metasched.errors import MetaschedError, VerifyError, brief
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, as_expr
@@ -130,7 +130,7 @@ def unsafe_hide_buffer_access(
 
 def _require_side(state: State, buf_type: str) -> None:
     if buf_type not in ("read", "write"):
-        raise state.error("bad-side", f'buf_type is {buf_type!r}, not "read" or "write"')
+        raise state.error("bad-side", f'buf_type is {brief(buf_type)}, not "read" or "write"')
 
 
 def _require_written(
@@ -186,7 +186,7 @@ def _ranges_map(
     """One index map from the iterators to (first, end) of each dimension."""
     count = len(realize.block.iter_vars)
     if not isinstance(source, IndexMap) and not callable(source):
-        raise state.error("bad-ranges", f"{source!r} is no function of the iterators", realize)
+        raise state.error("bad-ranges", f"{brief(source)} is no function of the iterators", realize)
     try:
         if not isinstance(source, IndexMap):
             given = source

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from metasched.arith.indexmap import IndexMap, MapLike
 from metasched.arith.regions import inputs
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import (
     Var,
@@ -35,7 +35,7 @@ def buffer_by_index(given: dict[str, Any]) -> dict[str, Any]:
         at = given["buffer_index"]
         raise TypeError(
             f"a buffer_index is of the buffers that a block reads, or of those that it writes: "
-            f'write buffer=("read", {at!r}) or buffer=("write", {at!r})'
+            f'write buffer=("read", {brief(at)}) or buffer=("write", {brief(at)})'
         )
     rest = {key: value for key, value in given.items() if key not in names}
     return {**rest, "buffer": (given["buffer_index_type"], given["buffer_index"])}
@@ -64,7 +64,7 @@ def choose_buffer(
     names = [", ".join(r.buffer.name for r in regions) or "nothing" for regions in sides.values()]
     raise state.error(
         "no-such-buffer",
-        f"{block.name} has no buffer {which!r}; it reads {names[0]} and writes {names[1]}",
+        f"{block.name} has no buffer {brief(which)}; it reads {names[0]} and writes {names[1]}",
         realize,
         hint='give ("read", i), ("write", i), a name or the buffer',
     )
@@ -74,7 +74,7 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
     """The user's map as an `IndexMap` of `ndim` indices; raises if it takes another number."""
     if not isinstance(source, IndexMap) and not callable(source):
         raise state.error(
-            "bad-index-map", f"{source!r} is neither a function nor an index map", node
+            "bad-index-map", f"{brief(source)} is neither a function nor an index map", node
         )
     try:
         mapping = IndexMap.of(source, ndim)
@@ -107,5 +107,5 @@ def plain_int(state: State, value: Any, what: str) -> int:
     """An integer argument (or a sampled one); anything else is refused."""
     number = state.integer(value) if not isinstance(value, bool) else None
     if number is None:
-        raise state.error("not-an-integer", f"{what} is {value!r}, not an integer")
+        raise state.error("not-an-integer", f"{what} is {brief(value)}, not an integer")
     return number

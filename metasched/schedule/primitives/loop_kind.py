@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from metasched.errors import brief
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import Break, Continue, For, ForKind, Stmt, evolve
 from metasched.schedule import ways
@@ -127,7 +128,7 @@ def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
     base = thread_axis.split(".")[0]
     if thread_axis not in THREAD_TAGS and base != "vthread":
         raise state.error(
-            "unknown-thread-axis", f"{thread_axis!r} is no thread axis",
+            "unknown-thread-axis", f"{brief(thread_axis)} is no thread axis",
             hint=f"use one of {', '.join(THREAD_TAGS)}",
         )  # fmt: skip
     _set_kind(state, node, ForKind.THREAD_BINDING, "bound to threads", thread_axis)

@@ -10,6 +10,7 @@ from metasched.analysis.scope import Child
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import region_of
 from metasched.arith.regions import block_access_regions
+from metasched.errors import brief
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, Break, For, IterKind, IterVar, Stmt, evolve, seq
@@ -99,7 +100,9 @@ def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tup
     for factor in factors:
         length = None if factor is None else state.integer(factor)
         if factor is not None and (length is None or (length < 1 and length != -1)):
-            raise state.error("bad-factor", f"the factor {factor!r} is no positive constant", node)
+            raise state.error(
+                "bad-factor", f"the factor {brief(factor)} is no positive constant", node
+            )
         lengths.append(None if length == -1 else length)
     if not lengths or lengths.count(None) > 1:
         raise state.error("open-factors", "give one factor or more, at most one of them None", node)

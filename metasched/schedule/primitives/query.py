@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metasched.analysis.block import is_output
+from metasched.errors import brief
 from metasched.ir.stmt import Block, BlockRealize
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
@@ -18,14 +19,14 @@ def get_block(state: State, name: str, func_name: str | None = None) -> BlockRV:
     """
     func = func_name or state.working_func()
     if func not in state.mod.functions:
-        raise state.error("no-function", f"the module has no function {func!r}")
+        raise state.error("no-function", f"the module has no function {brief(func)}")
     found = [r for r in state.index.by_name.get(name, []) if state.func_of(r)[0] == func]
     if len(found) == 1:
         return state.new_block(found[0].block.token)
     if not found:
         names = [r.block.name for r in blocks_of(state.mod[func].body)]
         raise state.error(
-            "no-such-block", f"no block is called {name!r}; there are {', '.join(names)}",
+            "no-such-block", f"no block is called {brief(name)}; there are {', '.join(names)}",
             state.mod[func].body,
         )  # fmt: skip
     raise state.error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from metasched.errors import brief
 from metasched.ir.expr import Expr, as_int
 from metasched.schedule import domain as domains
 from metasched.schedule.handles import ExprRV, LoopRV
@@ -35,7 +36,7 @@ def decide(state: State, domain: domains.Domain, decision: Any) -> Any:
     else:
         raise state.error(
             "decision-not-allowed",
-            f"the decision {decision!r} is not in the domain {domain!r}",
+            f"the decision {brief(decision)} is not in the domain {brief(domain)}",
             hint='replay with decisions="repair" or "fresh", or correct the decision',
         )
     state.drawn = (taken, domain)

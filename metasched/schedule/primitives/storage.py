@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from metasched.errors import brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.stmt import Block, BlockRealize, DeclBuffer, Stmt, evolve
 from metasched.ir.visit import substitute_buffers, walk_stmts
@@ -64,7 +65,7 @@ def pick_buffer(state: State, realize: BlockRealize, side: str, which: object) -
     names = ", ".join(r.buffer.name for r in regions) or "none"
     raise state.error(
         "no-such-buffer",
-        f"{block.name} has no {side} buffer {which!r}; it {side}s {names}",
+        f"{block.name} has no {side} buffer {brief(which)}; it {side}s {names}",
         realize,
         hint="give the position or the name of a buffer in the block's regions",
     )

@@ -183,7 +183,13 @@ def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> Pa
         if isinstance(value, (IntImm, FloatImm)) and value.dtype is not new.dtype:
             value = as_expr(value.value, new.dtype)
     except MetaschedError as error:
-        raise state.error("bad-pad-value", str(error), realize) from None
+        whole = new.dtype.is_int
+        low, high = new.dtype.range if whole else (0, 0)
+        raise state.error(
+            "bad-pad-value", f"pad_value for {new.name}: {error}", realize,
+            hint=f"write an integer from {low} to {high}, which is what {new.dtype} holds" if whole
+            else "write a number, or a function of the new indices that gives one value",
+        ) from None  # fmt: skip
     if value.dtype is not new.dtype:
         raise state.error(
             "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize,
