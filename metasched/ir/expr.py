@@ -335,9 +335,7 @@ def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
         return FloatImm("float32", value)
     try:
         number = float(value) if dtype.is_float else int(value)
-    except OverflowError:  # an integer beyond the largest float, an infinity for an integer
-        raise TypeMismatchError(f"{brief(value)} does not fit in {dtype}") from None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeMismatchError(f"{brief(value)} is no expression and no number") from None
     return FloatImm(dtype, number) if dtype.is_float else IntImm(dtype, int(number))
 
