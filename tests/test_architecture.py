@@ -85,7 +85,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 270, "*"),
     (
         "measure",
-        2540,
+        2555,
         "settings candidate priority worker process workers flow data loaded_task padding sampling "
         "builder_slot samples anchor jobs reference local replay cluster",
     ),

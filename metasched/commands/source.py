@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metasched import config, workloads
-from metasched.errors import MetaschedError, brief, clipped
+from metasched.errors import MetaschedError, TypeMismatchError, brief, clipped
 from metasched.foreign import run_file
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.registry import load_plugin
@@ -91,7 +91,7 @@ def shape_of(workload: str, text: str | None) -> tuple[int, ...]:
     try:
         dims: tuple[int, ...] = work.shape_of(numbers)
         work.func(dims)
-    except ValueError as error:
+    except (ValueError, TypeMismatchError) as error:
         raise MetaschedError(f"--shape {text}: {error}") from None
     return dims
 

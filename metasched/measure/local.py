@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +10,8 @@ from typing import Any
 
 from metasched.errors import MeasureError
 from metasched.hardware import machine_name
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.op import HARDWARE
 from metasched.measure import priority
@@ -75,7 +78,8 @@ class LocalRunner:
             builder: compiles the candidates; it stays the caller's to close. None compiles them in
                 worker processes.
 
-        Raises MeasureError when code for the target cannot run on this machine.
+        Raises MeasureError when code for the target cannot run on this machine, or the arguments
+        need more memory than the machine has.
         """
         self.func = func
         self.target = Target.of(target)
@@ -83,6 +87,7 @@ class LocalRunner:
         if reason is not None:
             reason = f"it was made for kind {self.target.kind!r}: {reason}"
             raise MeasureError(f"candidates for {self.target.key} cannot run here: {reason}")
+        _require_memory(func)
         self._placements: tuple[str | None, ...] = programs_of(self.target.kind).guarding or (None,)
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
         if not self.options.threads and self.target.num_cores < len(os.sched_getaffinity(0)):
@@ -423,3 +428,19 @@ def _workers(options: MeasureOptions, fds: Sequence[int], builder: Builder | Non
         jobs=_JOBS,
         alone=priority.takes_every_core(options.threads),
     )
+
+
+def _require_memory(func: PrimFunc) -> None:
+    """Refuse a function whose arguments alone are larger than the memory of this machine."""
+    needed = sum(_bytes(buffer) for buffer in func.buffers)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise MeasureError(
+            f"the arguments take {needed / 2**30:.3g} GiB; this machine has "
+            f"{there / 2**30:.3g} GiB of memory"
+        )
+
+
+def _bytes(buffer: Buffer) -> int:
+    sizes = [as_int(extent) or 1 for extent in buffer.shape]
+    return math.prod(sizes) * buffer.dtype.bits // 8

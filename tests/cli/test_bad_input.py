@@ -53,6 +53,17 @@ def test_a_bad_shape(cli, command, shape, said):
     refused(cli(command, "gmm", "--shape=" + shape), "--shape", said)
 
 
+@pytest.mark.parametrize(
+    ("shape", "said", "code"),
+    [
+        ("99999999999999999999,4,4,4", "--shape 99999999999999999999,4,4,4: ", 2),
+        ("1,2147483647,2147483647,2", "the arguments take 1.72e+10 GiB; this machine has", 1),
+    ],
+)
+def test_a_shape_too_large(cli, shape, said, code):
+    refused(cli("tune", "gmm", "--shape", shape, "--trials", "1", "--no-peer"), said, code=code)
+
+
 def test_a_shape_the_operator_cannot_have(cli):
     ran = cli("show", "grp", "--shape", "1,7,7,9,16,3,1,1,1,4")
     refused(ran, "do not divide into 4 groups")
