@@ -24,8 +24,8 @@ from metasched.report.peers import OURS, PEAK, PEERS
 _TUNING = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_", "GOMP_", "KMP_", "NUMEXPR_")
 _JOBS = "metasched.report.peers"
 _ROUNDS, _BURST = 7, 0.1
-# An idle OpenMP team of one contestant spins for some milliseconds beside the next one's burst.
-_PAUSE = 0.02
+# The idle threads of one contestant (OpenMP, OpenBLAS) spin for up to 0.1 s after its burst.
+_PAUSE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
