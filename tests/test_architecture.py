@@ -57,7 +57,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        9600,
+        9630,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping",

@@ -255,3 +255,24 @@ def test_a_loop_inside_runs_no_further_than_at_the_last_value() -> None:
     sch = Schedule(longer_and_longer, check=False)
     sch.overcompute("C", [4])
     check_transform(longer_and_longer, sch)
+
+
+def test_reads_stay_in_what_the_block_around_declares() -> None:
+    @T.prim_func
+    def f(A: T.Buffer((4,), "float32"), D: T.Buffer((3,), "float32")):
+        with T.block("part"):
+            T.reads(A[0:3])
+            T.writes(D[0:3])
+            B = T.alloc_buffer((3,), "float32")
+            for i in range(3):
+                with T.block("B"):
+                    vi = T.axis.spatial(3, i)
+                    B[vi] = A[vi]
+            for i in range(3):
+                with T.block("D"):
+                    vi = T.axis.spatial(3, i)
+                    D[vi] = B[vi]
+
+    sch = Schedule(f, check=True)
+    message = "B would read more of A than part, the block around it, declares"
+    check_refused(sch, lambda: sch.overcompute("B", [2]), "reads-beyond", message)

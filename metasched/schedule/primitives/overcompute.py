@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.intset import covers, relax_ranges
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.describe import show_expr
@@ -56,7 +57,7 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
               iterators; one buffer written, allocated by the block around, at those iterators that
               run on; one positive integer for each iterator, 1 for those that are reduced; no
-              integer division by what is loaded
+              integer division by what is loaded; the block around declares all that is read then
     rewrite   B[i] = A[i]; C[i] = B[i] for 7 i
               -> B[i] = A[T.min(i, 6)] for 8 i; C[i] = B[i] for 7 i
     """
@@ -82,12 +83,36 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     larger = _larger(state, realize, place, grown)
     _require_safe(state, realize)
     changed = _rewritten(old, place, grown)
+    _require_declared(state, realize, changed)
     edits = [edit.wrap(old, lambda node: changed)]
     for loop, v in zip(loops, old.iter_vars, strict=True):
         if v.var in grown:
             edits.append(edit.wrap(loop, with_extent(as_expr(grown[v.var], loop.var.dtype))))
     edits.append(edit.wrap(site, lambda node: substitute_buffers(node, {buffer: larger})))
     state.commit(*edits)
+
+
+def _require_declared(state: State, realize: BlockRealize, changed: Block) -> None:
+    """Refuse reads beyond what the block around declares to read."""
+    around, old = state.scope_block(realize), realize.block
+    assert around is not None
+    for before, after in zip(old.reads, changed.reads, strict=False):
+        boxes = [
+            relax_ranges(read.region, {v.var: v.dom for v in block.iter_vars})
+            for block, read in ((old, before), (changed, after))
+        ]
+        declared = [r.region for r in around.reads if r.buffer is after.buffer]
+        reached = boxes[1]
+        if not declared or boxes[0] == reached:
+            continue
+        if reached is None or not any(covers(region, reached) for region in declared):
+            raise state.error(
+                "reads-beyond",
+                f"{old.name} would read more of {after.buffer.name} than {around.name}, the block "
+                "around it, declares to read",
+                realize,
+                hint=f"annotate_buffer_access widens what {around.name} declares to read",
+            )
 
 
 def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr]) -> dict[Expr, int]:
