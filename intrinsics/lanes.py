@@ -21,10 +21,12 @@ Product = Callable[[Expr, Expr, Expr], Expr]
 INT16, INT32, INT64 = ((-(1 << n - 1), (1 << n - 1) - 1) for n in (16, 32, 64))
 
 
-def declare(name: str, result: str, operands: str, feature: str, meaning: Meaning) -> str:
+def declare(
+    name: str, result: str, operands: str, feature: str, meaning: Meaning, cost: float = 1.0
+) -> str:
     """Enter a machine instruction; its operands are separated by spaces. Returns its name."""
     kinds = tuple(DType(word) for word in operands.split())
-    HARDWARE.register(name, HardwareOp(name, DType(result), kinds, feature, meaning))
+    HARDWARE.register(name, HardwareOp(name, DType(result), kinds, feature, meaning, cost))
     return name
 
 
@@ -32,6 +34,11 @@ def use(name: str, *args: Expr) -> Expr:
     """A call of a declared instruction."""
     kind = HARDWARE.get(name).result
     return call("call_llvm_pure_intrin", StringImm(name), *args, dtype=kind)
+
+
+def short(kinds: tuple[str, ...]) -> str:
+    """The types as names of intrinsics have them: `u8i8i32`, `bf16bf16f32`."""
+    return "".join(k.replace("uint", "u").replace("int", "i").replace("float", "f") for k in kinds)
 
 
 def sums(group: int, low: int = INT64[0], high: int = INT64[1]) -> Meaning:

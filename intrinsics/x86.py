@@ -28,10 +28,22 @@ U8, I8, I16, I32 = "uint8", "int8", "int16", "int32"
 
 
 def bfloat_sums(acc: Array, a: Array, b: Array) -> Array:
-    """acc + the products of two neighbours, the upper one first: each sum rounded to float32."""
-    pairs: Array = (np.asarray(a, np.float32) * np.asarray(b, np.float32)).reshape(-1, 2)
-    total: Array = (np.asarray(acc, np.float32) + pairs[:, 1]) + pairs[:, 0]
+    """acc + the products of two neighbours, the upper one first: each sum rounded once to float32.
+
+    Denormal numbers count as zero, in operands, sums and results.
+    """
+    wide = [normal(np.asarray(x, np.float64)) for x in (a, b)]
+    pairs = (wide[0] * wide[1]).reshape(-1, 2)
+    total = normal(np.asarray(acc, np.float32))
+    for side in (1, 0):  # float64 holds a product, and a sum to more digits than float32 can tell
+        total = normal((total + pairs[:, side]).astype(np.float32))
     return total
+
+
+def normal(x: Array) -> Array:
+    """The numbers with zero for those that are denormal in float32 and bfloat16."""
+    small = np.abs(x) < np.finfo(np.float32).tiny
+    return np.where(small, np.copysign(np.zeros_like(x), x), x)
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
@@ -157,7 +169,7 @@ def bfloat(bits: int) -> None:
     f32, pairs = f"float32x{lanes}", f"bfloat16x{2 * lanes}"
     name = declare(
         f"llvm.x86.avx512bf16.dpbf16ps.{bits}", f32, f"{f32} {pairs} {pairs}",
-        f"avx512bf16{wide_registers(bits)}", bfloat_sums,
+        f"avx512bf16{wide_registers(bits)}", bfloat_sums, 2.0,
     )  # fmt: skip
     kinds = ("bfloat16", "bfloat16", "float32")
     product = one_instruction(name, lanes, kinds[0])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     # The public names once more, as a type checker reads them: the table below, name by name.
     from metasched.arith.indexmap import IndexMap as IndexMap
+    from metasched.autoschedule import autoschedule as autoschedule
     from metasched.cost.extractor import feature_extractor as feature_extractor
     from metasched.cost.model import cost_model as cost_model
     from metasched.database.base import database_kind as database_kind
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from metasched.mutate.base import mutator as mutator
     from metasched.postproc.base import postproc as postproc
     from metasched.runtime.build import build as build
+    from metasched.runtime.build import export as export
     from metasched.runtime.build import lower as lower
     from metasched.runtime.kernel import Kernel as Kernel
     from metasched.schedule.anchor import (
@@ -96,6 +98,7 @@ _PUBLIC = {
     "TensorIntrin": "metasched.schedule.intrinsics",
     "primitive": "metasched.schedule.instruction",
     "build": "metasched.runtime.build",
+    "export": "metasched.runtime.build",
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",
     "postproc": "metasched.postproc.base",
@@ -122,6 +125,7 @@ _PUBLIC = {
     "builder": "metasched.measure.candidate",
     "runner": "metasched.measure.candidate",
     "TuneResult": "metasched.search.result",
+    "autoschedule": "metasched.autoschedule",
     "tune": "metasched.tune",
     "tune_tasks": "metasched.tune",
     "replay": "metasched.database.replay",

@@ -64,7 +64,7 @@ class Config:
     features: str = _setting("", "feature extractor; empty takes that of the target's kind")
     space: str = _setting("", "search space; empty takes the default of the target")
     database: str = _setting("sqlite", "database that keeps the records")
-    observers: tuple[str, ...] = _setting((), "observers that are told what happens, by name")
+    observers: tuple[str, ...] = _setting((), "observers that a run calls with its events, by name")
     plugins: tuple[str, ...] = _setting((), "Python files loaded before tuning")
     cc: str = _setting("", "C compiler that links exported kernels; empty looks for cc, gcc, clang")
     check: int = _setting(0, "1 verifies the program after every schedule step", low=0)

@@ -93,8 +93,8 @@ class MeasureError(MetaschedError):
     """The measurement machinery itself (not a candidate) failed."""
 
 
-class StandInError(MeasureError):
-    """The default schedule, whose results candidates are compared with, is itself wrong."""
+class DefaultScheduleError(MeasureError):
+    """The default schedule, with whose results candidates are compared, computes wrong results."""
 
 
 class TuneError(MetaschedError):

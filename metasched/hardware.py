@@ -1,11 +1,13 @@
 """What this machine is: CPU name, features, caches and usable cores, read from /proc and /sys.
 
 Feature names are LLVM's. `CPU_FEATURES` says what a processor name implies, for targets that are
-not this machine.
+not this machine. The tables are kept here, because LLVM's own differ from what machines have: its
+`emeraldrapids` implies AMX, which virtual machines on such processors often lack.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import os
@@ -20,21 +22,38 @@ _ICE = (*_V4, "avx512bitalg", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512
         "avx512vpopcntdq", "gfni", "vaes", "vpclmulqdq")  # fmt: skip
 _SPR = (*_ICE, "amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512fp16", "avxvnni")
 
-CPU_FEATURES: dict[str, tuple[str, ...]] = {
-    "x86-64": ("sse", "sse2"), "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4,
-    "nehalem": _V2, "haswell": _V3, "core-avx2": _V3, "broadwell": _V3, "skylake": _V3,
-    "alderlake": (*_V3, "avxvnni", "gfni", "vaes", "vpclmulqdq"),
-    "skylake-avx512": _V4, "cascadelake": (*_V4, "avx512vnni"),
-    "cooperlake": (*_V4, "avx512vnni", "avx512bf16"),
-    "icelake-client": _ICE, "icelake-server": _ICE, "tigerlake": _ICE,
-    "sapphirerapids": _SPR, "emeraldrapids": _SPR, "graniterapids": (*_SPR, "amx-fp16"),
-    "znver1": _V3, "znver2": _V3, "znver3": (*_V3, "vaes", "vpclmulqdq"),
-    "znver4": (*_ICE, "avx512bf16"), "znver5": (*_ICE, "avx512bf16", "avxvnni"),
-    "generic": ("neon",), "neoverse-n1": ("neon", "dotprod", "fullfp16"),
-    "neoverse-v1": ("neon", "dotprod", "fullfp16", "bf16", "i8mm", "sve"),
-    "neoverse-v2": ("neon", "dotprod", "fullfp16", "bf16", "i8mm", "sve", "sve2"),
-    "apple-m1": ("neon", "dotprod", "fullfp16"),
+_ARM = ("neon",)
+_ARM_DOT = (*_ARM, "dotprod", "fullfp16")
+_ARM_MATRIX = (*_ARM_DOT, "bf16", "i8mm")
+
+CPU_FEATURES: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "x86-64": ("sse", "sse2"), "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4,
+        "nehalem": _V2, "haswell": _V3, "core-avx2": _V3, "broadwell": _V3, "skylake": _V3,
+        "alderlake": (*_V3, "avxvnni", "gfni", "vaes", "vpclmulqdq"),
+        "skylake-avx512": _V4, "cascadelake": (*_V4, "avx512vnni"),
+        "cooperlake": (*_V4, "avx512vnni", "avx512bf16"),
+        "icelake-client": _ICE, "icelake-server": _ICE, "tigerlake": _ICE,
+        "sapphirerapids": _SPR, "emeraldrapids": _SPR, "graniterapids": (*_SPR, "amx-fp16"),
+        "znver1": _V3, "znver2": _V3, "znver3": (*_V3, "vaes", "vpclmulqdq"),
+        "znver4": (*_ICE, "avx512bf16"), "znver5": (*_ICE, "avx512bf16", "avxvnni"),
+    },
+    "aarch64": {
+        "generic": _ARM, "cortex-a53": _ARM, "cortex-a57": _ARM, "cortex-a72": _ARM,
+        "cortex-a55": _ARM_DOT, "cortex-a76": _ARM_DOT, "cortex-a78": _ARM_DOT,
+        "cortex-x1": _ARM_DOT, "neoverse-n1": _ARM_DOT,
+        "neoverse-v1": (*_ARM_MATRIX, "fp16fml", "sve"),
+        "neoverse-n2": (*_ARM_MATRIX, "fp16fml", "sve", "sve2"),
+        "neoverse-v2": (*_ARM_MATRIX, "fp16fml", "sve", "sve2"),
+        "apple-m1": (*_ARM_DOT, "fp16fml"), "apple-m2": (*_ARM_MATRIX, "fp16fml"),
+        "apple-m3": (*_ARM_MATRIX, "fp16fml"), "apple-m4": (*_ARM_MATRIX, "fp16fml"),
+        "ampere1": _ARM_MATRIX,
+    },
 }  # fmt: skip
+"""Architecture -> name of a processor -> the LLVM features that it stands for."""
+
+BASE_FEATURES = {"x86_64": ("sse", "sse2"), "aarch64": ("neon",)}
+"""What every processor of an architecture has; without it LLVM cannot pass a float."""
 
 # LLVM feature -> the kernel's flag in /proc/cpuinfo, where the two differ.
 _FLAGS = {
@@ -47,11 +66,20 @@ _FLAGS = {
         "avxvnniint8": "avx_vnni_int8", "avxifma": "avx_ifma",
         "avx512vp2intersect": "avx512_vp2intersect",
     },
-    "aarch64": {"neon": "asimd", "dotprod": "asimddp", "fullfp16": "asimdhp"},
+    "aarch64": {
+        "neon": "asimd", "dotprod": "asimddp", "fullfp16": "asimdhp", "fp16fml": "asimdfhm",
+    },
 }  # fmt: skip
 KNOWN_FEATURES: dict[str, tuple[str, ...]] = {
     "x86_64": (*_SPR, "amx-fp16", "avxvnniint8", "avxifma", "avx512vp2intersect"),
-    "aarch64": ("neon", "dotprod", "fullfp16", "bf16", "i8mm", "sve", "sve2"),
+    "aarch64": ("neon", "dotprod", "fullfp16", "fp16fml", "bf16", "i8mm", "sve", "sve2"),
+}
+# What LLVM's names of AArch64's versions stand for, among the features above.
+VERSION_FEATURES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("v8a", "v8.1a", "v8.2a", "v8.3a"), ("neon",)),
+    **dict.fromkeys(("v8.4a", "v8.5a"), ("neon", "dotprod")),
+    **dict.fromkeys(("v8.6a", "v8.7a", "v8.8a"), ("neon", "dotprod", "bf16", "i8mm")),
+    "v9a": ("neon", "dotprod", "fullfp16", "sve", "sve2"),
 }
 # family 6 of Intel by model number; AMD by family below
 _INTEL = {
@@ -61,6 +89,13 @@ _INTEL = {
     126: "icelake-client", 140: "tigerlake", 141: "tigerlake", 143: "sapphirerapids",
     151: "alderlake", 154: "alderlake", 183: "alderlake", 186: "alderlake",
     173: "graniterapids", 174: "graniterapids", 207: "emeraldrapids",
+}  # fmt: skip
+# AArch64 by the kernel's numbers of implementer and part.
+_ARM_PARTS = {
+    (0x41, 0xD03): "cortex-a53", (0x41, 0xD05): "cortex-a55", (0x41, 0xD07): "cortex-a57",
+    (0x41, 0xD08): "cortex-a72", (0x41, 0xD0B): "cortex-a76", (0x41, 0xD41): "cortex-a78",
+    (0x41, 0xD44): "cortex-x1", (0x41, 0xD0C): "neoverse-n1", (0x41, 0xD40): "neoverse-v1",
+    (0x41, 0xD49): "neoverse-n2", (0x41, 0xD4F): "neoverse-v2", (0xC0, 0xAC3): "ampere1",
 }  # fmt: skip
 
 
@@ -80,13 +115,28 @@ def native_features(arch: str) -> set[str]:
     flags = set((info.get("flags") or info.get("Features") or "").split())
     names = _FLAGS.get(arch, {})
     found = {f for f in KNOWN_FEATURES.get(arch, ()) if names.get(f, f) in flags}
-    return found or set(CPU_FEATURES["x86-64"] if arch == "x86_64" else ())
+    if "amx-tile" in found and not _allows_tiles():
+        found -= {f for f in found if f.startswith("amx-")}
+    return found or set(BASE_FEATURES.get(arch, ()))
+
+
+def _allows_tiles() -> bool:
+    """Whether Linux supports AMX's tile registers, which a process must then ask for."""
+    mask, arch_prctl, supported = ctypes.c_uint64(), 158, 0x1021
+    try:
+        refused = ctypes.CDLL(None).syscall(arch_prctl, supported, ctypes.byref(mask))
+    except (OSError, AttributeError):
+        return False
+    return not refused and mask.value >> 17 & 3 == 3  # TILECFG, TILEDATA
 
 
 def native_cpu(arch: str, features: Iterable[str]) -> tuple[str, str]:
     """LLVM's name of this processor and the vendor's; an unknown one gets its x86-64 level."""
     info, have = _cpuinfo(), set(features)
     model = info.get("model name", "")
+    if arch == "aarch64":
+        maker, part = (_number(info.get(key)) for key in ("CPU implementer", "CPU part"))
+        return _ARM_PARTS.get((maker, part), "generic"), model
     if arch != "x86_64":
         return "generic", model
     family, number = (_number(info.get(key)) for key in ("cpu family", "model"))
@@ -106,7 +156,10 @@ def native_cpu(arch: str, features: Iterable[str]) -> tuple[str, str]:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else -1
+    try:
+        return int(text or "", 0)  # AArch64's are hexadecimal
+    except ValueError:
+        return -1
 
 
 def cache_sizes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, int, int, int]:
@@ -156,6 +209,15 @@ def _quota() -> int:
 
 @functools.cache
 def machine_name() -> str:
-    """A name that tells this machine from others: host name, processor and number of cores."""
+    """The name of this machine: host name, processor and number of cores."""
     model = _cpuinfo().get("model name") or platform.processor() or platform.machine()
     return f"{platform.node()} {model} {os.cpu_count()}"
+
+
+def times_compare(a: str, b: str) -> bool:
+    """Whether the times of two machines, given by their names, compare.
+
+    They do if processor and number of cores are equal. Host names do not count: a container gets a
+    new host name at each start. An empty name is a machine that was not recorded, and compares.
+    """
+    return not a or not b or a.partition(" ")[2] == b.partition(" ")[2]

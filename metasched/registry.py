@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import importlib.metadata
 import sys
+import tempfile
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from metasched.errors import PluginError, RegistryError, brief, clipped
 from metasched.foreign import ANYTHING, apart, cause, failure, run_file
@@ -128,9 +130,16 @@ class Registry(Generic[T]):
         return next((name for name, known in self._items.items() if known is item), None)
 
 
+class _Plugin(NamedTuple):
+    """A plug-in file that was run: the names that it entered, and what the file held."""
+
+    names: tuple[str, ...]
+    content: bytes
+
+
 _REGISTRIES: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
 _PLUGIN = "metasched_plugin_"  # begins the names of the modules that plug-in files are run as
-_loaded: dict[tuple[str, int], tuple[str, ...]] = {}  # the names that plug-in files entered
+_loaded: dict[tuple[str, int], _Plugin] = {}  # by path and time of the last change
 
 
 def kinds() -> list[str]:
@@ -180,6 +189,48 @@ def plugin_files() -> tuple[str, ...]:
     return tuple(file for file, _ in _loaded)
 
 
+def plugin_sources() -> tuple[tuple[str, bytes], ...]:
+    """The path and the content of each plug-in file that this process has loaded, in order."""
+    return tuple((file, plugin.content) for (file, _), plugin in _loaded.items())
+
+
+def load_sources(sources: Iterable[tuple[str, bytes]]) -> None:
+    """Load the plug-in files of another process, perhaps of another machine.
+
+    A file that has the same path and content here is run where it is. Otherwise a copy in a
+    temporary folder is run, which lives as long as this process.
+
+    Args:
+        sources: from `plugin_sources` of the other process.
+
+    Raises PluginError as `load_plugin` does.
+    """
+    known = {plugin.content for plugin in _loaded.values()}
+    for path, content in sources:
+        if content in known:
+            continue
+        file = Path(path)
+        try:
+            same = file.read_bytes() == content
+        except OSError:
+            same = False
+        load_plugin(file if same else _copied(file.name, content))
+
+
+def _copied(name: str, content: bytes) -> Path:
+    """A file of this name and content in a folder of its own, below that of this process."""
+    file = Path(_folder().name) / hashlib.blake2b(content, digest_size=8).hexdigest() / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    return file
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """The folder for copies of plug-in files; it is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="metasched-plugins-")
+
+
 def load_plugin(path: str | Path) -> tuple[str, ...]:
     """Run a user's Python file, which enters what it brings in registries; the names it entered.
 
@@ -189,10 +240,12 @@ def load_plugin(path: str | Path) -> tuple[str, ...]:
     file = Path(path)
     try:
         key = (str(file.resolve()), file.stat().st_mtime_ns)
+        content = file.read_bytes()
     except (OSError, ValueError) as error:
         raise PluginError(f"plug-in {clipped(str(file))} cannot be read: {cause(error)}") from None
     if key not in _loaded:
-        digest = hashlib.blake2b(key[0].encode(errors="replace"), digest_size=8).hexdigest()
+        # a copy of the file has the same module name, so pickled objects find their classes
+        digest = hashlib.blake2b(content, digest_size=8).hexdigest()
         before = {(r.kind, name): item for r in _REGISTRIES for name, item in r._items.items()}
         with taken_back():
             run_file(file, f"{_PLUGIN}{file.stem}_{digest}", "plug-in")
@@ -202,8 +255,8 @@ def load_plugin(path: str | Path) -> tuple[str, ...]:
             for name, item in registry._items.items()
             if before.get((registry.kind, name), before) is not item
         )
-        _loaded[key] = tuple(dict.fromkeys(entered))
-    return _loaded[key]
+        _loaded[key] = _Plugin(tuple(dict.fromkeys(entered)), content)
+    return _loaded[key].names
 
 
 def complete(what: str, made: Callable[[], T], *methods: str) -> T:

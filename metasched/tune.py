@@ -16,7 +16,7 @@ from metasched.cost.model import CostModel
 from metasched.database.base import DATABASES, STORE, Database
 from metasched.database.record import TraceFile
 from metasched.database.replay import single
-from metasched.errors import DatabaseError, StandInError, TuneError
+from metasched.errors import DatabaseError, DefaultScheduleError, TargetError, TuneError
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_trace, space_of
@@ -40,6 +40,7 @@ from metasched.search.parts import (
     Spaces,
     cost_model_of,
     feature_set,
+    guide_of,
     opened_database,
     spaces_of,
 )
@@ -81,9 +82,9 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest schedule of one function on this machine.
 
-    Candidate 0 is the default schedule, so the result is never slower than not tuning. Every
-    outcome is stored under `work_dir` the moment it is known: an interrupted run (Ctrl-C ends a run
-    cleanly) continues where it stopped, and no program is measured twice.
+    Candidate 0 is the default schedule, so the result is never slower than not tuning; candidate 1
+    is what `metasched.autoschedule` gives, unless `prior` is False or a model is given. Outcomes
+    are stored at once: an interrupted run (Ctrl-C ends a run cleanly) continues where it stopped.
 
     Args:
         func: a PrimFunc, or a module of one function.
@@ -152,8 +153,7 @@ def tune_tasks(
         space: of all tasks, or by their names; a task that is not named takes the default.
         scheduler: name of the task scheduler, which chooses the task of each round.
     """
-    funcs, weights = _checked_tasks(tasks), weights or {}
-    _check_limits(funcs, weights, time_limit)
+    funcs = _checked_tasks(tasks, weights or {}, time_limit)
     c = config.load(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
         strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
@@ -168,17 +168,18 @@ def tune_tasks(
     make = RUNNERS.get(runner) if isinstance(runner, str) else runner
     spaces = spaces_of(space, c.space, funcs, machine)
     seen = feature_set(c.features if features is None else features, machine)
-    limits = (weights, total_trials, time_limit, tell)
+    limits = (weights or {}, total_trials, time_limit, tell)
+    guide = guide_of(machine, seen) if c.prior and isinstance(model, str | None) else None
 
     def session(compiler: Builder | None, compare_with_default: bool) -> _Session:
         learner = cost_model_of(None if isinstance(model, str) else model, c, machine, seen)
-        parts = (machine, learner, seen, spaces, make, compiler, kept)
+        parts = (machine, learner, guide, seen, spaces, make, compiler, kept)
         return _Session(c, *parts, files, time_limit, compare_with_default)
 
     with opened_builder(builder) as compiler:
         try:
             return session(compiler, True).run(funcs, *limits)
-        except StandInError as error:
+        except DefaultScheduleError as error:
             warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
             return session(compiler, False).run(funcs, *limits)
 
@@ -203,8 +204,19 @@ def _machine(given: Target | str | Mapping[str, Any], *, timed: bool) -> Target:
     machine = Target.of(given)
     if not timed:
         return machine
-    machine.require_here(timed=True)
+    require_timed_here(machine)
     return device_of(machine).usable(machine)
+
+
+def require_timed_here(target: Target) -> None:
+    """Nothing when candidates can be timed on this machine; TargetError that says what it takes."""
+    reason = target.here()
+    if reason is not None:
+        raise TargetError(
+            f"candidates for {target.key} cannot be timed here: {reason}; tune on such a machine, "
+            f"or name a runner that reaches one (`runner=`, `--runner`){target.elsewhere}"
+        )
+    target.require_here(timed=True)
 
 
 def _check_limits(
@@ -218,13 +230,17 @@ def _check_limits(
         raise TuneError(f"{name!r} has a weight, but the tasks are {', '.join(funcs)}")
 
 
-def _checked_tasks(tasks: Mapping[str, Source]) -> dict[str, PrimFunc]:
+def _checked_tasks(
+    tasks: Mapping[str, Source], weights: Mapping[str, float], time_limit: float | None
+) -> dict[str, PrimFunc]:
     if not isinstance(tasks, Mapping) or not tasks:
         raise TuneError(f"tasks are functions by name, at least one, not {tasks!r}")
     for name in tasks:
         if not name or "/" in name or "\0" in name:
             raise TuneError(f"a task called {name!r} has no place: its trace file bears its name")
-    return {name: single(source) for name, source in tasks.items()}
+    funcs = {name: single(source) for name, source in tasks.items()}
+    _check_limits(funcs, weights, time_limit)
+    return funcs
 
 
 @dataclass
@@ -234,6 +250,7 @@ class _Session:
     settings: config.Config
     machine: Target
     model: CostModel
+    guide: CostModel | None
     features: FeatureSet
     spaces: Mapping[str, Space]
     make: MakeRunner | None
@@ -327,7 +344,7 @@ class _Session:
         return TaskRun(
             name, func, factory, runners[-1], store, self.model, default,
             strategy=c.strategy, seed=c.seed, budget=c.trials,
-            stop_gain=c.stop_gain, observer=tell,
+            stop_gain=c.stop_gain, observer=tell, guide=self.guide,
         )  # fmt: skip
 
     def _runner(self, func: PrimFunc, default: Trace) -> Runner:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from metasched.registry import taken_back
 
 settings.register_profile(
     "default",
@@ -22,6 +25,13 @@ settings.register_profile(
 )
 settings.load_profile("default")
 SHARED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """What a test registers is gone after it: the default space offers every known intrinsic."""
+    with taken_back(always=True):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 830, "errors tvm_names config files watch foreign registry hardware"),
-    ("target", 500, "machine description suited cpu cuda"),
+    ("", 900, "errors tvm_names config files watch foreign registry hardware"),
+    ("target", 590, "rates machine description suited cpu cuda"),
     (
         "ir",
         4200,
@@ -51,68 +51,70 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 320, "blocks te einsum"),
     (
         "analysis",
-        2910,
-        "failure overlap instances scope boxes threads guarded witness running cover producers "
-        "binding access closing block reducer loops dependence reordering sequence flops",
+        3030,
+        "failure scan overlap instances scope boxes threads guarded witness running cover "
+        "producers binding access closing block reducer loops dependence reordering sequence flops",
     ),
     (
         "schedule",
-        9630,
+        10400,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
-        "anchor plugin tensorize_mapping",
+        "anchor plugin tensorize_mapping auto_tensorize tensorize_layout",
     ),
-    ("lower", 1700, "passes.* packing table cpu pipeline"),
+    ("lower", 1820, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        3000,
-        "types signature values known_memory emit arithmetic memory intrinsics vectormath branch "
-        "ops fold division expressions parallel transpose loops statements module elf compile "
-        "openmp load peak",
+        3550,
+        "types signature values known_memory emit arithmetic memory tiles intrinsics vectormath.* "
+        "branch ops fold division expressions parallel transpose scan loops statements module elf "
+        "compile openmp load peak",
     ),
     (
         "runtime",
-        1650,
+        1700,
         "timing devices guarded_memory arrays dlpack extents quick arguments parallel foreign "
         "native packing export kernel cpu build exported",
     ),
     (
         "space",
-        2300,
-        "module strides combinators tiling loop_kinds modules.* generate default_schedule",
+        3050,
+        "module strides combinators tiling packing loop_kinds reasons modules.* generate "
+        "default_schedule",
     ),
     ("postproc", 460, "*"),
     ("mutate", 270, "*"),
     (
         "measure",
-        2555,
+        2655,
         "settings candidate priority worker process workers flow data loaded_task padding sampling "
-        "builder_slot samples anchor jobs reference local replay cluster",
+        "builder_slot samples anchor jobs reference local replay cluster "
+        "instruction_costs",
     ),
     (
         "cost",
-        1700,
+        1790,
         "index_stride guard_fraction summary footprint machine features extractor quality "
-        "prior ridge trees model line lightgbm",
+        "prior ridge trees model line guide lightgbm",
     ),
     ("kinds", 190, "table cpu"),
-    ("database", 860, "record store base lookup equality replay tvm_import"),
+    ("database", 880, "record store base lookup equality replay tvm_import"),
     (
         "search",
-        2345,
+        2440,
         "shared_queue replaying pool population phases strategy draft proposals.source "
         "proposals.* picks "
-        "evolution annealing baselines guard learning observe run scheduler final result tasks "
-        "parts",
+        "evolution autoscheduler annealing baselines guard learning observe run scheduler final "
+        "result tasks parts",
     ),
-    ("", 320, "tune"),
+    ("", 360, "autoschedule tune"),
     (
         "report",
-        1400,
-        "selftest doctor torch_ops tvm_record peers contest bandwidth tables progress compare "
-        "history svg html",
+        1485,
+        "selftest doctor peer_op torch_ops torch_low torch_peer onnx_ops tvm_record peers contest "
+        "bandwidth tables progress compare history svg html",
     ),
-    ("commands", 750, "*"),
+    ("commands", 790, "*"),
     ("", 155, "cli __main__"),
 ]
 # The two folders of script functions: an intrinsic enters itself in the schedule floor, a
@@ -120,7 +122,7 @@ FLOORS: list[tuple[str, int, str]] = [
 AFTER = {"intrinsics": "metasched.schedule.schedule", "workloads": "metasched.tune"}
 
 # Lines of code of the two folders of script functions.
-SCRIPT_BUDGETS = {"intrinsics": 260, "workloads": 520}
+SCRIPT_BUDGETS = {"intrinsics": 480, "workloads": 1820}
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 
@@ -132,7 +134,7 @@ ALLOWED = {
     "lightgbm": r"metasched\.cost\.lightgbm",
     "pydantic": r"metasched\.(database\..*|config|schedule\.trace|measure\.cluster)",
     "rich": r"metasched\.(report\..*|cli)",
-    "torch": r"metasched\.(frontend\.torch|report\.torch_ops)",
+    "torch": r"metasched\.(frontend\.torch|report\.torch_peer)",
     "ray": r"metasched\.measure\.cluster",
 }
 # Modules that bring a heavy package with them: these too may be imported inside a function.
@@ -248,7 +250,8 @@ def floor_of(name: str) -> str:
 
 
 def same_folder(a: str, b: str) -> bool:
-    return a.rpartition(".")[0] == b.rpartition(".")[0]
+    together = floor_of(a) in AFTER and floor_of(a) == floor_of(b)  # a folder with families
+    return together or a.rpartition(".")[0] == b.rpartition(".")[0]
 
 
 def test_no_import_cycle():
@@ -295,7 +298,8 @@ def test_every_folder_of_the_package_is_installed():
     found = {
         ".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("metasched/**/__init__.py")
     }
-    assert listed == found | {"metasched.intrinsics", "metasched.traces", "metasched.workloads"}
+    top = {"metasched.intrinsics", "metasched.traces", "metasched.workloads"}
+    assert listed == found | top | {"metasched.workloads.polybench"}
 
 
 def sizes() -> dict[str, int]:

@@ -44,7 +44,7 @@ def test_plugins_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
     blocks = [(PLUGINS, *block) for block in python_blocks(PLUGINS)]
-    assert len(blocks) == 18
+    assert len(blocks) == 20
     with taken_back(always=True):
         run_blocks(blocks, {"__name__": "plugins"}, tmp_path)
 

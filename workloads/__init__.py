@@ -13,17 +13,36 @@ from metasched.workloads import (
     conv_grouped,
     conv_transposed,
     gmm,
+    polybench,
+    quantized,
     reduction,
 )
 from metasched.workloads.workload import Workload
 
-__all__ = ["SUITE", "Workload", "get", "names", "register"]
+__all__ = ["LOW_PRECISION", "POLYBENCH", "SUITE", "SUITES", "Workload", "get", "names", "register"]
 
 # The thirteen operators on which tuners are compared.
 SUITE = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg")
+# Operators of low precision: products of bytes, requantized to bytes, bfloat16 and float16.
+LOW_PRECISION = (
+    "gmm_u8s8s32", "gmm_s8s8s32", "c2d_u8s8s32", "qgmm", "qc2d", "qdep",
+    "gmm_bf16", "gmm_bf16io", "c2d_bf16io", "gmm_f16io", "c2d_f16io",
+)  # fmt: skip
+POLYBENCH = tuple(workload.name for workload in polybench.WORKLOADS)
+SUITES = {"operators": SUITE, "low-precision": LOW_PRECISION, "polybench": POLYBENCH}
 
 _REGISTRY: Registry[Workload] = Registry("workload", Workload)
-for _module in (gmm, conv, conv_grouped, conv_transposed, capsule, conv_fused, reduction):
+for _module in (
+    gmm,
+    conv,
+    conv_grouped,
+    conv_transposed,
+    capsule,
+    conv_fused,
+    quantized,
+    reduction,
+    polybench,
+):
     for _workload in _module.WORKLOADS:
         _REGISTRY.register(_workload.name, _workload)
 

@@ -22,10 +22,18 @@ def conv(
 
     The shape may end with a dilation. Products are accumulated in the type of Y.
     """
+    X, W, Y = convolved(rank, shape, x, w, y)
+    return convolution(name, X, W, Y, _dims(shape, rank)[5])
+
+
+def convolved(
+    rank: int, shape: Shape, x: str, w: str, y: str, fill: int = 0, name: str = "Y"
+) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """The data, the weights and the result of a convolution, whose data is padded with `fill`."""
     sizes, ci, co, k, s, p, d = _dims(shape, rank)
     X = te.placeholder((shape[0], *sizes, ci), x, "X")
     W = te.placeholder((*[k] * rank, ci, co), w, "W")
-    P = padded(X, range(1, rank + 1), p)
+    P = padded(X, range(1, rank + 1), p, fill)
     tap = [te.reduce_axis((0, k), name) for name in "rij"[-rank:]]
     c = te.reduce_axis((0, ci), "c")
 
@@ -36,8 +44,14 @@ def conv(
 
     out = (shape[0], *(out_size(size, k, s, p, d) for size in sizes), co)
     names = ["n", *"dhw"[-rank:], "o"]
-    Y = te.compute(out, element, "Y", block="conv", varargs_names=names)
-    return convolution(name, X, W, Y, p)
+    return X, W, te.compute(out, element, name, block="conv", varargs_names=names)
+
+
+def c2d_io(shape: Shape, kind: str) -> PrimFunc:
+    """C2D with data, weights and result of one type; sums in float32 are rounded once."""
+    X, W, C = convolved(2, shape, kind, kind, "float32", name="C")
+    Y = te.compute(C.shape, lambda n, h, w, o: te.cast(C[n, h, w, o], kind), "Y", block="narrow")
+    return convolution("c2d", X, W, Y, _dims(shape, 2)[5])
 
 
 def _dims(shape: Shape, rank: int) -> tuple[tuple[int, ...], int, int, int, int, int, int]:
@@ -60,6 +74,10 @@ def conv_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return y
 
 
+def c2d_io_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return conv_reference(shape, x, w).astype(x.dtype)
+
+
 def conv_flops(rank: int, shape: Shape) -> float:
     """Two for each tap inside the input, input channel and output channel."""
     sizes, ci, co, k, s, p, d = _dims(shape, rank)
@@ -79,15 +97,16 @@ def c2d_flops(shape: Shape) -> float:
 
 def _low_precision(name: str, x: str, w: str, y: str) -> Workload:
     return Workload(
-        name,
-        C2D_PARAMETERS,
-        lambda s: conv("c2d", 2, s, x, w, y),
-        conv_reference,
-        C2D_SHAPES,
-        c2d_flops,
-        x,
-        weights=(1,),
-    )
+        name, C2D_PARAMETERS, lambda s: conv("c2d", 2, s, x, w, y), conv_reference, C2D_SHAPES,
+        c2d_flops, x, weights=(1,),
+    )  # fmt: skip
+
+
+def _in_and_out(name: str, kind: str) -> Workload:
+    return Workload(
+        name, C2D_PARAMETERS, lambda s: c2d_io(s, kind), c2d_io_reference, C2D_SHAPES, c2d_flops,
+        kind, weights=(1,),
+    )  # fmt: skip
 
 
 WORKLOADS = (
@@ -115,4 +134,6 @@ WORKLOADS = (
     _low_precision("c2d_s8s8s32", "int8", "int8", "int32"),
     _low_precision("c2d_bf16", "bfloat16", "bfloat16", "float32"),
     _low_precision("c2d_f16", "float16", "float16", "float32"),
+    _in_and_out("c2d_bf16io", "bfloat16"),
+    _in_and_out("c2d_f16io", "float16"),
 )  # fmt: skip

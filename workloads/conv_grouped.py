@@ -45,16 +45,25 @@ def grp_flops(shape: Shape) -> float:
 
 def dep(shape: Shape) -> PrimFunc:
     """Y[n,h,w,c] = sum of P[n, h*stride + kh, w*stride + kw, c] * W[kh,kw,c]; P is X padded."""
-    n, h, w, c, k, s, p = shape
-    X, W = te.placeholder((n, h, w, c), name="X"), te.placeholder((k, k, c), name="W")
-    P = padded(X, (1, 2), p)
+    return convolution("dep", *depthwise(shape), shape[-1])
+
+
+def depthwise(
+    shape: Shape, x: str = "float32", w: str = "float32", y: str = "float32", fill: int = 0,
+    name: str = "Y",
+) -> tuple[te.Tensor, te.Tensor, te.Tensor]:  # fmt: skip
+    """The data, the weights and the result of a depthwise convolution, padded with `fill`."""
+    n, h, wd, c, k, s, p = shape
+    X, W = te.placeholder((n, h, wd, c), x, "X"), te.placeholder((k, k, c), w, "W")
+    P = padded(X, (1, 2), p, fill)
     i, j = te.reduce_axis((0, k), "i"), te.reduce_axis((0, k), "j")
 
     def element(n: Expr, h: Expr, w: Expr, c: Expr) -> te.Reduction:
-        return te.sum(P[n, h * s + i, w * s + j, c] * W[i, j, c], axis=[i, j])
+        window = te.cast(P[n, h * s + i, w * s + j, c], y)
+        return te.sum(window * te.cast(W[i, j, c], y), axis=[i, j])
 
-    out = (n, out_size(h, k, s, p), out_size(w, k, s, p), c)
-    return convolution("dep", X, W, te.compute(out, element, "Y", block="conv"), p)
+    out = (n, out_size(h, k, s, p), out_size(wd, k, s, p), c)
+    return X, W, te.compute(out, element, name, block="conv")
 
 
 def dep_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -73,6 +82,12 @@ def dep_flops(shape: Shape) -> float:
     return 2.0 * n * c * taps((h, w), k, s, p)
 
 
+DEP_PARAMETERS = "N H W C kernel stride pad"
+DEP_SHAPES = (
+    (1, 112, 112, 32, 3, 1, 1), (1, 112, 112, 64, 3, 2, 1),
+    (1, 14, 14, 512, 3, 2, 1), (1, 7, 7, 1024, 3, 1, 1),
+)  # fmt: skip
+
 WORKLOADS = (
     Workload(
         "grp", "N H W CI CO kernel stride pad dilation groups", grp, grp_reference,
@@ -81,9 +96,6 @@ WORKLOADS = (
         grp_flops, weights=(1,),
     ),
     Workload(
-        "dep", "N H W C kernel stride pad", dep, dep_reference,
-        ((1, 112, 112, 32, 3, 1, 1), (1, 112, 112, 64, 3, 2, 1),
-         (1, 14, 14, 512, 3, 2, 1), (1, 7, 7, 1024, 3, 1, 1)),
-        dep_flops, weights=(1,),
+        "dep", DEP_PARAMETERS, dep, dep_reference, DEP_SHAPES, dep_flops, weights=(1,)
     ),
 )  # fmt: skip

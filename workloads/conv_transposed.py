@@ -14,7 +14,7 @@ from metasched.frontend import te
 from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
 from metasched.lower.passes.zeros import FINITE
-from metasched.workloads.padding import all_of, within, zeros_around
+from metasched.workloads.padding import all_of, filled_around, within
 from metasched.workloads.workload import Shape, Workload
 
 
@@ -38,7 +38,7 @@ def _by_phase(shape: Shape) -> PrimFunc:
     lead = t - 1 - p // s
     hp, wp = (ho - 1 + p) // s + lead + 1, (wo - 1 + p) // s + lead + 1
     X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, ci, co), name="W")
-    P = zeros_around(X, {1: hp, 2: wp}, lead)
+    P = filled_around(X, {1: hp, 2: wp}, lead)
     i, j, c = te.reduce_axis((0, t), "i"), te.reduce_axis((0, t), "j"), te.reduce_axis((0, ci), "c")
 
     def element(n: Expr, h: Expr, w: Expr, o: Expr) -> te.Reduction:

@@ -1,4 +1,9 @@
-"""Matrix products: GMM (batched matmul) and TBG (transpose, then batched matmul)."""
+"""Matrix products: GMM (batched matmul) and TBG (transpose, then batched matmul).
+
+The names of low precision say the types: `gmm_u8s8s32` those of both operands and of the result,
+`gmm_bf16` those of the operands, with a result in float32, and `gmm_bf16io` has bfloat16 in and
+out. Sums are in int32 or float32.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,35 @@ from metasched.workloads.workload import Shape, Workload
 
 def gmm(shape: Shape, x: str = "float32", y: str = "float32", z: str = "float32") -> PrimFunc:
     """Z[b,n,m] = sum_k X[b,n,k] * Y[b,k,m], accumulated in the type of Z."""
+    return te.create_prim_func([*products(shape, x, y, z, ("X", "Y", "Z"))], "gmm")
+
+
+def products(
+    shape: Shape, x: str, y: str, z: str, names: tuple[str, str, str]
+) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """Both operands and the result of a batched matrix product, accumulated in type `z`."""
     b, n, m, k = shape
-    X, Y = te.placeholder((b, n, k), x, "X"), te.placeholder((b, k, m), y, "Y")
+    X, Y = te.placeholder((b, n, k), x, names[0]), te.placeholder((b, k, m), y, names[1])
     r = te.reduce_axis((0, k), "k")
     product = lambda b, n, m: te.sum(te.cast(X[b, n, r], z) * te.cast(Y[b, r, m], z), axis=r)  # noqa: E731
-    return te.create_prim_func([X, Y, te.compute((b, n, m), product, "Z")], "gmm")
+    return X, Y, te.compute((b, n, m), product, names[2])
+
+
+def gmm_io(shape: Shape, kind: str) -> PrimFunc:
+    """Z in the type of X and Y, rounded once from sums in float32."""
+    X, Y, C = products(shape, kind, kind, "float32", ("X", "Y", "C"))
+    Z = te.compute(C.shape, lambda b, n, m: te.cast(C[b, n, m], kind), "Z")
+    return te.create_prim_func([X, Y, Z], "gmm")
 
 
 def gmm_reference(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """np.matmul in the accumulator's type."""
     wide = accumulator(x)
     return np.matmul(x.astype(wide, copy=False), y.astype(wide, copy=False))
+
+
+def gmm_io_reference(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return gmm_reference(shape, x, y).astype(x.dtype)
 
 
 def accumulator(x: np.ndarray) -> type:
@@ -55,27 +78,40 @@ def tbg_flops(shape: Shape) -> float:
 
 
 GMM_SHAPES = ((1, 1024, 1024, 1024), (1, 128, 128, 128), (1, 512, 32, 512), (1, 512, 512, 512))
+LOW_SHAPES = (
+    *GMM_SHAPES,
+    (1, 1, 4096, 4096), (1, 127, 257, 131), (1, 384, 3072, 768), (1, 384, 768, 3072),
+    (1, 128, 768, 768), (1, 128, 2304, 768), (1, 197, 768, 768), (12, 128, 128, 64),
+    (12, 384, 384, 64), (12, 384, 64, 384),
+)  # fmt: skip
+"""The usual shapes of low precision: ten more of transformers, heads in batches, and odd sizes."""
 TBG_SHAPES = ((1, 128, 16, 64), (1, 128, 12, 64), (1, 64, 12, 128), (1, 128, 12, 128))
+
+
+GMM_PARAMETERS = "B N M K"
 
 
 def _low_precision(name: str, x: str, y: str, z: str) -> Workload:
     return Workload(
-        name,
-        "B N M K",
-        lambda s: gmm(s, x, y, z),
-        gmm_reference,
-        GMM_SHAPES,
-        gmm_flops,
-        x,
+        name, GMM_PARAMETERS, lambda s: gmm(s, x, y, z), gmm_reference, LOW_SHAPES, gmm_flops, x,
         weights=(1,),
-    )
+    )  # fmt: skip
+
+
+def _in_and_out(name: str, kind: str) -> Workload:
+    return Workload(
+        name, GMM_PARAMETERS, lambda s: gmm_io(s, kind), gmm_io_reference, LOW_SHAPES, gmm_flops,
+        kind, weights=(1,),
+    )  # fmt: skip
 
 
 WORKLOADS = (
-    Workload("gmm", "B N M K", gmm, gmm_reference, GMM_SHAPES, gmm_flops, weights=(1,)),
+    Workload("gmm", GMM_PARAMETERS, gmm, gmm_reference, GMM_SHAPES, gmm_flops, weights=(1,)),
     Workload("tbg", "batch sequence heads dim", tbg, tbg_reference, TBG_SHAPES, tbg_flops),
     _low_precision("gmm_u8s8s32", "uint8", "int8", "int32"),
     _low_precision("gmm_s8s8s32", "int8", "int8", "int32"),
     _low_precision("gmm_bf16", "bfloat16", "bfloat16", "float32"),
     _low_precision("gmm_f16", "float16", "float16", "float32"),
+    _in_and_out("gmm_bf16io", "bfloat16"),
+    _in_and_out("gmm_f16io", "float16"),
 )

@@ -1,4 +1,4 @@
-"""Zero padding around convolutions: sizes, taps inside the input, and the stage that adds it.
+"""Padding around convolutions: sizes, taps inside the input, and the stage that adds it.
 
 Tensors are batches of channels-last images: dimensions 1 and so on are padded.
 """
@@ -35,24 +35,25 @@ def _taps(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
     return int(np.count_nonzero((at >= 0) & (at < size)))
 
 
-def pad_array(x: np.ndarray, dims: tuple[int, ...], pad: int) -> np.ndarray:
-    """`x` with `pad` zeros on both sides of each of `dims`."""
-    return np.pad(x, [(pad, pad) if d in dims else (0, 0) for d in range(x.ndim)])
+def pad_array(x: np.ndarray, dims: tuple[int, ...], pad: int, fill: int = 0) -> np.ndarray:
+    """`x` with `fill` `pad` times on both sides of each of `dims`."""
+    widths = [(pad, pad) if d in dims else (0, 0) for d in range(x.ndim)]
+    return np.pad(x, widths, constant_values=fill)
 
 
-def padded(x: te.Tensor, dims: Sequence[int], pad: int) -> te.Tensor:
-    """`x` with `pad` zeros on both sides of each of `dims`: a stage, but for no zeros at all."""
+def padded(x: te.Tensor, dims: Sequence[int], pad: int, fill: int = 0) -> te.Tensor:
+    """`x` with `fill` `pad` times on both sides of each of `dims`: a stage, unless `pad` is 0."""
     sizes = {d: as_int(x.shape[d]) + 2 * pad for d in dims}
-    return zeros_around(x, sizes, pad) if pad else x
+    return filled_around(x, sizes, pad, fill) if pad else x
 
 
-def zeros_around(x: te.Tensor, sizes: Mapping[int, int], lead: int) -> te.Tensor:
-    """`x` behind `lead` zeros along some dimensions, which it fills with zeros up to `sizes`."""
+def filled_around(x: te.Tensor, sizes: Mapping[int, int], lead: int, fill: int = 0) -> te.Tensor:
+    """`x` behind `lead` times `fill` along some dimensions, filled up to `sizes`."""
 
     def element(*at: Expr) -> Expr:
         inside = [within(at[d], lead, lead + as_int(x.shape[d])) for d in sizes]
         moved = [v - lead if d in sizes else v for d, v in enumerate(at)]
-        return te.if_then_else(all_of(inside), x[tuple(moved)], te.cast(0, str(x.dtype)))
+        return te.if_then_else(all_of(inside), x[tuple(moved)], te.cast(fill, str(x.dtype)))
 
     shape = [sizes.get(d, extent) for d, extent in enumerate(x.shape)]
     names = ["n", *"dhw"[-len(sizes) :], "c", "x", "y"][: x.ndim]

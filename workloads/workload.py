@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,22 +22,29 @@ class Workload:
         name: what the command line calls it.
         parameters: the names of the numbers that make up a shape, in order.
         build: shape -> the program; its buffers are the inputs, then the one output.
-        reference: (shape, *inputs) -> the output, by NumPy.
+        reference: (shape, *inputs) -> the output, by NumPy; with `in_place`, (shape, *arrays)
+            writes into the arrays.
         shapes: the usual shapes; a short benchmark runs the first.
         flops: shape -> floating-point (or integer) operations; a multiply-add counts as 2, and
             only taps inside the input count.
         dtype: type of the inputs (of the first, where they differ).
         weights: positions of the inputs that are the same in every call of a trained network.
+        draw: (generator, shape) -> inputs, where small integers or a normal distribution are no
+            inputs that the operator gets.
+        in_place: the program may read and write each of its buffers, and so does the reference.
+            The inputs are then arrays for all buffers.
     """
 
     name: str
     parameters: str
     build: Callable[[Shape], PrimFunc]
-    reference: Callable[..., np.ndarray]
+    reference: Callable[..., np.ndarray | None]
     shapes: tuple[Shape, ...]
     flops: Callable[[Shape], float]
     dtype: str = "float32"
     weights: tuple[int, ...] = ()
+    draw: Callable[[np.random.Generator, Shape], list[Any]] | None = None
+    in_place: bool = False
 
     def shape_of(self, values: Shape | None = None) -> Shape:
         """`values` checked against the parameters; None gives the first usual shape.
@@ -72,9 +79,25 @@ class Workload:
         return func.with_attr(LAYOUT_FREE, list(self.weights))
 
     def inputs(self, shape: Shape | None = None, seed: int = 0, integers: bool = True) -> list[Any]:
-        """Arrays for the inputs: small integers (sums are exact) or normally distributed values."""
+        """The arrays that the reference takes: small integers (sums are exact) or normally
+        distributed values; what `draw` gives, where the operator has it."""
         rng = np.random.default_rng(seed)
-        return [random_array(rng, b, integers) for b in self.func(shape).buffers[:-1]]
+        if self.draw is not None:
+            return self.draw(rng, self.shape_of(shape))
+        buffers = self.func(shape).buffers
+        taken = buffers if self.in_place else buffers[:-1]
+        return [random_array(rng, b, integers) for b in taken]
+
+    def arguments(self, inputs: Sequence[np.ndarray], shape: Shape | None = None) -> list[Any]:
+        """The arrays that the program takes: copies of the `inputs`, and a zeroed output."""
+        copies = [array.copy() for array in inputs]
+        return copies if self.in_place else [*copies, self.output(shape)]
+
+    def expected(self, inputs: Sequence[np.ndarray], shape: Shape | None = None) -> list[Any]:
+        """What the arrays of `arguments` hold after the program has run, by the reference."""
+        arrays = [array.copy() for array in inputs]
+        result = self.reference(self.shape_of(shape), *arrays)
+        return arrays if self.in_place else [*arrays, result]
 
     def output(self, shape: Shape | None = None) -> np.ndarray:
         """A zeroed array for the output."""

@@ -16,7 +16,7 @@ from metasched.analysis.cover import loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import transparent
 from metasched.analysis.overlap import Side
-from metasched.analysis.scope import Child, buffer_uses, collect, untold
+from metasched.analysis.scope import Child, buffer_uses, collect, undetermined_iters
 from metasched.arith.affine import interval, linear
 from metasched.arith.intset import relax
 from metasched.arith.linear import Linear
@@ -138,7 +138,7 @@ def injective_block(block: Block) -> Failure | None:
         if any(as_int(r.extent) != 1 for r in region.region):
             text = f"block {block.name} writes more than one element at a time"
             return Failure("not-injective", text, block)
-        for var in untold(block, region):
+        for var in undetermined_iters(block, region):
             indices = [r.min for r in region.region]
 
             def sentence(var: Var = var, indices: list[Expr] = indices) -> str:

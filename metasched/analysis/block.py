@@ -12,7 +12,15 @@ from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.failure import Failure
 from metasched.analysis.producers import region_cover as region_cover
-from metasched.analysis.scope import Child, EdgeKind, Scope, may_overlap, writes
+from metasched.analysis.scope import (
+    Child,
+    Edge,
+    EdgeKind,
+    Scope,
+    buffer_uses,
+    may_overlap,
+    writes,
+)
 from metasched.arith.affine import linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
@@ -191,13 +199,22 @@ def complete_or_reduction(
     return Failure("not-complete-or-reduction", sentence, scope.child(token).block)
 
 
-def stage_pipeline(scope: Scope) -> Failure | None:
+def stage_pipeline(scope: Scope, moved: Block | None = None) -> Failure | None:
     """Whether a scope is a pipeline of stages, each reading only what earlier ones have written.
 
     The statements of the scope are loops and blocks only, no block overwrites an element that an
     earlier block reads, and every child has region cover. Cached with the scope.
+
+    Args:
+        moved: the only block that is to be moved, or None for any: a buffer that is overwritten
+            matters only where this block touches it.
     """
-    return _stage_pipeline(scope.block)
+    failure = _stage_pipeline(scope.block)
+    if failure is None or moved is None or failure.slug != "write-after-read":
+        return failure
+    used = buffer_uses(moved)
+    edges = (e for e in scope.edges if e.kind is EdgeKind.WAR and e.buffer in used)
+    return next((_overwritten(scope, e) for e in edges), None) or _covered(scope)
 
 
 @fact
@@ -211,12 +228,19 @@ def _stage_pipeline(block: Block) -> Failure | None:
         return Failure("not-structured", foreign, stmt)
     for edge in scope.edges:
         if edge.kind is EdgeKind.WAR:
+            return _overwritten(scope, edge)
+    return _covered(scope)
 
-            def overwritten(edge=edge) -> str:  # type: ignore[no-untyped-def]
-                src, dst = scope.child(edge.src).block, scope.child(edge.dst).block
-                return f"block {dst.name} overwrites {edge.buffer.name}, which {src.name} reads"
 
-            return Failure("write-after-read", overwritten, scope.child(edge.dst).block)
+def _overwritten(scope: Scope, edge: Edge) -> Failure:
+    def sentence() -> str:
+        src, dst = scope.child(edge.src).block, scope.child(edge.dst).block
+        return f"block {dst.name} overwrites {edge.buffer.name}, which {src.name} reads"
+
+    return Failure("write-after-read", sentence, scope.child(edge.dst).block)
+
+
+def _covered(scope: Scope) -> Failure | None:
     for child in scope.realizes:
         failure = region_cover(scope, child.token)
         if failure is not None:
@@ -247,6 +271,9 @@ TENSOR_CHOICE = "meta_schedule.auto_tensorize_choice"
 """Annotation of a block: the position of the chosen tensor intrinsic, 0 where there is none."""
 FOLD = "pragma_fold_lanes"
 """Annotation of a reduction whose innermost loop may be summed in any order, so in vector lanes."""
+SCAN = "pragma_scan_lanes"
+"""Annotation of a scan (see `analysis.scan`): how many steps of its innermost loop are computed at
+once, as vector lanes, their sums in another order."""
 
 
 def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:

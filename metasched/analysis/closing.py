@@ -5,8 +5,8 @@ on its iterators alone. Closing a block binds a new iterator to each loop variab
 mentions, or takes the iterator that is bound to the variable already. An iterator whose domain
 mentions loops gets the box around this domain.
 
-A new iterator is spatial where its instances are proved to write different elements and to read
-nothing that the block writes; otherwise the new iterator is opaque.
+A new iterator is spatial where its instances are proved to write different elements and to read of
+these buffers nothing but the element that they write; otherwise the new iterator is opaque.
 
 A buffer that `T.reads` or `T.writes` leave out is added there. A loop with a step becomes a loop
 that counts by one, so that its two ends alone give its values. A variable around blocks
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.access import exact_accesses, updates_in_place
 from metasched.analysis.guarded import uses_pointer
-from metasched.analysis.scope import untold
+from metasched.analysis.scope import undetermined_iters
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax_ranges
 from metasched.arith.regions import block_access_regions
@@ -186,8 +187,10 @@ def _captured(realize: BlockRealize, loops: Loops) -> BlockRealize:
     named = substitute(bare, names)
     assert isinstance(named, Block)
     made = evolve(named, iter_vars=(*iters, *new))
-    if not _independent(made, new):
-        new = [IterVar(v.var, v.dom, IterKind.OPAQUE) for v in new]
+    told = independent_iters(made)
+    if not all(v.var in told for v in new):
+        kinds = (v.kind if v.var in told else IterKind.OPAQUE for v in new)
+        new = [IterVar(v.var, v.dom, kind) for v, kind in zip(new, kinds, strict=True)]
         made = evolve(made, iter_vars=(*iters, *new))
     return BlockRealize(tuple(values), realize.predicate, made)
 
@@ -220,15 +223,18 @@ def _whole_type(var: Var) -> Range:
     return Range(IntImm(var.dtype, 0), IntImm(var.dtype, (1 << (var.dtype.bits - 1)) - 1))
 
 
-def _independent(block: Block, new: list[IterVar]) -> bool:
-    """Whether instances that differ in new iterators cannot disturb each other."""
-    names = {v.var for v in new}
-    written = {r.buffer for r in block.writes}
-    if any(r.buffer in written for r in block.reads):
-        return False
-    if any(not names.isdisjoint(untold(block, r)) for r in block.writes):
-        return False
-    return not any(_hidden_effect(s) for s in walk_stmts(block))
+def independent_iters(block: Block) -> set[Var]:
+    """The iterators of a block such that instances that differ in them cannot disturb each
+    other."""
+    exact = exact_accesses(block) is not None
+    for buffer in {r.buffer for r in block.writes} & {r.buffer for r in block.reads}:
+        if not (exact and updates_in_place(block, buffer)):
+            return set()
+    if any(_hidden_effect(s) for s in walk_stmts(block)):
+        return set()
+    return {v.var for v in block.iter_vars}.difference(
+        *(undetermined_iters(block, r) for r in block.writes)
+    )
 
 
 def _hidden_effect(stmt: Stmt) -> bool:

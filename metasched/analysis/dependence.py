@@ -39,7 +39,7 @@ from metasched.analysis.scope import (
     Scope,
     buffer_uses,
     may_overlap,
-    untold,
+    undetermined_iters,
 )
 from metasched.analysis.threads import scope_rank, thread_rank
 from metasched.arith.affine import Ranges, form_interval, interval, linear
@@ -382,7 +382,7 @@ def commutes(block: Block, buffer: Buffer) -> bool:
             return False
     elif any([e for r in x.region for e in (r.min, r.extent)] != written for x in use.reads):
         return False
-    return block.init is None or reduced.issuperset(untold(block, use.writes[0]))
+    return block.init is None or reduced.issuperset(undetermined_iters(block, use.writes[0]))
 
 
 def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:

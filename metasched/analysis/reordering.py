@@ -29,7 +29,7 @@ from metasched.arith.itermap import why_no_box
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Expr, Var, as_int
-from metasched.ir.stmt import Block, For
+from metasched.ir.stmt import Block, For, IterKind
 from metasched.ir.visit import free_vars
 
 
@@ -38,7 +38,7 @@ def reorder_violation(
 ) -> Failure | None:
     """Whether executing a chain of loops in another order could change a result.
 
-    All blocks below must have only spatial and reduction iterators. Two accesses that may touch one
+    No block below may have an opaque iterator. Two accesses that may touch one
     element must keep their order: a distance vector that is positive in the old order must be
     positive in the new order. Two kinds of accesses may change order: updates by a commutative
     reduction that still start from the init, and writes of a block that gives each element one
@@ -78,9 +78,9 @@ def reorder_violation(
 
 def _other_kinds(block: Block) -> Failure | None:
     for v in block.iter_vars:
-        if not (v.is_spatial or v.is_reduce):
+        if v.kind is IterKind.OPAQUE:
             text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}"
-            return Failure("iterator-kind", f"{text}, not spatial or reduce", block)
+            return Failure("iterator-kind", f"{text}, not spatial, reduce or scan", block)
     return None
 
 
@@ -107,9 +107,9 @@ def _runs_kept(
     below = [n.var for n in inside if as_int(n.extent) != 1]
     spatial, updates = _values(child, reduce=False), _values(child, reduce=True)
     reduced = frozenset().union(*map(free_vars, updates))
-    again = _untold(child, spatial, below) - reduced
+    again = _undetermined(child, spatial, below) - reduced
     steps = [v for v in below if v in reduced]
-    if _untold(child, updates, steps):
+    if _undetermined(child, updates, steps):
         return False
     kept = [v for v in old if v in reduced] == [v for v in new if v in reduced]
     if _mixed(child, below):
@@ -141,7 +141,7 @@ def _mixed(child: Child, among: Sequence[Var]) -> bool:
     return not frozenset.intersection(*both).isdisjoint(among)
 
 
-def _untold(child: Child, values: Sequence[Expr], moving: Sequence[Var]) -> frozenset[Var]:
+def _undetermined(child: Child, values: Sequence[Expr], moving: Sequence[Var]) -> frozenset[Var]:
     """The variables of `moving` that the `values` of a block's bindings do not determine: two
     instances with equal values may differ in them."""
     box = [(linear(e), 1.0) for e in values]

@@ -142,7 +142,7 @@ def _distances(a: Region, b: Region, *spans: tuple[Var, Interval]) -> dict[Var, 
     return overlap_distances(x, y, Outside(ranges), ranges)
 
 
-def untold(block: Block, region: BufferRegion) -> list[Var]:
+def undetermined_iters(block: Block, region: BufferRegion) -> list[Var]:
     """The iterators of a block whose values an element of one of its regions does not determine."""
     ranges, box = iter_ranges(block), _box(region)
     met = _distances(box, box, *ranges.items())

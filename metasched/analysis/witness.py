@@ -205,18 +205,18 @@ class _Instance(NamedTuple):
     Attributes:
         conditions: hold if the instance exists and writes the element.
         ranges: of the loops of the producer.
-        untold: the loops that the element does not determine; their first iteration is taken.
+        undetermined: the loops that the element does not determine; their first iteration is taken.
     """
 
     conditions: list[Expr]
     ranges: Mapping[Var, Range]
-    untold: list[Var]
+    undetermined: list[Var]
 
     def open(self, known: Analyzer) -> list[Expr]:
         """The conditions that are not proved."""
         left = [c for c in self.conditions if not known.prove(c)]
-        if left and self.untold:
-            known = running(known, self.ranges, self.untold)
+        if left and self.undetermined:
+            known = running(known, self.ranges, self.undetermined)
             left = [c for c in left if not known.prove(c)]
         return left
 
@@ -255,8 +255,8 @@ def _solved(
     solved = left_inverse(indices, {**ranges, **inside}, values)
     if isinstance(solved, str):
         return None
-    untold = [var for var in ranges if var not in solved]
-    for var in untold:  # any iteration will do
+    undetermined = [var for var in ranges if var not in solved]
+    for var in undetermined:  # any iteration will do
         solved[var] = substitute(ranges[var].min, solved)
     out = [compare(EQ, substitute(i, solved), x) for i, x in zip(indices, values, strict=True)]
     for var, r in (*ranges.items(), *inside.items()):
@@ -264,7 +264,7 @@ def _solved(
         out.append(compare(GE, solved[var], first))
         out.append(compare(LT, solved[var], first + substitute(r.extent, solved)))
     out += [substitute(condition, solved) for condition in conjuncts(predicate)]
-    return _Instance(out, ranges, untold)
+    return _Instance(out, ranges, undetermined)
 
 
 def fills(

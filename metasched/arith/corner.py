@@ -43,8 +43,8 @@ class Point:
         return show_expr(Analyzer().simplify(substitute(value, self.values)))
 
     def __str__(self) -> str:
-        told = [f"{v.name} = {show_expr(self.values[v])}" for v in self.loops if v in self.values]
-        return f", at {', '.join(told)}" if told else ""
+        values = [f"{v.name} = {show_expr(self.values[v])}" for v in self.loops if v in self.values]
+        return f", at {', '.join(values)}" if values else ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -122,7 +122,7 @@ def at_samples(path: Path, value: Expr, extent: Expr) -> Point | None:
     if not missed.size:
         return None
     found = {v: IntImm(v.dtype, int(a[missed[0]])) for v, a in points.items()}
-    return Point(found, _told(path, value, extent))
+    return Point(found, _mentioned(path, value, extent))
 
 
 def at_all(path: Path, values: Sequence[Expr]) -> list[NDArray[np.int64]] | None:
@@ -145,8 +145,8 @@ def at_all(path: Path, values: Sequence[Expr]) -> list[NDArray[np.int64]] | None
         return None
 
 
-def _told(path: Path, *values: Expr) -> tuple[Var, ...]:
-    """The variables that a message names: those that the values mention."""
+def _mentioned(path: Path, *values: Expr) -> tuple[Var, ...]:
+    """The variables of a path that the values mention; a message names only these variables."""
     mentioned = frozenset[Var]().union(*map(free_vars, values))
     bound = [e.var if isinstance(e, For) else e[0] for e in path if not isinstance(e, Expr)]
     return tuple(v for v in bound if v in mentioned)
@@ -243,7 +243,7 @@ def at_corner(path: Path, value: Expr, extent: Expr) -> Point | None:
     ):
         found = _corner(path, least)
         if found is not None and found[1].prove(substitute(beyond, found[0])):
-            return Point(found[0], _told(path, value, extent))
+            return Point(found[0], _mentioned(path, value, extent))
     return None
 
 

@@ -195,8 +195,8 @@ def _access(load: BufferLoad, path: Path, stack: tuple[Stmt, ...]) -> Iterator[O
             if point is None:
                 continue
             place = f"{buffer.name}[{', '.join(map(show_expr, load.indices))}]"
-            told = f"{place} is outside {buffer.name}: index {axis} is {point.of(end)}"
-            yield Outside(told + _room(extent) + str(point), _HINT, load, stack)
+            text = f"{place} is outside {buffer.name}: index {axis} is {point.of(end)}"
+            yield Outside(text + _room(extent) + str(point), _HINT, load, stack)
             return
 
 
@@ -253,9 +253,9 @@ def _region(
     mine = [r for r in touched if r.buffer is region.buffer]
     if not any(_leaves(r.region, r.buffer, path) for r in mine):
         axis, end, point = found
-        told = f"the region {show_region(region)} of block {block.name} leaves {region.buffer.name}"
-        told += f": index {axis} reaches {point.of(end)}{_room(region.buffer.shape[axis])}{point}"
-        yield Outside(told, "declare what the block touches, or leave it out", region, stack)
+        text = f"the region {show_region(region)} of block {block.name} leaves {region.buffer.name}"
+        text += f": index {axis} reaches {point.of(end)}{_room(region.buffer.shape[axis])}{point}"
+        yield Outside(text, "declare what the block touches, or leave it out", region, stack)
 
 
 def _leaves(ranges: Sequence[Range], buffer: Buffer, path: Path) -> tuple[int, Expr, Point] | None:

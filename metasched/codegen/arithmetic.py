@@ -12,7 +12,7 @@ from metasched.codegen.emit import Emitter
 from metasched.codegen.types import register_type, type_suffix
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
-from metasched.ir.dtype import BOOL, FLOAT32, DType
+from metasched.ir.dtype import BOOL, FLOAT32, INT32, DType
 from metasched.ir.expr import (
     EQ,
     GE,
@@ -58,7 +58,8 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
         rule = _FLOAT_RULES.get(kind)
         if rule is not None:
             return rule(e, a, b)
-        result = e.pure(f"{_FLOAT_OP[kind]} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
+        op = f"{_FLOAT_OP[kind]}{e.flags}"
+        result = e.pure(f"{op} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
         return round_bfloat(e, result)
     if a.const is not None and b.const is not None:
         value = wrap(dtype, _FOLD[kind](int(a.const), int(b.const)))
@@ -191,7 +192,7 @@ def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
         kind = type_suffix(a.dtype, a.lanes)
         symbol = f"llvm.{name}.{kind}"
         e.module.declare(symbol, f"{a.type} @{symbol}({a.type}, {a.type})")
-        text = f"call nsz {a.type} @{symbol}({a.typed}, {b.typed})"
+        text = f"call nsz{e.no_nan} {a.type} @{symbol}({a.typed}, {b.typed})"
         return e.pure(text, a.dtype, a.lanes, a, b)
 
     return rule
@@ -239,6 +240,8 @@ def round_bfloat(e: Emitter, value: Val) -> Val:
     if value.dtype.kind != "bfloat":
         return value
     n, dtype = value.lanes, DType("uint32")
+    if e.module.rounds_bfloat:
+        return _rounded_bfloat(e, value)
 
     def step(text: str, *operands: Val) -> Val:
         return e.pure(text, dtype, n, *operands)
@@ -256,6 +259,17 @@ def round_bfloat(e: Emitter, value: Val) -> Val:
     return select(e, nan, quiet, rounded)
 
 
+def _rounded_bfloat(e: Emitter, value: Val) -> Val:
+    """The same by the instruction of the processor; the bits go back to where a float has them."""
+    n, u16, u32 = value.lanes, DType("uint16"), DType("uint32")
+    kind = f"<{n} x bfloat>" if n > 1 else "bfloat"
+    short = e.pure(f"fptrunc {value.typed} to {kind}", value.dtype, n, value)
+    bits = e.pure(f"bitcast {kind} {short.text} to {register_type(u16, n)}", u16, n, short)
+    wide = convert(e, bits, u32)
+    up = e.pure(f"shl {wide.typed}, {literal(16, u32, n).text}", u32, n, wide)
+    return e.pure(f"bitcast {up.typed} to {value.type}", value.dtype, n, up)
+
+
 # -- comparisons, logic, selection
 
 
@@ -269,7 +283,8 @@ def compare(e: Emitter, kind: type[Compare], a: Val, b: Val) -> Val:
     word = _ORDER[kind]
     if a.dtype.is_float:
         order = "une" if kind is NE else f"o{word}"
-        return e.pure(f"fcmp {order} {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
+        text = f"fcmp{e.no_nan} {order} {a.type} {a.text}, {b.text}"
+        return e.pure(text, BOOL, a.lanes, a, b)
     if kind not in (EQ, NE):
         word = ("s" if a.dtype.kind == "int" else "u") + word
     return e.pure(f"icmp {word} {a.type} {a.text}, {b.text}", BOOL, a.lanes, a, b)
@@ -343,6 +358,8 @@ def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
     if dtype.is_int:
         if source == "float16":  # LLVM 22 with avx512fp16 gives the least int16 for NaN
             value = _step(e, "fpext", value, FLOAT32)
+        if value.lanes > 1 and not e.module.saturates_vectors:
+            return _saturated(e, value, dtype)
         kind = "fptosi" if dtype.kind == "int" else "fptoui"
         suffix = _suffix(Val("", dtype, value.lanes))
         return e.intrinsic(f"llvm.{kind}.sat.{suffix}.{_suffix(value)}", dtype, value.lanes, value)
@@ -356,6 +373,29 @@ def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
     if source == "float64" and dtype == "float16":  # the direct step would call a library
         value = _odd_rounded(e, value)
     return _step(e, "fpext" if dtype.bits > value.dtype.bits else "fptrunc", value, dtype)
+
+
+def _saturated(e: Emitter, value: Val, dtype: DType) -> Val:
+    """Cut the fractions of a vector and keep it within an integer type; NaN gives 0.
+
+    LLVM 22 has no vector instructions of x86 for `llvm.fptosi.sat`: it converts lane by lane.
+    """
+    if value.dtype.kind == "bfloat":
+        value = _relabel(value, FLOAT32)
+    source, n = value.dtype, value.lanes
+    low, high = dtype.range
+    if low:  # otherwise the lower limit replaces NaN
+        value = select(e, compare(e, EQ, value, value), value, literal(0.0, source, n))
+    least = literal(float(low), source, n)
+    value = select(e, compare(e, GT, value, least), value, least)
+    exact = dtype.bits <= (24 if source == "float32" else 53)
+    limit = literal(float(high if exact else high + 1), source, n)
+    inside = compare(e, LT, value, limit)
+    value = select(e, inside, value, limit if exact else literal(0.0, source, n))
+    if dtype.bits < 32:
+        return _step(e, "trunc", _step(e, "fptosi", value, INT32), dtype)
+    result = _step(e, "fptosi" if low else "fptoui", value, dtype)
+    return result if exact else select(e, inside, result, literal(high, dtype, n))
 
 
 def _odd_rounded(e: Emitter, value: Val) -> Val:

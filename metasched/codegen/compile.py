@@ -144,8 +144,8 @@ def _optimised(text: str, machine: Any, opt_level: int) -> Any:
         module = llvm.parse_assembly(text)
         module.verify()
     except RuntimeError as error:
-        said = words(error)
-        raise BuildError(f"LLVM refuses the emitted text (an internal error): {said}") from None
+        text = words(error)
+        raise BuildError(f"LLVM refuses the emitted text (an internal error): {text}") from None
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=opt_level)

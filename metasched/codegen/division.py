@@ -7,6 +7,8 @@ operation gives the remainder a - q * b exactly, and q + remainder * r rounds to
 other divisors take the division instruction. A zero quotient keeps the sign of q. For an infinite q
 the remainder is NaN, and q is the quotient. Dividends below 2**-100 may give a quotient that is one
 unit in the last place too small.
+
+In a function that allows reciprocals (`arcp`, see `ir.func.LIBERTIES`), the product is the result.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ _LEAST, _MOST = 2.0**-60, 2.0**60
 
 
 def divides_by_one(e: Emitter, a: Val, b: Val) -> bool:
-    """Whether `divide_by_one` applies: float32 lanes, a scalar divisor, and fused multiply-add on
-    the target."""
-    return a.dtype is FLOAT32 and a.lanes > 1 and b.lanes == 1 and e.module.has_fma
+    """Whether `divide_by_one` applies: lanes, a scalar divisor, and either a function that allows
+    reciprocals or float32 and fused multiply-add on the target."""
+    if a.lanes == 1 or b.lanes > 1 or a.dtype not in ("float32", "float64"):
+        return False
+    return "arcp" in e.liberties or (a.dtype is FLOAT32 and e.module.has_fma)
 
 
 def divide_by_one(e: Emitter, a: Val, b: Val) -> Val:
@@ -34,7 +38,9 @@ def divide_by_one(e: Emitter, a: Val, b: Val) -> Val:
     wide = e.widen(b, a.lanes)
     if b.const is not None:
         return binary(e, Div, a, wide)
-    inverse = e.widen(binary(e, Div, literal(1.0, FLOAT32), b), a.lanes)
+    inverse = e.widen(binary(e, Div, literal(1.0, a.dtype), b), a.lanes)
+    if "arcp" in e.liberties:
+        return binary(e, Mul, a, inverse)
     return choose(
         e, _ordinary(e, b), lambda: _corrected(e, a, wide, inverse), lambda: binary(e, Div, a, wide)
     )

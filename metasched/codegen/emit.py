@@ -8,7 +8,7 @@ Loads, stores, calls and the instructions that depend on them are written in ord
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -49,6 +49,9 @@ class Emitter:
     """One LLVM function: parameters and body text; rules for nodes write through its methods.
 
     Attributes:
+        liberties: what the function allows, see `ir.func.LIBERTIES`.
+        flags: the same as flags of LLVM's floating-point instructions.
+        no_nan: the flag of comparisons among them.
         env: the values of variables in scope.
         pointers: the data pointers of buffers in scope.
         elements: the element types behind data pointers.
@@ -58,8 +61,15 @@ class Emitter:
         loops: (continue label, break label) of the loops around, innermost last.
     """
 
-    def __init__(self, module: ModuleEmitter, name: str, serial: bool) -> None:
+    def __init__(
+        self, module: ModuleEmitter, name: str, serial: bool, liberties: Sequence[str] = ()
+    ) -> None:
         self.module = module
+        self.liberties = tuple(liberties)
+        self.flags = "".join(f" {word}" for word in liberties)
+        if "reassoc" in liberties:
+            self.flags += " nsz"
+        self.no_nan = " nnan" if "nnan" in liberties else ""
         self.name = name
         self.serial = serial
         self.scopes = [TextSection()]
@@ -214,6 +224,30 @@ class Emitter:
         if value.lanes == 1:
             return value
         return self.pure(f"extractelement {value.typed}, i64 {lane}", value.dtype, 1, value)
+
+    def part(self, value: Val, start: int, lanes: int) -> Val:
+        """`lanes` lanes of a vector from `start` on."""
+        order = ", ".join(f"i32 {start + i}" for i in range(lanes))
+        text = f"shufflevector {value.typed}, {value.type} poison, <{lanes} x i32> <{order}>"
+        return self.pure(text, value.dtype, lanes, value)
+
+    def joined(self, parts: list[Val]) -> Val:
+        """The lanes of vectors of equal size, one after the other; their number is a power of
+        two."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self._joined(a, b) for a, b in pairs]
+        return parts[0]
+
+    def _joined(self, a: Val, b: Val) -> Val:
+        lanes = 2 * a.lanes
+        order = ", ".join(f"i32 {i}" for i in range(lanes))
+        if a.lanes == 1:
+            one = f"insertelement {register_type(a.dtype, 2)} poison, {a.typed}, i64 0"
+            start = self.pure(one, a.dtype, 2, a)
+            return self.pure(f"insertelement {start.typed}, {b.typed}, i64 1", a.dtype, 2, start, b)
+        text = f"shufflevector {a.typed}, {b.typed}, <{lanes} x i32> <{order}>"
+        return self.pure(text, a.dtype, lanes, a, b)
 
     def intrinsic(self, name: str, dtype: DType, lanes: int, *operands: Val) -> Val:
         """Call an LLVM intrinsic without side effects, given by its fully mangled name."""

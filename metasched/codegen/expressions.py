@@ -139,12 +139,31 @@ def _pick(e: Emitter, vectors: list[Val], indices: list[int]) -> Val:
         return e.extract(*lanes[indices[0]])
     dtype, n = vectors[0].dtype, len(indices)
     kind = register_type(dtype, n)
+    if vectors[0].lanes > 1 and len({v.lanes for v in vectors}) == 1:
+        whole = _concatenated(e, vectors)
+        return _shuffled(e, whole, whole, indices)
     result = Val("poison", dtype, n, 0)
     for position, index in enumerate(indices):
         one = e.extract(*lanes[index])
         text = f"insertelement {kind} {result.text}, {one.typed}, i64 {position}"
         result = e.pure(text, dtype, n, result, one)
     return result
+
+
+def _concatenated(e: Emitter, vectors: list[Val]) -> Val:
+    """Vectors of equal length as one, joined in pairs: one instruction a pair on many machines. The
+    last one is repeated where there are no pairs."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], [*vectors[1::2], vectors[-1]], strict=False)
+        vectors = [_shuffled(e, a, b, list(range(2 * a.lanes))) for a, b in pairs]
+    return vectors[0]
+
+
+def _shuffled(e: Emitter, a: Val, b: Val, indices: list[int]) -> Val:
+    """The lanes of two vectors of one type at `indices`."""
+    mask = ", ".join(f"i32 {index}" for index in indices)
+    text = f"shufflevector {a.typed}, {b.typed}, <{len(indices)} x i32> <{mask}>"
+    return e.pure(text, a.dtype, len(indices), a, b)
 
 
 def _call(e: Emitter, node: Call) -> Val:

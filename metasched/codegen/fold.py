@@ -59,11 +59,5 @@ def _tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:
     """Add up all lanes of a vector by halves, as a scalar."""
     while vector.lanes > 2:
         n = vector.lanes // 2
-        vector = binary(e, kind, *(_part(e, vector, start, n) for start in (0, n)))
+        vector = binary(e, kind, *(e.part(vector, start, n) for start in (0, n)))
     return binary(e, kind, e.extract(vector, 0), e.extract(vector, 1))
-
-
-def _part(e: Emitter, vector: Val, start: int, lanes: int) -> Val:
-    order = ", ".join(f"i32 {start + i}" for i in range(lanes))
-    text = f"shufflevector {vector.typed}, {vector.type} poison, <{lanes} x i32> <{order}>"
-    return e.pure(text, vector.dtype, lanes, vector)

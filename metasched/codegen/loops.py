@@ -7,6 +7,7 @@ from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
+from metasched.codegen.scan import emit_scan
 from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -64,6 +65,8 @@ def _dispatch(e: Emitter, node: For) -> None:
                 e.statement(node.body)
         return
     if emit_fold(e, node, lambda x: _expr_reason(x, {node.var}) is None):
+        return
+    if emit_scan(e, node, lambda x: _expr_reason(x, {node.var}) is None):
         return
     if node.kind is ForKind.PARALLEL and not e.serial and e.lane is None:
         emit_parallel(e, node, extent, serial_loop)

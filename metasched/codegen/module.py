@@ -14,6 +14,7 @@ from metasched.codegen.signature import (
     Signature,
 )
 from metasched.codegen.statements import STATEMENT_RULES
+from metasched.codegen.tiles import TILES_REFUSED, guarded
 from metasched.codegen.types import llvm_string, register_type
 from metasched.codegen.values import Val
 from metasched.errors import BuildError
@@ -47,7 +48,9 @@ class ModuleEmitter:
         externs: foreign symbols that the object will need.
         messages: texts of the assertions, by return code.
         recorded: 64-bit numbers that a failed assertion may leave behind, its code among them.
-        has_parallel: some loop calls the OpenMP runtime.
+        uses_tiles: some instruction works on AMX's tiles.
+        has_fma: the target has fused multiply-adds.
+        rounds_bfloat: the target has an instruction that rounds to bfloat16 as programs mean it.
     """
 
     def __init__(self, target: Target, name: str) -> None:
@@ -57,6 +60,9 @@ class ModuleEmitter:
         self.cores = target.num_cores
         self.features = frozenset(target.features)
         self.has_fma = "fma" in self.features or target.arch == "aarch64"
+        self.saturates_vectors = target.arch == "aarch64"
+        # AVX512-BF16 would take subnormal numbers for zero.
+        self.rounds_bfloat = target.arch == "aarch64" and "bf16" in self.features
         self.vector_bits = target.vector_bits or 128
         self.name = name
         self.expression_rules = EXPRESSION_RULES
@@ -65,6 +71,7 @@ class ModuleEmitter:
         self.definitions: dict[str, str] = {}
         self.constants: list[str] = []
         self.externs: set[str] = set()
+        self.uses_tiles = False
         self.messages: list[str] = []
         self.recorded = 0
         self._functions = 0
@@ -136,7 +143,7 @@ def emit_function(
 
     `symbols` are the 64-bit extents that lowering put for the ones bound by the buffers' shapes.
     """
-    e = Emitter(module, name, serial=not parallel)
+    e = Emitter(module, name, serial=not parallel, liberties=func.liberties)
     parameters = []
     for i, param in enumerate(func.params):
         if isinstance(param, Buffer):
@@ -151,7 +158,12 @@ def emit_function(
         e.env[symbol] = value
         parameters.append(f"i64 %n{i}")
     e.statement(lowered.body)
-    module.add_function(f"i32 @{name}({', '.join(parameters)})", e)
+    inner = f"internal i32 @{name}.tiles" if module.uses_tiles else f"i32 @{name}"
+    module.add_function(f"{inner}({', '.join(parameters)})", e)
+    if module.uses_tiles:
+        module.declare("syscall", "i64 @syscall(i64, ...)")
+        code = module.message_code(TILES_REFUSED)
+        module.definitions |= guarded(name, parameters, module.target_attribute, code)
     module.definitions[f"{name}_repeat"] = _repeat(module, name, parameters)
     return signature_of(func, lowered, name, tuple(module.messages))
 

@@ -11,7 +11,8 @@ from metasched.codegen.branch import choose
 from metasched.codegen.emit import TRUE_VAL, Emitter
 from metasched.codegen.intrinsics import require_intrinsic
 from metasched.codegen.memory import from_memory, place_of, to_memory
-from metasched.codegen.types import memory_type, register_type, type_suffix
+from metasched.codegen.tiles import is_tile_product, tile_product
+from metasched.codegen.types import instruction_type, memory_type, register_type, type_suffix
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
@@ -252,10 +253,13 @@ def _foreign(e: Emitter, node: Call, name: str, operands: list[tuple[str, str]])
 
 
 def _call_llvm(e: Emitter, node: Call) -> Val:
-    name = _symbol(node)
+    name, dtype = _symbol(node), node.dtype
+    if is_tile_product(name):
+        kinds = [(str(a.dtype.scalar), a.dtype.lanes) for a in node.args[1:]]
+        require_intrinsic(name, (str(dtype.scalar), dtype.lanes), kinds, e.module.features)
+        return tile_product(e, name, node)
     arguments = [e.value(a) for a in node.args[1:]]
     shapes = [(str(a.dtype), a.lanes) for a in arguments]
-    dtype = node.dtype
     require_intrinsic(name, (str(dtype.scalar), dtype.lanes), shapes, e.module.features)
     return _foreign(e, node, name, [_operand(e, a) for a in arguments])
 
@@ -265,10 +269,9 @@ def _operand(e: Emitter, value: Val) -> tuple[str, str]:
     float."""
     if value.dtype.kind != "bfloat":
         return value.type, value.text
-    n = value.lanes
-    kind = f"<{n} x bfloat>" if n > 1 else "bfloat"
+    kind = instruction_type(value.dtype.with_lanes(value.lanes))
     held = to_memory(e, value)
-    return kind, e.inline(f"bitcast {held} to {kind}", value.dtype, n).text
+    return kind, e.inline(f"bitcast {held} to {kind}", value.dtype, value.lanes).text
 
 
 def _prefetch(e: Emitter, node: Call) -> Val:

@@ -93,7 +93,7 @@ def _body_function(
     extent: Val, serial_loop: Serial,
 ) -> None:  # fmt: skip
     """`i32 NAME.body(pointers, variables, begin, end)`: iterations begin ... end - 1."""
-    inner = Emitter(e.module, name, serial=True)
+    inner = Emitter(e.module, name, serial=True, liberties=e.liberties)
     inner.unroll_steps = e.unroll_steps
     inner.elements = dict(e.elements)
     for var, value in e.env.items():

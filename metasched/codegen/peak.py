@@ -1,82 +1,151 @@
-"""Measure the peak multiply-add rate of this machine, to which figures in GFLOP/s are compared."""
+"""Measure peak rates of this machine, of multiply-adds and of declared instructions."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 from metasched.codegen.compile import compile_text
 from metasched.codegen.load import link
-from metasched.codegen.types import constant, register_type, type_suffix
+from metasched.codegen.types import constant, instruction_type, register_type, splat, type_suffix
 from metasched.errors import BuildError
-from metasched.files import atomic_write, read_json
-from metasched.hardware import machine_name
 from metasched.ir.dtype import DType
+from metasched.ir.op import HardwareOp, hardware_op, lacking
 from metasched.target import Target, cpu_of
+from metasched.target.rates import COST, remembered
 
-# Independent sums in flight: enough to hide a latency of 5 cycles on 2 pipes, few enough for 16
-# registers.
-_SUMS = 12
-_STEPS = 1 << 19
+# Independent chains in flight: enough to hide the latency of an instruction on all pipes. Some
+# registers are left for the operands that stay as they are.
+_CHAINS, _OPERANDS = 24, 4
+_CALLS = 6 << 20
 _RUNS = 30
 
 
-def measured_peak(target: Target, dtype: str = "float32", threads: int | None = None) -> float:
-    """Measure the GFLOP/s of generated multiply-add loops in `threads` threads (default: the
-    target's cores).
+def measured_peak(target: Target, what: str = "float32", threads: int | None = None) -> float:
+    """Measure the 10**9 operations in a second of generated loops in `threads` threads (default:
+    the target's cores).
 
     The best of several short runs, now and whenever this machine was asked before: beside a busy
-    neighbour a reading shows half of what there is. Takes about 0.2 s. Raises BuildError for a type
-    without multiply-add, TargetError for a target that is not this machine.
+    neighbour a reading shows half of what there is. Takes about 0.2 s.
+
+    Args:
+        target: this machine, or an older one whose code runs here.
+        what: `float32` or `float64` for multiply-adds; or the name of a declared instruction,
+            whose products count as two operations each.
+        threads: that run at once.
+
+    Raises BuildError for a type without multiply-add, an instruction that is not declared, that the
+    target lacks or that cannot be chained; TargetError for a target that is not this machine.
     """
-    run = multiply_adds(target, dtype, threads)
+    run = multiply_adds(target, what, threads)
     now = 1.0 / min(run() for _ in range(_RUNS))
-    return _best_known(f"{target.key} {dtype} {threads or target.num_cores}", now)
+    return remembered(f"{target.key} {what} {threads or target.num_cores}", now, max)
 
 
-def _best_known(what: str, now: float) -> float:
-    """The larger of a measured rate and the stored one. The result is stored in a file of the
-    user's cache, which may be deleted."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metasched"
-    file = folder / "peak.json"
-    key = f"{machine_name()} {what}"
-    known: dict[str, float] = {}
-    with contextlib.suppress(OSError, ValueError):
-        found = read_json(file.read_bytes())
-        known = {k: v for k, v in found.items() if type(v) is float} if type(found) is dict else {}
-    best = max(now, known.get(key, 0.0))
-    if known.get(key) != best:
-        with contextlib.suppress(OSError):  # a home that cannot be written forgets
-            folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(file, json.dumps({**known, key: best}, indent=1))
-    return best
+def measured_cost(target: Target, name: str) -> float:
+    """Measure the vector multiply-adds of float32 that run in the time of one call of a declared
+    instruction, on one core; rounded to quarters and kept for the cost model.
+
+    Raises as `measured_peak`.
+    """
+    one, other = _loop_of(target, name), _loop_of(target, "float32")
+    best = [min(runs) for runs in zip(*((one(), other()) for _ in range(_RUNS // 2)), strict=True)]
+    cost = max(0.25, round(4 * best[0] / best[1]) / 4)
+    return remembered(f"{target.key} {COST}{name}", cost, min)
 
 
 def multiply_adds(
-    target: Target, dtype: str = "float32", threads: int | None = None
+    target: Target, what: str = "float32", threads: int | None = None
 ) -> Callable[[], float]:
     """Run the loops behind `measured_peak` once, briefly; gives seconds for 10**9 operations."""
+    run, count = _loop_of(target, what), threads or target.num_cores
+    billions = 1e-9 * _link(target, what).operations * _CALLS * count
+    return lambda: together([run] * count) / billions
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A step of a chain: an instruction whose result is an operand of the next one.
+
+    Attributes:
+        kind, start: the LLVM type of a chain's value, and its first value.
+        declaration: of the instruction.
+        lines: with `{s}` for the number of a chain; they make %y{s} of %x{s}.
+        operands: the types of the other operands %o0, %o1, ...
+        operations: of a step.
+    """
+
+    kind: str
+    start: str
+    declaration: str
+    lines: tuple[str, ...]
+    operands: tuple[str, ...]
+    operations: int
+
+
+def _link(target: Target, what: str) -> _Link:
+    """What a chain of multiply-adds or of a declared instruction is made of."""
     target.require_here(timed=True)
-    kind = DType(dtype)
-    if kind not in ("float32", "float64"):
-        raise BuildError(f"no multiply-add peak is defined for {dtype}")
-    lanes = max(1, cpu_of(target).vector_bits // kind.bits)
-    obj = compile_text(_loop(kind, lanes, "fma" in target.features), target)
-    library = link(obj, ("peak",))
+    op = hardware_op(what) if "." in what else None
+    if op is not None:
+        missing = lacking(op.feature, target.features)
+        if missing:
+            raise BuildError(f"{what} needs {missing}, which the target lacks")
+        return _of_instruction(op)
+    if what not in ("float32", "float64"):
+        raise BuildError(f"{what} has no peak: it is no float32, float64 or declared instruction")
+    dtype = DType(what)
+    lanes = max(1, cpu_of(target).vector_bits // dtype.bits)
+    kind = register_type(dtype, lanes)
+    start = splat(constant(1.0, dtype), register_type(dtype), lanes)
+    if "fma" in target.features:
+        name = f"@llvm.fma.{type_suffix(dtype, lanes)}"
+        line = f"%y{{s}} = call {kind} {name}({kind} %x{{s}}, {kind} %o0, {kind} %o1)"
+        declared = f"declare {kind} {name}({kind}, {kind}, {kind})"
+        return _Link(kind, start, declared, (line,), (kind, kind), 2 * lanes)
+    lines = (f"%m{{s}} = fmul {kind} %x{{s}}, %o0", f"%y{{s}} = fadd {kind} %m{{s}}, %o1")
+    return _Link(kind, start, "", lines, (kind, kind), 2 * lanes)
+
+
+def _of_instruction(op: HardwareOp) -> _Link:
+    """The result is the first operand of its type, or of its size."""
+    result = op.result
+    size = result.bits * result.lanes
+    same = [n for n, kind in enumerate(op.operands) if kind is result]
+    same += [n for n, kind in enumerate(op.operands) if kind.bits * kind.lanes == size]
+    if not same:
+        raise BuildError(f"{op.name} takes no operand as large as its result: nothing is chained")
+    kind, types = instruction_type(result), [instruction_type(t) for t in op.operands]
+    given = [f"{t} %o{n}" for n, t in enumerate(types)]
+    given[same[0]] = f"{types[same[0]]} %b{{s}}"
+    lines = (
+        f"%b{{s}} = bitcast {kind} %x{{s}} to {types[same[0]]}",
+        f"%y{{s}} = call {kind} @{op.name}({', '.join(given)})",
+    )
+    declared = f"declare {kind} @{op.name}({', '.join(types)})"
+    return _Link(kind, "zeroinitializer", declared, lines, tuple(types), 2 * op.operands[-1].lanes)
+
+
+def _loop_of(target: Target, what: str) -> Callable[[], float]:
+    """A function that makes _CALLS steps of the chains in this thread; gives the seconds of CPU
+    time."""
+    link_ = _link(target, what)
+    cpu = cpu_of(target)
+    chains = max(1, min(_CHAINS, cpu.vector_registers - _OPERANDS))
+    library = link(compile_text(_text(link_, chains, cpu.vector_bits), target), ("peak",))
     run = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(library["peak"])
-    count = threads or target.num_cores
-    run(_STEPS // 8)
-    billions = 2e-9 * _SUMS * lanes * _STEPS * count
+    steps = _CALLS // chains
+    run(steps // 8)
 
     def seconds() -> float:
         assert library  # whose code must not go before this does
-        return together([lambda: run(_STEPS)] * count) / billions
+        start = time.thread_time()  # a thread that waits for a core takes no time by this clock
+        run(steps)
+        return time.thread_time() - start
 
     return seconds
 
@@ -119,42 +188,31 @@ def together(runs: Sequence[Callable[[], object]]) -> float:
     return max(end for _, end in spans) - min(begin for begin, _ in spans)
 
 
-def _loop(dtype: DType, lanes: int, fused: bool) -> str:
-    """`double peak(i64 n)`: n steps of independent x = x * c + d, summed so that none is dead."""
-    kind = register_type(dtype, lanes)
-    one = constant(1.0, dtype)
-    start = f"splat ({register_type(dtype)} {one})" if lanes > 1 else one
-    fma = f"@llvm.fma.{type_suffix(dtype, lanes)}"
-    lines = [
-        f"declare {kind} {fma}({kind}, {kind}, {kind})" if fused else "",
+def _text(link_: _Link, chains: int, bits: int) -> str:
+    """`double peak(i64 n)`: n steps of independent chains, stored so that none is dead."""
+    kind, start = link_.kind, link_.start
+    every = dict.fromkeys((kind, *link_.operands))
+    place = {t: f"@value{n}" for n, t in enumerate(every)}
+    lines = [f"{at} = private global {t} {start if t == kind else 'zeroinitializer'}, align 64"
+             for t, at in place.items()]  # fmt: skip
+    lines += [
+        link_.declaration,
         f'define double @peak(i64 %n) "prefer-vector-width"="512" '
-        f'"min-legal-vector-width"="{lanes * dtype.bits}" {{',
+        f'"min-legal-vector-width"="{bits}" {{',
         "entry:",
-        f"%c = load volatile {kind}, ptr @factor",
-        f"%d = load volatile {kind}, ptr @factor",
+        f"%first = load volatile {kind}, ptr {place[kind]}",
+        *(f"%o{n} = load volatile {t}, ptr {place[t]}" for n, t in enumerate(link_.operands)),
         "br label %loop",
         "loop:",
         "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
-    ]
-    for s in range(_SUMS):
-        lines.append(f"%x{s} = phi {kind} [ %c, %entry ], [ %y{s}, %loop ]")
-    for s in range(_SUMS):
-        if fused:
-            lines.append(f"%y{s} = call {kind} {fma}({kind} %x{s}, {kind} %c, {kind} %d)")
-        else:
-            lines.append(f"%m{s} = fmul {kind} %x{s}, %c")
-            lines.append(f"%y{s} = fadd {kind} %m{s}, %d")
-    lines += [
+        *(f"%x{s} = phi {kind} [ %first, %entry ], [ %y{s}, %loop ]" for s in range(chains)),
+        *(line.format(s=s) for s in range(chains) for line in link_.lines),
         "%next = add i64 %i, 1",
         "%more = icmp slt i64 %next, %n",
         "br i1 %more, label %loop, label %done",
         "done:",
+        *(f"store volatile {kind} %y{s}, ptr {place[kind]}" for s in range(chains)),
+        "ret double 0.0",
+        "}",
     ]
-    total = "%y0"
-    for s in range(1, _SUMS):
-        lines.append(f"%t{s} = fadd {kind} {total}, %y{s}")
-        total = f"%t{s}"
-    lines += [f"store volatile {kind} {total}, ptr @sink", "ret double 0.0", "}"]
-    lines[0] += f"\n@factor = private global {kind} {start}, align 64"
-    lines[0] += f"\n@sink = private global {kind} {start}, align 64"
     return "\n".join(lines)

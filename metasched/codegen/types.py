@@ -28,6 +28,12 @@ def register_type(dtype: DType, lanes: int = 1) -> str:
     return _vector(_lookup(_REGISTER, dtype), lanes)
 
 
+def instruction_type(dtype: DType) -> str:
+    """The LLVM type of an operand of a machine instruction; bfloat16 is a type of its own there."""
+    kind = "bfloat" if dtype.kind == "bfloat" else _lookup(_REGISTER, dtype.scalar)
+    return _vector(kind, dtype.lanes)
+
+
 def memory_type(dtype: DType, lanes: int = 1) -> str:
     """The LLVM type of an element of type `dtype` in memory."""
     return _vector(_lookup(_MEMORY, dtype), lanes)

@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
     """Declare the command."""
     parser = commands.add_parser("bench", help=HELP["bench"])
     parser.add_argument("ops", nargs="*", help="workloads; none with --suite")
-    parser.add_argument("--suite", choices=("operators",), help="all thirteen operators")
+    parser.add_argument("--suite", choices=[*workloads.SUITES], help="all operators of a kind")
     parser.add_argument("--shape", help="numbers separated by commas, for a single workload")
     parser.add_argument(
         "--all-shapes", action="store_true", help="every usual shape, not the first"
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
-    ops = list(workloads.SUITE) if arguments.suite else arguments.ops
+    ops = list(workloads.SUITES.get(arguments.suite, arguments.ops))
     if not ops:
         raise MetaschedError("name a workload, or --suite operators")
     if arguments.shape and (len(ops) > 1 or arguments.all_shapes):

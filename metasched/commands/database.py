@@ -31,6 +31,7 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--work-dir", metavar="FOLDER", help="where `import` puts the records")
     parser.add_argument("--workload", help="start of a workload's name or hash")
+    parser.add_argument("--machine", default="", help="part of the name of the measuring machine")
     parser.add_argument("--limit", type=int, default=20, help="trials of each workload at most")
     parser.add_argument(
         "--quality", action="store_true", help="rank quality of the model on held-out tasks"
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     with Store(path, read_only=True) as store:
         for workload in store.workloads():
             for target in store.targets(workload):
-                records = sorted(store.all(workload, target), key=lambda r: r.seconds)
+                wanted = arguments.machine.lower()
+                every = [r for r in store.all(workload, target) if wanted in r.machine.lower()]
+                records = sorted(every, key=lambda r: r.seconds)
                 names = {workload, *(r.workload_name for r in records[:1])}
                 if any(name.startswith(arguments.workload or "") for name in names):
                     chosen += records[: arguments.limit]
@@ -90,8 +93,8 @@ def _import(files: list[str], arguments: argparse.Namespace) -> int:
         traces.append(str(TraceFile.from_record(record).save(place)))
     problems = [{"line": item.line, "problem": item.problem} for item in found if item.problem]
     if arguments.json:
-        told = {"records": len(found), "imported": len(records), "traces": traces}
-        print(json.dumps({**told, "problems": problems}))
+        counts = {"records": len(found), "imported": len(records), "traces": traces}
+        print(json.dumps({**counts, "problems": problems}))
     else:
         print(f"{len(records)} of {len(found)} records replayed and stored in {folder / STORE}")
         for trace in traces:

@@ -3,7 +3,7 @@
 HELP = {
     "tune": "find the fastest schedule of a program",
     "replay": "apply a trace to a program and show the result",
-    "build": "compile a trace to .o, .so, .h and a manifest",
+    "build": "compile a program or a trace to .o, .so, .h and a manifest",
     "bench": "compare tuned kernels with other libraries",
     "show": "print a program, a trace file, or machine code",
     "db": "list the trials of a work folder, or import a database of TVM's",
@@ -12,5 +12,5 @@ HELP = {
     "doctor": "check this machine and installation",
 }
 
-MODULES = {name: name for name in HELP} | {"build": "replay", "db": "database"}
+MODULES = {name: name for name in HELP} | {"db": "database"}
 """Which file declares a command; only the one that is called is imported."""

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise ExportError(f"{output}: cannot be written: {error.strerror}") from None
     if arguments.json:
-        told = [{"workload": c.history.name, "seconds": dict(timed_points(c))} for c in chapters]
-        print(json.dumps({"report": str(output), "workloads": told}))
+        rows = [{"workload": c.history.name, "seconds": dict(timed_points(c))} for c in chapters]
+        print(json.dumps({"report": str(output), "workloads": rows}))
     else:
         print(output)
     return 0

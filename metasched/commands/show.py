@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import metasched.schedule.primitives  # noqa: F401  the kinds of steps that a trace may hold
+from metasched.autoschedule import autoschedule
+from metasched.codegen.compile import compile_func
 from metasched.commands.names import HELP
-from metasched.commands.source import add_source, add_target, load, load_all, run_plugins, target_of
+from metasched.commands.source import (
+    Program,
+    add_source,
+    add_target,
+    load,
+    load_all,
+    run_plugins,
+    target_of,
+)
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
@@ -16,7 +27,7 @@ from metasched.lower.pipeline import shown
 from metasched.report.tables import duration, instructions
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
-from metasched.target import Target
+from metasched.target import Cpu, Target
 
 
 def add_to(commands: Any) -> None:
@@ -26,9 +37,10 @@ def add_to(commands: Any) -> None:
     add_target(parser)
     parser.add_argument(
         "--what",
-        choices=("script", "passes", "llvm", "asm"),
+        choices=("script", "autoscheduled", "passes", "llvm", "asm"),
         default="script",
-        help="of a program: its script, the script after each lowering pass, or machine code",
+        help="of a program: its script, its steps and script as `build` schedules it, the script "
+        "after each lowering pass, or machine code",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
@@ -38,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     run_plugins(arguments)
     if arguments.target is not None and arguments.what == "script":
-        raise MetaschedError("--target is for --what llvm and --what asm, and passes; not a script")
+        what = "--what llvm and --what asm, passes and autoscheduled"
+        raise MetaschedError(f"--target is for {what}; not a script")
     if arguments.program.endswith(".json"):
         if arguments.what != "script":
             raise MetaschedError(f"--what {arguments.what} is of a program; build the trace first")
@@ -55,8 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"# instruction {', '.join(used)}")
         print(f"{stored.workload}\n{steps}")
         return 0
-    target = None if arguments.what == "script" else target_of(arguments)
+    target = None if arguments.what == "script" else target_of(arguments, anywhere=True)
     named = (arguments.program, arguments.shape, arguments.constant_weights)
+    if target is not None and arguments.what == "autoscheduled":
+        return _show_autoscheduled(load_all(*named), target, arguments.json)
     programs = load_all(*named) if target is None else [load(*named)]
     program = programs[0]
     if target is None:
@@ -64,9 +79,29 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.what == "passes":
         text = _after_each_pass(program.func, target)
     else:
-        kernel = build(program.func, target)
-        text = kernel.llvm_ir if arguments.what == "llvm" else kernel.asm
+        text = _code(program.func, target, arguments.what)
     print(json.dumps({"name": program.name, arguments.what: text}) if arguments.json else text)
+    return 0
+
+
+def _code(func: PrimFunc, target: Target, what: str) -> str:
+    """The LLVM text or the assembly, also for a CPU that is not this machine."""
+    if isinstance(target, Cpu) and target.here() is not None:
+        compiled = compile_func(func, target)
+        return compiled.llvm_ir if what == "llvm" else compiled.asm()
+    kernel = build(func, target)
+    return str(kernel.llvm_ir if what == "llvm" else kernel.asm)
+
+
+def _show_autoscheduled(programs: Sequence[Program], target: Target, as_json: bool) -> int:
+    """Print how each program is scheduled without tuning: its steps and its script."""
+    made = [(program.name, autoschedule(program.func, target)) for program in programs]
+    parts = [(name, sch.trace.simplified().as_python(), sch.script()) for name, sch in made]
+    if as_json:
+        data = [{"name": n, "autoscheduled": script, "python": steps} for n, steps, script in parts]
+        print(json.dumps(data if len(data) > 1 else data[0]))
+    else:
+        print("\n".join(f"{steps}\n{script}" for _, steps, script in parts))
     return 0
 
 

@@ -56,14 +56,15 @@ def run_plugins(arguments: argparse.Namespace) -> tuple[str, ...]:
     return files
 
 
-def target_of(arguments: argparse.Namespace) -> Target:
+def target_of(arguments: argparse.Namespace, *, anywhere: bool = False) -> Target:
     """The machine that `--target` or the settings name, after the plug-in files were run.
 
-    Raises TargetError unless its code runs here.
+    Raises TargetError unless its code runs here, or the command needs no machine (`anywhere`).
     """
     run_plugins(arguments)
     target = Target.of(config.load(target=arguments.target).target)
-    target.require_here()
+    if not anywhere:
+        target.require_here()
     return target
 
 

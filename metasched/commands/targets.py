@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     """List the targets, then the options and features of which others are made."""
     rows = [_row(text) for text in _texts()]
     if arguments.json:
-        told = {"targets": rows, "options": OPTIONS, "features": KNOWN_FEATURES}
-        print(json.dumps(told))
+        data = {"targets": rows, "options": OPTIONS, "features": KNOWN_FEATURES}
+        print(json.dumps(data))
         return 0
     shown = [("ok" if r["runs_here"] else "--", r["target"], r["about"], r["why"]) for r in rows]
     print(columns(shown))
@@ -49,10 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _texts() -> list[str]:
     """Everything that has a name and can stand after `--target` as it is."""
-    arm = {name for name, features in CPU_FEATURES.items() if "neon" in features}
     texts = [
-        f"llvm -mtriple=aarch64-linux-gnu -mcpu={name}" if name in arm else f"llvm -mcpu={name}"
-        for name in CPU_FEATURES
+        f"llvm -mtriple={arch}-linux-gnu -mcpu={name}"
+        if name == "generic"
+        else f"llvm -mcpu={name}"
+        for arch, names in CPU_FEATURES.items()
+        for name in names
     ]
     return ["native", *texts, *TARGETS.names()]
 

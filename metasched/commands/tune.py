@@ -19,13 +19,13 @@ from metasched.commands.source import (
     target_of,
 )
 from metasched.foreign import printing_to_stderr
-from metasched.report.compare import Side, side_by_side
+from metasched.report.compare import LibraryTime, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
 from metasched.runtime.devices import device_of
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.search.result import TuneResult
-from metasched.tune import EVENTS, tune_tasks
+from metasched.tune import EVENTS, require_timed_here, tune_tasks
 
 
 def add_to(commands: Any) -> None:
@@ -54,10 +54,13 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, report, and return 0 when right candidates were found and their traces written."""
-    target = target_of(arguments)
-    target = device_of(target).usable(target)
+    target, peak = target_of(arguments, anywhere=True), None
+    if target.here() is None:
+        target = device_of(target).usable(target)
+        peak = device_of(target).peak(target, target.num_cores)
+    elif arguments.runner is None:
+        require_timed_here(target)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
-    peak = device_of(target).peak(target, target.num_cores)
     named = config.load(observers=arguments.observer).observers
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
         results = _tuned(
@@ -91,10 +94,10 @@ def _tuned(
     return [results[program.name] for program in programs]
 
 
-def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -> Side:
+def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -> LibraryTime:
     """Time NumPy beside the winner, and write the time to the event log."""
     if arguments.no_peer or result.ended == "interrupted":
-        return Side()
+        return LibraryTime()
     peer = _numpy(program, None if result.best is None else result.best.path)
     if peer.seconds is not None:
         log = EventLog(Path(config.load(work_dir=arguments.work_dir).work_dir) / EVENTS)
@@ -103,11 +106,11 @@ def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -
     return peer
 
 
-def _numpy(program: Program, trace: Path | None) -> Side:
+def _numpy(program: Program, trace: Path | None) -> LibraryTime:
     """NumPy's time for a workload of the suite, timed in turns with ours; empty if NumPy cannot be
     timed."""
     if program.workload is None or program.shape is None:
-        return Side()
+        return LibraryTime()
     side = side_by_side(program.workload, program.shape, ["numpy"], trace)["numpy"]
     if side.note:
         print(f"NumPy was not timed: {side.note}", file=sys.stderr)

@@ -8,11 +8,12 @@ else an estimate. The result feeds a cost model, never a proof.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 
 from metasched.arith.affine import as_written
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import Cast, Expr, FloorDiv, FloorMod, IntImm, Var
+from metasched.ir.expr import Cast, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Var
 from metasched.ir.op import Broadcast, Call, Ramp
 
 # Loop position -> (step, width); loops that do not move the index are absent.
@@ -41,6 +42,25 @@ def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
         if moved:
             out = _plus(out, _times(moved, abs(coef)), 1 if coef > 0 else -1)
     return out
+
+
+def clamped(expr: Expr, env: dict[Var, IndexStride]) -> set[int]:
+    """The loops that move the parts of a minimum or maximum in an index. Along these loops the
+    values of the index are not evenly spaced: overcompute reads the last element again and
+    again."""
+    return {loop for limit in _limits(expr) for loop in _anything(limit, env)}
+
+
+@lru_cache(maxsize=1 << 15)
+def _limits(expr: Expr) -> tuple[Expr, ...]:
+    """The minima and maxima in an expression."""
+    found, stack = [], [expr]
+    while stack:
+        part = stack.pop()
+        if type(part) is Min or type(part) is Max:
+            found.append(part)
+        stack.extend(part.children)
+    return tuple(found)
 
 
 def _atom(atom: Expr, env: dict[Var, IndexStride]) -> IndexStride:

@@ -95,8 +95,8 @@ class LineModel:
 
     def news(self) -> str:
         """A message about the prior, given once; empty if there is none."""
-        told, self._news = self._news, ""
-        return told
+        text, self._news = self._news, ""
+        return text
 
     @property
     def size(self) -> int:
@@ -205,12 +205,12 @@ class LineModel:
             seconds = np.concatenate([self._seconds[n] for n in query])[:JUDGED]
             if len(rows) == JUDGED:
                 shares.append(agreement(self._prior_scores(rows).mean(axis=0), seconds, CLEAR))
-        told = [share for share in shares if not np.isnan(share)]
-        if told and np.mean(told) <= POOR:
+        known = [share for share in shares if not np.isnan(share)]
+        if known and np.mean(known) <= POOR:
             self._prior = []
             self._forget()
             self._news = (
-                f"dropped its prior, which put {100 * np.mean(told):.0f} % of the pairs of "
+                f"dropped its prior, which put {100 * np.mean(known):.0f} % of the pairs of "
                 f"measured programs in the right order, no more than chance"
             )
 

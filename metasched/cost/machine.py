@@ -205,9 +205,14 @@ def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
     return sum(f[0] for f in found), sum(f[1] for f in found)
 
 
-def _operations(store: Store) -> float:
-    """The operations of one iteration; a multiply-add counts as 1, a mathematical function as
-    12."""
+def _operations(store: Store, machine: MachineModel) -> float:
+    """The operations of one iteration; a multiply-add counts as 1, a mathematical function as 12, a
+    declared instruction as what it costs."""
+    facts = store.facts
+    if facts.instructions:
+        own = sum(machine.costs.get(op.name, op.cost) for op in facts.instructions)
+        others = sum(facts.counts) / facts.lanes - len(facts.instructions)
+        return own + 0.5 * others
     c = store.counts
     floats = c[0] + c[1] + c[2] + 4 * c[3] + c[4] + 12 * (c[5] + c[6])
     return float(floats + c[15] or sum(c[7:14]) * 0.5)
@@ -220,7 +225,8 @@ def _lanes(nest: Nest, machine: MachineModel) -> int:
 def work_of(nests: list[Nest], machine: MachineModel) -> float:
     """The cycles of one core for the arithmetic alone."""
     return sum(
-        n.products[-1] * _operations(n.store) / (machine.pipes * _lanes(n, machine)) for n in nests
+        n.products[-1] * _operations(n.store, machine) / (machine.pipes * _lanes(n, machine))
+        for n in nests
     )
 
 
@@ -292,7 +298,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             width *= max(loop.extent, 1)
     vectors = -(-width // lanes)  # instructions that one vector statement takes
     points = nest.products[depth] * (fold or 1) / width  # executions of that statement
-    instructions = points * vectors * _operations(nest.store)
+    instructions = points * vectors * _operations(nest.store, machine)
     written = nest.moves[0]
     accumulators = _registers(written, order, depth, lanes) * (vectors if fold else 1)
     chain = 1.0
@@ -316,7 +322,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             count *= vectors if moved is not None else 1
         else:
             stride = _vector_stride(access, order, depth) or 0
-        if stride > 1:
+        if stride > 1 or _uneven(access, order, depth):
             gathers += 1
             count *= min(width, lanes)
         taken = count * (1.0 + reducing) / held if access is written else count
@@ -332,7 +338,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     waste = vectors * lanes / width if width > 1 else 0.0
     return _Block(
         depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
-        split, min(width, lanes), waste, fold,
+        split, max(min(width, lanes), nest.store.facts.lanes), waste, fold,
     )  # fmt: skip
 
 
@@ -388,6 +394,12 @@ def _within(nest: Nest, level: Level) -> int:
         while fits and sum(m.set_conflicts(fits, way) for m in nest.outside) * way > size:
             fits -= 1
     return fits
+
+
+def _uneven(access: Footprint, order: list[Loop], depth: int) -> bool:
+    """Whether an index is clamped along a vector: its lanes are then loaded one by one."""
+    uneven = access.access.uneven
+    return any(x.kind == "vectorized" and x.index in uneven for x in order[:depth])
 
 
 def _traffic(nest: Nest, fits: int, line: int) -> float:

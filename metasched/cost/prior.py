@@ -20,6 +20,7 @@ from metasched.files import atomic_write, read_json
 FORMAT, VERSION = "metasched-prior", 1
 _CUT = "=== member\n"
 _PACKAGE = Path(__file__).resolve().parent.parent
+_FOLDERS = (_PACKAGE / "traces", _PACKAGE.parent / "traces")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,13 @@ def shipped(mcpu: str, features: FeatureSet = CPU_FEATURE_SET) -> Path | None:
     priors."""
     if features.name != CPU_FEATURE_SET.name:
         return None
-    folders = (_PACKAGE / "traces", _PACKAGE.parent / "traces")
-    files = (at / name for at in folders for name in (f"prior.{mcpu}.txt", "prior.txt"))
+    files = (at / name for at in _FOLDERS for name in (f"prior.{mcpu}.txt", "prior.txt"))
     return next((file for file in files if file.is_file()), None)
+
+
+def every_shipped(features: FeatureSet = CPU_FEATURE_SET) -> list[Path]:
+    """The prior files of this installation, of all machines."""
+    if features.name != CPU_FEATURE_SET.name:
+        return []
+    files = {file.name: file for at in reversed(_FOLDERS) for file in at.glob("prior*.txt")}
+    return sorted(files.values())

@@ -60,11 +60,11 @@ def agreement(scores: np.ndarray, seconds: np.ndarray, noise: float = NOISE) -> 
     times = np.where(np.isfinite(seconds), seconds, 1e9)
     first, second = np.triu_indices(len(times), 1)
     slower = np.log(times[first] / times[second])
-    told = np.abs(slower) > np.log1p(noise)
-    if not told.any():
+    distinct = np.abs(slower) > np.log1p(noise)
+    if not distinct.any():
         return float("nan")
-    gap = (scores[first] - scores[second])[told]
-    right = np.where(gap == 0, 0.5, gap * slower[told] < 0)
+    gap = (scores[first] - scores[second])[distinct]
+    right = np.where(gap == 0, 0.5, gap * slower[distinct] < 0)
     return float(right.mean())
 
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from metasched.analysis.block import FOLD
+from metasched.analysis.block import FOLD, SCAN
 from metasched.cost.guard_fraction import Condition, conditions
-from metasched.cost.index_stride import IndexStride, index_stride
+from metasched.cost.index_stride import IndexStride, clamped, index_stride
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import IRModule
-from metasched.ir.op import Call, Effect
+from metasched.ir.op import Call, Effect, HardwareOp, called_instruction
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
@@ -66,30 +66,44 @@ class StoreFacts:
         counts: of operations, see KINDS.
         accesses: (buffer, indices, whether it writes).
         inside: the condition outside of which it stores zero, None for no such condition.
+        instructions: the declared instructions that it calls.
+        lanes: of the stored vector.
     """
 
     counts: tuple[int, ...]
     accesses: tuple[tuple[Buffer, tuple[Expr, ...], bool], ...]
     inside: Expr | None = None
+    instructions: tuple[HardwareOp, ...] = ()
+    lanes: int = 1
 
 
 @dataclass(slots=True)
 class TouchedBuffer:
-    """One buffer of a store: how each dimension moves with the loops (by position)."""
+    """One buffer of a store: how each dimension moves with the loops (by position).
+
+    Attributes:
+        uneven: the loops along which an index is clamped.
+    """
 
     buffer: Buffer
     dims: list[IndexStride]
+    uneven: set[int]
     reads: int = 0
 
 
 @dataclass(slots=True)
 class Store:
-    """A store with the loops, notes and accesses that describe it."""
+    """A store with its facts, and the loops, notes and accesses that describe it."""
 
-    counts: tuple[int, ...]
+    facts: StoreFacts
     loops: list[Loop]
     accesses: list[TouchedBuffer]
     notes: Notes
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Of operations, see KINDS."""
+        return self.facts.counts
 
 
 @dataclass(slots=True)
@@ -178,12 +192,14 @@ class _Walker:
             dims = [index_stride(i, self.strides) for i in indices]
             while buffer in self.views:
                 buffer, dims = _through_view(self.views[buffer], dims, self.strides)
+            uneven = set[int]().union(*(clamped(i, self.strides) for i in indices))
             access = merged.get(buffer)
             if access is None:
-                access = merged[buffer] = TouchedBuffer(buffer, dims)
+                access = merged[buffer] = TouchedBuffer(buffer, dims, uneven)
                 self._share(buffer, loops)
             elif access.dims != dims:
                 access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
+            access.uneven |= uneven
             access.reads += not writes
         accesses = list(merged.values())
         written = accesses[0].buffer
@@ -191,7 +207,7 @@ class _Walker:
             self.padded[written] = facts.accesses[0][1], facts.inside
         elif self.padded and facts.counts[0] and (self.finite or not written.dtype.is_float):
             notes = notes._replace(tests=notes.tests + self._zeros(facts))
-        self.out.stores.append(Store(facts.counts, loops, accesses, notes))
+        self.out.stores.append(Store(facts, loops, accesses, notes))
 
     def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
         """The conditions under which the factors of the product that a store adds are no padding
@@ -243,7 +259,7 @@ def _through_view(
 
 _NOTED = {
     "pragma_auto_unroll_max_step": "unroll", "auto_unroll_max_step": "unroll",
-    FOLD: "fold", AHEAD: "ahead",
+    FOLD: "fold", SCAN: "fold", AHEAD: "ahead",
 }  # fmt: skip
 
 
@@ -257,13 +273,13 @@ def _facts_of(store: BufferStore) -> StoreFacts:
     counts = [0] * 16
     accesses: list[tuple[Buffer, tuple[Expr, ...], bool]] = [(store.buffer, store.indices, True)]
     lanes = store.value.dtype.lanes
-    _count(store.value, counts, accesses)
+    called = _count(store.value, counts, accesses)
     value, inside = store.value, None
     if isinstance(value, Call) and value.op.name == "if_then_else":
         other = value.args[2]
         if isinstance(other, (ir.IntImm, ir.FloatImm)) and other.value == 0:
             inside = value.args[0]
-    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), inside)
+    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), inside, called, lanes)
 
 
 def _opaque_facts(block: Block) -> StoreFacts:
@@ -280,9 +296,12 @@ def _opaque_facts(block: Block) -> StoreFacts:
 
 def _count(
     value: Expr, counts: list[int], accesses: list[tuple[Buffer, tuple[Expr, ...], bool]]
-) -> None:
-    """Count the operations of a value, in place; a sum with a product is one multiply-add."""
-    stack = [value]
+) -> tuple[HardwareOp, ...]:
+    """Count the operations of a value, in place; a sum with a product is one multiply-add.
+
+    Returns the declared instructions that it calls, which count as operations, too.
+    """
+    stack, called = [value], []
     while stack:
         expr = stack.pop()
         kind = type(expr)
@@ -295,6 +314,9 @@ def _count(
         slot = _slot(expr)
         if slot is not None:
             counts[slot] += 1
+        instruction = called_instruction(expr)
+        if instruction is not None:
+            called.append(instruction)
         if (kind is ir.Add or kind is ir.Sub) and slot is not None:
             product = _product_of(expr)
             if product is not None:
@@ -304,6 +326,7 @@ def _count(
                 stack += (other, *product.children)
                 continue
         stack.extend(expr.children)
+    return tuple(called)
 
 
 def _product_of(expr: Expr) -> Expr | None:

@@ -116,7 +116,7 @@ class UnionDatabase(Database):
         """The records of all databases that match, those of the first database first."""
         found = [one.all(workload_hash, target, status) for one in self.databases]
         own = {_program(record) for record in found[0]}
-        kept = dict[tuple[str, str, str], Record]()
+        kept = dict[tuple[str, ...], Record]()
         for records in found[1:]:
             for record in records:
                 if _program(record) not in own:
@@ -141,6 +141,6 @@ class OrderedUnionDatabase(UnionDatabase):
         return next((record for record in found if record is not None), None)
 
 
-def _program(record: Record) -> tuple[str, str, str]:
-    """The key of a record's program: equal keys mean one program."""
-    return record.workload_hash, record.target_value.key, record.candidate_key
+def _program(record: Record) -> tuple[str, ...]:
+    """The key of a record's program and machine: equal keys mean times of one program."""
+    return record.workload_hash, record.target_value.key, record.candidate_key, record.machine

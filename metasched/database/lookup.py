@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from dataclasses import dataclass
 
 from metasched.database.base import Database
 from metasched.database.record import Measured, Record
+from metasched.hardware import machine_name, times_compare
 from metasched.target import Target
 
 
@@ -17,7 +19,7 @@ class Hit:
     Attributes:
         record: the fastest one.
         exact: whether it was measured on exactly this target.
-        note: how the record's target differs, empty when exact.
+        note: how the record's target or machine differs, empty when neither does.
     """
 
     record: Measured
@@ -41,9 +43,13 @@ class Miss:
 
 
 def lookup(
-    store: Database, workload_hash: str, target: Target, *, script: str = "", strict: bool = False
-) -> Hit | Miss:
+    store: Database, workload_hash: str, target: Target, *, script: str = "", strict: bool = False,
+    machine: str | None = None,
+) -> Hit | Miss:  # fmt: skip
     """The best record for a workload on a target.
+
+    Times of different machines do not compare. So the records of one machine are considered: of
+    `machine` if it has any, else of the machine with the most.
 
     Args:
         store: where to look.
@@ -52,11 +58,14 @@ def lookup(
         script: the function's script, to name the nearest workload in a miss.
         strict: accept a record of exactly this target only; otherwise also one of another target
             whose code can run here.
+        machine: name of the preferred machine; None is this machine.
     """
-    exact = store.best(workload_hash, target)
+    here = machine_name() if machine is None else machine
+    exact = _best(store, workload_hash, target, here)
     if exact is not None:
-        return Hit(exact)
-    found = [(t, store.best(workload_hash, t)) for t in store.targets(workload_hash)]
+        there = "" if times_compare(exact.machine, here) else f"measured on {exact.machine}"
+        return Hit(exact, note=there)
+    found = [(t, _best(store, workload_hash, t, here)) for t in store.targets(workload_hash)]
     others = [(t, record) for t, record in found if record is not None]
     reasons = []
     for other, record in sorted(others, key=lambda pair: pair[1].seconds):
@@ -79,6 +88,17 @@ def lookup(
             "status", last,
         )  # fmt: skip
     return _unknown_workload(store, workload_hash, script)
+
+
+def _best(store: Database, workload_hash: str, target: Target, machine: str) -> Record | None:
+    """The fastest right record of the machine, or else of the machine with the most records."""
+    best = store.best(workload_hash, target)
+    if best is None or times_compare(best.machine, machine):
+        return best
+    right = [r for r in store.all(workload_hash, target) if r.ok]
+    own = [r for r in right if times_compare(r.machine, machine)]
+    most = Counter(r.machine for r in right).most_common(1)[0][0]
+    return min(own or [r for r in right if r.machine == most], key=lambda r: r.seconds)
 
 
 def explain(

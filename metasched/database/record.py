@@ -64,6 +64,7 @@ class Measured(BaseModel):
         samples: seconds of one call, one value a sample.
         status: a value of `Status`.
         check: how the result was compared, in words.
+        machine: name of the machine that measured it, empty where that is unknown.
     """
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
@@ -83,6 +84,7 @@ class Measured(BaseModel):
     status: Status = Status.OK
     message: str = ""
     check: str = ""
+    machine: str = ""
     created: FiniteFloat = Field(default_factory=time.time)
 
     @field_validator("samples")
@@ -171,7 +173,6 @@ class Record(Measured):
         space: number of its design space, -1 where unknown.
         build_seconds: how long its build took.
         predicted: the model's score before it was measured.
-        machine: name of the machine that measured it, empty where that is unknown.
     """
 
     candidate_key: str = ""
@@ -179,7 +180,6 @@ class Record(Measured):
     space: int = -1
     build_seconds: FiniteFloat = 0.0
     predicted: FiniteFloat | None = None
-    machine: str = ""
 
 
 class TraceFile(Measured):

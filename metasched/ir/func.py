@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import VOID, DType
 from metasched.ir.expr import Var
@@ -17,6 +17,14 @@ Param: TypeAlias = "Buffer | Var"
 
 LAYOUT_FREE = "layout_free_buffers"
 """The attribute that lists the positions of constant weights among the parameters."""
+FAST_MATH = "tir.fast_math"
+"""The attribute that names the liberties which generated code may take with floats."""
+LIBERTIES = {
+    "reassoc": "sums and products in any order, and zeros of either sign",
+    "arcp": "a division as a product with the reciprocal",
+    "nnan": "no operand and no result is NaN",
+}
+"""What a function may allow by `FAST_MATH`; the words are those of LLVM."""
 
 
 class Printed:
@@ -44,7 +52,7 @@ class PrimFunc(Printed):
             lowered.
         attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
             weights, which a schedule may have stored in another layout ahead of time),
-            `tir.finite` (see `lower.passes.zeros`), ...
+            `tir.finite` (see `lower.passes.zeros`), `tir.fast_math` (see `liberties`), ...
         ret_type: type of the returned value, void for none.
     """
 
@@ -63,6 +71,23 @@ class PrimFunc(Printed):
         """The parameters marked as constant weights, in the order of the mark."""
         marked = (self.params[i] for i in self.attrs.get(LAYOUT_FREE, ()))
         return tuple(p for p in marked if isinstance(p, Buffer))
+
+    @property
+    def liberties(self) -> tuple[str, ...]:
+        """The words of `LIBERTIES` that the function allows by `FAST_MATH`, in order.
+
+        Raises MetaschedError for other words: a function says what it allows, not just that it
+        may be fast.
+        """
+        given = self.attrs.get(FAST_MATH, "")
+        words = given.split() if isinstance(given, str) else [str(given)]
+        unknown = [word for word in words if word not in LIBERTIES]
+        if unknown:
+            raise MetaschedError(
+                f"{FAST_MATH} is {brief(given)}; it takes words of "
+                f"{', '.join(f'{name} ({what})' for name, what in LIBERTIES.items())}"
+            )
+        return tuple(word for word in LIBERTIES if word in words)
 
     @property
     def root(self) -> Block:

@@ -386,7 +386,8 @@ def _next_rows(where: tuple[Any, ...], array: Any) -> tuple[Any, ...]:
     last = array.shape[len(where) - 1] if where else 0
     if len(where) < 2 or not where[-1].size or where[-1].max() < last:
         return where
-    if not array.flags.c_contiguous:
+    n = len(where)
+    if array.strides[n - 2] != last * array.strides[n - 1]:
         return where
     row, column = np.divmod(where[-1], last)
     return (*_next_rows((*where[:-2], where[-2] + row), array), column)

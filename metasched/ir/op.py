@@ -19,13 +19,14 @@ from typing import Any
 
 from metasched.errors import TypeMismatchError
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Broadcast, Expr, ExprLike, as_expr, match_types
+from metasched.ir.expr import Broadcast, Expr, ExprLike, StringImm, as_expr, match_types
 from metasched.ir.intern import make
 from metasched.registry import Registry
 
 __all__ = [
     "HARDWARE", "OPS", "Broadcast", "Call", "Effect", "HardwareOp", "Op", "Ramp", "Shuffle",
-    "call", "effect_of", "hardware_op", "lacking", "load_intrinsics", "op_named",
+    "call", "called_instruction", "effect_of", "hardware_op", "lacking", "load_intrinsics",
+    "op_named",
 ]  # fmt: skip
 
 OPS: Registry[Op] = Registry("op", entry_points=False)
@@ -74,6 +75,8 @@ class HardwareOp:
         feature: the CPU features it needs, joined by `+`; alternatives are separated by `|`.
         meaning: a function of NumPy arrays, one an operand, that gives the lanes of the result;
             integers wrap around to the type of the result.
+        cost: how many vector multiply-adds of float32 run in the time of one call, about; a tuning
+            run measures it where it can.
     """
 
     name: str
@@ -81,6 +84,7 @@ class HardwareOp:
     operands: tuple[DType, ...]
     feature: str
     meaning: Callable[..., Any]
+    cost: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "result", DType(self.result))
@@ -95,6 +99,14 @@ def hardware_op(name: str) -> HardwareOp | None:
     if name not in HARDWARE:
         load_intrinsics()
     return HARDWARE.get(name) if name in HARDWARE else None
+
+
+def called_instruction(node: object) -> HardwareOp | None:
+    """The declared machine instruction that an expression is a call of, None if it is none."""
+    if not isinstance(node, Call) or node.op.name not in INSTRUCTION_CALLS:
+        return None
+    name = node.args[0]
+    return hardware_op(name.value) if isinstance(name, StringImm) else None
 
 
 def lacking(feature: str, features: Collection[str]) -> str:
@@ -205,6 +217,7 @@ _declare(Effect.PURE, 3, "if_then_else")
 _declare(Effect.PURE, 1, "likely assume ret")
 _declare(Effect.PURE, 0, "undef vscale")
 # Foreign code: the first argument names it.
+INSTRUCTION_CALLS = frozenset({"call_llvm_pure_intrin", "call_llvm_intrin"})
 _declare(Effect.PURE, None, "call_pure_extern call_llvm_pure_intrin")
 _declare(Effect.OPAQUE, None, "call_extern call_packed call_llvm_intrin tvm_call_intrin")
 # Memory: pointers, prefetch (a hint with no meaning), synchronisation, thread reductions.

@@ -29,12 +29,16 @@ from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalar
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
 from metasched.space.modules.depth_blocking import DepthBlocking
+from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
+from metasched.space.modules.multi_level_tiling_with_intrin import MultiLevelTilingWithIntrin
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
+from metasched.space.modules.row_blocks import FuseRowBlocks
+from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
 from metasched.target import Target, cpu_of
@@ -43,7 +47,8 @@ from metasched.target import Target, cpu_of
 def cpu_modules(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
-    The order carries meaning: inlining comes before tiling, which sees fewer blocks then; fusing
+    The order carries meaning: distribution comes first, because tiling needs a nest for each block;
+    inlining comes before tiling, which sees fewer blocks then; fusing
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
     """
     cpu = cpu_of(target)
@@ -51,14 +56,23 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     blocks = RegisterTiling(bits, cpu.vector_registers, cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     return (
         ApplyCustomRule(target),
+        LoopDistribution(),
         InlineConstantScalars(),
         AutoInline(),
+        FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         MatrixForm(bits),
-        UseTensorInstruction(blocks, target.features),
+        UseTensorInstruction(DepthBlocking(blocks), target.features),
+        MultiLevelTilingWithIntrin(
+            features=target.features,
+            vector_bits=bits,
+            registers=cpu.vector_registers,
+            cores=cpu.num_cores,
+        ),
         DepthBlocking(blocks),
         blocks,
         AddRFactor(target.num_cores),
         VectorReduction(bits, cpu.vector_registers),
+        VectorScan(bits),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),

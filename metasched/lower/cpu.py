@@ -12,6 +12,7 @@ from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.prefetch import insert_prefetches
+from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.unroll import unroll_register_tiles
 from metasched.lower.passes.zeros import skip_zeros
@@ -41,6 +42,7 @@ _CPU = Pipeline(
     flat=(
         (simplify, "indices and conditions are in their final form"),
         (fold_lanes, "needs constant extents; later passes mask and unroll what it leaves"),
+        (scan_lanes, "needs constant extents and simplified conditions"),
         (hoist_guards, "needs simplified conditions"),
         (unroll_register_tiles, "needs the final loop structure"),
     ),

@@ -85,7 +85,7 @@ class Outcome:
         build_seconds, run_seconds, check_seconds: seconds of building, of running the kernel, and
             of setting up and comparing its data.
         check: how the result was compared (`exact`, `64 eps`), and the largest difference seen.
-        machine: name of the machine that took the time; times of two machines do not compare.
+        machine: name of the machine that took the time (see `hardware.times_compare`).
     """
 
     status: Status
@@ -113,8 +113,8 @@ OnOutcome = Callable[[Candidate, Outcome], None]
 class Runner(Protocol):
     """Anything that measures candidates.
 
-    A runner with further abilities has the methods of `Confirms`, `Recalls`, `ReadsAgain` or
-    `Compares`; a search uses the abilities that a runner has.
+    A runner with further abilities has the methods of `Confirms`, `Recalls`, `NamesMachine`,
+    `ReadsAgain` or `Compares`; a search uses the abilities that a runner has.
     """
 
     def measure(
@@ -216,6 +216,18 @@ class Recalls(Protocol):
 
     def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
         """Take candidates that an earlier run measured, with their seconds."""
+        ...
+
+
+@runtime_checkable
+class NamesMachine(Protocol):
+    """A runner that knows the machine it measures on."""
+
+    def machine(self) -> str:
+        """The name of the machine, as `hardware.machine_name` gives it.
+
+        Raises MeasureError when the machine cannot be reached.
+        """
         ...
 
 

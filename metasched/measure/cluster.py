@@ -1,9 +1,9 @@
 """Building and measuring elsewhere, through any `concurrent.futures.Executor`.
 
 The executor (a process pool, dask's `client.get_executor()`, mpi4py.futures, ray's pool adapters)
-only carries calls. Isolation, limits and checks are those of the local machinery that each remote
-process keeps: a LocalRunner for each task, workers that compile. A remote machine must be able to
-run code for the target.
+only carries calls. Each remote process keeps the local machinery, with its isolation, limits and
+checks: a LocalRunner for each task, workers that compile. A remote machine must be able to run code
+for the target. Plug-in files that bring a device or an instruction travel with the calls.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ from metasched.measure.jobs import built_of
 from metasched.measure.local import LocalRunner, needed_plugins
 from metasched.measure.process import Worker, dump
 from metasched.measure.settings import MeasureOptions
-from metasched.registry import load_plugin
+from metasched.registry import load_sources, plugin_sources
 from metasched.target import Target
 
 KEPT = 4  # tasks whose runners a remote process keeps: one round each, in turns, needs all of them
 _JOBS = "metasched.measure.jobs"
 _Known = Sequence[tuple[Candidate, float]]
+_Sources = Sequence[tuple[str, bytes]]
 _RUNNERS: dict[bytes, LocalRunner] = {}  # the one used last is the last
 _ONE_AT_A_TIME = threading.Lock()  # an executor's processes may call from several threads
-_IDLE: queue.SimpleQueue[Worker] = queue.SimpleQueue()  # builders of this process
+_LOADING = threading.Lock()
+_Idle = tuple[tuple[str, ...], Worker]  # a builder of this process, and its plug-in files
+_IDLE: queue.SimpleQueue[_Idle] = queue.SimpleQueue()
 
 
 class ExecutorBuilder:
@@ -66,7 +69,7 @@ class ExecutorBuilder:
     def submit(self, func: PrimFunc, target: Target) -> Future[Built]:
         """See `Builder.submit`."""
         limit = self._options.build_timeout
-        return self._executor.submit(build_remotely, dump((func, target)), limit)
+        return self._executor.submit(build_remotely, _sources(), dump((func, target)), limit)
 
     def close(self) -> None:
         """End the workers that a remote process keeps, as far as a call still reaches it."""
@@ -161,6 +164,11 @@ class ExecutorRunner:
         """See `LocalRunner.recall`; each remote process gets them when its runner is made."""
         self._known = list(known)
 
+    def machine(self) -> str:
+        """See `NamesMachine.machine`: the machine of the process that answers."""
+        found: str = self._ask("machine")
+        return found
+
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """See `LocalRunner.read_again`, of candidates that the answering process has measured."""
         found: dict[str, float] = self._ask("read_again", list(candidates))
@@ -196,12 +204,18 @@ class ExecutorRunner:
         }
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        return self._executor.submit(function, self._task, dump(self._known), dump(arguments))
+        given = dump(self._known), dump(arguments)
+        return self._executor.submit(function, _sources(), self._task, *given)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """What a method of a remote runner returns."""
         with _failures():
             return self._call(functools.partial(call_runner, method), *arguments).result()
+
+
+def _sources() -> _Sources:
+    """The plug-in files that remote processes need, with their contents."""
+    return plugin_sources() if needed_plugins() else ()
 
 
 @contextlib.contextmanager
@@ -223,9 +237,12 @@ def _end(executor: Executor, function: Callable[[], None], owned: bool) -> None:
 # -- in the remote process -------------------------------------------------------------------------
 
 
-def measure_chunk(task: bytes, known: bytes, given: bytes) -> list[Outcome]:
-    """Measure candidates with the runner of this task; returns when the expected results are
-    confirmed."""
+def measure_chunk(sources: _Sources, task: bytes, known: bytes, given: bytes) -> list[Outcome]:
+    """Measure candidates with the runner of this task.
+
+    Returns when the expected results are confirmed.
+    """
+    _load(sources)
     candidates, built = pickle.loads(given)
     with _ONE_AT_A_TIME:
         runner = _runner(task, known)
@@ -235,22 +252,38 @@ def measure_chunk(task: bytes, known: bytes, given: bytes) -> list[Outcome]:
     return outcomes
 
 
-def call_runner(method: str, task: bytes, known: bytes, given: bytes) -> Any:
+def call_runner(method: str, sources: _Sources, task: bytes, known: bytes, given: bytes) -> Any:
     """Call a method of the runner kept for this task."""
+    _load(sources)
     with _ONE_AT_A_TIME:
         return getattr(_runner(task, known), method)(*pickle.loads(given))
 
 
-def build_remotely(given: bytes, limit: float) -> Built:
+def build_remotely(sources: _Sources, given: bytes, limit: float) -> Built:
     """Compile in a worker process, which is kept for the next build."""
-    try:
-        worker = _IDLE.get_nowait()
-    except queue.Empty:
-        worker = Worker("remote builder", preload=_JOBS, plugins=needed_plugins())
+    _load(sources)
+    plugins = needed_plugins()
+    worker = _idle_builder(plugins) or Worker("remote builder", preload=_JOBS, plugins=plugins)
     try:
         return built_of(worker.run(f"{_JOBS}:build", *pickle.loads(given), limit=limit))
     finally:
-        _IDLE.put(worker)
+        _IDLE.put((plugins, worker))
+
+
+def _idle_builder(plugins: Sequence[str]) -> Worker | None:
+    """A kept worker that has loaded these plug-in files; workers with other files are ended."""
+    while not _IDLE.empty():
+        with contextlib.suppress(queue.Empty):
+            loaded, worker = _IDLE.get_nowait()
+            if loaded == plugins:
+                return worker
+            worker.close()
+    return None
+
+
+def _load(sources: _Sources) -> None:
+    with _LOADING:
+        load_sources(sources)
 
 
 def _runner(task: bytes, known: bytes) -> LocalRunner:
@@ -274,7 +307,7 @@ def end_runners() -> None:
 def end_builders() -> None:
     """End the builders kept."""
     while not _IDLE.empty():
-        _IDLE.get_nowait().close()
+        _IDLE.get_nowait()[1].close()
 
 
 # -- by name ---------------------------------------------------------------------------------------
@@ -297,11 +330,4 @@ def runner_in_a_process(
 
 
 def _pool(processes: int) -> Executor:
-    return ProcessPoolExecutor(
-        processes, get_context("spawn"), initializer=_load, initargs=(needed_plugins(),)
-    )
-
-
-def _load(plugins: Sequence[str]) -> None:
-    for file in plugins:
-        load_plugin(file)
+    return ProcessPoolExecutor(processes, get_context("spawn"))

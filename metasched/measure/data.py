@@ -1,10 +1,14 @@
 """Test data of a task: which values its inputs get, and how closely results must agree.
 
 Inputs are small integers in their dtype, smaller for longer sums. So sums and products are
-bit-equal in any order, and the comparison is exact. Where the program divides, takes exponentials
-or rounds, results may differ by 64 eps of the largest magnitude, or by 64 times the change that one
-more rounding of the inputs makes. The second bound is for small differences of large sums, whose
-rounding errors are as large as those of the sums.
+bit-equal in any order, and the comparison is exact. Sums of integers wrap around, so bytes take all
+values there: only large ones show a sum that saturates too early. Floats that scale such sums are
+powers of two, small enough that results do not all saturate.
+
+Where the program divides, takes exponentials or rounds, results may differ by 64 eps of the largest
+magnitude, or by 64 times the change that one more rounding of the inputs makes. The second bound is
+for small differences of large sums, whose rounding errors are as large as those of the sums.
+Integers that were rounded from such floats may differ by one.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     Add,
     BinaryOp,
+    Cast,
     Div,
     Expr,
     FloatImm,
@@ -35,14 +40,16 @@ from metasched.ir.expr import (
     Sub,
     as_int,
 )
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import FAST_MATH, PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BufferStore
 from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
 
 _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
+_FAST = 4  # times as much for a function that allows fast mathematics
 _SUMMANDS = 1 << 16  # normally distributed terms of a sum
+_HALVINGS = 10  # of a float that scales a sum of products of bytes, beside those for its length
 _NOTHING = 2.0**-30  # stands for zero in inputs that must be positive
 _EXACT_CALLS = frozenset(
     """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
@@ -64,6 +71,8 @@ class Array:
         low, high: integers that fill it, both included.
         eps: relative tolerance unit of its values.
         noise: largest change of its values when each input is rounded once more; 0: not measured.
+        halvings: its floats are powers of two, down to 1 halved so many times; None: integers.
+        rounded: its integers may be floats that were rounded.
     """
 
     name: str
@@ -76,6 +85,8 @@ class Array:
     high: int
     eps: float
     noise: float = 0.0
+    halvings: int | None = None
+    rounded: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -143,13 +154,16 @@ def make_task(
 
     Raises MeasureError when an extent has no value.
     """
-    why = inexact_reason(func)
+    why = inexact_reason(func) or (f"the attribute {FAST_MATH}" if func.liberties else "")
     values = _values(signature, {**(extents or {}), **(scalars or {})})
     numbers = {name: int(v) for name, v in values.items()}
     coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
     positive, indexes = _needs_positive(func), _index_buffers(func)
     terms = _longest_reduction(func)
     most = _largest_value(terms, coarse)
+    sums, casts = _accumulators(func), _casts_to_integers(func)
+    all_bytes = bool(sums) and all(kind.is_int for kind in sums)
+    scaled = all_bytes and (bool(why) or any(kind.bits <= 16 for kind in casts))
     arrays = []
     for buffer, arg in zip(func.buffers, signature.buffers, strict=True):
         dtype = DType(arg.dtype)
@@ -158,6 +172,8 @@ def make_task(
             low, high = 0, max(0, min(most, indexes[buffer] - 1))
         if dtype.is_bool or (dtype.is_int and dtype.bits == 1):
             low, high = 0, 1
+        elif dtype.is_int and dtype.bits == 8 and all_bytes and buffer not in indexes:
+            low, high = max(low, 1) if positive else dtype.range[0], dtype.range[1]
         elif dtype.kind == "uint":
             low = max(low, 0)
         try:
@@ -168,17 +184,23 @@ def make_task(
         if not buffer.strides:  # the strides of the compiled function may be padded
             strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
         initial = not arg.written or reads_before_writing(func, buffer)
-        eps = max(coarse, _EPS.get(str(dtype), 0.0))
+        eps = max(coarse, _EPS.get(str(dtype), 0.0)) * (_FAST if func.liberties else 1)
+        halvings = _HALVINGS + terms.bit_length() if scaled and dtype.is_float else None
+        rounded = dtype.is_int and bool(casts)
         arrays.append(
-            Array(arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps)
-        )
+            Array(
+                arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps,
+                halvings=halvings, rounded=rounded,
+            )
+        )  # fmt: skip
     return Task(key, tuple(arrays), tuple(values.items()), not why, seed, why=why, terms=terms)
 
 
 def _longest_reduction(func: PrimFunc) -> int:
-    """The most elements that one result of a block is reduced from (constant extents)."""
+    """The most elements that one result of a block is reduced from, or is a running value of
+    (constant extents)."""
     blocks = (s for s in walk_stmts(func.body) if isinstance(s, Block))
-    reduced = ([as_int(v.dom.extent) or 1 for v in b.iter_vars if v.is_reduce] for b in blocks)
+    reduced = ([as_int(v.dom.extent) or 1 for v in b.iter_vars if not v.is_spatial] for b in blocks)
     return max((math.prod(extents) for extents in reduced), default=1)
 
 
@@ -236,6 +258,27 @@ def _float_types(func: PrimFunc) -> set[str]:
         str(node.dtype.scalar)
         for node in _expressions(func)
         if isinstance(node, kinds) and node.dtype.is_float
+    }
+
+
+def _accumulators(func: PrimFunc) -> set[DType]:
+    """The types of elements that are computed from themselves, as sums are."""
+    return {
+        node.buffer.dtype
+        for node in walk_stmts(func.body)
+        if isinstance(node, BufferStore)
+        and any(
+            isinstance(e, BufferLoad) and e.buffer is node.buffer for e in walk_exprs(node.value)
+        )
+    }
+
+
+def _casts_to_integers(func: PrimFunc) -> set[DType]:
+    """The integer types to which the program converts floats; the conversion saturates."""
+    return {
+        node.dtype.scalar
+        for node in _expressions(func)
+        if isinstance(node, Cast) and node.dtype.is_int and node.value.dtype.is_float
     }
 
 
@@ -310,9 +353,20 @@ def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
         if task.terms > _SUMMANDS:
             kept = rng.random(array.shape) * task.terms < _SUMMANDS
             drawn = np.where(kept, drawn, _NOTHING if array.low > 0 else 0.0)
-        return np.ascontiguousarray(drawn.astype(dtype.numpy))
-    small = rng.integers(array.low, array.high + 1, array.shape, dtype=np.int8)
+        return np.ascontiguousarray((drawn * _powers(rng, array)).astype(dtype.numpy))
+    if array.halvings is not None:
+        signs = 1 if array.low > 0 else rng.choice([-1.0, 1.0], array.shape)
+        return np.ascontiguousarray((signs * _powers(rng, array)).astype(dtype.numpy))
+    wide = np.int8 if array.high < 127 else np.int16
+    small = rng.integers(array.low, array.high + 1, array.shape, dtype=wide)
     return np.ascontiguousarray(small.astype(dtype.numpy))
+
+
+def _powers(rng: np.random.Generator, array: Array) -> Any:
+    """A power of two for each element, from 1 down by the halvings of the array."""
+    if array.halvings is None:
+        return 1.0
+    return 2.0 ** -rng.integers(0, array.halvings + 1, array.shape).astype(np.float64)
 
 
 def nudged(array: Array, task: Task, position: int) -> NDArray[np.generic]:
@@ -346,8 +400,9 @@ def compare(
         equal = (x == y) | ((x != x) & (y != y))
         difference = np.where(equal, 0, np.abs(x - y))
         limit = 0.0
-        if not exact and DType(array.dtype).is_float:
+        if not exact and (DType(array.dtype).is_float or array.rounded):
             limit = tolerance(array, float(np.abs(y[np.isfinite(y)]).max(initial=0.0)))
+            limit = max(limit, 1.0) if array.rounded else limit  # halves are rounded up or down
         wrong = ~(equal | (difference <= limit))
     count = int(wrong.sum())
     finite = difference[np.isfinite(difference)] if wide is not np.int64 else difference

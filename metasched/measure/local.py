@@ -173,6 +173,10 @@ class LocalRunner:
             self.prepare_verification()  # runs beside the search, long before `verify` asks
         return outcomes
 
+    def machine(self) -> str:
+        """See `NamesMachine.machine`: the name of this machine."""
+        return machine_name()
+
     def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
         """Take programs of an earlier run with their seconds: a calibration set is chosen from
         them, so that new times compare with those of the earlier run."""
@@ -288,7 +292,7 @@ class LocalRunner:
         seconds = yield from self._hand_over(built.program, seconds)
         self.best = min(self.best, seconds) if self.best else seconds
         samples = tuple(seconds / read * s for s in outcome.seconds)
-        return replace(outcome, seconds=samples, machine=machine_name())
+        return replace(outcome, seconds=samples, machine=self.machine())
 
     def _tried(self, program: Program) -> Flow[Reply]:
         """Check a program in every placement of its arrays, then time it alone."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from metasched.analysis.flops import flops
-from metasched.errors import MeasureError, StandInError
+from metasched.errors import DefaultScheduleError, MeasureError
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Outcome, Status
@@ -205,7 +205,7 @@ class References:
                 "the default schedule gives other results than the program as written: "
                 f"{reply.value}"
             )
-            raise StandInError(self.failure)
+            raise DefaultScheduleError(self.failure)
         assert self._unscheduled is not None
         if self._doubted and self._sample is not None:
             self._whole()

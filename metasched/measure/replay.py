@@ -39,8 +39,8 @@ class ReplayRunner:
         try:
             data = read_json(Path(path).read_bytes())
         except (OSError, ValueError) as error:
-            said = words(error)
-            raise MeasureError(f"{path}: the recorded table cannot be read: {said}") from None
+            reason = words(error)
+            raise MeasureError(f"{path}: the recorded table cannot be read: {reason}") from None
         if not isinstance(data, dict) or data.get("schema_version") != TABLE_VERSION:
             found = data.get("schema_version") if isinstance(data, dict) else None
             raise MeasureError(f"{path}: table version {found!r}, this reads {TABLE_VERSION}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metasched.analysis.block import is_leaf
+from metasched.analysis.block import AUTO_TENSORIZE, is_leaf
 from metasched.analysis.scope import Scope
-from metasched.ir.stmt import Block
+from metasched.ir.expr import Var
+from metasched.ir.stmt import Block, BlockToken
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import (
@@ -50,7 +51,8 @@ class RewriteParallelVectorizeUnroll:
 
     def _function(self, sch: Schedule, name: str, func: str | None) -> None:
         root = _noted(sch.mod[name].root)
-        tokens = [child.token for child in Scope.of(sch.mod[name].root).realizes]
+        top = [child.token for child in Scope.of(sch.mod[name].root).realizes]
+        tokens = _scheduled(sch.mod[name].root)
         own = {token: _noted(child_of(sch, token).block) for token in tokens}
         for token in tokens:
             child, notes = child_of(sch, token), own[token]
@@ -61,7 +63,7 @@ class RewriteParallelVectorizeUnroll:
             width = notes.get(VECTORIZE, root.get(VECTORIZE, 0) if plain else 0)
             if width:
                 vectorize_leaf(sch, block, child_of(sch, token), width)
-        for token in tokens:
+        for token in top:
             if PARALLEL in own[token]:
                 spread_nest(sch, child_of(sch, token), own[token][PARALLEL], func)
         if PARALLEL in root:
@@ -80,12 +82,20 @@ class RewriteParallelVectorizeUnroll:
                 sch.unannotate(block, key)
 
     def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int) -> None:
-        """Parallelise each nest of the function once, by its first block."""
-        seen: set[object] = set()
+        """Parallelise each nest of the function; a loop that was refused is tried once."""
+        tried: set[Var] = set()
         for child in list(Scope.of(sch.mod[name].root).realizes):
-            if child.loops and child.loops[0].var not in seen:
-                seen.add(child.loops[0].var)
-                spread_nest(sch, child_of(sch, child.token), jobs, func)
+            spread_nest(sch, child_of(sch, child.token), jobs, func, tried)
+
+
+def _scheduled(scope: Block) -> list[BlockToken]:
+    """The blocks below a block in program order, without those that an instruction computes."""
+    found: list[BlockToken] = []
+    for child in Scope.of(scope).realizes:
+        found.append(child.token)
+        if AUTO_TENSORIZE not in child.block.annotations:
+            found += _scheduled(child.block)
+    return found
 
 
 def _noted(block: Block) -> dict[str, int]:

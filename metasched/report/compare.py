@@ -39,9 +39,8 @@ def _no_tvm(tvm: Times | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One library's result: seconds of a call, its time over ours, and a note if the time is
-    missing."""
+class LibraryTime:
+    """The time of one library: seconds of a call, this time over ours, and why there is no time."""
 
     seconds: float | None = None
     ratio: float | None = None
@@ -54,7 +53,7 @@ def side_by_side(
     peers: Sequence[str],
     trace: Path | None,
     tvm: Times | None = None,
-) -> dict[str, Side]:
+) -> dict[str, LibraryTime]:
     """Time our kernel and its peers in turns.
 
     Args:
@@ -64,30 +63,38 @@ def side_by_side(
         trace: the trace file of our kernel; None leaves us out, and there are no ratios.
         tvm: recorded times of TVM.
 
-    Returns a side for each peer, and for OURS.
+    Returns a time for each peer, and for OURS.
     """
     live = [*([OURS] if trace else []), *(peer for peer in peers if peer != TVM)]
     outcomes = contest(op, shape, live, trace)
     ours = outcomes.get(OURS, Standing(note="no candidate was right"))
-    sides = {OURS: Side(ours.seconds, None if ours.seconds is None else 1.0, ours.note)}
+    sides = {OURS: LibraryTime(ours.seconds, None if ours.seconds is None else 1.0, ours.note)}
     for peer in peers:
         if peer == TVM:
             seconds = (tvm or {}).get((op, tuple(shape)))
             over = None if seconds is None or ours.seconds is None else seconds / ours.seconds
-            sides[TVM] = Side(seconds, over, "" if seconds is not None else "not in the record")
+            sides[TVM] = LibraryTime(
+                seconds, over, "" if seconds is not None else "not in the record"
+            )
         else:
             found = outcomes[peer]
-            sides[peer] = Side(found.seconds, ratio(found, ours), found.note)
+            sides[peer] = LibraryTime(found.seconds, ratio(found, ours), found.note)
     return sides
 
 
 def row(
-    op: str, shape: Sequence[int], dtype: str, peer: str, side: Side, flops: float, peak: float
+    op: str,
+    shape: Sequence[int],
+    dtype: str,
+    peer: str,
+    side: LibraryTime,
+    flops: float,
+    peak: float,
 ) -> dict[str, Any]:
     """One line of `metasched bench --json`.
 
-    `ratio` is the peer's time over ours, `peak_fraction` its rate over the FMA peak, which was
-    measured in turns with them.
+    `ratio` is the peer's time over ours, `peak_fraction` its rate over the peak of multiply-adds on
+    its types, which was measured in turns with them.
     """  # fmt: skip
     seconds = side.seconds
     rate = None if seconds is None else flops / seconds / 1e9
@@ -128,9 +135,11 @@ def comparison_text(rows: Sequence[dict[str, Any]]) -> str:
     lines = [columns(cells)]
     means = geometric_means(rows)
     if means:
-        told = ", ".join(f"{peer} {mean:.2f}" for peer, mean in means.items())
-        lines.append(f"geometric mean of their times over ours: {told}")
+        ratios = ", ".join(f"{peer} {mean:.2f}" for peer, mean in means.items())
+        lines.append(f"geometric mean of their times over ours: {ratios}")
     if rows:
         peaks = sorted(each["peak_gflops"] for each in rows)
-        lines.append(f"FMA peak, in turns with them: {peaks[0]:.0f} to {peaks[-1]:.0f} GFLOP/s")
+        lines.append(
+            f"peak of multiply-adds, in turns with them: {peaks[0]:.0f} to {peaks[-1]:.0f} GFLOP/s"
+        )
     return "\n".join(lines + notes)

@@ -30,6 +30,7 @@ class Trial:
         seconds: of one call, infinite for a failure.
         round: number of its round, over all sessions.
         predicted: the model's score, None where there was none.
+        machine: name of the machine that measured it, empty where it is unknown.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Trial:
     seconds: float
     round: int
     predicted: float | None
+    machine: str = ""
 
     @property
     def ok(self) -> bool:
@@ -85,8 +87,8 @@ class History:
 
     def agreement(self) -> float | None:
         """The share of pairs within a round whose order by the model equals their order by time."""
-        told = [(t.round, t.predicted, t.seconds) for t in self.trials if t.ok]
-        scored = [(r, score, seconds) for r, score, seconds in told if score is not None]
+        measured = [(t.round, t.predicted, t.seconds) for t in self.trials if t.ok]
+        scored = [(r, score, seconds) for r, score, seconds in measured if score is not None]
         pairs = [(a, b) for a, b in combinations(scored, 2) if a[0] == b[0]]
         pairs = [(a, b) for a, b in pairs if a[1] != b[1] and a[2] != b[2]]
         right = sum((a[1] > b[1]) == (a[2] < b[2]) for a, b in pairs)
@@ -106,6 +108,7 @@ class History:
                     str(event["status"]), str(event.get("message") or ""),
                     _seconds(event.get("seconds")), self._round,
                     None if score is None else _amount(score, least=-_LARGEST),
+                    str(event.get("machine") or ""),
                 )
             )  # fmt: skip
         elif kind == "RoundDone":

@@ -190,8 +190,11 @@ def _summary(c: Chapter, machine: Machine) -> str:
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in h.phases.items())
     failed = sum(not t.ok for t in h.trials)
     ended = f"; {ending(h.ended)}" if h.ended else ""
-    told = f"{len(h.trials)} trials, {failed} failed{ended}. {spent}"
-    return f"{_table(head, rows)}<p>{escape(told)}</p>"
+    summary = f"{len(h.trials)} trials, {failed} failed{ended}. {spent}"
+    machines = sorted({t.machine for t in h.trials if t.machine})
+    if machines:
+        summary += f". Measured on {'; '.join(machines)}"
+    return f"{_table(head, rows)}<p>{escape(summary)}</p>"
 
 
 def _by_trials(h: History) -> str:
@@ -223,12 +226,12 @@ def _predicted(h: History) -> str:
     points: list[tuple[float, float]] = []
     titles: list[str] = []
     for number in sorted({t.round for t in h.trials}):
-        told = [t for t in h.trials if t.ok and t.round == number and t.predicted is not None]
-        if len(told) < 2:
+        rated = [t for t in h.trials if t.ok and t.round == number and t.predicted is not None]
+        if len(rated) < 2:
             continue
-        guess = sorted(told, key=lambda t: -(t.predicted or 0.0))
-        clock = sorted(told, key=lambda t: t.seconds)
-        for trial in told:
+        guess = sorted(rated, key=lambda t: -(t.predicted or 0.0))
+        clock = sorted(rated, key=lambda t: t.seconds)
+        for trial in rated:
             points.append((guess.index(trial) + 1, clock.index(trial) + 1))
             titles.append(f"trial {trial.number}, round {number + 1}: {duration(trial.seconds)}")
     top = max((max(p) for p in points), default=1.0)

@@ -19,26 +19,33 @@ from metasched.codegen.peak import multiply_adds
 from metasched.database.record import TraceFile
 from metasched.database.replay import replay
 from metasched.ir.equal import structural_hash
-from metasched.report.torch_ops import torch_call
+from metasched.ir.op import HARDWARE, lacking, load_intrinsics
+from metasched.report.onnx_ops import onnx_op
+from metasched.report.torch_peer import torch_call
 from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
 from metasched.runtime.timing import Repeat, clocked, take
 from metasched.target import Target
 
 OURS = "metasched"
-PEERS = ("numpy", "torch", "torch-compiled")
+PEERS = ("numpy", "torch", "torch-compiled", "onnxruntime")
 PEAK = "peak"
-"""The contestant that does nothing but multiply and add: a call is a billion operations."""
+"""The contestant that does nothing but multiply and add, by the fastest instruction for the types
+of an operator: a call is a billion operations."""
 Burst = Callable[[float], float]
+_NEEDED = {
+    "torch": {"torch": "PyTorch"},
+    "onnxruntime": {"onnxruntime": "ONNX Runtime", "onnx": "the package onnx"},
+}
 _SAMPLE = 0.002  # seconds: a sample makes as many calls as fill it
 _LEAST, _LONG = 5, 0.2  # samples of a burst at least, of calls that take less than so many seconds
 
 
 def what_is_missing(peer: str) -> str:
     """What must be installed to time a peer; empty if nothing is missing."""
-    if not peer.startswith("torch") or importlib.util.find_spec("torch") is not None:
-        return ""
-    return "PyTorch is not installed"
+    needed = next((row for start, row in _NEEDED.items() if peer.startswith(start)), {})
+    missing = [name for package, name in needed.items() if not importlib.util.find_spec(package)]
+    return f"{missing[0]} is not installed" if missing else ""
 
 
 def bursts(repeat: Repeat) -> Burst:
@@ -85,14 +92,35 @@ def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = Non
         trace: the trace file of our kernel.
     """
     if name == PEAK:
-        run = multiply_adds(Target.of("native"))
+        target = Target.of("native")
+        runs = [multiply_adds(target, what) for what in ("float32", *products(op, target))]
+        run = min(runs, key=lambda each: min(each() for _ in range(_LEAST)))
         return bursts(lambda calls: sum(run() for _ in range(calls)))
     if name == OURS:
         return _ours(op, shape, str(trace))
     if name == "numpy":
         return called(_numpy_call(op, shape))
+    if name == "onnxruntime":
+        made = onnx_op(op, shape)
+        return None if made is None else called(made.call)
     call = torch_call(op, shape, compiled=name == "torch-compiled")
     return None if call is None else called(call)
+
+
+def products(op: str, target: Target) -> list[str]:
+    """The instructions of a target that multiply the types of a workload's first two inputs, and
+    add to wider sums."""
+    load_intrinsics()
+    types = [buffer.dtype for buffer in workloads.get(op).func().buffers[:2]]
+    every = [HARDWARE.get(name) for name in HARDWARE]
+    return [
+        each.name
+        for each in every
+        if not lacking(each.feature, target.features)
+        and len(each.operands) == 3
+        and [kind.scalar for kind in each.operands[1:]] == types
+        and each.result.bits > types[0].bits
+    ]
 
 
 def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
@@ -100,9 +128,8 @@ def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
     work = workloads.get(op)
     constant = TraceFile.load(trace).workload_hash != structural_hash(work.func(shape))
     kernel = build(replay(trace, work.func(shape, constant and bool(work.weights))))
-    result = work.output(shape)
-    arrays = [*work.inputs(shape, integers=False), np.zeros(result.shape, result.dtype)]
-    arrays = [aligned(each) for each in arrays]
+    inputs = work.inputs(shape, integers=False)
+    arrays = [aligned(each) for each in work.arguments(inputs, shape)]
     if constant:
         (position,) = work.weights
         arrays[position] = kernel.pack(arrays[position])

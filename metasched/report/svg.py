@@ -144,8 +144,8 @@ def _drawn(
     if one.kind == "dots":
         dots = []
         for number, (x, y) in pairs:
-            told = one.titles[number] if number < len(one.titles) else ""
-            title = f"<title>{escape(told)}</title>" if told else ""
+            text = one.titles[number] if number < len(one.titles) else ""
+            title = f"<title>{escape(text)}</title>" if text else ""
             dots.append(f'<circle cx="{across(x)}" cy="{up(y)}" r="3.5">{title}</circle>')
         return f'<g fill="{colour}" fill-opacity="0.75">{"".join(dots)}</g>'
     path: list[str] = []

@@ -128,12 +128,14 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
 
 
 def records_text(records: Sequence[Record]) -> str:
-    """Stored trials, one a line, the fastest first."""
-    lines = []
-    for record in sorted(records, key=lambda r: r.seconds):
+    """Stored trials, one a line, the fastest first; those of several machines by machine."""
+    lines, machines = [], {r.machine for r in records if r.ok}
+    order = sorted(records, key=lambda r: (r.machine if len(machines) > 1 else "", r.seconds))
+    for record in order:
         shown = duration(record.seconds) if record.ok else record.status.value
         name = record.workload_name or record.workload_hash[:12]
-        lines.append(f"{name:24} #{record.index:<5} {shown:>14}  {record.candidate_key[:12]}")
+        line = f"{name:24} #{record.index:<5} {shown:>14}  {record.candidate_key[:12]}"
+        lines.append(f"{line}  {record.machine or 'unknown'}" if len(machines) > 1 else line)
     return "\n".join(lines)
 
 

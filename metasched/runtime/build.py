@@ -1,17 +1,19 @@
-"""`build` compiles a program to a kernel, or the functions of a module to kernels by name; `lower`
-gives the loops before compilation."""
+"""`build` compiles a program to a kernel, or the functions of a module to kernels by name; `export`
+compiles a program to files, for any machine; `lower` gives the loops before compilation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from metasched.arith.outside import require_inside
-from metasched.errors import BuildError, LowerError
+from metasched.errors import BuildError, LowerError, TargetError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.lower.pipeline import shown, to_stderr
 from metasched.runtime import cpu as cpu  # enters the row of CPUs
 from metasched.runtime.devices import device_of
+from metasched.runtime.export import Exported
 from metasched.runtime.kernel import Kernel
 from metasched.target import Target
 from metasched.tvm_names import KERNEL, hint
@@ -85,10 +87,7 @@ def build(
     machine = Target.of(target)
     machine.require_here()
     device = device_of(machine)
-    module = _module(source)
-    if not module:
-        raise BuildError("the module has no functions")
-    require_inside(module)
+    module = _checked(source)
     if len(module) == 1:
         ((key, func),) = module.items()
         return device.build(
@@ -102,6 +101,55 @@ def build(
             for key, func in module.items()
         }
     )
+
+
+def export(
+    source: PrimFunc | IRModule | HasModule,
+    folder: str | Path,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    opt_level: int | None = None,
+    check_bounds: bool = False,
+) -> Exported:
+    """Compile a program to files for a machine, which need not be this one.
+
+    The files are NAME.o, NAME.so, NAME.h and NAME.json. The manifest NAME.json holds the target;
+    `load_exported` refuses the files on a machine without the target's features. The shared library
+    needs a linker for the target, `aarch64-linux-gnu-gcc` say; without one, `note` of the result
+    says what is missing.
+
+    Args:
+        source: a function, a module of one, or something with a `.mod` (a Schedule).
+        folder: created when missing.
+        target: see `Target.of`; None means this machine.
+        name: C name of the kernel and stem of the files; by default the function's `global_symbol`,
+            else its name.
+        opt_level, check_bounds: as in `build`.
+
+    Raises LowerError and BuildError for a program that cannot be compiled, TargetError for a target
+    of a kind without files, and ExportError naming the place and the reason.
+    """
+    machine = Target.of(target)
+    write = device_of(machine).export
+    if write is None:
+        raise TargetError(f"no files are made for targets of kind {machine.kind!r}")
+    module = _checked(source)
+    if len(module) != 1:
+        raise BuildError(f"export takes one function, the module has {len(module)}")
+    ((key, func),) = module.items()
+    symbol = name or str(func.attrs.get("global_symbol", key))
+    found: Exported = write(func, machine, symbol, opt_level, check_bounds, folder, name)
+    return found
+
+
+def _checked(source: Any) -> IRModule:
+    """The module of a source, with functions, none of which certainly leaves a buffer."""
+    module = _module(source)
+    if not module:
+        raise BuildError("the module has no functions")
+    require_inside(module)
+    return module
 
 
 def lower(

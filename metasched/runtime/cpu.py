@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from metasched.codegen.compile import Compiled, compile_func
@@ -17,6 +18,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.runtime.devices import DEVICES, DeviceOf, ProgramsOf
+from metasched.runtime.export import Exported, export
 from metasched.runtime.guarded_memory import AT_END, AT_START, GuardedMemory
 from metasched.runtime.kernel import Kernel
 from metasched.runtime.native import Native
@@ -54,14 +56,7 @@ def build_kernel(
 ) -> Kernel:  # fmt: skip
     """What `metasched.build` returns for a CPU."""
     symbol = name if forced else str(func.attrs.get("global_symbol", name))
-    parallel = has_openmp()
-    if not parallel and _is_parallel(func):
-        warnings.warn(
-            f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
-            f"serially; {REMEDY}",
-            stacklevel=3,
-        )
-    compiled = compile_func(func, target, symbol, opt_level, parallel, checked)
+    compiled = _compiled(func, target, symbol, opt_level, checked)
     return Kernel(
         compiled.signature,
         Native.of(compiled),
@@ -69,6 +64,29 @@ def build_kernel(
         compiled=compiled,
         workload_hash=structural_hash(func),
     )
+
+
+def export_files(
+    func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool,
+    folder: str | Path, stem: str | None,
+) -> Exported:  # fmt: skip
+    """What `metasched.export` writes for a CPU, this one or another."""
+    compiled = _compiled(func, target, name, opt_level, checked)
+    return export(compiled, target, folder, name=stem, workload_hash=structural_hash(func))
+
+
+def _compiled(
+    func: PrimFunc, target: Target, symbol: str, opt_level: int | None, checked: bool
+) -> Compiled:
+    """Machine code; serial, with a warning, if it is for this machine and that has no OpenMP."""
+    parallel = has_openmp() or target.here() is not None
+    if not parallel and _is_parallel(func):
+        warnings.warn(
+            f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
+            f"serially; {REMEDY}",
+            stacklevel=4,
+        )
+    return compile_func(func, target, symbol, opt_level, parallel, checked)
 
 
 def compile_program(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:
@@ -92,4 +110,4 @@ def _is_parallel(func: PrimFunc) -> bool:
 
 
 PROGRAMS = ProgramsOf(compile_program, load_program, GuardedMemory, (AT_START, AT_END))
-DEVICES.register("cpu", DeviceOf(build_kernel, usable, _peak, PROGRAMS))
+DEVICES.register("cpu", DeviceOf(build_kernel, export_files, usable, _peak, PROGRAMS))

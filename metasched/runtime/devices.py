@@ -146,6 +146,8 @@ class DeviceOf:
     Attributes:
         build: `(function, target, name, options) -> kernel`, something callable on arrays; the
             options are those of `metasched.build` beside the target and the name.
+        export: the same followed by a folder and the stem of the files, for `metasched.export`;
+            None where no files are made.
         usable: the target as this process can use it, fewer cores for example.
         peak: the measured rate of the target in GFLOP/s of float32 for so many threads; None
             where no rate bounds what kernels reach.
@@ -153,6 +155,7 @@ class DeviceOf:
     """
 
     build: Callable[..., Any]
+    export: Callable[..., Any] | None = None
     usable: Callable[[Target], Target] = lambda target: target
     peak: Callable[[Target, int], float | None] = lambda target, threads: None
     programs: ProgramsOf | None = None

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,10 +96,10 @@ def _write(
 ) -> Exported:
     contents = {
         f"{stem}.o": compiled.object,
-        f"{stem}.h": header(compiled.signature, stem).encode(),
+        f"{stem}.h": header(compiled.signature, stem, target).encode(),
     }
     _put(work / f"{stem}.o", compiled.object)
-    linked, note = _link(compiled, work / f"{stem}.o", work / f"{stem}.so")
+    linked, note = _link(compiled, target, work / f"{stem}.o", work / f"{stem}.so")
     if linked:
         contents[f"{stem}.so"] = (work / f"{stem}.so").read_bytes()
     data = manifest(compiled, target, stem, workload_hash, contents, note)
@@ -130,6 +131,23 @@ def find_compiler() -> str | None:
     return next((path for path in found if path), None)
 
 
+def find_linker(target: Target) -> list[str]:
+    """The command of a C compiler that links for a target; empty when there is none.
+
+    For other architectures the setting `cc`, else GCC by the name that cross compilers have, else
+    clang.
+    """
+    if target.arch == Target.native().arch:
+        found = find_compiler()
+        return [found] if found else []
+    wanted = config.load().cc
+    names = [wanted] if wanted else [f"{target.arch}-linux-gnu-gcc", f"{target.triple}-gcc"]
+    for path in filter(None, map(shutil.which, names)):
+        return [path]
+    clang = None if wanted else shutil.which("clang")
+    return [clang, f"--target={target.triple}"] if clang else []
+
+
 def link_flags(compiled: Compiled, *, here: bool) -> list[str]:
     """What a linker needs beside the object file, on this machine (`here`) or on any."""
     flags = ["-lm"]
@@ -140,12 +158,14 @@ def link_flags(compiled: Compiled, *, here: bool) -> list[str]:
     return flags
 
 
-def _link(compiled: Compiled, source: Path, out: Path) -> tuple[bool, str]:
+def _link(compiled: Compiled, target: Target, source: Path, out: Path) -> tuple[bool, str]:
     """Link a shared library; the result is (False, reason) if linking fails here."""
-    compiler = find_compiler()
-    if compiler is None:
-        return False, "no C compiler was found: the shared library was not linked, the object was"
-    command = [compiler, "-shared", "-o", str(out), str(source), *link_flags(compiled, here=True)]
+    linker, native = find_linker(target), target.arch == Target.native().arch
+    if not linker:
+        what = "" if native else f" that links for {target.arch} (METASCHED_CC names one)"
+        return False, f"no C compiler{what} was found: there is no shared library, only the object"
+    compiler, flags = linker[0], link_flags(compiled, here=native)
+    command = [*linker, "-shared", "-o", str(out), str(source), *flags]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -234,7 +254,7 @@ def _extent(data: Any) -> Extent:
     return (operator, _extent(left), _extent(right))
 
 
-def header(signature: Signature, stem: str) -> str:
+def header(signature: Signature, stem: str, target: Target | None = None) -> str:
     """The C header: one function on plain pointers, with what the caller must keep to."""
     guard = f"METASCHED_{''.join(c if c.isalnum() else '_' for c in stem).upper()}_H"
     lines = [_describe(p) for p in signature.params]
@@ -253,6 +273,7 @@ def header(signature: Signature, stem: str) -> str:
         'extern "C" {',
         "#endif",
         f"/* {signature.symbol}: compiled by metasched {__version__}.",
+        *_machine_lines(target),
         " *",
         " * Parameters, in order:",
         *lines,
@@ -274,6 +295,15 @@ def header(signature: Signature, stem: str) -> str:
         "#endif",
         "",
     ])  # fmt: skip
+
+
+def _machine_lines(target: Target | None) -> list[str]:
+    """What the machine must be that runs the code."""
+    if target is None:
+        return []
+    features = ", ".join(sorted(target.features)) or "none"
+    text = f"It runs on {target.triple} with the features {features}."
+    return textwrap.wrap(text, 96, initial_indent=" * ", subsequent_indent=" * ")
 
 
 def _pack_lines(pack: Signature | None) -> list[str]:

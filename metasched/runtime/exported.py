@@ -37,7 +37,7 @@ def load_exported(folder: str | Path, name: str | None = None) -> Kernel:
     except (KeyError, TypeError, ValueError, TargetError) as error:
         reason = f"no field {error}" if isinstance(error, KeyError) else words(error)
         raise ExportError(f"{path}: damaged manifest: {reason}") from None
-    lacking = Target.native().supports(target)
+    lacking = target.here()
     if lacking is not None:
         raise ExportError(f"{path}: the kernel cannot run here: {clipped(lacking)}")
     native = _open(path, symbol, signature, files, externs)

@@ -45,8 +45,8 @@ from metasched.schedule.state import State
 P = ParamSpec("P")
 
 
-KINDS_LAST = "choose the kinds of loops last"
-THREADS = f"{KINDS_LAST}, or set_scope what each thread or block has for itself first"
+KINDS_LAST = "choose loop kinds last"
+THREADS = f"{KINDS_LAST}, or first give each thread or block its own memory (set_scope)"
 
 
 def proof(
@@ -68,8 +68,8 @@ def refuse_on(state: State, failure: Failure | None, node: Stmt, hint: str = "")
         raise state.error(failure.slug, failure.sentence, failure.node or node, hint=hint)
 
 
-def require_plain_loop(state: State, rv: LoopRV) -> For:
-    """The loop has no annotation and no thread binding, and starts at zero."""
+def require_plain_loop(state: State, rv: LoopRV, *, from_zero: bool = True) -> For:
+    """The loop has no annotation and no thread binding, and starts at zero if asked for."""
     loop = state.loop(rv)
     if loop.annotations:
         keys = ", ".join(loop.annotations)
@@ -84,7 +84,8 @@ def require_plain_loop(state: State, rv: LoopRV) -> For:
             "bound-loop", f"the loop {loop.var.name} is bound to {loop.thread}", loop,
             hint="transform loops before binding them",
         )  # fmt: skip
-    require_from_zero(state, loop)
+    if from_zero:
+        require_from_zero(state, loop)
     return loop
 
 
@@ -97,9 +98,9 @@ def refuse_jumps(state: State, loop: For, *kinds: type[Stmt]) -> None:
             word = "break" if isinstance(stmt, Break) else "continue"
             raise state.error(
                 "left-by-jump",
-                f"a {word} is of the loop {loop.var.name}, which would not be one loop any more",
+                f"a {word} leaves the loop {loop.var.name}, which the step would replace",
                 loop,
-                hint="say by conditions which iterations run",
+                hint="write conditions that choose the iterations",
             )
         if not isinstance(stmt, (For, While, BlockRealize)):
             stack.extend(stmt.stmts)
@@ -190,11 +191,16 @@ def _layout_vars(buffer: Buffer) -> frozenset[Var]:
     return frozenset().union(*map(free_vars, parts))
 
 
-def require_stage_pipeline(state: State, node: Stmt) -> Scope:
-    """The scope around `node` is a stage pipeline (a `proof`); returns the scope."""
+def require_stage_pipeline(state: State, node: Stmt, moved: Block | None = None) -> Scope:
+    """The scope around `node` is a stage pipeline (a `proof`); returns the scope.
+
+    Args:
+        moved: the only block that a step moves: what other blocks overwrite matters where this
+            block touches it.
+    """
     scope = state.scope(node)
     if not state.skip_legality_checks:
-        refuse_on(state, block_facts.stage_pipeline(scope), node)
+        refuse_on(state, block_facts.stage_pipeline(scope, moved), node)
     return scope
 
 
@@ -230,8 +236,8 @@ def require_whole_reduction(state: State, realize: BlockRealize) -> None:
                 if iter_var.var in used and as_int(iter_var.dom.extent) != 1:
                     raise state.error(
                         "reduction-outside",
-                        f"{realize.block.name} goes on reducing over {iter_var.var.name} of the "
-                        f"block {above.name} around it",
+                        f"{realize.block.name} continues a reduction over {iter_var.var.name} of "
+                        f"the block {above.name} around it",
                         realize,
                     )
 
@@ -282,7 +288,7 @@ def refuse_outside(state: State, scope: Scope, buffer: Buffer, *, written: bool 
             f"{describe(stmt)}, outside of any block, {'writes' if written else 'uses'} "
             f"{buffer.name}",
             stmt,
-            hint='a copy serves blocks alone: let a block do this, with T.block("name"):',
+            hint='only blocks can use the copy: put the access into a block, with T.block("name"):',
         )
 
 
@@ -393,7 +399,7 @@ def require_same_scope(state: State, nodes: Sequence[Stmt]) -> Block:
     scopes = [state.scope_block(n) for n in nodes]
     for node, scope in zip(nodes, scopes, strict=True):
         if scope is not scopes[0] or scope is None:
-            raise state.error("other-scope", "the loops and blocks stand in different blocks", node)
+            raise state.error("other-scope", "the loops and blocks are in different blocks", node)
     first = scopes[0]
     assert first is not None
     return first

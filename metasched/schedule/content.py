@@ -105,7 +105,7 @@ class Content:
 
     Three things are deferred, each until it is needed:
 
-    - relabelled loops and blocks (`put_off`) enter the tree when module or index are read;
+    - new kinds and annotations (`defer_relabelling`) enter the tree when module or index are read;
     - the index is built at its first use, and updated by later edits;
     - an index or table that a snapshot or copy shares (it is *lent*) is copied before it is changed
       here. A lent object is never changed.
@@ -181,7 +181,7 @@ class Content:
         """Restore a saved table."""
         self.table, self._table_lent = table, True
 
-    def own_table(self) -> dict[RV, Any]:
+    def writable_table(self) -> dict[RV, Any]:
         """The table as an unshared object, for entering or removing handles."""
         if self._table_lent:
             self.table, self._table_lent = self.table.copy(), False
@@ -189,8 +189,8 @@ class Content:
 
     # -- changing --------------------------------------------------------------------------------
 
-    def put_off(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
-        """Defer a change of labels."""
+    def defer_relabelling(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
+        """Note a new kind or new annotations; `apply_pending` enters them into the tree."""
         key = node.var if isinstance(node, For) else node.token
         known = self._pending.get(key)
         whole = change if known is None else edit.after(known[1], change)

@@ -15,9 +15,9 @@ from metasched.analysis.closing import close_blocks
 from metasched.errors import RegistryError, VerifyError
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import show_region
-from metasched.ir.expr import StringImm, as_int
+from metasched.ir.expr import as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.op import Call, HardwareOp, hardware_op, lacking, load_intrinsics
+from metasched.ir.op import HardwareOp, called_instruction, lacking, load_intrinsics
 from metasched.ir.stmt import Block
 from metasched.ir.verify import verify
 from metasched.ir.visit import walk
@@ -65,7 +65,7 @@ class TensorIntrin:
         """
         load_intrinsics()
         _check(TensorIntrin(name, desc, impl))
-        wanted = dict.fromkeys((*needs, *(op.feature for op in _called(impl))))
+        wanted = dict.fromkeys((*needs, *(op.feature for op in called(impl))))
         made = TensorIntrin(name, close_blocks(desc), close_blocks(impl), tuple(wanted))
         return _INTRINSICS.register(name, made, override=override)
 
@@ -99,14 +99,9 @@ class TensorIntrin:
         return _INTRINSICS.names()
 
 
-def _called(impl: PrimFunc) -> Iterator[HardwareOp]:
-    """The declared machine instructions that an implementation calls."""
-    for node in walk(impl.body):
-        if isinstance(node, Call) and node.op.name in ("call_llvm_pure_intrin", "call_llvm_intrin"):
-            name = node.args[0]
-            found = hardware_op(name.value) if isinstance(name, StringImm) else None
-            if found is not None:
-                yield found
+def called(impl: PrimFunc) -> Iterator[HardwareOp]:
+    """The declared machine instructions that an implementation calls, one for each call."""
+    return (op for op in map(called_instruction, walk(impl.body)) if op is not None)
 
 
 def _check(intrin: TensorIntrin) -> None:

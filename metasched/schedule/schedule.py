@@ -167,7 +167,7 @@ class Schedule(Methods):
 
     def remove_rv(self, rv: RV) -> None:
         """Forget a handle; using it afterwards is an error."""
-        self.state.own_table().pop(rv, None)
+        self.state.writable_table().pop(rv, None)
 
     def can_decompose_padding(self, block: BlockRV, loop: LoopRV) -> bool:
         """Whether `decompose_padding(block, loop)` would be accepted (not recorded)."""
@@ -264,7 +264,7 @@ class Schedule(Methods):
         self._history.clear()
         self.state.take_place(made)
         outputs = {rv: made.table[rv] for entry in steps for rv in entry.outputs}
-        self.state.own_table().update(outputs)
+        self.state.writable_table().update(outputs)
         self.trace = Trace((*self.trace.entries, *steps))
 
     def _step(
@@ -290,7 +290,7 @@ class Schedule(Methods):
                     f"{len(entry.outputs)}: it was recorded on another program"
                 )
             if outputs:
-                table = state.own_table()
+                table = state.writable_table()
                 for name, made in zip(entry.outputs, outputs, strict=True):
                     table[name] = table.pop(made)
             if kind.sampling:

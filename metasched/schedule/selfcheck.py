@@ -38,7 +38,7 @@ def check_module(mod: IRModule) -> None:
         for mine, theirs in zip(kept, again, strict=True):
             if mine != theirs:
                 raise VerifyError(
-                    f"block {mine[0]}: {mine[1]} was kept as {mine[2]!r}, analysed anew it is "
+                    f"block {mine[0]}: {mine[1]} is cached as {mine[2]!r}, a new analysis gives "
                     f"{theirs[2]!r}",
                     rule="stale-fact",
                 )

@@ -100,7 +100,7 @@ class State:
 
     @property
     def table(self) -> dict[RV, Any]:
-        """The table of handles, for reading only (see `own_table`)."""
+        """The table of handles, for reading only (see `writable_table`)."""
         return self.content.table
 
     @property
@@ -139,9 +139,9 @@ class State:
         self.content.go_back(saved.mod, saved.index, saved.pending)
         self.serial = saved.serial
 
-    def own_table(self) -> dict[RV, Any]:
+    def writable_table(self) -> dict[RV, Any]:
         """The table of handles, unshared, for entering or removing handles."""
-        return self.content.own_table()
+        return self.content.writable_table()
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class State:
         """The scope that encloses `node`."""
         block = self.scope_block(node)
         if block is None:
-            raise self.error("is-root", "the root block stands in no scope", node)
+            raise self.error("is-root", "the root block is in no scope", node)
         return Scope.of(block)
 
     def loops_above(self, node: Stmt) -> tuple[For, ...]:
@@ -295,7 +295,7 @@ class State:
 
     def new_loops(self, variables: Sequence[Var]) -> list[LoopRV]:
         made = [LoopRV() for _ in variables]
-        self.own_table().update(zip(made, variables, strict=True))
+        self.writable_table().update(zip(made, variables, strict=True))
         return made
 
     def new_block(self, token: BlockToken) -> BlockRV:
@@ -307,7 +307,7 @@ class State:
         return self._named(ExprRV(), value)
 
     def _named(self, rv: H, value: Any) -> H:
-        self.own_table()[rv] = value
+        self.writable_table()[rv] = value
         return rv
 
     # -- change ----------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class State:
         the changes are deferred until the tree is read.
         """
         if self.skip_legality_checks:
-            self.content.put_off(node, change)
+            self.content.defer_relabelling(node, change)
         else:
             self.commit(edit.wrap(node, change))
 

@@ -147,7 +147,7 @@ def _flag(attributes: list[Any], place: int, absent: bool) -> bool:
     """A flag among the attributes, `absent` if an older version of TVM left it out."""
     found = attributes[place] if place < len(attributes) else absent
     if found not in (0, 1):
-        raise ValueError(f"{brief(found)} is no switch")
+        raise ValueError(f"{brief(found)} is neither true nor false")
     return bool(found)
 
 

@@ -72,10 +72,10 @@ class BodyReader(CallReader):
         if rule is None:
             hint = HINTS.get(type(node), "")
             self.fail(node, f"{type(node).__name__} has no meaning in a script", hint)
-        before, self.said = self.said, []
+        before, self.call_stmts = self.call_stmts, []
         items = rule(self, node)
-        items = [*self.said, *(i for i in items if not any(i is said for said in self.said))]
-        self.said = before
+        items = [*self.call_stmts, *(i for i in items if not any(i is s for s in self.call_stmts))]
+        self.call_stmts = before
         for item in items:
             if isinstance(item, Stmt):
                 self.note(item, node)

@@ -61,7 +61,7 @@ class CallReader(ScalarReader):
             if not isinstance(found, (Stmt, Scoped)):
                 self.fail(node, f"T.{fn.name} opens a scope, which a Python function cannot do",
                           "put these statements under @T.macro")  # fmt: skip
-            self.said.append(found)
+            self.call_stmts.append(found)
             return found.value if isinstance(found, Scoped) else found
 
         token = SPEAKER.set(say)

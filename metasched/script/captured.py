@@ -39,12 +39,12 @@ def _run(what: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return fn(*args, **kwargs)
     except Exception as error:
-        said = str(error)
+        text = str(error)
         if isinstance(error, ParseError):  # the error already shows its line
-            first, *rest = said.splitlines()
+            first, *rest = text.splitlines()
             hints = [line.removeprefix("hint: ") for line in rest if line.startswith("hint: ")]
-            said = "; ".join([first, *hints])
-        raise Raised(f"{what} raised {type(error).__name__}: {said}") from error
+            text = "; ".join([first, *hints])
+        raise Raised(f"{what} raised {type(error).__name__}: {text}") from error
 
 
 def _comprehension(e: Evaluator, generators: Sequence[ast.comprehension]) -> Iterator[None]:

@@ -424,8 +424,8 @@ def _implicit_root(func: PrimFunc) -> Block | None:
     realize = func.body
     assert isinstance(realize, BlockRealize)
     block = realize.block
-    said = (block.iter_vars, block.reads, block.writes, block.match_buffers, block.annotations)
-    if any(said) or block.init is not None or realize.predicate is not TRUE:
+    declared = (block.iter_vars, block.reads, block.writes, block.match_buffers, block.annotations)
+    if any(declared) or block.init is not None or realize.predicate is not TRUE:
         return None
     inner = block.body
     if isinstance(inner, BlockRealize) and inner.block.name == "root" and not inner.iter_values:

@@ -98,7 +98,7 @@ class Reader(Evaluator):
         self.views: dict[Buffer, Buffer] = {}  # view -> the buffer that it is a view of
         self.hints: list[str] = []
         self.named: set[str] = set()  # blocks so far
-        self.said: list[Stmt | Scoped] = []  # of Python functions, before the statement being read
+        self.call_stmts: list[Stmt | Scoped] = []  # of macro calls in the statement being read
         self.ret_type = VOID
 
     def loop(self, node: ast.Call, kind: ForKind, start: Any, stop: Any, step: Any,

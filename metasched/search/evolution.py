@@ -73,6 +73,11 @@ class EvolutionarySearch:
 
     def propose(self, count: int) -> list[SearchCandidate]:
         """The programs of the next round, the most promising first."""
+        self.generate()
+        return self._pick(count)
+
+    def generate(self) -> None:
+        """Make the programs of the next round: the pool of the state."""
         state, options = self.state, self.state.options
         state.begin_round()
         informed = state.task.population.measured or getattr(state.task.model, "ready", False)
@@ -84,7 +89,6 @@ class EvolutionarySearch:
             for _, rows in groupby(self.table, key=lambda entry: entry[0].stage):
                 self._stage(list(rows))
         state.round += 1
-        return self._pick(count)
 
     def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Remember the outcomes and train the model on them."""

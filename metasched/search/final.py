@@ -101,12 +101,12 @@ def rescued(run: TaskRun, folder: Path) -> str:
         return ""
     candidate, seconds = run.best
     kept = TraceFile.from_record(run.record(candidate, run.outcomes[candidate.key], 0))
-    said = f"{run.name}: the best program until then takes {seconds:.3g} s"
+    text = f"{run.name}: the best program until then takes {seconds:.3g} s"
     for temporary in (False, True):
         try:
             place = Path(tempfile.mkdtemp(prefix="metasched-")) if temporary else folder
             path = kept.save(place / f"{run.name}.{run.workload[:12]}.trace.json")
         except (DatabaseError, OSError):  # this disk is full as well: try the next folder
             continue
-        return f"{said}; its trace is {path}"
-    return f"{said}; its trace could not be saved, its decisions are {candidate.trace.decisions()}"
+        return f"{text}; its trace is {path}"
+    return f"{text}; its trace could not be saved, its decisions are {candidate.trace.decisions()}"

@@ -25,15 +25,16 @@ LEAST = 8  # programs below which a task teaches nothing
 def samples_of(store: Store) -> tuple[list[Sample], int]:
     """The tasks of a store, and how many records this version cannot replay any more.
 
-    A task is a workload on a target; each program counts once, with its latest time.
+    A task is a workload on a target and machine; each program counts once, with its latest time.
     """
     samples: list[Sample] = []
     lost = 0
     for workload, text in store.workloads().items():
-        by_target: dict[str, list[Record]] = {}
+        by_machine: dict[tuple[str, str], list[Record]] = {}
         for record in store.all(workload):
-            by_target.setdefault(record.target_value.key, []).append(record)
-        for key, records in by_target.items():
+            place = record.target_value.key, record.machine.partition(" ")[2]
+            by_machine.setdefault(place, []).append(record)
+        for (key, _), records in by_machine.items():
             func = parse(text)
             base = Schedule(func, seed=0, check=False)
             found = _vectors(base, list({r.candidate_key: r for r in records}.values()))

@@ -42,8 +42,9 @@ class TrialDone:
         candidate: the program that was measured: `module` and `key`.
         trace: its steps, those of the postprocs included; `Trace.apply` replays them.
         outcome: status, all samples, and how the results were compared.
+        machine: name of the machine that measured it.
 
-    The last three are not written to the event log; the database holds them.
+    Candidate, trace and outcome are not written to the event log; the database holds them.
     """
 
     task: str
@@ -59,6 +60,7 @@ class TrialDone:
     candidate: Candidate | None = field(default=None, repr=False, metadata=_NOT_LOGGED)
     trace: Trace | None = field(default=None, repr=False, metadata=_NOT_LOGGED)
     outcome: Outcome | None = field(default=None, repr=False, metadata=_NOT_LOGGED)
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,10 @@ Observer: TypeAlias = "Callable[[Event], None]"
 OBSERVERS: Registry[Observer] = Registry("observer", Callable)
 """Functions of an event, by name."""
 
-Told = TypeVar("Told", bound="Callable[..., None]")
+Observing = TypeVar("Observing", bound="Callable[..., None]")
 
 
-def observer(name: str, *, override: bool = False) -> Callable[[Told], Told]:
+def observer(name: str, *, override: bool = False) -> Callable[[Observing], Observing]:
     """Register a function of an event as an observer.
 
     Args:
@@ -133,7 +135,9 @@ def observer(name: str, *, override: bool = False) -> Callable[[Told], Told]:
     Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
     """
     signature = "(event) -> None"
-    return cast("Callable[[Told], Told]", OBSERVERS.decorator(name, signature, None, override))
+    return cast(
+        "Callable[[Observing], Observing]", OBSERVERS.decorator(name, signature, None, override)
+    )
 
 
 def observers_of(given: Observer | str | Sequence[Observer | str] | None) -> list[Observer]:
@@ -199,7 +203,8 @@ def fan_out(*observers: Observer) -> Observer:
             except ANYTHING as error:
                 listening.remove(observer)
                 warnings.warn(
-                    f"observer {name} raised {failure(error)}; it is told no more", stacklevel=2
+                    f"observer {name} raised {failure(error)}; it is not called any more",
+                    stacklevel=2,
                 )
 
     return tell

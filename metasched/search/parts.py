@@ -11,9 +11,10 @@ from typing import TypeAlias, TypeVar
 from metasched.config import Config
 from metasched.cost import lightgbm_lack
 from metasched.cost.extractor import EXTRACTORS
-from metasched.cost.features import FeatureSet
+from metasched.cost.features import CPU_FEATURE_SET, FeatureSet
+from metasched.cost.guide import Guide
 from metasched.cost.model import COST_MODELS, METHODS, CostModel, StartsFromPrior, TakesFeatures
-from metasched.cost.prior import Prior, shipped
+from metasched.cost.prior import Prior, every_shipped, shipped
 from metasched.database.base import DATABASE_METHODS, DATABASES, OWN, STORE, Database
 from metasched.database.record import Record
 from metasched.database.store import Store
@@ -66,6 +67,22 @@ def cost_model_of(
         except DatabaseError as error:
             warnings.warn(f"{error}; the model starts without it", stacklevel=4)
     return model
+
+
+def guide_of(machine: Target, features: FeatureSet | None = None) -> CostModel | None:
+    """What ranks the programs of a task of which nothing was measured; None where the features are
+    not those of the priors."""
+    seen = features or space_of(machine).features
+    if seen.name != CPU_FEATURE_SET.name:
+        return None
+    own, read = shipped(machine.mcpu, seen), dict[Path, Prior]()
+    for path in every_shipped(seen):
+        try:
+            read[path] = Prior.load(path)
+        except DatabaseError as error:
+            warnings.warn(f"{error}; programs are ranked without it", stacklevel=4)
+    others = [prior for path, prior in read.items() if path != own]
+    return Guide(None if own is None else read.get(own), others)
 
 
 def spaces_of(

@@ -47,7 +47,7 @@ class ReplayPool:
             Worker(f"replayer {n}", preload=preload, fds=fds) for n in range(workers - 1)
         ]
         self._plugins = tuple(plugins)
-        self._tasks: dict[int, tuple[Any, ...]] = {}  # as the workers are told of them
+        self._tasks: dict[int, tuple[Any, ...]] = {}  # in the form in which workers take them
         self._apart: set[int] = set()  # tasks with functions of users
         self._ended: Counter[str] = Counter()  # how many processes a function of a user has ended
         self._numbers = count()
@@ -180,8 +180,8 @@ class ReplayPool:
             text = f"{what} ended {_ENOUGH} replay processes and is not called any more"
             warnings.warn(f"{text}; no candidate is left", stacklevel=6)
             self._queue.deal(0)
-        told = self._plugins, dump(list(self._tasks.values()))
-        worker.submit(_JOBS + "begin_again", *told, limit=_LIMIT)
+        given = self._plugins, dump(list(self._tasks.values()))
+        worker.submit(_JOBS + "begin_again", *given, limit=_LIMIT)
         return True
 
     def close(self) -> None:

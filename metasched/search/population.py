@@ -17,6 +17,7 @@ from metasched.foreign import ANYTHING
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.candidate import Candidate
+from metasched.measure.instruction_costs import measure_costs
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Decisions, Trace
@@ -146,6 +147,8 @@ class CandidateFactory:
         self.func, self.target, self.generator = func, target, generator
         self.base = Schedule(func, seed=derive_seed(seed, "base"), check=False)
         self.spaces = design_spaces(generator, func, target, derive_seed(seed, "space"))
+        if pool is not None:
+            measure_costs(self.spaces, target)
         self._replayer = Replayer(self.base, self.spaces, generator.postprocs, target, features)
         self.work = self._replayer.work
         self.survival = Survival()
@@ -219,7 +222,7 @@ class CandidateFactory:
         decisions = _decisions(trace)
         try:
             return self._replayer.member(space, decisions, 0, skip_checks=True)
-        except ANYTHING:  # its summary came from a replay with proofs: see `Replayer.told`
+        except ANYTHING:  # the replay that gave its summary proved the steps
             return self._replayer.member(space, decisions, 0)
 
     def vector_of(self, mod: IRModule) -> np.ndarray[Any, Any]:

@@ -131,7 +131,7 @@ class Replayer:
             except (ScheduleError, TraceError):
                 raise
             except ANYTHING as error:
-                if skip_checks:  # perhaps the program is illegal: see `told`
+                if skip_checks:  # the program may be illegal
                     raise
                 name = getattr(postproc, "name", type(postproc).__name__)
                 raise ScheduleError(name, f"{BROKEN}{name} raised {failure(error)}", "") from error

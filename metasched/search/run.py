@@ -17,12 +17,14 @@ from metasched.analysis.flops import flops
 from metasched.cost.model import CostModel, teach
 from metasched.database.base import Database
 from metasched.database.record import Record
-from metasched.errors import MeasureError, ScheduleError, StandInError, TraceError
+from metasched.errors import DefaultScheduleError, MeasureError, ScheduleError, TraceError
+from metasched.hardware import times_compare
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import (
     Candidate,
     Confirms,
+    NamesMachine,
     Outcome,
     ReadsAgain,
     Recalls,
@@ -30,6 +32,7 @@ from metasched.measure.candidate import (
 )
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
+from metasched.search.autoscheduler import first_guess
 from metasched.search.guard import GuardedStrategy
 from metasched.search.observe import (
     ModelNews,
@@ -45,6 +48,7 @@ from metasched.search.population import CandidateFactory, Population, SearchCand
 from metasched.search.strategy import SearchTask
 
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
+_FROM_OTHER_MACHINES = 16  # fastest programs of other machines that a run measures first
 _RETIMED = 3  # programs timed again after a round: those with the fewest readings and the most
 _RETIMED_AMONG = 12  # the fastest programs, from which the programs to time again are chosen
 _RETIMED_CLOSE = 1.15  # a program timed again takes at most this many times the best seconds
@@ -121,7 +125,11 @@ class TaskRun:
         budget: int = 64,
         stop_gain: float = 0.0,
         observer: Observer,
+        guide: CostModel | None = None,
     ) -> None:
+        """`guide` ranks programs before anything is measured; with one, the program that it ranks
+        first is candidate 1."""
+        self.guide = guide
         self.name, self.func, self.factory = name, func, factory
         self.runner, self.store, self.observer = runner, store, observer
         self.seed, self.budget, self.stop_gain = seed, budget, stop_gain
@@ -139,15 +147,18 @@ class TaskRun:
         self.strategy = GuardedStrategy(strategy, task)
         self.round = 0
         self._empty = 0
+        self._open = any(trace.sampling() for trace in factory.spaces)  # decisions are left
         self.held: list[Record] = []
         self._unlearnt: list[tuple[SearchCandidate, float]] = []  # the round that has not ended
         self._bests: list[float] = []
         self._readings: dict[str, list[float]] = {}  # times of right programs of this run, by keys
+        self._machines: set[str] = set()
         self.finished = ""
         self.notes: list[str] = []
         known = self.progress.trials
         observer(TaskStarted(name, self.flops, budget, known, len(factory.spaces), self.workload))
-        self.refusals = tuple(one.told for one in getattr(factory.generator, "refusals", ()))
+        refused = (one.text for one in getattr(factory.generator, "refusals", ()))
+        self.refusals = (*refused, *getattr(factory.generator, "notes", ()))
         for text in self.refusals:
             observer(SpaceNews(name, text))
         self._tell_news()
@@ -190,6 +201,13 @@ class TaskRun:
         if self.default.key not in self.population.seen:
             chosen.append(self.default)
             self.population.seen.add(self.default.key)
+            if count > 1 and self.guide is not None:
+                chosen += self._guessed(self.guide)
+        while self._elsewhere and len(chosen) < count:
+            candidate = self._elsewhere.pop(0)
+            if candidate.key not in self.population.seen:
+                chosen.append(candidate)
+                self.population.seen.add(candidate.key)
         if len(chosen) < count:
             with self.phases.of("search"), paused_collection():
                 for candidate in self.strategy.propose(count - len(chosen)):
@@ -200,7 +218,7 @@ class TaskRun:
         self.round += 1
         if not chosen:
             self._empty += 1
-            if self._empty >= _EMPTY_ROUNDS:
+            if self._empty >= _EMPTY_ROUNDS or not self._open:
                 self.finished = "exhausted"
             return
         self._empty = 0
@@ -219,6 +237,15 @@ class TaskRun:
                 time.perf_counter() - self.started, dict(self.phases.seconds),
             )
         )  # fmt: skip
+
+    def _guessed(self, guide: CostModel) -> list[SearchCandidate]:
+        """The program that `metasched.autoschedule` gives; none where that was measured before."""
+        with self.phases.of("search"), paused_collection():
+            guess = first_guess(self.factory, guide, self.default).candidate
+        if guess.key in self.population.seen:
+            return []
+        self.population.seen.add(guess.key)
+        return [guess]
 
     def _read_again(self) -> None:
         """Time `_RETIMED` of the fastest programs once more; the median of all readings counts.
@@ -242,7 +269,7 @@ class TaskRun:
         try:
             with self.phases.of("run"):
                 read = self.runner.read_again([candidate.to_measure() for candidate in chosen])
-        except StandInError:
+        except DefaultScheduleError:
             raise
         except MeasureError as error:
             warnings.warn(f"{self.name}: the fastest were not timed again: {error}", stacklevel=2)
@@ -295,6 +322,7 @@ class TaskRun:
             p.failures[outcome.status.value] = (count + 1, message)
         else:
             self._readings[candidate.key] = [outcome.median]
+            self._note_machine(outcome.machine)
         self._unlearnt.append((candidate, outcome.median))
         self.outcomes[candidate.key] = outcome
         best = min(self.best_seconds, outcome.median, *(p.history[-1:] or [math.inf]))
@@ -305,9 +333,20 @@ class TaskRun:
             TrialDone(
                 self.name, measured.index, outcome.status.value, outcome.median,
                 outcome.message, best, p.trials, p.failed, time.perf_counter() - self.started,
-                candidate.score, measured, candidate.shipped, outcome,
+                candidate.score, measured, candidate.shipped, outcome, outcome.machine,
             )
         )  # fmt: skip
+
+    def _note_machine(self, machine: str) -> None:
+        """Warn when a run gets times of machines that do not compare."""
+        other = [name for name in self._machines if not times_compare(name, machine)]
+        if other and machine not in self._machines:
+            warnings.warn(
+                f"{self.name}: the runner measures on {other[0]} and on {machine}, whose times do "
+                "not compare; give the runner machines of one kind, and a builder the others",
+                stacklevel=2,
+            )
+        self._machines.add(machine)
 
     def flush(self) -> None:
         """Store the trials held back, once the expected results are confirmed (see `Confirms`).
@@ -332,8 +371,19 @@ class TaskRun:
     # -- resuming ----------------------------------------------------------------------------------
 
     def _reload(self, model: CostModel) -> None:
-        """Take over the records of the store, so that no program is measured twice."""
-        records = self.store.all(self.workload, self.factory.target)
+        """Take over the records of the store, so that no program is measured twice.
+
+        Records of machines whose times do not compare only say which programs to measure first.
+        """
+        stored = self.store.all(self.workload, self.factory.target)
+        machine = ""
+        if isinstance(self.runner, NamesMachine) and any(r.machine for r in stored):
+            machine = self.runner.machine()
+        records = [r for r in stored if times_compare(r.machine, machine)]
+        others = [r for r in stored if r.ok and not times_compare(r.machine, machine)]
+        others.sort(key=lambda r: r.seconds)
+        found = (self._reloaded(r) for r in others[:_FROM_OTHER_MACHINES])
+        self._elsewhere = [candidate for candidate in found if candidate is not None]
         self.population.seen |= {r.candidate_key for r in records}
         self.progress.trials = len(records)
         self.progress.failed = sum(not r.ok for r in records)

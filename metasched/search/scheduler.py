@@ -46,7 +46,7 @@ class TaskScheduler(Protocol):
         ...
 
     def ended(self, task: int) -> None:
-        """Told that a round of a task was measured and learnt from."""
+        """A round of a task has been measured, and the model has learnt from it."""
         ...
 
 

@@ -1,7 +1,8 @@
 """The default schedule of CPU targets, candidate 0 of a search: no decision, always legal.
 
-It treats each block on its own: vectors along contiguous memory, the outer loops in parallel, the
-init of a reduction before its loops. It tiles nothing and fuses no blocks.
+It treats each block on its own: one block for each output, vectors along contiguous memory, the
+outer loops in parallel, the init of a reduction before its loops. Loops that several blocks share
+are distributed where a block has no vectors otherwise. It tiles nothing and fuses no blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
+from metasched.ir.expr import Var
 from metasched.ir.stmt import BlockToken
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -18,9 +20,9 @@ from metasched.space.generate import Source
 from metasched.space.loop_kinds import (
     child_of,
     decompose_init,
-    spread_nest,
+    spread_apart,
     take_back,
-    vectorize_leaf,
+    vectorize_apart,
 )
 from metasched.target import Target, cpu_of
 
@@ -43,27 +45,28 @@ def vectors_and_threads(func: Source, target: Target) -> Trace:
 
 def _function(sch: Schedule, name: str, func: str | None, target: Target) -> None:
     jobs = target.num_cores * JOBS_PER_CORE
+    tried: set[Var] = set()
 
     def vectors(child: Child) -> None:
         bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)
         block = sch.get_block(child.block.name, func)
-        vectorize_leaf(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
+        vectorize_apart(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
+
+    def outputs(child: Child) -> None:
+        if len(child.block.writes) > 1:
+            sch.decompose_outputs(sch.get_block(child.block.name, func))
 
     def threads(child: Child) -> None:
         if target.num_cores > 1:
-            spread_nest(sch, child, jobs, func)
+            spread_apart(sch, child, jobs, func, tried)
 
     def init(child: Child) -> None:
         if child.block.init is not None:
             decompose_init(sch, child.realize, func)
 
-    for step in (vectors, threads, init):
-        seen: set[object] = set()
+    for step in (outputs, vectors, threads, init):
         for child in list(Scope.of(sch.mod[name].root).realizes):
-            nest = child.loops[0].var if child.loops else child.token
-            if step is not threads or nest not in seen:
-                seen.add(nest)
-                _contained(sch, child.token, step)
+            _contained(sch, child.token, step)
 
 
 def _contained(sch: Schedule, token: BlockToken, step: Callable[[Child], None]) -> None:

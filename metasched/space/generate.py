@@ -26,6 +26,7 @@ from metasched.schedule.rng import derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.module import RULE, Module
+from metasched.space.reasons import reasons
 from metasched.target import Target
 
 MAX_SPACES = 64
@@ -55,7 +56,7 @@ class ModuleFailure:
     kept: int = 0
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """A sentence about the refused alternatives, for the log of a run."""
         if not self.kept:
             return f"{self.module} leaves block {self.block} alone: {self.message}"
@@ -76,6 +77,7 @@ class SpaceGenerator:
         failures: filled by `generate`: the modules that failed, and where.
         refusals: filled by `generate`: the modules that gave up some or all of their alternatives
             on a block because a step was refused, with the first refusal.
+        notes: filled by `generate`: what no design space gives a block, with the reason.
     """
 
     modules: tuple[Module, ...]
@@ -83,6 +85,7 @@ class SpaceGenerator:
     mutators: Weighted = ()
     failures: list[ModuleFailure] = field(default_factory=list, compare=False, repr=False)
     refusals: list[ModuleFailure] = field(default_factory=list, compare=False, repr=False)
+    notes: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """The design spaces of a program as simplified traces; never empty.
@@ -92,13 +95,15 @@ class SpaceGenerator:
         """
         self.failures.clear()
         self.refusals.clear()
-        found = [Schedule(source, seed=seed)]
-        for name, func in found[0].mod.functions.items():
+        written = Schedule(source, seed=seed)
+        found = [written]
+        for name, func in written.mod.functions.items():
             for realize in blocks_of(func.body):
-                found[0].copy().get_block(realize.block.name, name)
+                written.copy().get_block(realize.block.name, name)
         for module in self.modules:
             with apart(f"schedule module {module.name}"):
                 found = _thinned([after for sch in found for after in self._visit(module, sch)])
+        self.notes[:] = reasons(written, found)
         return _distinct(found)
 
     def _visit(self, module: Module, sch: Schedule) -> list[Schedule]:
@@ -138,8 +143,8 @@ class SpaceGenerator:
         known = any((note.module, note.block) == (name, block) for note in self.refusals)
         if not known:
             first = errors[0]
-            said = f"{first.primitive}: {first.message} [{first.reason}]"
-            self.refusals.append(ModuleFailure(name, block, True, said, len(errors), kept))
+            reason = f"{first.primitive}: {first.message} [{first.reason}]"
+            self.refusals.append(ModuleFailure(name, block, True, reason, len(errors), kept))
 
     def _note(self, module: Module, realize: BlockRealize, error: BaseException) -> None:
         refused = isinstance(error, ScheduleError)
@@ -195,6 +200,11 @@ class Union:
     def refusals(self) -> tuple[ModuleFailure, ...]:
         """The refusals of all generators."""
         return tuple(one for g in self.generators for one in getattr(g, "refusals", ()))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of all generators."""
+        return tuple(dict.fromkeys(n for g in self.generators for n in getattr(g, "notes", ())))
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """All design spaces, those of the first generator first."""

@@ -6,13 +6,17 @@ step. Postprocs and the default schedule call these functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 
 from metasched.analysis.access import strides
 from metasched.analysis.block import loop_iter_kind
+from metasched.analysis.cover import loop_ranges
 from metasched.analysis.scope import Child
+from metasched.arith.affine import interval
+from metasched.arith.bounds import Interval
 from metasched.errors import ScheduleError
-from metasched.ir.expr import TRUE, Select, as_int
+from metasched.ir.expr import TRUE, Select, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, Stmt
 from metasched.ir.visit import free_vars, walk
@@ -24,6 +28,9 @@ AUTO_UNROLL = "pragma_auto_unroll_max_step"
 """Note on a loop: the most statements that the serial loops in it are unrolled to."""
 SMALL = 2048
 """Nests of fewer iterations stay serial: starting threads costs more."""
+SMALL_INSIDE = 1 << 13
+"""The same for nests inside a serial loop, which start threads at each of its iterations; a vector
+counts as one."""
 
 
 def child_of(sch: Schedule, token: BlockToken) -> Child:
@@ -62,7 +69,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
         try:
             handles = sch.get_loops(block)
             cut = handles[position]
-            if lanes < (as_int(loops[position].extent) or 0):
+            if as_int(loops[position].extent) != lanes:
                 rest, cut = sch.split(cut, [None, lanes])
                 if position > own and loops[position - 1].kind is ForKind.UNROLLED:
                     sch.unroll(rest)  # a loop index cannot address registers
@@ -73,6 +80,37 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
         except ScheduleError:
             take_back(sch, before)
     return False
+
+
+def vectorize_apart(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
+    """Vectorize a block as `vectorize_leaf` does, after the loops that it shares with other blocks
+    were distributed, innermost first, until it has a loop that allows it.
+
+    Returns whether a loop was vectorized; otherwise the schedule is unchanged.
+    """
+    before = len(sch.trace)
+    while True:
+        if vectorize_leaf(sch, block, child, width):
+            return True
+        try:
+            fission_innermost(sch, block, child)
+        except ScheduleError:
+            take_back(sch, before)
+            return False
+        child = child_of(sch, child.token)
+
+
+def fission_innermost(sch: Schedule, block: BlockRV, child: Child) -> None:
+    """Distribute the innermost loop that a block shares with others.
+
+    Raises ScheduleError where there is none, or a dependence forbids it.
+    """
+    below = [*child.loops[1:], child.realize]
+    for position in range(len(child.loops) - 1, -1, -1):
+        if child.loops[position].body is not below[position]:
+            sch.fission(sch.get_loops(block)[position])
+            return
+    raise ScheduleError("fission", "own-nest", f"block {child.block.name} shares no loop")
 
 
 def _vectorize_run(
@@ -124,30 +162,99 @@ def _tests(child: Child) -> bool:
 
 
 def _lanes(child: Child, loop: For, width: int) -> int:
-    """The lanes for a loop: `width`, or the extent of a shorter loop."""
+    """The lanes for a loop: `width`, or the extent of a shorter loop. A loop whose extent depends
+    on others gets whole vectors, the last one masked."""
     extent = as_int(loop.extent)
-    if extent is None or extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
+    if extent is None:
+        around = loop_ranges(child.loops[: child.loops.index(loop)])
+        high = interval(loop.extent, around)[1]
+        extent = 0 if high == inf else int(high)
+    if extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
         return 1
     if loop_iter_kind(loop, (child,)) is not IterKind.SPATIAL or not contiguous(child, loop):
         return 1
     return min(extent, width)
 
 
-def steps(stmt: Stmt) -> int:
-    """How often the innermost statement below `stmt` runs, loops inside blocks included."""
-    own = (as_int(stmt.extent) or 1) if isinstance(stmt, For) else 1
-    return own * max((steps(s) for s in stmt.stmts), default=1)
+def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bool = True) -> int:
+    """How often the innermost statement below `stmt` runs, loops inside blocks included.
+
+    A loop whose extent depends on others counts for half of its largest extent.
+
+    Args:
+        ranges: the values of the variables of loops around.
+        lanes: count each lane of a vector, not a vector as one.
+    """
+    known, own = dict(ranges or {}), 1
+    if isinstance(stmt, For):
+        size = as_int(stmt.extent)
+        low, high = interval(stmt.min, known)
+        most = interval(stmt.extent, known)[1] if size is None else size
+        own = size if size is not None else 1 if most == inf else int(most + 1) // 2
+        known[stmt.var] = (low, high + max(most - 1, 0))
+        own = 1 if stmt.kind is ForKind.VECTORIZED and not lanes else own
+    elif isinstance(stmt, BlockRealize):
+        known.update({var: interval(e, known) for var, e in stmt.bindings.items()})
+    return own * max((steps(s, known, lanes=lanes) for s in stmt.stmts), default=1)
 
 
-def spread_nest(sch: Schedule, child: Child, jobs: int, func: str | None = None) -> bool:
+def spread_nest(
+    sch: Schedule,
+    child: Child,
+    jobs: int,
+    func: str | None = None,
+    tried: set[Var] | None = None,
+) -> bool:
     """Fuse the leading spatial loops of a block's nest until they have `jobs` iterations, and run
-    them in parallel."""
-    count = _leading(sch, child, jobs)
-    if count == 0:
-        return False
+    them in parallel.
+
+    Where the outermost loop must stay serial, as a loop over time, the loops inside it are taken.
+
+    Args:
+        tried: the variables of the loops that were tried for other blocks of the nest; those of
+            this block are added.
+    """
+    seen = set[Var]() if tried is None else tried
+    ranges: dict[Var, Interval] = {}
+    for depth, loop in enumerate(child.loops):
+        inside = depth > 0
+        small = steps(loop, ranges, lanes=not inside) < (SMALL_INSIDE if inside else SMALL)
+        if small or loop.kind is not ForKind.SERIAL:
+            return False
+        if loop.var not in seen:
+            seen.add(loop.var)
+            count = _leading(sch, child, jobs, depth)
+            if any(_spread(sch, child, func, depth, n) for n in dict.fromkeys((count, 1)) if count):
+                return True
+        low, high = interval(loop.min, ranges)
+        ranges[loop.var] = low, high + max(interval(loop.extent, ranges)[1] - 1, 0)
+    return False
+
+
+def spread_apart(sch: Schedule, child: Child, jobs: int, func: str | None, tried: set[Var]) -> bool:
+    """Run loops of a nest in parallel as `spread_nest` does, if need be after the loops that the
+    block shares with others were distributed, innermost first."""
+    if spread_nest(sch, child, jobs, func, tried):
+        return True
+    before = len(sch.trace)
+    while ForKind.PARALLEL not in {loop.kind for loop in child.loops}:
+        try:
+            fission_innermost(sch, sch.get_block(child.block.name, func), child)
+        except ScheduleError:
+            break
+        child = child_of(sch, child.token)
+        if spread_nest(sch, child, jobs, func):
+            return True
+    take_back(sch, before)
+    return False
+
+
+def _spread(sch: Schedule, child: Child, func: str | None, depth: int, count: int) -> bool:
+    """Fuse `count` loops of a nest, from the one at `depth` on, and run them in parallel; False
+    where a step is refused."""
     before = len(sch.trace)
     try:
-        handles = sch.get_loops(sch.get_block(child.block.name, func))[:count]
+        handles = sch.get_loops(sch.get_block(child.block.name, func))[depth : depth + count]
         sch.parallel(sch.fuse(*handles) if count > 1 else handles[0])
         return True
     except ScheduleError:
@@ -155,24 +262,23 @@ def spread_nest(sch: Schedule, child: Child, jobs: int, func: str | None = None)
         return False
 
 
-def _leading(sch: Schedule, child: Child, jobs: int) -> int:
-    """How many outer loops of a nest to run in parallel; 0 where it is not worth it or illegal."""
-    if not child.loops:
-        return 0
-    children = sch.state.scope(child.realize).under(child.loops[0])
+def _leading(sch: Schedule, child: Child, jobs: int, depth: int) -> int:
+    """How many loops of a nest, from the one at `depth` on, to run in parallel; 0 where it is not
+    worth it or illegal."""
+    children = sch.state.scope(child.realize).under(child.loops[depth])
     kinds = {loop.kind for c in children for loop in c.loops}
-    if steps(child.loops[0]) < SMALL or kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:
+    if kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:
         return 0
     count, extent = 0, 1
-    for position, loop in enumerate(child.loops):
+    for position, loop in enumerate(child.loops[depth:], depth):
         size = as_int(loop.extent)
         if loop.kind is not ForKind.SERIAL or loop.annotations or size is None or extent >= jobs:
             break
         if loop_iter_kind(loop, children) is not IterKind.SPATIAL:
             break
-        if position and child.loops[position - 1].body is not loop:
+        if position > depth and child.loops[position - 1].body is not loop:
             break
-        count, extent = position + 1, extent * size
+        count, extent = count + 1, extent * size
     return count if extent > 1 else 0
 
 

@@ -14,7 +14,7 @@ from metasched.analysis.block import TILED, needs_multi_level_tiling
 from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_int
-from metasched.ir.stmt import Block, BlockRealize, ForKind
+from metasched.ir.stmt import Block, BlockRealize, For, ForKind
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 
@@ -61,6 +61,12 @@ def tileable(sch: Schedule, block: BlockRV, reuse: bool = True) -> bool:
     if reuse and needs_multi_level_tiling(scope, token) is not None:
         return False
     return untouched(scope.child(token))
+
+
+def within_parallel(sch: Schedule, block: BlockRV) -> bool:
+    """Whether a loop above a block, or above the blocks around it, runs in parallel."""
+    above = sch.state.ancestors(sch.state.block(block))
+    return any(isinstance(node, For) and node.kind is ForKind.PARALLEL for node in above)
 
 
 def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
@@ -112,8 +118,9 @@ def tile(
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     """The only consumer of a block, if it can finish each element where the block computes it.
 
-    The consumer has plain loops and only spatial iterators. It reads the results of the block at
-    one place, and no results of other blocks. None where there is no such consumer.
+    The consumer has plain loops and only spatial iterators, and updates nothing in place. It reads
+    the results of the block at one place, and no results of other blocks. None where there is no
+    such consumer.
     """
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)
@@ -123,9 +130,14 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     consumer = consumers[0]
     alone = untouched(consumer) and len(scope.producers(consumer.token)) == 1
     spatial = all(v.is_spatial for v in consumer.block.iter_vars)
-    if not (alone and spatial and _pointwise(consumer.block, realize)):
+    if not (alone and spatial and _pointwise(consumer.block, realize)) or _in_place(consumer.block):
         return None
     return sch.get_block(consumer.block.name)
+
+
+def _in_place(block: Block) -> bool:
+    written = {r.buffer for r in block.writes}
+    return any(r.buffer in written for r in block.reads)
 
 
 def _pointwise(consumer: Block, producer: BlockRealize) -> bool:
@@ -144,3 +156,17 @@ def product(values: Sequence[ExprRV | Expr | int]) -> Expr | int:
     for value in values:
         total = value if isinstance(total, int) and total == 1 else total * value
     return total
+
+
+def balance(sch: Schedule, cores: int, whole: int, outer: Sequence[ExprRV]) -> None:
+    """Require parallel loops that keep every core busy for at least eight ninths of the time.
+
+    Args:
+        sch: the schedule.
+        cores: how many there are.
+        whole: the iterations of the parallel loops that are not sampled.
+        outer: the sampled extents of the other parallel loops.
+    """
+    count = product([whole, *outer])
+    if cores > 1 and whole % cores and isinstance(count, Expr):
+        sch.require((count + (cores - 1)) // cores * (cores * 8) <= count * 9)

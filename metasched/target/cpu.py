@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from metasched.errors import TargetError, brief
 from metasched.hardware import (
+    BASE_FEATURES,
     CPU_FEATURES,
     cache_sizes,
     native_cpu,
@@ -26,14 +27,13 @@ from metasched.target.description import (
     target_kind,
 )
 from metasched.target.machine import Level, MachineModel
+from metasched.target.rates import measured_costs
 
 ON_CPUS = ("cpu",)
 """The target kinds of what users register without naming one."""
 
 _MOST_CORES = 8192  # what Linux is built for at most
 _VECTORS = (0, 64, 128, 256, 512, 1024, 2048)
-# Every processor of the architecture has these; LLVM cannot pass a float without them.
-_BASE = {"x86_64": ("sse", "sse2")}
 
 
 @target_kind("cpu", "llvm", "c")
@@ -53,6 +53,8 @@ class Cpu(Target):
         "max_threads_per_block", "max_shared_memory_per_block", "registers_per_block", "warp_size",
     )  # fmt: skip
 
+    elsewhere: ClassVar[str] = "; `metasched.export` writes files for other machines"
+
     kind: str = "cpu"
     triple: str = "x86_64-unknown-linux-gnu"
     mcpu: str = "x86-64"
@@ -70,15 +72,16 @@ class Cpu(Target):
 
     @classmethod
     def completed(cls, values: dict[str, Any]) -> Target:
-        """Features and vector width follow from `mcpu` where they are not given."""
-        triple = values.setdefault("triple", f"{platform.machine() or 'x86_64'}-unknown-linux-gnu")
+        """Triple, features and vector width follow from `mcpu` where they are not given."""
+        arch = _architecture(values.get("mcpu", ""))
+        triple = values.setdefault("triple", f"{arch}-unknown-linux-gnu")
         arch = triple.split("-")[0]
         mcpu = values.setdefault("mcpu", "x86-64" if arch == "x86_64" else "generic")
         if isinstance(values.get("features", "+"), str):
             found = changed_features(_implied(mcpu, arch), values.get("features", ""))
         else:
             found = changed_features((), values["features"])
-        values["features"] = tuple(sorted(found | {*_BASE.get(arch, ())}))
+        values["features"] = tuple(sorted(found | {*BASE_FEATURES.get(arch, ())}))
         bits, registers = _vectors(arch, values["features"])
         values.setdefault("vector_bits", bits)
         values.setdefault("vector_registers", registers)
@@ -151,13 +154,18 @@ def _machine_model(cpu: Cpu) -> MachineModel:
         registers=cpu.vector_registers or 1,
         levels=(Level(first, 32.0), Level(second, 16.0, ways=16), Level(third, 6.0)),
         line=line,
+        costs=measured_costs(cpu.key),
     )
+
+
+def read_costs_again() -> None:
+    """Let machine models see what instructions were measured to cost since they were made."""
+    _machine_model.cache_clear()
 
 
 @functools.cache
 def _native(cores: int) -> Cpu:
-    machine = platform.machine() or "x86_64"
-    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine)
+    arch = _here()
     features = native_features(arch)
     line, l1, l2, l3 = cache_sizes()
     bits, registers = _vectors(arch, features)
@@ -180,13 +188,32 @@ def _vectors(arch: str, features: Iterable[str]) -> tuple[int, int]:
 
 def _implied(mcpu: str, arch: str) -> tuple[str, ...]:
     """The features that the name of a processor stands for."""
-    native = Target.native()
+    native, known = Target.native(), CPU_FEATURES.get(arch, {})
     if mcpu == native.mcpu and arch == native.arch:
         return native.features
-    if mcpu in CPU_FEATURES:
-        return CPU_FEATURES[mcpu] if mcpu != "generic" or arch == "aarch64" else ()
-    near = near_names(mcpu, CPU_FEATURES)
+    if mcpu in known:
+        return known[mcpu]
+    if mcpu == "generic":
+        return ()
+    other = next((name for name, cpus in CPU_FEATURES.items() if mcpu in cpus), None)
+    if other is not None:
+        raise TargetError(f"mcpu {brief(mcpu)} is a processor of {other}, the triple is of {arch}")
+    near = near_names(mcpu, [*known, "generic"])
     raise TargetError(f"mcpu {brief(mcpu)} is not known{near}; or give its features as a list")
+
+
+def _architecture(mcpu: str) -> str:
+    """The architecture of a processor by name; this machine's where several have the name."""
+    here = _here()
+    if mcpu in CPU_FEATURES.get(here, {}):
+        return here
+    return next((a for a, cpus in CPU_FEATURES.items() if mcpu in cpus and mcpu != "generic"), here)
+
+
+def _here() -> str:
+    """The architecture of this machine by LLVM's name."""
+    machine = (platform.machine() or "x86_64").lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 for _name, _cores in {"large": 1, "xlarge": 2, "2xlarge": 4, "4xlarge": 8, "9xlarge": 18,
@@ -196,3 +223,18 @@ for _name, _cores in {"large": 1, "xlarge": 2, "2xlarge": 4, "4xlarge": 8, "9xla
         f"aws/cpu/c5.{_name}",
         {"mcpu": _mcpu, "num_cores": _cores, "triple": "x86_64-unknown-linux-gnu"},
     )
+for _family, _mcpu, _l2, _l3 in (
+    ("c6g", "neoverse-n1", 1 << 20, 32 << 20), ("c7g", "neoverse-v1", 1 << 20, 32 << 20),
+    ("c8g", "neoverse-v2", 2 << 20, 36 << 20),
+):  # fmt: skip
+    for _name, _cores in {"large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32,
+                          "12xlarge": 48, "16xlarge": 64}.items():  # fmt: skip
+        register_target(
+            f"aws/cpu/{_family}.{_name}",
+            {"mcpu": _mcpu, "num_cores": _cores, "l1_bytes": 1 << 16, "l2_bytes": _l2,
+             "l3_bytes": _l3},
+        )  # fmt: skip
+register_target(
+    "raspberry-pi/4b-aarch64",
+    {"mcpu": "cortex-a72", "num_cores": 4},
+)

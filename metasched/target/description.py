@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from metasched.errors import RegistryError, TargetError, brief
-from metasched.hardware import KNOWN_FEATURES
+from metasched.hardware import KNOWN_FEATURES, VERSION_FEATURES
 from metasched.registry import Registry
 from metasched.target.machine import MachineModel
 
@@ -51,6 +51,8 @@ class Target:
 
     stored: ClassVar[tuple[str, ...]] = ()
     """Fields of other kinds that the JSON of this kind holds as 0: keys of stored targets."""
+    elsewhere: ClassVar[str] = ""
+    """What to do for a target that is not this machine, behind the reason."""
 
     kind: str = ""
     triple: str = ""
@@ -165,7 +167,9 @@ class Target:
         """
         reason = self.here()
         if reason is not None:
-            raise TargetError(f"a kernel for {self.key} cannot be loaded here: {reason}")
+            raise TargetError(
+                f"a kernel for {self.key} cannot be loaded here: {reason}{self.elsewhere}"
+            )
         reason = self.timed_here() if timed else None
         if reason is not None:
             raise TargetError(f"a kernel for {self.key} cannot be timed here: {reason}")
@@ -304,8 +308,8 @@ def changed_features(base: Iterable[str], value: Any) -> set[str]:
         name = word.lstrip("+-")
         if word.startswith("-"):
             found.discard(name)
-        elif name in known:
-            found.add(name)
+        elif name in known or name in VERSION_FEATURES:
+            found.update(VERSION_FEATURES.get(name, (name,)))
         else:
             raise TargetError(f"no CPU feature is called {brief(name)}{near_names(name, known)}")
     return found

@@ -324,16 +324,21 @@ def test_stencils_reorder_when_distances_stay_positive() -> None:
     refused(reordered(stencil(-1, 1), "ij", "ji"), "reversed-dependence", sentence)
 
 
-def test_reorder_wants_spatial_and_reduce_iterators() -> None:
-    @T.prim_func
-    def f(X: T.Buffer((8, 8), "float32")):
-        for i, j in T.grid(8, 8):
-            with T.block("S"):
-                vi = T.axis.spatial(8, i)
-                vj = T.axis.scan(8, j)
-                X[vi, vj] = T.float32(0)
+def test_reorder_moves_scans_as_their_accesses_allow_and_no_opaque_iterators() -> None:
+    def rows(kind: str, before: str) -> PrimFunc:
+        return parse(f"""
+@T.prim_func
+def main(X: T.Buffer((9, 9), "float32")):
+    for i, j in T.grid(8, 8):
+        with T.block("S"):
+            vi = T.axis.{kind}(8, i)
+            vj = T.axis.spatial(8, j)
+            X[vi + 1, vj] = X[vi, vj{before}] + T.float32(1)
+""")  # type: ignore[return-value]
 
-    refused(reordered(f, "ij", "ji"), "iterator-kind", "iterator vj of block S is scan")
+    assert reordered(rows("scan", ""), "ij", "ji") is None
+    refused(reordered(rows("scan", " + 1"), "ij", "ji"), "reversed-dependence", "elements? of X|X")
+    refused(reordered(rows("opaque", ""), "ij", "ji"), "iterator-kind", "vi of block S is opaque")
 
 
 def test_instances_that_run_again_reorder_where_they_write_one_value() -> None:

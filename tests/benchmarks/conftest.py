@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real", action="store_true", help="ablation: measure on this machine")
     parser.addoption("--seeds", type=int, default=3, help="ablation: runs of each operator")
     parser.addoption("--write", action="store_true", help="ablation: store the table of figures")
+    parser.addoption("--trials", type=int, default=64, help="autoschedule: trials it is beside")
     parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 

@@ -131,21 +131,34 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("target", FOREIGN)
-@pytest.mark.parametrize("command", ["tune", "bench", "show", "replay", "build"])
+@pytest.mark.parametrize("command", ["tune", "bench", "build"])
 def test_a_target_that_this_machine_is_not(cli, tuned, command, target):
-    rest = {
-        "show": (*GMM, "--what", "asm"), "replay": (tuned.trace, *GMM),
-        "build": (tuned.trace, "-o", "out"),
-    }.get(command, GMM)  # fmt: skip
+    rest = {"build": (tuned.trace, "-o", "out")}.get(command, GMM)
     ran = cli(command, *rest, "--target", target)
     refused(ran, "metasched " + command)
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("target", FOREIGN[:2])
+def test_machine_code_of_a_kind_without_code_generation(cli, target):
+    ran = cli("show", *GMM, "--what", "asm", "--target", target)
+    refused(ran, "no code generation for GPUs")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("target", FOREIGN[:3])
+def test_a_trace_of_another_machine_is_a_miss(cli, tuned, target):
+    words = ("replay", tuned.trace, *GMM, "--target", target)
+    ran = cli(*words)
+    assert ran.code == 0 and not ran.out and ran.err.startswith("miss: ")
+    assert "this target is" in ran.err and ran.err.count("\n") == 1
+    assert cli(*words, "--strict").code == 3
+
+
 def test_the_target_may_come_from_the_environment(cli, tuned, monkeypatch):
     monkeypatch.setenv("METASCHED_TARGET", "cuda")
-    for command in (("tune", *GMM), ("build", tuned.trace, "-o", "out")):
-        refused(cli(*command), "no code generation for GPUs")
+    refused(cli("tune", *GMM), "no code generation for GPUs")
+    refused(cli("build", tuned.trace, "-o", "out"), "this target is 'cuda'")
 
 
 def test_a_message_quotes_no_long_word(cli):
@@ -473,6 +486,13 @@ def test_a_workload_that_the_database_has_not(cli, tuned):
 def test_options_of_show_that_would_change_nothing(cli, tuned):
     refused(cli("show", "gmm", "--target", "native"), "--target is for --what llvm and --what asm")
     refused(cli("show", tuned.trace, "--what", "asm"), "--what asm is of a program")
+
+
+def test_options_of_build_that_a_trace_cannot_take(cli, tuned):
+    refused(cli("build", tuned.trace, "--shape", "1,8,8,8", "-o", "d"), "--shape is for a workload")
+    ran = cli("build", tuned.trace, "--constant-weights", "-o", "d")
+    refused(ran, "--constant-weights is for a workload; a trace file holds its own program")
+    refused(cli("build", "gmmm", "-o", "d"), "no workload is called 'gmmm'")
 
 
 def test_a_limit_below_zero(cli, tuned):

@@ -74,3 +74,27 @@ def test_the_instruction_of_the_winner_is_named(cli, files):
     shown = cli("show", best["trace"], "--plugin", files[0])
     assert "\n# instruction my.pairs\n" in shown.out
     assert cli("show", best["trace"], "--json").json()["instructions"] == ["my.pairs"]
+
+
+MATRIX_RUNNER = """
+from metasched.measure.replay import ReplayRunner
+
+@ms.runner("my.counting")
+def counting(func, target):
+    return ReplayRunner(cost=lambda c: 1e-7 if '"my.unit"' in c.module.script() else 1e-6)
+"""
+
+
+def test_a_matrix_unit_of_one_file_is_found_by_tuning(cli, tmp_path):
+    section = PAGE.read_text(encoding="utf-8").partition("## A matrix unit")[2]
+    plugin = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)[0]
+    assert len(plugin.splitlines()) <= 82
+    unit = tmp_path / "unit.py"
+    unit.write_text(plugin + MATRIX_RUNNER)
+    words = ("--trials", 8, "--strategy", "random", "--model", "random", "--seed", 0, "--no-peer")
+    ran = cli(
+        "tune", "gmm", "--shape", "1,30,20,10", "--plugin", unit, "--runner", "my.counting",
+        "--work-dir", "work", *words,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "\n  instruction my.outer_8x8\n" in ran.out

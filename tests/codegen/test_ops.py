@@ -125,6 +125,21 @@ def test_shuffle_picks_lanes() -> None:
     assert list(result) == [data[7], data[0], data[3], data[3]]
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 5])
+def test_shuffle_interleaves_vectors(parts: int) -> None:
+    """Lane by lane; machine code takes a few instructions, not one for each lane."""
+    a, out = Buffer.of("a", (parts, 16)), Buffer.of("out", (parts * 16,))
+    zero, one = expr.as_expr(0), expr.as_expr(1)
+    vectors = [BufferLoad(a, (expr.as_expr(n), op.Ramp(zero, one, 16))) for n in range(parts)]
+    order = [n * 16 + lane for lane in range(16) for n in range(parts)]
+    value = Shuffle(vectors, order)
+    func = PrimFunc((a, out), BufferStore(out, value, (op.Ramp(zero, one, parts * 16),)))
+    data, result = integers((parts, 16)), np.zeros(parts * 16, "float32")
+    kernel = build(func)
+    assert call(kernel, data, result) == 0
+    np.testing.assert_array_equal(result, data.T.ravel())
+
+
 def test_long_sums_do_not_recurse() -> None:
     a = Buffer.of("a", (4,))
     total: Expr = a[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metasched.cost.index_stride import LANES, STILL, index_stride
+from metasched.cost.index_stride import LANES, STILL, clamped, index_stride
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import IntImm, Var, cast
+from metasched.ir.expr import IntImm, Max, Min, Var, as_expr, cast
 from metasched.ir.op import Broadcast, Ramp, call
 
 I, J = Var("i"), Var("j")
@@ -75,3 +75,10 @@ def test_vectors_casts_and_what_cannot_be_followed():
     lazy = call("if_then_else", I < 2, J, 0)
     assert index_stride(lazy, env(4, 5)) == {1: (1, 4)}
     assert index_stride(Var("unknown"), env(4, 2)) == {}
+
+
+def test_loops_that_move_a_clamped_part_are_named():
+    bound = env(4, 5)
+    assert clamped(I * 8 + J, bound) == set()
+    assert clamped(Min(I * 8, as_expr(20)) + J, bound) == {0}
+    assert clamped(Max(Min(I + J, as_expr(6)), as_expr(0)), bound) == {0, 1}

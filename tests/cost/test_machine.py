@@ -9,14 +9,15 @@ import pytest
 from cost.tiled import Matmul, block, nest, sample
 
 from metasched.analysis.block import FOLD
-from metasched.cost.features import FEATURE_NAMES, features
-from metasched.cost.machine import MACHINE_FEATURES
+from metasched.cost.features import FEATURE_NAMES, _rows, features
+from metasched.cost.machine import MACHINE_FEATURES, machine_features
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import LT, TRUE, Var, as_expr, compare
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, FrozenMap, IterKind, evolve
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -43,6 +44,19 @@ def test_the_register_block_of_the_update():
     assert found["block.size"] == pytest.approx(np.log2(9))
     assert found["block.gathers"] == 0.0
     assert found["block.steps"] == 3.0  # the eight steps of the inner reduction
+
+
+@pytest.mark.parametrize(("multiples", "gathers"), [((1, 4, 1, 1), 0), ((1, 1, 16, 1), 1)])
+def test_a_vector_of_clamped_elements_is_loaded_lane_by_lane(multiples, gathers):
+    """Overcompute reads the last element again; a clamp of the rows costs no gather."""
+    sch = Schedule(get("gmm").func((1, 30, 28, 8)))
+    block = sch.get_block("Z")
+    sch.cache_write(block, 0, "local")
+    sch.overcompute(block, list(multiples))
+    *_, columns, terms = sch.get_loops(block)
+    sch.reorder(terms, columns)
+    sch.vectorize(sch.split(columns, [None, 4])[1])
+    assert machine(sch.mod)["block.gathers"] == gathers
 
 
 def test_a_vector_of_two_lanes_wastes_six_of_eight():
@@ -190,3 +204,40 @@ def test_a_stage_that_fits_into_registers_costs_no_memory_and_no_loops():
     assert large["temporaries"] > small["temporaries"] + 0.5
     assert small["loads"] < large["loads"] - 0.5
     assert small["loop_steps"] < large["loop_steps"] - 2.0
+
+
+def test_an_instruction_counts_as_what_it_costs():
+    """Two calls for each of 4 rows: twice the cycles where each call takes twice as long."""
+    lanes = 16
+    name = "llvm.x86.avx512.vpdpbusd.512"
+
+    @T.prim_func
+    def dots(
+        A: T.Buffer((4, 64), "uint8"), B: T.Buffer((64,), "int8"), C: T.Buffer((4, 16), "int32")
+    ):
+        for i in T.unroll(4):
+            with T.block("C"):
+                vi = T.axis.spatial(4, i)
+                C[vi, T.ramp(0, 1, lanes)] = T.call_llvm_pure_intrin(
+                    "int32x16",
+                    name,
+                    T.call_llvm_pure_intrin(
+                        "int32x16",
+                        name,
+                        C[vi, T.ramp(0, 1, lanes)],
+                        A[vi, T.ramp(0, 1, 64)],
+                        B[T.ramp(0, 1, 64)],
+                    ),
+                    A[vi, T.ramp(0, 1, 64)],
+                    B[T.ramp(0, 1, 64)],
+                )
+
+    target = Target.of("llvm -mcpu=znver4 -num-cores=1")
+    model = dataclasses.replace(target.machine_model(), costs={})
+    one, two = (
+        machine_features(*_rows(IRModule.of(dots), m)[1:], m, 1.0)
+        for m in (model, dataclasses.replace(model, costs={name: 2.0}))
+    )
+    compute = MACHINE_FEATURES.index("block.compute")
+    assert two[compute] == pytest.approx(one[compute] + 1, abs=0.01)
+    assert one[MACHINE_FEATURES.index("block.lanes")] == 4.0

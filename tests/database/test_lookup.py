@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from database.records import CASCADE, HASWELL, record
 
+from metasched.database.base import UnionDatabase
 from metasched.database.lookup import Hit, Miss, explain, first_change, lookup
 from metasched.database.store import Store
+from metasched.hardware import times_compare
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
@@ -70,3 +73,30 @@ def test_explain_one_record():
 def test_first_change():
     assert first_change("a\nb", "a\nb\n") == ""
     assert "2 lines, this one 3" in first_change("a\nb", "a\nb\nc")
+
+
+@pytest.mark.parametrize(("a", "b", "compare"), [
+    ("a Xeon 4", "b Xeon 4", True), ("a Xeon 4", "a Xeon 8", False), ("a Xeon 4", "", True),
+])  # fmt: skip
+def test_times_compare_between_machines_of_one_kind(a, b, compare):
+    assert times_compare(a, b) is compare
+
+
+def test_the_best_record_is_the_fastest_of_one_machine():
+    """Of this machine if it has any, else of the machine with the most records."""
+    with Store(":memory:") as store:
+        store.put([record(0.1, machine="x Atom 2"), record(0.4, machine="y Epyc 64")])
+        store.put([record(0.3, machine="y Epyc 64"), record(0.2, machine="x Xeon 4")])
+        own = lookup(store, "w1", HASWELL, machine="z Xeon 4")
+        assert own.record.seconds == 0.2 and own.note == ""
+        other = lookup(store, "w1", HASWELL, machine="z Opteron 4")
+        assert other.record.seconds == 0.3 and other.note == "measured on y Epyc 64"
+
+
+def test_a_union_keeps_the_times_of_each_machine():
+    with Store(":memory:") as first, Store(":memory:") as second:
+        first.put(record(0.4, machine="x Atom 2", candidate_key="k"))
+        second.put(record(0.1, machine="y Epyc 64", candidate_key="k"))
+        both = UnionDatabase(first, second)
+        assert lookup(both, "w1", HASWELL, machine="x Atom 2").record.seconds == 0.4
+        assert lookup(both, "w1", HASWELL, machine="y Epyc 64").record.seconds == 0.1

@@ -116,3 +116,12 @@ def test_place_that_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseError, match="could not be saved"):
         TraceFile.from_record(record()).save(tmp_path / "file" / "x.json")
+
+
+def test_a_trace_file_names_the_machine_that_measured_it():
+    """The field is informative: a file without it loads."""
+    file = TraceFile.from_record(record(machine="a Xeon 4"))
+    assert TraceFile.from_json(file.to_json()).machine == "a Xeon 4"
+    data = json.loads(file.to_json())
+    del data["machine"]
+    assert TraceFile.from_data(data).machine == ""

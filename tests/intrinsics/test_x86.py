@@ -113,3 +113,61 @@ def test_assembly_holds_the_instruction(name):
     lanes, _ = shape(name)
     bits = lanes * TensorIntrin.get(name).desc.buffers[2].dtype.bits
     assert {512: "%zmm", 256: "%ymm", 128: "%xmm"}[bits] in asm
+
+
+BF16 = "x86.avx512bf16.dot_16x2_bf16bf16f32"
+needs_bfloat = pytest.mark.skipif(
+    bool(TensorIntrin.get(BF16).lacks(HERE.features)), reason="needs AVX512-BF16"
+)
+
+
+def products_of_floats(count: int, least: int) -> list[np.ndarray]:
+    """bfloat16 operands, 60 powers of two apart, and float32 sums to add to."""
+    draw = np.random.default_rng(7)
+    shapes = ((count, 2), (count, 16, 2), (count, 16))
+    scales = [
+        2.0 ** draw.integers(n, n + 61, s) for n, s in zip((0, least, least), shapes, strict=True)
+    ]
+    kinds = [buffer.dtype.numpy for buffer in TensorIntrin.get(BF16).desc.buffers]
+    drawn = [draw.standard_normal(s) * scale for s, scale in zip(shapes, scales, strict=True)]
+    return [x.astype(kind) for x, kind in zip(drawn, kinds, strict=True)]
+
+
+def in_machine_and_interpreter(a, b, c):
+    """The sums of both, which must be equal bit for bit (all NaN count as equal)."""
+    here, there = c.copy(), c.copy()
+    sch = many(BF16, len(c))[1]
+    build(sch.mod)(a, b, here)
+    with np.errstate(all="ignore"):
+        run(sch.func, a, b, there)
+    np.testing.assert_array_equal(here, there)
+    known = ~np.isnan(here)
+    np.testing.assert_array_equal(np.signbit(here[known]), np.signbit(there[known]))
+    return here
+
+
+@needs_bfloat
+def test_sums_of_bfloat16_are_rounded_as_declared():
+    a, b, c = products_of_floats(1000, -30)
+    products = a[:, None].astype(float) * b.astype(float)
+    found = in_machine_and_interpreter(a, b, c)
+    large = np.abs(products).sum(axis=2) + np.abs(c)
+    assert (np.abs(found - (products.sum(axis=2) + c)) <= 2.0**-22 * large).all()
+
+
+@needs_bfloat
+def test_denormal_numbers_count_as_zero_in_sums_of_bfloat16():
+    a, b, c = products_of_floats(200, -180)
+    found = in_machine_and_interpreter(a, b, c)
+    assert (found == 0).any() and not ((found != 0) & (np.abs(found) < 2.0**-126)).any()
+
+
+@needs_bfloat
+def test_sums_of_bfloat16_with_infinities_and_overflow():
+    ends = [np.inf, -np.inf, np.nan, 0.0, -0.0, 3e38, -3e38, 1.0]
+    every = np.array(list(itertools.product(ends, repeat=4))).reshape(-1, 16, 4)
+    kinds = [buffer.dtype.numpy for buffer in TensorIntrin.get(BF16).desc.buffers]
+    a = np.resize(np.array(list(itertools.product(ends, repeat=2))), (len(every), 2))
+    in_machine_and_interpreter(
+        a.astype(kinds[0]), every[:, :, :2].astype(kinds[1]), every[:, :, 2].astype(kinds[2])
+    )

@@ -12,7 +12,9 @@ import pytest
 
 import metasched as ms
 from metasched.errors import TargetError
-from metasched.registry import taken_back
+from metasched.kinds import default_trace
+from metasched.registry import load_plugin, taken_back
+from metasched.target import Target
 
 PLUGIN = Path(__file__).parent / "accelerator.py"
 PROGRAM = """
@@ -89,3 +91,13 @@ def test_the_command_tunes_for_it(tmp_path):
 def test_a_kind_that_no_plug_in_brought_is_refused():
     with pytest.raises(TargetError, match="no target is called 'engine'"):
         ms.tune(product(), target="engine", trials=1)
+
+
+def test_autoschedule_gives_the_default_schedule_where_no_cost_model_ships():
+    load_plugin(PLUGIN)
+    text = "default schedule: no cost model for targets of kind 'engine' ships with metasched"
+    with pytest.warns(UserWarning, match=text):
+        sch = ms.autoschedule(product(), "engine -scratch=4096")
+    default = ms.Schedule(product())
+    default_trace(product(), Target.of("engine -scratch=4096")).apply(default)
+    assert ms.structural_equal(sch.mod, default.mod)

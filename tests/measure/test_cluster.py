@@ -13,7 +13,7 @@ import pytest
 from measure.programs import candidate, crash, failing, scale
 
 import metasched as ms
-from metasched.errors import MeasureError, RegistryError, StandInError
+from metasched.errors import DefaultScheduleError, MeasureError, RegistryError
 from metasched.hardware import machine_name
 from metasched.measure import builder_slot, cluster, reference
 from metasched.measure.candidate import (
@@ -22,6 +22,7 @@ from metasched.measure.candidate import (
     Built,
     Compares,
     Confirms,
+    NamesMachine,
     Outcome,
     ReadsAgain,
     Recalls,
@@ -31,6 +32,7 @@ from metasched.measure.cluster import ExecutorBuilder, ExecutorRunner
 from metasched.measure.jobs import build
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
+from metasched.registry import load_plugin, taken_back
 
 OPTIONS = MeasureOptions(build_workers=1, sample_ms=0.1, samples=3)
 
@@ -107,13 +109,13 @@ def test_executor_runner_has_the_abilities_of_a_local_runner(pool):
     """In a process of an executor: the same outcomes, turns, checks and times of one machine."""
     runner = ExecutorRunner(pool, scale(), options=OPTIONS)
     with LocalRunner(scale(), options=OPTIONS) as here:
-        for ability in (Confirms, Recalls, ReadsAgain, Compares):
+        for ability in (Confirms, Recalls, NamesMachine, ReadsAgain, Compares):
             assert isinstance(runner, ability) and isinstance(here, ability)
         both = [candidate(scale(), 0), candidate(scale(3), 1)]
         there, local = runner.measure(both), here.measure(both)
     assert [o.status for o in there] == [o.status for o in local]
     assert [o.check for o in there] == [o.check for o in local]
-    assert there[0].machine == local[0].machine == machine_name()
+    assert there[0].machine == local[0].machine == runner.machine() == machine_name()
     assert runner.reference_confirmed and runner.unscheduled().ok
     assert len(runner.interleave(both[:1], rounds=3)[0]) == 3
     assert runner.interleave(both[:1], rounds=2, fresh=True)
@@ -141,7 +143,7 @@ def test_a_wrong_default_schedule_is_an_error_here_too(monkeypatch):
     monkeypatch.setattr(reference, "_LONG", 0.0)  # in threads the remote side is this process
     with ThreadPoolExecutor(1) as threads:
         runner = ExecutorRunner(threads, scale(), None, OPTIONS, scale(factor=3))
-        with pytest.raises(StandInError, match="default schedule gives other"):
+        with pytest.raises(DefaultScheduleError, match="default schedule gives other"):
             runner.measure([candidate(scale())])
         runner.close()
 
@@ -238,6 +240,45 @@ def test_the_command_finds_runner_and_builder_by_name(tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert "runner of" in ran.stderr and "True" in ran.stderr
     assert "3, 0 failed" in ran.stdout
+
+
+DOUBLE = """
+import metasched as ms
+from metasched.ir.op import HARDWARE, HardwareOp
+
+NAME = "llvm.x86.avx.rsqrt.ps.256"
+HARDWARE.register(NAME, HardwareOp(NAME, "float32x8", ("float32x8",), "avx", lambda a: a**-0.5))
+"""
+
+ROOTS = """
+@T.prim_func
+def roots(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+    with T.block("B"):
+        B[0:8] = T.call_llvm_pure_intrin(
+            "llvm.x86.avx.rsqrt.ps.256", A[0:8] * T.broadcast(T.float32(0), 8)
+            + T.broadcast(T.float32(4), 8), dtype="float32x8")
+"""
+
+
+@pytest.mark.skipif("avx" not in ms.Target.native().features, reason="needs AVX")
+@pytest.mark.parametrize("there", [True, False])
+def test_plugin_files_reach_the_remote_processes(pool, tmp_path, there):
+    """Also where the file is not: the remote process runs a copy."""
+    file = tmp_path / "mine.py"
+    file.write_text(DOUBLE)
+    with taken_back(always=True):
+        load_plugin(file)
+        func = ms.parse(ROOTS)
+        if not there:
+            file.unlink()
+        builder = ExecutorBuilder(pool, OPTIONS)
+        runner = ExecutorRunner(pool, func, options=OPTIONS)
+        outcome = runner.measure([candidate(func)])[0]
+        built = builder.submit(func, ms.Target.native()).result()
+        runner.close()
+        builder.close()
+    assert outcome.ok, outcome.message
+    assert built.status is Status.OK, built.message
 
 
 def test_runners_and_builders_by_name_are_known_and_refused(tmp_path: Path):

@@ -77,6 +77,43 @@ def test_long_sums_of_products_stay_exact():
     assert task_of(get("gmm").func((1, 8, 8, 1024))).arrays[0].low == -4
 
 
+def test_bytes_whose_sums_are_integers_take_all_values():
+    """A sum of products in 16 bits that saturates differs on large factors alone."""
+    x, w, z = task_of(get("gmm_u8s8s32").func((1, 8, 8, 64))).arrays
+    assert (x.low, x.high, w.low, w.high) == (0, 255, -128, 127) and x.halvings is None
+    mean = elementwise(lambda v: v + 1, "uint8")  # no sum of integers
+    assert task_of(mean).arrays[0].high == 4
+    drawn = fill(x, task_of(get("gmm_u8s8s32").func((1, 8, 8, 64))), 0)
+    assert drawn.dtype == np.uint8 and drawn.min() < 5 and drawn.max() > 250
+
+
+@pytest.mark.parametrize("normal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("qgmm", (1, 8, 64, 256)), ("qc2d_s8", (1, 8, 8, 64, 64, 3, 1, 1))]
+)
+def test_results_of_quantized_operators_do_not_all_saturate(name, shape, normal):
+    work = get(name)
+    task = task_of(work.func(shape))
+    task = task.with_normal_data() if normal else task
+    *inputs, s = [fill(a, task, n) for n, a in enumerate(task.arrays[:-1])]
+    assert s.dtype == np.float32 and (normal or set(np.unique(np.log2(np.abs(s)) % 1)) == {0})
+    found = work.reference(shape, *inputs, s)
+    low, high = np.iinfo(found.dtype).min, np.iinfo(found.dtype).max
+    between = (found > low) & (found < high)
+    assert 0.2 < between.mean() and np.unique(found[between]).size > 50
+
+
+def test_rounded_integers_may_differ_by_one_where_floats_differ():
+    rounded = elementwise(lambda x: Cast("int32", call("nearbyint", call("exp", x))))
+    assert task_of(rounded).arrays[1].rounded is False  # a float again
+    array = Array("Y", "uint8", (3,), (1,), True, False, 0, 4, 2.0**-23, rounded=True)
+    a, b = np.array([1, 2, 255], np.uint8), np.array([2, 1, 255], np.uint8)
+    assert compare(array, a, b, exact=False)[0] == ""
+    assert "Y[0] is 1, expected 2; 2 of 3" in compare(array, a, b, exact=True)[0]
+    assert "by up to 2 (1 is allowed)" in compare(array, a, b + np.uint8([1, 0, 0]), False)[0]
+    assert compare(dataclasses.replace(array, rounded=False), a, b, exact=False)[0]
+
+
 def test_a_serial_sum_of_normal_data_is_within_its_tolerance():
     task = task_of(get("nrm").func((1, 4096, 1024))).with_normal_data()
     x = fill(task.arrays[0], task, 0).ravel()

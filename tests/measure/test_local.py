@@ -30,7 +30,7 @@ import metasched.measure.local as local
 import metasched.measure.reference as reference
 import metasched.measure.sampling as sampling
 import metasched.measure.workers as workers_module
-from metasched.errors import MeasureError, StandInError
+from metasched.errors import DefaultScheduleError, MeasureError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import EQ, Var, as_expr
 from metasched.ir.func import IRModule, PrimFunc
@@ -540,7 +540,9 @@ def test_default_schedule_gives_results_while_slow_program_runs(monkeypatch):
 def test_a_wrong_default_schedule_is_found_out(monkeypatch):
     monkeypatch.setattr(reference, "_LONG", 0.0)
     with LocalRunner(scale(), options=OPTIONS, default_schedule=scale(factor=3)) as made:
-        with pytest.raises(StandInError, match=r"default schedule gives other .*B\[0\] is "):
+        with pytest.raises(
+            DefaultScheduleError, match=r"default schedule gives other .*B\[0\] is "
+        ):
             made.unscheduled()
         with pytest.raises(MeasureError, match="default schedule gives other"):
             one(made, scale(factor=3))
@@ -597,7 +599,7 @@ def test_a_run_says_once_that_a_long_program_is_not_sampled(monkeypatch):
 
 def test_a_default_schedule_that_is_wrong_in_a_sampled_row_is_found_out(monkeypatch):
     func = rows_of(monkeypatch)
-    said = pytest.raises(StandInError, match=r"default schedule gives other results .*Z\[")
+    said = pytest.raises(DefaultScheduleError, match=r"default schedule gives other results .*Z\[")
     with LocalRunner(func, options=OPTIONS, default_schedule=spoiled(func, 10)) as made, said:
         made.unscheduled()
 
@@ -607,7 +609,7 @@ def test_a_candidate_exposes_a_wrong_default_schedule(monkeypatch):
     func = rows_of(monkeypatch)
     with LocalRunner(func, options=OPTIONS, default_schedule=spoiled(func, 7)) as made:
         assert one(made, func).status is Status.WRONG_RESULT and not made.reference_confirmed
-        with pytest.raises(StandInError, match="default schedule gives other results"):
+        with pytest.raises(DefaultScheduleError, match="default schedule gives other results"):
             made.unscheduled()
 
 

@@ -1,9 +1,11 @@
-"""A small shape of each operator, and a made-up event log."""
+"""A small shape of each operator and of those of low precision, and a made-up event log."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+from metasched.workloads import LOW_PRECISION
 
 SMALL = {
     "c1d": (1, 16, 8, 8, 3, 2, 1), "c2d": (1, 7, 7, 8, 12, 3, 2, 1),
@@ -12,6 +14,8 @@ SMALL = {
     "dep": (1, 7, 7, 8, 3, 2, 1), "t2d": (1, 4, 5, 8, 6, 4, 2, 1), "cap": (1, 5, 5, 4, 3, 3, 2, 1),
     "nrm": (2, 8, 8), "sfm": (4, 16), "cbr": (1, 7, 7, 8, 12, 3, 2, 1), "tbg": (1, 8, 3, 4),
 }  # fmt: skip
+
+LOW_SMALL = {op: SMALL[op.removeprefix("q").partition("_")[0]] for op in LOW_PRECISION}
 
 
 def trial(seconds: float | None, elapsed: float, predicted: float | None = None, **fields) -> dict:

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from report.programs import SMALL
+from report.programs import LOW_SMALL, SMALL
 
 import metasched as ms
 from metasched import workloads
@@ -16,12 +16,20 @@ from metasched.errors import MeasureError
 from metasched.report import compare, contest, peers
 from metasched.report.bandwidth import measured_bandwidth
 from metasched.report.contest import Standing
-from metasched.report.torch_ops import OPS, torch_call, torch_op
+from metasched.report.onnx_ops import OPS as ONNX_OPS
+from metasched.report.onnx_ops import onnx_op
+from metasched.report.torch_low import LOW
+from metasched.report.torch_ops import OPS
+from metasched.report.torch_peer import torch_call, torch_op
 from metasched.report.tvm_record import load_record
 from metasched.target import Target
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="PyTorch is an optional peer"
+)
+
+needs_onnx = pytest.mark.skipif(
+    bool(peers.what_is_missing("onnxruntime")), reason="ONNX Runtime is an optional peer"
 )
 
 
@@ -43,14 +51,48 @@ def test_pytorch_computes_what_numpy_does(op):
     assert call() is not None
 
 
-def test_an_operator_that_pytorch_lacks_is_no_call():
-    assert torch_call("gmm_u8s8s32", (1, 4, 4, 4), compiled=False) is None
-    assert torch_op("gmm_u8s8s32", (1, 4, 4, 4), integers=True) is None
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", [op for op in LOW_SMALL if op in LOW])
+def test_pytorch_computes_what_numpy_does_in_low_precision(op):
+    _, chosen = torch_op(op, LOW_SMALL[op], integers=True)
+    assert_equals_the_reference(op, chosen.back(chosen.call()).double().contiguous().numpy())
 
 
-@pytest.mark.parametrize("op", workloads.SUITE)
-def test_numpy_has_every_operator(op):
-    assert 0 < peers.burst_of("numpy", op, SMALL[op])(0.0) < 1.0
+@needs_onnx
+@pytest.mark.parametrize("op", [op for op in LOW_SMALL if op in ONNX_OPS])
+def test_onnx_runtime_computes_what_numpy_does(op):
+    chosen = onnx_op(op, LOW_SMALL[op])
+    assert_equals_the_reference(op, chosen.back(chosen.call()))
+    assert peers.burst_of("onnxruntime", op, LOW_SMALL[op])(0.0) > 0
+
+
+def assert_equals_the_reference(op, found):
+    work, shape = workloads.get(op), LOW_SMALL[op]
+    expected = work.reference(shape, *work.inputs(shape))
+    np.testing.assert_array_equal(found, expected.astype(np.float64))
+
+
+def test_every_operator_of_low_precision_has_a_library_beside():
+    assert set(workloads.LOW_PRECISION) <= {*LOW, *ONNX_OPS}
+    assert {*LOW, *ONNX_OPS} <= set(workloads.names())
+
+
+def test_an_operator_that_a_library_lacks_is_no_call():
+    assert torch_call("qgmm_s8", (1, 4, 4, 4), compiled=False) is None
+    assert torch_op("qgmm_s8", (1, 4, 4, 4), integers=True) is None
+    assert onnx_op("gmm", (1, 4, 4, 4)) is None
+
+
+def test_what_a_peer_needs(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnx" else name)
+    assert peers.what_is_missing("onnxruntime") == "the package onnx is not installed"
+    assert not peers.what_is_missing("torch-compiled") and not peers.what_is_missing("numpy")
+
+
+@pytest.mark.parametrize(("op", "shape"), [*SMALL.items(), *LOW_SMALL.items()])
+def test_numpy_has_every_operator(op, shape):
+    assert 0 < peers.burst_of("numpy", op, shape)(0.0) < 1.0
 
 
 def test_arrays_start_at_a_cache_line():
@@ -113,6 +155,13 @@ def test_the_peak_takes_part():
     assert 0.1 * best < 1.0 / found.seconds < 3.0 * best
 
 
+def test_the_peak_of_bytes_is_that_of_their_instruction():
+    new, old = Target.of("llvm -mcpu=znver4"), Target.of("llvm -mcpu=haswell")
+    assert "llvm.x86.avx512.vpdpbusd.512" in peers.products("qgmm", new)
+    assert "llvm.x86.avx512bf16.dpbf16ps.512" in peers.products("c2d_bf16io", new)
+    assert not peers.products("gmm", new) and not peers.products("qgmm", old)
+
+
 def test_a_library_that_cannot_be_timed_has_a_note_in_its_row():
     sides = compare.side_by_side("gmm", (1, 8), ["numpy", "tvm"], None, {})
     assert sides["tvm"].note == "not in the record" and "failed on gmm" in sides["numpy"].note
@@ -123,7 +172,7 @@ def test_a_library_that_cannot_be_timed_has_a_note_in_its_row():
 
 def rows(*entries):
     return [
-        compare.row(op, (1, 2), "float32", peer, compare.Side(seconds, over), 1e9, 100.0)
+        compare.row(op, (1, 2), "float32", peer, compare.LibraryTime(seconds, over), 1e9, 100.0)
         for op, peer, seconds, over in entries
     ]
 

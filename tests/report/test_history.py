@@ -104,7 +104,7 @@ def test_damaged_lines_are_counted_and_quoted_in_part(tmp_path):
 def test_read_history_reads_the_event_log(tmp_path):
     log = EventLog(tmp_path / "log")
     log(TaskStarted("gmm", 1e6, 4, 0, 1, "cc"))
-    log(TrialDone("gmm", 0, "ok", 1e-3, "", 1e-3, 1, 0, 0.5, 0.25))
+    log(TrialDone("gmm", 0, "ok", 1e-3, "", 1e-3, 1, 0, 0.5, 0.25, machine="a Xeon 4"))
     log(TrialDone("gmm", 1, "run_crash", math.inf, "signal 11", 1e-3, 2, 1, 0.75))
     log.close()
     (one,) = read_history(tmp_path / "log")

@@ -160,7 +160,7 @@ def exported(kernel, tmp_path_factory):
         ),
         ({"schema_version": "x y " * 2500}, "manifest version 'x y "),
         ({"target": {"kind": "lvm"}}, "did you mean llvm"),
-        ({"target": {"kind": "cuda"}}, "cannot run here: it was made for kind 'cuda'"),
+        ({"target": {"kind": "cuda"}}, "cannot run here: there is no code generation for GPUs"),
         ({"files": {"gemm.so": "00", "gemm.o": "00"}}, "not the file its manifest describes"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,7 +40,24 @@ def copy_at(p: Player) -> None:
     step(loop, block, p.number(max(1, len(regions))), p.pick(["global", "local"]))
 
 
+def of_updates(name: str) -> Callable[[Player], None]:
+    """A step on a random leaf block."""
+
+    def play(p: Player) -> None:
+        getattr(p.sch, name)(p.handle(p.pick(p.realizes())))
+
+    return play
+
+
+def fission(p: Player) -> None:
+    """Distribute a random loop over the statements in it."""
+    p.sch.fission(p.loop())
+
+
 BLOCK_OPS = {
+    "fission": (4, fission),
+    "decompose_outputs": (12, of_updates("decompose_outputs")),
+    "privatize_reduction": (4, of_updates("privatize_reduction")),
     "blockize": (8, blockize),
     "merge": (5, merge),
     "loop_partition": (5, loop_partition),

@@ -159,7 +159,27 @@ def views(rng: random.Random) -> str:
     return "".join(parts)
 
 
+def updates(rng: random.Random) -> str:
+    """Updates in place without init, two outputs of a block, statements that share loops."""
+    n, m, dtype = _size(rng), _size(rng), rng.choice(["int32", "int64", "float32"])
+    head = _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'C: T.Buffer(({n},), "{dtype}")',
+                 f'D: T.Buffer(({m},), "{dtype}")')  # fmt: skip
+    first = rng.choice(["C[vi] = C[vi] + A[vi, vk]", "C[vi] = T.max(A[vi, vk], C[vi])",
+                        "C[vi] = C[vi] - A[vi, vk] * D[vk]"])  # fmt: skip
+    second = rng.choice(["D[vk] = D[vk] + A[vi, vk]", "D[vk] = T.min(D[vk], C[vi])"])
+    start = f"        C[vi] = C[vi] * {rng.randint(2, 3)}"
+    nest = ['    with T.block("Z"):', f"        vi = T.axis.spatial({n}, i)", start]
+    together = rng.random() < 0.5
+    sums = ['        vi, vk = T.axis.remap("RR", [i, k])', f"        {first}", f"        {second}"]
+    if rng.random() < 0.5:
+        sums = ['        vi, vk = T.axis.remap("SR", [i, k])', f"        {first}"]
+    inner = [f"    for k in range({m}):", *("    " + x for x in ['    with T.block("S"):', *sums])]
+    between = [] if together else [f"for i in range({n}):"]
+    return head + _lines(1, f"for i in range({n}):", *nest, *between, *inner)
+
+
 BLOCKS = {
+    updates: ("decompose_outputs", "privatize_reduction", "fission", "parallel", "split"),
     opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),
     triangles: ("split", "parallel", "compute_at", "cache_read", "blockize", "rfactor"),
     shared: (

@@ -220,3 +220,14 @@ PROGRAMS: tuple[PrimFunc, ...] = (
     matmul, matmul_relu, elementwise, convolution, strided, fan_out, softmax, padded, argmax, unit,
     symbolic, triangle,
 )  # fmt: skip
+
+
+@T.prim_func
+def two_outputs(
+    A: T.Buffer((5, 6), "int32"), R: T.Buffer((5,), "int32"), C: T.Buffer((6,), "int32")
+):
+    for i, j in T.grid(5, 6):
+        with T.block("S"):
+            vi, vj = T.axis.remap("RR", [i, j])
+            R[vi] = R[vi] + A[vi, vj]
+            C[vj] = C[vj] + A[vi, vj] * 2

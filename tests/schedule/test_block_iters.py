@@ -171,7 +171,7 @@ def test_refusals():
     sch.split(sch.get_loops("B")[0], [None, 4])
     try_(lambda i, j: (i, j), "not-trivial-binding", "are bound to", "B")
     sch.compute_at("B", sch.get_loops("C")[0])
-    try_(lambda i, j: (i, j), "not-single-branch", "holds more than the block C")
+    try_(lambda i, j: (i, j), "not-single-branch", "contains more than the block C")
     sch = Schedule(odd)
     try_(lambda i, j: (j, i), "has-predicate", "guarded has a predicate", "guarded")
     try_(lambda i: i, "iterator-kind", "vi is scan", "scan")

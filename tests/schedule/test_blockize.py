@@ -199,7 +199,7 @@ def test_a_list_of_names_and_a_single_block():
 def test_refusals_of_the_loop_form():
     sch = Schedule(stages, seed=0)
     i0 = sch.get_loops("B")[0]
-    check_refused(sch, lambda: sch.blockize(i0), "not-one-block", "not one block under a chain")
+    check_refused(sch, lambda: sch.blockize(i0), "not-one-block", "not a chain around one block")
 
     @T.prim_func
     def triangle(B: T.Buffer((8, 8), "int32")):
@@ -385,3 +385,28 @@ def test_the_block_around_an_empty_loop_has_iterators_in_their_domains(which: in
     sch = Schedule(empty_loop, check=False)
     sch.blockize(sch.get_loops("C")[which])
     check_transform(empty_loop, sch)
+
+
+@T.prim_func
+def batch_of_one(X: T.Buffer((1, 8), "int32"), Z: T.Buffer((1, 8), "int32")):
+    Y = T.alloc_buffer((1, 8), "int32")
+    for i in range(8):
+        with T.block("Y"):
+            v = T.axis.spatial(1, 0)
+            vi = T.axis.spatial(8, i)
+            Y[v, vi] = X[v, vi] + 1
+    for b, i in T.grid(1, 8):
+        with T.block("Z"):
+            v, vi = T.axis.remap("SS", [b, i])
+            Z[v, vi] = Y[v, vi] * 2
+
+
+def test_blocks_share_an_outer_iterator_of_one_value():
+    sch = Schedule(batch_of_one, check=True)
+    loop = sch.get_loops("Z")[1]
+    outside, _ = sch.split(loop, [4, 2])
+    sch.compute_at("Y", outside)
+    sch.blockize([sch.get_block("Y"), sch.get_block("Z")])
+    outer = sch.get(sch.get_block("outer_Y_Z_o"))
+    assert len(outer.iter_vars) == 2
+    check_transform(batch_of_one, sch)

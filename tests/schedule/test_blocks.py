@@ -292,8 +292,8 @@ REFUSED: list[tuple[PrimFunc, str, Step, str, str]] = [
     (overwritten, "B C", lambda s, b, x: s.compute_at(b[0], x[1][0]), "write-after-read", "A overwrites A"),
     (two_writers, "B C", lambda s, b, x: s.compute_at(b[0], x[1][0]), "not-complete-or-reduction", "only writer"),
     (accumulate, "C", lambda s, b, x: s.reverse_compute_at("root", x[0][0]), "is-root", "root block"),
-    (matmul_relu, "C D", lambda s, b, x: s.reverse_compute_at(b[1], x[0][2]), "unfinished-reduction", "goes on reducing after an iteration of k"),
-    (padded, "B C", lambda s, b, x: s.reverse_compute_at(b[1], x[0][0]), "reads-beyond", "instances beyond B"),
+    (matmul_relu, "C D", lambda s, b, x: s.reverse_compute_at(b[1], x[0][2]), "unfinished-reduction", "continues its reduction after an iteration of k"),
+    (padded, "B C", lambda s, b, x: s.reverse_compute_at(b[1], x[0][0]), "reads-beyond", "instances outside of B"),
     (elementwise, "B C", lambda s, b, x: s.reverse_compute_at(b[0], x[1][0]), "producer-outside", "there is no producer"),
     (softmax, "S O E", lambda s, b, x: s.reverse_compute_at("O", x[2][0]), "producer-outside", "S is not"),
     (gathered, "B C", lambda s, b, x: s.reverse_compute_at(b[1], x[0][0]), "not-ready", "other iterations of i"),
@@ -304,7 +304,7 @@ REFUSED: list[tuple[PrimFunc, str, Step, str, str]] = [
     (overwritten, "B", lambda s, b, x: s.compute_inline(b[0]), "write-after-read", "overwrites A"),
     (matmul, "C", lambda s, b, x: s.compute_inline("root"), "is-root", "root block"),
     (matmul_relu, "D", lambda s, b, x: s.reverse_compute_inline(b[0]), "not-spatial", "of block C is reduce"),
-    (padded, "C", lambda s, b, x: s.reverse_compute_inline(b[0]), "reads-beyond", "beyond B"),
+    (padded, "C", lambda s, b, x: s.reverse_compute_inline(b[0]), "reads-beyond", "outside of B"),
     (gathered, "C", lambda s, b, x: s.reverse_compute_inline(b[0]), "different-loads", "at 2 different places"),
     (fan_out, "X", lambda s, b, x: s.reverse_compute_inline(b[0]), "other-consumers", "read by other blocks"),
     (elementwise, "B", lambda s, b, x: s.reverse_compute_inline(b[0]), "not-one-producer", "has 0 producers"),
@@ -344,7 +344,7 @@ def test_decompose_refuses_reduction_above_and_repetition() -> None:
     sch, (m, e), (_, (i, j)) = start(softmax, "M", "E")
     sch.compute_at(m, j)
     check_refused(
-        sch, lambda: sch.decompose_reduction(m, j), "repeated-reduction", "of j computes M anew"
+        sch, lambda: sch.decompose_reduction(m, j), "repeated-reduction", "of j recomputes M"
     )
 
 
@@ -372,7 +372,7 @@ def test_rfactor_refusals_of_shape() -> None:
     check_refused(sch, lambda: sch.rfactor(f, 0), "mixed-loop", "spatial and reduce")
     sch, (m, e), (_, (i, j)) = start(softmax, "M", "E")
     sch.compute_at(m, i)
-    check_refused(sch, lambda: sch.rfactor(i, 0), "not-one-block", "2 blocks stand under i")
+    check_refused(sch, lambda: sch.rfactor(i, 0), "not-one-block", "2 blocks are below i")
     sch.rfactor(sch.get_loops(m)[-1], 0)  # beside E
     check_transform(softmax, sch)
 
@@ -399,7 +399,7 @@ def test_compute_at_keeps_the_kinds_of_loops() -> None:
     sch, (b, c), (_, (i, r)) = start(sums_of_sums, "B", "C")
     sch.vectorize(i)
     error = check_refused(sch, lambda: sch.compute_at(b, i), "carried-dependence", "of loop i")
-    assert error.hint == "choose the kinds of loops last"
+    assert error.hint == "choose loop kinds last"
     sch, (b, c), (_, (i, r)) = start(sums_of_sums, "B", "C")
     sch.parallel(i)
     sch.compute_at(b, i)

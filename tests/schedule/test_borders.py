@@ -182,7 +182,7 @@ def test_both_sides_of_a_select_are_read() -> None:
 def test_instances_that_read_nothing_have_no_place_beside_a_producer(step: str) -> None:
     sch = Schedule(half)
     loops = sch.get_loops("P")[:1] if step == "reverse_compute_at" else []
-    message = "C has instances that read what no block writes of B, under a condition"
+    message = "C has instances that read elements of B that no block writes, under a condition"
     check_refused(sch, lambda: getattr(sch, step)("C", *loops), "reads-unwritten", message)
 
 

@@ -155,15 +155,15 @@ def test_annotate_refusals():
     try_("no-such-buffer", "has no read buffer 4", same, index=4)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: i)
     try_("bad-ranges", "has 2 dimensions", lambda i, j: (i, j, j))
-    try_("more-than-written", "not known to write all", lambda i, j: (i, (0, 12)), side="write")
+    try_("more-than-written", "not proved to write all", lambda i, j: (i, (0, 12)), side="write")
     wider = lambda i, j: ((i, i + 2), j)  # noqa: E731
-    only = r"not known to write all of B\[vi:vi \+ 2, vj\], only B\[vi, vj\]"
+    only = r"not proved to write all of B\[vi:vi \+ 2, vj\], only B\[vi, vj\]"
     try_("more-than-written", only, wider, side="write")
-    try_("more-than-written", "widen what its readers declare", wider, side="write")
+    try_("more-than-written", "widen the read regions of its readers", wider, side="write")
     outer = T.int32()
     try_("bad-ranges", "the ranges mention", lambda i, j: (outer, j))
     try_("bad-ranges", "is no function", 3)
-    try_("empty-range", "ends where it begins", lambda i, j: ((i, i), j))
+    try_("empty-range", "is empty: its end", lambda i, j: ((i, i), j))
     try_("touches-more", "outside the declared region", lambda i, j: (i + 1, j))
 
 

@@ -77,7 +77,7 @@ def test_only_what_repeats_is_cached_with_a_threshold():
 def test_refusals():
     sch = Schedule(matmul)
     check_refused(
-        sch, lambda: sch.cache_index("C", "global"), "no-index-computation", "repeats no arithmetic"
+        sch, lambda: sch.cache_index("C", "global"), "no-index-computation", "repeat no arithmetic"
     )
     check_refused(sch, lambda: sch.cache_index("C", "here"), "unknown-scope", "no storage scope")
     check_refused(
@@ -88,7 +88,7 @@ def test_refusals():
     )
     sch = Schedule(gather)
     check_refused(
-        sch, lambda: sch.cache_index("B", "global"), "no-index-computation", "repeats no arithmetic"
+        sch, lambda: sch.cache_index("B", "global"), "no-index-computation", "repeat no arithmetic"
     )
     sch = Schedule(matmul)
     sch.blockize(sch.get_loops("C")[1])

@@ -91,7 +91,7 @@ def test_refusals():
     sch.parallel(sch.get_loops("A")[0])
     check_refused(
         sch, lambda: sch.cache_inplace("A", 0, "local"), "parallel-loop",
-        r"i \(parallel\) could undo each other's",
+        r"i \(parallel\) could overwrite each other's",
     )  # fmt: skip
     sch = Schedule(strided)
     check_refused(

@@ -174,7 +174,7 @@ def test_refusals():
     try_(odd, "late", "read-before", "reader reads Y before it is padded")
     try_(odd, "triangle", "no-box", "does not bound single iterators")
     try_(others, "loaded", "not-constant", "is loaded from memory")
-    try_(others, "whole", "no-padding", "whole is inside everywhere")
+    try_(others, "whole", "no-padding", "whole pads nothing: its condition always holds")
     try_(others, "foreign", "side-effect", "has side effects")
     sch = Schedule(line)
     sch.decompose_padding("block", sch.get_loops("block")[0])

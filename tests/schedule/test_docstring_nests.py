@@ -83,6 +83,7 @@ CONSUMER = nest("i:8", "C", "C[vi] = B[vi] * 2")
 WIDE = nest("i:8 j:4", "C", "C[vi, vj] = B[vi]")
 SUM = nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk]", "SR")
 COPY = program(nest("i:8 j:4", "C", "C[vi, vj] = A[vi, vj]"), A="8, 4", C="8, 4")
+TOGETHER = program(PRODUCER, CONSUMER.split("\n", 1)[1], inner="B", A="8", B="8", C="8")
 STAGES = program(PRODUCER, CONSUMER, inner="B", A="8", B="8", C="8")
 BLOCKED = program(nest("io:4 i:4", "C", "C[vio * 4 + vi] = A[vio * 4 + vi]"), A="16", C="16")
 ROWS = """
@@ -142,11 +143,22 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         program(SUM, A="4, 8", C="4"),
         lambda s: s.decompose_reduction("C", s.get_loops("C")[1]),
     ),
+    "decompose_outputs": (
+        program(nest("i:8", "S", "B[vi] = A[vi]\n            C[vi] = A[vi]"), A="8", B="8", C="8"),
+        lambda s: s.decompose_outputs("S"),
+    ),
+    "fission": (TOGETHER, lambda s: s.fission(s.get_loops("B")[0])),
     "loop_partition": (
         program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),
         lambda s: s.loop_partition(s.get_loops("B")[0], [2, None]),
     ),
     "merge": (STAGES, lambda s: s.merge(*s.get_loops("B"), *s.get_loops("C"))),
+    "privatize_reduction": (
+        program(nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk]", "SR"), A="4, 8", C="4").replace(
+            "            with T.init():\n                C[vi] = 0\n", ""
+        ),
+        lambda s: s.privatize_reduction("C"),
+    ),
     "read_at": (COPY, lambda s: s.read_at(s.get_loops("C")[0], "C", 0, "local")),
     "reverse_compute_at": (STAGES, lambda s: s.reverse_compute_at("C", s.get_loops("B")[0])),
     "rfactor": (program(SUM, A="4, 8", C="4"), lambda s: s.rfactor(s.get_loops("C")[1], 0)),

@@ -33,8 +33,8 @@ def test_a_cache_beside_a_guarded_consumer_stays_within_the_buffer() -> None:
 
 def test_a_stage_is_not_cut_to_what_its_producer_makes() -> None:
     sch, (b, c), (loops, _) = start(padded, "B", "C")
-    check_refused(sch, lambda: sch.reverse_compute_inline(c), "reads-beyond", "beyond B")
-    check_refused(sch, lambda: sch.reverse_compute_at(c, loops[1]), "reads-beyond", "beyond B")
+    check_refused(sch, lambda: sch.reverse_compute_inline(c), "reads-beyond", "outside of B")
+    check_refused(sch, lambda: sch.reverse_compute_at(c, loops[1]), "reads-beyond", "outside of B")
     sch.compute_inline(b)
     check_transform(padded, sch)
 
@@ -77,7 +77,8 @@ def test_a_reduction_is_not_read_before_it_ends() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     copy = sch.cache_write(c, 0, "local")
     sch.reorder(k, i, j)
-    check_refused(sch, lambda: sch.reverse_compute_at(copy, i), "unfinished-reduction", "reducing")
+    message = "continues its reduction"
+    check_refused(sch, lambda: sch.reverse_compute_at(copy, i), "unfinished-reduction", message)
 
 
 def test_a_block_that_skips_part_of_its_domain_is_not_moved() -> None:
@@ -331,7 +332,10 @@ def test_a_result_that_a_block_around_declares_does_not_grow() -> None:
     sch, (c,), _ = start(matmul_relu, "C")
     sch.blockize([c, "D"])
     check_refused(
-        sch, lambda: sch.overcompute(c, [1, 4, 1]), "not-allocated", "C is allocated further out"
+        sch,
+        lambda: sch.overcompute(c, [1, 4, 1]),
+        "not-allocated",
+        "C is allocated outside of the block around",
     )
 
 
@@ -357,7 +361,7 @@ def test_an_init_comes_after_what_it_reads() -> None:
     sch.fuse_reduction_epilogue(c, "D")
     sch.compute_at(sch.cache_read(c, 0, "global"), i)
     check_refused(
-        sch, lambda: sch.decompose_reduction(c, i), "in-between", "E_global below i makes what"
+        sch, lambda: sch.decompose_reduction(c, i), "in-between", "E_global below i computes what"
     )
     sch.decompose_reduction(c, k)
     check_transform(shifted_sums, sch)

@@ -152,7 +152,7 @@ def test_structure_that_is_refused():
             G[vi] = E[vi] * 2
 """
     func = epilogue(*SUM, "C[vi] + G[vi]", middle=between)
-    refused(func, "in-between", "G stands between and the epilogue depends on it by G")
+    refused(func, "in-between", "G is between the two blocks, and the epilogue depends on it by G")
     sch = Schedule(bias, seed=0)
     sch.fuse_reduction_epilogue("C", "D")
     sch = Schedule(epilogue(*SUM, "C[vi] + 1"), seed=0)

@@ -133,7 +133,7 @@ def updated(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 def test_an_update_under_a_condition_is_not_inlined_with_its_init() -> None:
     sch = Schedule(updated, check=True)
-    message = "P goes on from its init under a condition"
+    message = "P updates its init under a condition"
     check_refused(sch, lambda: sch.reverse_compute_inline("C"), "has-init", message)
     sch.compute_at("P", sch.get_loops("C")[0])
     check_transform(updated, sch)

@@ -187,7 +187,7 @@ def test_query_refusals() -> None:
     check_refused(sch, lambda: sch.get_block("Q"), "no-such-block", "'Q'; there are root, C, D")
     check_refused(sch, lambda: sch.get_block("C", "f"), "no-function", "no function 'f'")
     root = sch.get_block("root")
-    check_refused(sch, lambda: sch.get_producers(root), "is-root", "stands in no scope")
+    check_refused(sch, lambda: sch.get_producers(root), "is-root", "is in no scope")
     check_refused(sch, lambda: sch.compute_inline("Q"), "no-such-block", "'Q'")
 
     @T.prim_func

@@ -128,7 +128,7 @@ def test_a_stale_fact_is_found():
     root = sch.func.root
     (key,) = [k for k in root.facts if getattr(k, "__name__", "") == "_stage_pipeline"]
     root.facts[key] = selfcheck.VerifyError("wrong")
-    with pytest.raises(VerifyError, match="stage pipeline was kept as"):
+    with pytest.raises(VerifyError, match="stage pipeline is cached as"):
         selfcheck.check_module(sch.mod)
 
 

@@ -219,7 +219,7 @@ def test_a_loop_over_rows_and_a_reduction_is_not_cut():
     i, j, k = sch.get_loops("C")
     fused = sch.fuse(j, k)
     step = lambda: sch.loop_partition(fused, [2])  # noqa: E731
-    check_refused(sch, step, "cut-reduction", "drives spatial and reduce iterators of C")
+    check_refused(sch, step, "cut-reduction", "drives both spatial and reduce iterators of C")
 
 
 def test_a_reduction_that_goes_on_outside_is_not_cached():
@@ -232,7 +232,7 @@ def test_a_reduction_that_goes_on_outside_is_not_cached():
         lambda: sch.cache_write("C_i0", 0, "global"),
         lambda: sch.write_at(loop, "C_i0", 0, "global"),
     ):
-        check_refused(sch, step, "reduction-outside", "goes on reducing over")
+        check_refused(sch, step, "reduction-outside", "continues a reduction over")
 
 
 @T.prim_func

@@ -11,7 +11,9 @@ from schedule.programs import elementwise, matmul, matmul_relu, strided, symboli
 
 from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
+from metasched.ir.verify import verify
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 from metasched.script.printer import script
 
@@ -44,10 +46,10 @@ def in_place(A: T.Buffer((8, 8), "int32")):
 
 
 @T.prim_func
-def scan(A: T.Buffer((8, 4), "int32")):
+def opaque(A: T.Buffer((8, 4), "int32")):
     for i, j in T.grid(7, 4):
         with T.block("A"):
-            vi = T.axis.scan(7, i)
+            vi = T.axis.opaque(7, i)
             vj = T.axis.spatial(4, j)
             T.reads(A[vi, vj])
             T.writes(A[vi + 1, vj])
@@ -158,6 +160,33 @@ def test_add_unit_loop() -> None:
     check_transform(elementwise, sch, "add_unit_loop")
 
 
+def test_loops_that_do_not_start_at_zero():
+    for factors in ([None, 2], [3, None], [None, 5]):
+        sch = Schedule(shifted)
+        sch.split(sch.get_loops("C")[0], factors)
+        check_transform(shifted, sch)
+    sch = Schedule(shifted_rows)
+    i, j = sch.get_loops("C")
+    sch.vectorize(sch.split(sch.fuse(i, j), [None, 8])[1])
+    check_transform(shifted_rows, sch)
+
+
+@pytest.mark.parametrize("span", ["range(i, 6)", "range(i + 1)", "range(2, i + 2)"])
+def test_a_loop_of_dependent_range_is_split(span):
+    before = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6, 8), "int32")):
+    for i in range(6):
+        for j in {span}:
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = A[vi, vj] + 1
+""")
+    sch = Schedule(before)
+    sch.vectorize(sch.split(sch.get_loops("C")[1], [None, 4])[1])
+    check_transform(before, sch)
+
+
 # -- what they refuse ------------------------------------------------------------------------------
 
 Case = tuple[PrimFunc, str, Callable[..., object], str, str]
@@ -177,26 +206,22 @@ REFUSED: dict[str, Case] = {
     "split: too small": (
         matmul, "C", lambda s, i, *_: s.split(i, [2, 3]), "not-covering", "6, less than .* 8"),
     "split: symbolic, not provable": (
-        symbolic, "B", lambda s, i, *_: s.split(i, [2, 3]), "not-covering", "not provably"),
-    "split: not from zero": (
-        shifted, "C", lambda s, i: s.split(i, [None, 2]), "not-from-zero", "does not count 0, 1"),
+        symbolic, "B", lambda s, i, *_: s.split(i, [2, 3]), "not-covering", "not proved to reach"),
     "fuse: nothing": (matmul, "C", lambda s, *_: s.fuse(), "no-loops", "at least one loop"),
     "fuse: not nested": (
         matmul, "C", lambda s, i, j, k: s.fuse(i, k), "not-nested", "k is not directly inside i"),
     "fuse: wrong order": (
         matmul, "C", lambda s, i, j, k: s.fuse(j, i), "not-nested", "i is not directly inside j"),
     "fuse: dependent extent": (
-        triangle, "C", lambda s, i, j: s.fuse(i, j), "dependent-extent", "extent of j depends"),
-    "fuse: not from zero": (
-        shifted_rows, "C", lambda s, i, j: s.fuse(i, j), "not-from-zero", "does not count"),
+        triangle, "C", lambda s, i, j: s.fuse(i, j), "dependent-extent", "range of j depends"),
     "reorder: twice": (
         matmul, "C", lambda s, i, j, k: s.reorder(i, i), "repeated-loop", "named twice"),
     "reorder: dependent bound": (
         triangle, "C", lambda s, i, j: s.reorder(j, i), "dependent-bound", "bound of j depends"),
     "reorder: dependence": (
         in_place, "A", lambda s, i, j: s.reorder(j, i), "reversed-dependence", "elements? of A|element of A"),
-    "reorder: scan": (
-        scan, "A", lambda s, i, j: s.reorder(j, i), "iterator-kind", "is scan, not spatial"),
+    "reorder: opaque": (
+        opaque, "A", lambda s, i, j: s.reorder(j, i), "iterator-kind", "is opaque, not spatial"),
 }  # fmt: skip
 
 
@@ -297,3 +322,33 @@ def test_other_vars_are_no_factors() -> None:
     check_refused(
         sch, lambda: sch.split(i, [None, Var("x")]), "unknown-variable", "mentions x, which"
     )
+
+
+LARGE = """
+@T.prim_func
+def main(A: T.Buffer(({n}, {n}), "int8")):
+    for i, j in T.grid({n}, {n}):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = T.int8(1)
+"""
+
+
+def test_fuse_counts_in_int64_where_int32_ends() -> None:
+    sch = Schedule(parse(LARGE.format(n=70000)))
+    fused = sch.fuse(*sch.get_loops(sch.get_block("A")))
+    node = sch.get(fused)
+    assert node.extent.value == 70000**2 and node.var.dtype == "int64"
+    verify(sch.mod)
+    outer, inner = sch.split(fused, [None, 16])
+    sch.vectorize(inner)
+    assert sch.get(outer).extent.value == 70000**2 // 16
+    small = Schedule(parse(LARGE.format(n=46340)))
+    assert small.get(small.fuse(*small.get_loops(small.get_block("A")))).var.dtype == "int32"
+
+
+def test_fuse_refuses_more_iterations_than_int64_counts() -> None:
+    sch = Schedule(parse(LARGE.format(n="T.int64(4000000000)")))
+    loops = sch.get_loops(sch.get_block("A"))
+    message = "16000000000000000000 iterations, more than int64"
+    check_refused(sch, lambda: sch.fuse(*loops), "too-many-iterations", message)

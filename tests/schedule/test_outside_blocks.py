@@ -122,7 +122,7 @@ def test_a_copy_of_what_is_read_outside_of_blocks(step: str) -> None:
 def test_a_nest_is_not_merged_across_a_store() -> None:
     sch = Schedule(parse(STORE), check=True)
     (first,), (last,) = sch.get_loops("D"), sch.get_loops("C")
-    check_refused(sch, lambda: sch.merge(first, last), "in-between", "no block stands between")
+    check_refused(sch, lambda: sch.merge(first, last), "in-between", "not a block is between")
 
 
 SUM = """
@@ -193,7 +193,7 @@ def in_loops(step: str, jump: str) -> tuple[Schedule, Callable[[], object]]:
 @pytest.mark.parametrize("step", LOOPS)
 def test_a_loop_with_a_break_stays_one_loop(step: str) -> None:
     sch, run = in_loops(step, "break")
-    check_refused(sch, run, "left-by-jump", "a break is of the loop j")
+    check_refused(sch, run, "left-by-jump", "a break leaves the loop j")
 
 
 @pytest.mark.parametrize("step", ["split", "fuse", "loop_partition"])
@@ -206,7 +206,7 @@ def test_an_iteration_that_continue_ends_stays_one(step: str) -> None:
 @pytest.mark.parametrize("step", ["merge", "unroll"])
 def test_a_continue_is_of_a_loop(step: str) -> None:
     sch, run = in_loops(step, "continue")
-    check_refused(sch, run, "left-by-jump", "a continue is of the loop j")
+    check_refused(sch, run, "left-by-jump", "a continue leaves the loop j")
 
 
 def test_the_loop_around_one_with_a_break_is_split() -> None:

@@ -159,9 +159,9 @@ def test_overcompute_leaves_multiples_of_the_tile_unchanged():
 @pytest.mark.parametrize(
     ("block", "multiples", "reason", "message"),
     [
-        ("divides", [4], "divides", "divides by a value that may be anything beyond"),
+        ("divides", [4], "divides", "divides by a value that is unknown in the added iterations"),
         ("part", [4], "shared-result", "part writes only a part of C along vi"),
-        ("diagonal", [4], "not-plain-index", "F is not written at one place, with each iterator"),
+        ("diagonal", [4], "not-plain-index", "F is not written at one place whose indices"),
         ("two", [4], "several-results", "two writes several buffers"),
         ("E", [4], "not-allocated", "the buffer E is a parameter or view"),
         ("part", [0], "bad-multiples", "not one positive integer for each"),

@@ -246,7 +246,7 @@ def test_refusals():
     sch = Schedule(odd)
     try_("not-plain-index", "indices of A in diagonal", [4], "diagonal", sch)
     try_("not-plain-index", "indices of A in shifted", [4], "shifted", sch)
-    try_("divides", "divides by a value that would be a padded zero", [4], "divided", sch)
+    try_("divides", "divides by a value that is zero in the padding", [4], "divided", sch)
     try_("not-neutral", "would change the sum", [1, 4], "plus", sch)
     try_("not-neutral", "would change the sum", [1, 4], "scaled", sch)
     try_("not-in-result", "B is not indexed by vj", [1, 2], "B", Schedule(column))
@@ -287,7 +287,7 @@ def test_padded_steps_keep_the_condition_on_their_iterator() -> None:
     sch = Schedule(steered, check=False)
     for name, reason, message in (
         ("C", "reads-outside", r"C may read A\[-2\], which is outside of A, in a padded step"),
-        ("D", "divides", "D divides by 3 - vi, which may be zero in a padded step"),
+        ("D", "divides", "D divides by 3 - vi, which may be zero in a padded iteration"),
         ("E", "reads-outside", r"E may read A\[vj\]"),
     ):
         padding = [4] if name != "E" else [4, 1]
@@ -344,3 +344,29 @@ def test_a_copy_reads_the_one_row_that_is_read():
     sch = Schedule(func, seed=0, check=True)
     sch.pad_einsum("B", [2])
     check_transform(func, sch)
+
+
+def test_an_iterator_may_be_padded_beside_windows():
+    """The channels of a convolution, whose rows and columns are read at sums of iterators."""
+
+    @T.prim_func
+    def conv(
+        X: T.Buffer((6, 3), "int32"), W: T.Buffer((3, 3), "int32"), Y: T.Buffer((4,), "int32")
+    ):
+        for i, r, c in T.grid(4, 3, 3):
+            with T.block("Y"):
+                vi, vr, vc = T.axis.remap("SRR", [i, r, c])
+                with T.init():
+                    Y[vi] = 0
+                Y[vi] += X[vi + vr, vc] * W[vr, vc]
+
+    sch = Schedule(conv, check=True)
+    sch.pad_einsum("Y", [1, 1, 4])
+    script = sch.mod.script()
+    assert "X_pad = T.alloc_buffer((6, 4)" in script and "W_pad = T.alloc_buffer((3, 4)" in script
+    check_transform(conv, sch)
+    other = Schedule(conv)
+    check_refused(
+        other, lambda: other.pad_einsum("Y", [1, 2, 1]), "not-plain-index",
+        "where they are padded or written",
+    )  # fmt: skip

@@ -23,6 +23,7 @@ from schedule.programs import (
     softmax,
     strided,
     symbolic,
+    two_outputs,
 )
 from schedule.test_found import double
 
@@ -128,6 +129,17 @@ def merged(s: Schedule) -> None:
     s.merge(s.get_loops("B")[1], s.get_loops("C")[1])
 
 
+def parted(s: Schedule) -> None:
+    merged(s)
+    s.fission(s.get_loops("B")[1])
+
+
+def summed_apart(s: Schedule) -> None:
+    s.decompose_outputs("S")
+    s.fission(s.get_loops("S")[1])
+    s.privatize_reduction("S")
+
+
 def decomposed(s: Schedule) -> None:
     s.decompose_reduction("C", s.get_loops("C")[2])
 
@@ -175,6 +187,8 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "decompose_padding": (padded, depadded),
     "decompose_reduction": (matmul, decomposed),
     "enter_postproc": (elementwise, marked),
+    "decompose_outputs": (two_outputs, lambda s: s.decompose_outputs("S")),
+    "fission": (elementwise, parted),
     "fuse": (matmul, lambda s: s.fuse(*s.get_loops("C")[:2])),
     "fuse_reduction_epilogue": (row_sums, lambda s: s.fuse_reduction_epilogue("C", "D")),
     "get_block": (elementwise, lambda s: s.annotate(s.get_block("C"), "found", 1)),
@@ -188,6 +202,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "overcompute": (matmul_relu, lambda s: s.overcompute("C", [3, 4, 1])),
     "pad_einsum": (matmul, lambda s: s.pad_einsum("C", [5, 4, 5])),
     "parallel": (matmul, of("C", 0, lambda s, i: s.parallel(i))),
+    "privatize_reduction": (two_outputs, summed_apart),
     "read_at": (matmul, read_at),
     "reindex": (convolution, lambda s: s.reindex("Z", ("read", 0))),
     "reindex_cache_read": (

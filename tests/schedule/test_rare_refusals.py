@@ -153,7 +153,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
         HEAD + B + lines("C[0] = 1") + C,
         lambda sch: ("merge", *loops(sch, "B"), *loops(sch, "C")),
         "in-between",
-        "a statement that is no block stands between",
+        "a statement that is not a block is between the nests",
     ),
     "reindex_cache_read, unbounded": (
         HEAD + B + C,
@@ -207,7 +207,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Step], str, str]] = {
         HEAD + SCALAR,
         lambda sch: ("reverse_compute_at", "C", *loops(sch, "B")),
         "not-ready",
-        "no iterator of C follows from what u makes",
+        "the elements that u computes determine no iterator of C",
     ),
     "reverse_compute_at, repeated": (
         HEAD + REPEATED,

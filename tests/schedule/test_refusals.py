@@ -79,7 +79,7 @@ def test_a_loop_that_drives_nothing_is_no_place_for_rfactor() -> None:
 def test_a_reduction_that_is_repeated_starts_inside() -> None:
     """Found by the random machine, case 61040217: three times the sum."""
     sch, (c,), ((i, u, k),) = start(repeated, "C")
-    message = "C starts anew in each iteration of u"
+    message = "C restarts in each iteration of u"
     check_refused(sch, lambda: sch.blockize(u), "repeated-reduction", message)
     check_refused(sch, lambda: sch.blockize(i), "repeated-reduction", message)
     sch.blockize(k)

@@ -308,11 +308,11 @@ def test_refusals():
     )
     sch = Schedule(shared_loop)
     check_refused(
-        sch, lambda: sch.reindex("C", "A"), "not-single-branch", "holds more than the block C"
+        sch, lambda: sch.reindex("C", "A"), "not-single-branch", "contains more than the block C"
     )
     sch = Schedule(inner_loop)
     check_refused(sch, lambda: sch.reindex("B", "A"), "inner-variable", "use j, which the block")
-    check_refused(sch, lambda: sch.reindex("C", "A"), "indirect-access", "through I")
+    check_refused(sch, lambda: sch.reindex("C", "A"), "indirect-access", "index loaded from I")
 
 
 def test_a_partial_block_may_still_reindex_what_it_reads():

@@ -281,7 +281,7 @@ def test_refusals():
     sch = Schedule(sometimes)
     check_refused(
         sch, lambda: sch.reindex_cache_write("B", 0, "local", one), "conditional-block",
-        "B stands below another statement than loops",
+        "B is below a statement that is not a loop",
     )  # fmt: skip
 
 

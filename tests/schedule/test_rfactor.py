@@ -125,7 +125,7 @@ def test_ties_go_to_the_first_or_last_as_before(compare, first):
 def test_partial_results_out_of_order_would_change_ties(compare):
     sch = Schedule(arg(compare))
     inner = sch.get_loops("argmax")[2]
-    check_refused(sch, lambda: sch.rfactor(inner, 1), "tie-order", "not in their order")
+    check_refused(sch, lambda: sch.rfactor(inner, 1), "tie-order", "not in the order of the values")
 
 
 def test_nothing_is_initialised_where_no_reduction_is_left():

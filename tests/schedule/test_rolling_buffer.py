@@ -195,7 +195,7 @@ def test_a_predicate_on_the_iteration_is_refused():
     body = "T.where(x < 2)\n                B[v] = A[v]"
     text = ROWS.format(before="", body=body).replace("for r in range(3)", "for r in range(2)")
     sch = Schedule(parse(text), seed=0)
-    refused(sch, "moving-predicate", r"x < 2 may leave an element out in one iteration of i")
+    refused(sch, "moving-predicate", r"x < 2 may skip an element in one iteration of i")
 
 
 def test_other_uses_of_the_buffer_are_refused():

@@ -233,11 +233,11 @@ def test_refusals():
         step = lambda: sch.transform_layout(block, buffer, fn, pad)  # noqa: E731
         return check_refused(sch, step, reason, message)
 
-    error = try_("needs-pad-value", "stand for no old one, where")
+    error = try_("needs-pad-value", "padding elements without an old element, where")
     assert "pad_value" in error.hint
-    try_("not-injective", "keep the elements of B apart", lambda i: i // 2)
+    try_("not-injective", "injective on the elements of B", lambda i: i // 2)
     try_("not-injective", "leaves gaps", lambda i: i * 2)
-    try_("bad-index-map", "gives something else than integers", lambda i: i < 3)
+    try_("bad-index-map", "gives values that are not integers", lambda i: i < 3)
     other = T.int32()
     try_("bad-index-map", "mentions", lambda i: i + other)
     try_("negative-index", "may be negative", lambda i: i - 3)

@@ -36,7 +36,7 @@ def f(A: T.Buffer((6, 6), "int32"), P: T.Buffer((7,), "int32"), D: T.Buffer((6,)
 def test_the_init_of_an_empty_row_cannot_be_taken_out(span, level):
     sch = sums(span)
     loop = sch.get_loops("D")[level]
-    message = "the loop k may leave D nothing to reduce"
+    message = "the loop k may leave D without an iteration"
     check_refused(sch, lambda: sch.decompose_reduction("D", loop), "empty-reduction", message)
 
 
@@ -70,7 +70,7 @@ def test_a_condition_that_leaves_a_row_empty_is_seen():
 def test_partial_results_of_rows_of_different_length_have_no_size():
     sch = sums("range(i + 1)")
     loop = sch.get_loops("D")[1]
-    check_refused(sch, lambda: sch.rfactor(loop, 0), "dependent-extent", "extent of k")
+    check_refused(sch, lambda: sch.rfactor(loop, 0), "dependent-extent", "the reduction loop k")
 
 
 def test_a_stage_holds_no_row_that_is_not_written():

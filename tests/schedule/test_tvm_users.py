@@ -48,7 +48,7 @@ def test_partial_sums_in_a_local_scope_are_private_to_a_thread() -> None:
     error = check_refused(
         sch, lambda: sch.compute_at(rf, lanes), "carried-dependence", "iterations of loop k_1"
     )
-    assert "set_scope what each thread or block has for itself first" in str(error)
+    assert "first give each thread or block its own memory (set_scope)" in str(error)
     sch.set_scope(rf, 0, "local")
     sch.compute_at(rf, lanes)
     check_numbers(centred, sch.mod)

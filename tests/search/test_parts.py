@@ -477,7 +477,7 @@ def test_an_event_log_writes_infinity_as_null(tmp_path):
 def test_a_named_observer_that_fails_is_told_no_more(tmp_path):
     ms.observer("test.fails")(lambda event: 1 / 0)
     result, told = run(tmp_path, observer="test.fails")
-    assert result.trials == 6 and len(told) == 1 and "it is told no more" in told[0]
+    assert result.trials == 6 and len(told) == 1 and "it is not called any more" in told[0]
     assert OBSERVERS.get("test.fails") is not None
 
 

@@ -18,10 +18,10 @@ from metasched.database.record import TraceFile
 from metasched.database.replay import replay
 from metasched.database.store import Store
 from metasched.errors import (
+    DefaultScheduleError,
     MeasureError,
     MetaschedError,
     PluginError,
-    StandInError,
     TargetError,
     TraceError,
     TuneError,
@@ -36,6 +36,7 @@ from metasched.report.tables import tune_text
 from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.final import final_comparison
+from metasched.search.guard import GuardedStrategy
 from metasched.search.observe import RoundDone, SpaceNews, TaskFinished, TaskStarted, TrialDone
 from metasched.search.phases import Phases
 from metasched.search.population import CandidateFactory, Population
@@ -179,7 +180,7 @@ def test_nothing_is_stored_that_was_compared_with_wrong_results(tmp_path):
             outcomes = super().measure(candidates, on_outcome)
             if made[0] is self:
                 assert not measured(tmp_path)
-                raise StandInError("the default schedule gives other results")
+                raise DefaultScheduleError("the default schedule gives other results")
             self.reference_confirmed = True
             return outcomes
 
@@ -311,6 +312,17 @@ def test_a_run_reports_alternatives_lost_to_refused_steps(tmp_path):
     (said,) = [text for text in news if "block Z" in text]
     assert " gives up 1 of 2 alternatives on block Z: vectorize: " in said
     assert said in tune_text(result)
+
+
+def test_a_space_without_decisions_ends_at_once(tmp_path, monkeypatch):
+    asked = []
+    propose = GuardedStrategy.propose
+    monkeypatch.setattr(
+        GuardedStrategy, "propose", lambda self, n: asked.append(n) or propose(self, n)
+    )
+    result = run(tmp_path, space=SpaceGenerator(()), trials=40)
+    assert result.ended == "exhausted" and result.trials <= 2
+    assert len(asked) <= 2
 
 
 def test_a_truncated_trace_file_is_named(tmp_path):

@@ -282,7 +282,7 @@ def expected(case: Case, func: PrimFunc, task: Task) -> tuple[list[np.ndarray], 
     ]  # fmt: skip
     after = [a.copy() for a in given]
     work = OPERATORS[case.operator]
-    if work is None:
+    if work is None or work.in_place:
         run(func, *after)
     else:
         inputs = given if task.arrays[-1].initial else given[:-1]

@@ -52,13 +52,13 @@ def test_a_module_reports_once_how_many_alternatives_it_lost():
     assert len(space.generate(tiny("gmm"), Target.native())) > 1
     (found,) = [r for r in space.refusals if r.block == "Z"]
     assert (found.lost, found.kept, found.refused) == (1, 2, True)
-    assert found.told == (
+    assert found.text == (
         f"{found.module} gives up 1 of 3 alternatives on block Z: refuse: always refused [no]"
     )
     both = Union((space, SpaceGenerator((attempt(REFUSE),))))
     both.generate(tiny("gmm"), Target.native())
-    told = [r.told for r in both.refusals if r.block == "Z"]
-    assert told == [found.told, "attempt(refuse) leaves block Z alone: refuse: always refused [no]"]
+    text = [r.text for r in both.refusals if r.block == "Z"]
+    assert text == [found.text, "attempt(refuse) leaves block Z alone: refuse: always refused [no]"]
 
 
 def test_chain_runs_one_after_the_other():

@@ -11,7 +11,8 @@ from metasched.ir.stmt import ForKind
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.modules.matrix_form import MatrixForm
-from metasched.space.modules.register_tiling import RegisterTiling, lane_operands
+from metasched.space.modules.register_tiling import RegisterTiling
+from metasched.space.packing import lane_operands
 from metasched.space.strides import lanes_together, vector_iter
 from metasched.workloads import get
 

@@ -13,9 +13,10 @@ from metasched.ir.interp import run
 from metasched.kinds import default_modules, default_postprocs, default_space
 from metasched.postproc import run_postprocs
 from metasched.postproc.tensorize import RewriteTensorize
+from metasched.registry import taken_back
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
-from metasched.space.modules.tensor_form import lane_shape
+from metasched.space.modules.tensor_form import forms, lane_shape
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -76,10 +77,13 @@ def computes_the_same(func: PrimFunc, target: Target = VNNI, *, draws: int = 2) 
         ("gmm_u8s8s32", (1, 12, 64, 16), VNNI),
         ("gmm_u8s8s32", (2, 8, 32, 8), VNNI),
         ("gmm_u8s8s32", (1, 7, 37, 8), VNNI),
+        ("gmm_u8s8s32", (2, 7, 37, 18), VNNI),
+        ("gmm_bf16", (1, 7, 21, 5), VNNI),
         ("gmm_u8s8s32", (1, 12, 32, 16), OLD),
         ("gmm_s8s8s32", (1, 12, 32, 16), VNNI),
         ("gmm_bf16", (1, 12, 32, 16), VNNI),
         ("c2d_u8s8s32", (1, 5, 5, 4, 32, 3, 1, 1), VNNI),
+        ("c2d_u8s8s32", (1, 5, 5, 3, 16, 3, 1, 1), VNNI),
     ],
 )
 def test_candidates_compute_the_same(name, shape, target):
@@ -170,10 +174,32 @@ def test_an_epilogue_is_fused():
     assert "reverse_compute_at" in str(sch.trace)
 
 
-def test_a_short_group_is_refused_and_said():
-    func = get("gmm_u8s8s32").func((1, 12, 32, 18))
+def test_odd_sizes_are_padded():
+    """Packing is an instruction then, without conditions; constants are packed ahead of time."""
+    func = get("gmm_u8s8s32").func((1, 12, 37, 18))
+    (trace,) = tensor_spaces(func)
+    text = str(trace)
+    assert "padding=[1, 1, 16, 4]" in text and "lanes.interleave_16x4_int8" in text
+    constant = tensor_spaces(get("gmm_u8s8s32").func((1, 12, 37, 16), True))
+    assert constant and all("pad_einsum" not in str(trace) for trace in constant)
+
+
+def test_a_short_group_that_cannot_be_padded_is_refused_and_said():
+    @T.prim_func
+    def windows(
+        A: T.Buffer((18,), "uint8"), B: T.Buffer((3, 32), "int8"), C: T.Buffer((16, 32), "int32")
+    ):
+        for i, j, k in T.grid(16, 32, 3):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] += T.cast(A[vi + vk], "int32") * T.cast(B[vk, vj], "int32")
+
     generator = SpaceGenerator(default_modules(VNNI))
-    assert all(AUTO_TENSORIZE not in str(trace) for trace in generator.generate(func, VNNI))
+    assert all(AUTO_TENSORIZE not in str(trace) for trace in generator.generate(windows, VNNI))
+    messages = [one.message for one in generator.refusals]
+    assert any("indices of A in C are not distinct iterators" in one for one in messages), messages
 
 
 def test_a_candidate_without_its_instruction_is_rejected():
@@ -198,3 +224,44 @@ def test_the_default_space_of_this_machine_holds_its_instruction():
         for name in TensorIntrin.names()
     )
     assert offered == can
+
+
+def test_a_long_reduction_is_offered_in_slices():
+    func = get("gmm_u8s8s32").func((1, 32, 64, 4096))
+    whole, sliced = tensor_spaces(func)
+    assert "rfactor" not in str(whole) and "rfactor" in str(sliced)
+
+
+def test_few_rows_are_packed_within_the_loops_of_the_reduction():
+    """A panel of the whole operand would be written once and read once."""
+    func = get("gmm_u8s8s32").func((1, 1, 64, 256))
+    for trace in tensor_spaces(func):
+        script = drawn(func, trace, VNNI, 1).mod.script()
+        starts = [script.index(word) for word in ("_o_init", "Y_reindex_o", "_o_update")]
+        assert starts == sorted(starts)
+    computes_the_same(func, draws=1)
+
+
+def test_of_one_family_the_widest_that_fits_is_offered():
+    """Another family, a plug-in's for example, is offered beside it."""
+    func = get("gmm_u8s8s32").func((1, 12, 32, 16))
+    sch = Schedule(func)
+    node = sch.get(sch.get_block("Z"))
+    known = [name for name in TensorIntrin.names() if name.endswith("4_u8i8i32")]
+    assert [form.lanes for form in forms(node, 512, VNNI.features, known)] == [16, 8, 4]
+    with taken_back(always=True):
+        narrow = TensorIntrin.get("x86.vnni.dot_8x4_u8i8i32")
+        TensorIntrin.register("test.dot_8x4_u8i8i32", narrow.desc, narrow.impl)
+        spaces = tensor_spaces(func)
+    assert len(spaces) == 2
+    assert "x86.vnni.dot_16x4" in str(spaces[0]) and "x86.vnni.dot_8x4" not in str(spaces[1])
+    assert "test.dot_8x4" in str(spaces[1])
+
+
+def test_slow_instructions_are_left_out():
+    func = get("gmm_u8s8s32").func((1, 12, 32, 16))
+    sch = Schedule(func)
+    node = sch.get(sch.get_block("Z"))
+    names = [n for form in forms(node, 512, VNNI.features) for n in form.names]
+    assert "x86.avx512bw.dot_16x4_u8i8i32" in names and "x86.avx2.dot_8x4_u8i8i32" not in names
+    assert "x86.avx2.dot_8x4_u8i8i32" in forms(node, 256, OLD.features)[0].names

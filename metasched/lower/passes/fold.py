@@ -18,19 +18,56 @@ iterations has partial results of its own.
 from __future__ import annotations
 
 from metasched.analysis.block import FOLD
+from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import Add, BinaryOp, Expr, IntImm, Max, Min, Mul, Var, as_expr, as_int
+from metasched.ir.expr import (
+    EQ,
+    Add,
+    BinaryOp,
+    Expr,
+    IntImm,
+    Max,
+    Min,
+    Mul,
+    Var,
+    as_expr,
+    as_int,
+)
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import Allocate, AttrStmt, BufferStore, For, ForKind, Stmt, evolve, seq
-from metasched.ir.visit import free_vars, map_body, substitute, transform, walk_exprs
+from metasched.ir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import (
+    free_vars,
+    loads_of,
+    map_body,
+    substitute,
+    transform,
+    walk_exprs,
+)
 
 _KINDS = (Add, Mul, Max, Min)
+_WIDTH = 64  # of a loop without a note
 
 
 def fold_lanes(func: PrimFunc) -> PrimFunc:
-    """The transformation above, wherever a loop longer than the noted width stands."""
-    return map_body(func, lambda body: transform(body, _loop))
+    """The transformation above, wherever a loop longer than the noted width stands.
+
+    In a function that allows sums in any order (`reassoc`, see `ir.func.LIBERTIES`), serial loops
+    along contiguous memory need no note.
+    """
+    free = "reassoc" in func.liberties
+    return map_body(func, lambda body: transform(body, lambda s: _loop(s, free)))
 
 
 def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
@@ -65,19 +102,58 @@ def operand(target: BufferStore, var: Var) -> Expr | None:
     return None
 
 
-def _loop(stmt: Stmt) -> Stmt | None:
+def _loop(stmt: Stmt, free: bool) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
         return None
-    found, extent = noted(stmt), as_int(stmt.extent)
+    first, loop = _init_apart(stmt) if free else (None, stmt)
+    found, extent = noted(loop), as_int(loop.extent)
+    if found is None and free:
+        found = _contiguous(loop)
     if found is None or extent is None:
         return None
     target, inner, width = found
-    added = operand(target, stmt.var)
+    added = operand(target, loop.var)
     while width > extent:
         width //= 2
     if added is None or width < 2 or extent == width or width & (width - 1):
         return None
-    return _folded(stmt, target, added, inner, width)
+    folded = _folded(loop, target, added, inner, width)
+    return folded if first is None else seq((first, folded))
+
+
+def _init_apart(loop: For) -> tuple[Stmt | None, For]:
+    """The statement that runs in the first iteration alone, in front of all else, and the loop
+    without it; None and the loop as it is where there is no such statement."""
+    body = loop.body
+    if not isinstance(body, SeqStmt) or len(body.items) != 2 or not as_int(loop.extent):
+        return None, loop
+    start, rest = body.items
+    if not isinstance(start, IfThenElse) or start.orelse is not None:
+        return None, loop
+    if start.condition is not EQ(loop.var, IntImm(loop.var.dtype, 0)):
+        return None, loop
+    first = substitute(start.then, {loop.var: IntImm(loop.var.dtype, 0)})
+    return first, evolve(loop, body=rest)
+
+
+def _contiguous(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
+    """A store alone in a serial loop, along which it reads floats side by side."""
+    store = loop.body
+    if not isinstance(store, BufferStore) or store.predicate is not None:
+        return None
+    if loop.kind is not ForKind.SERIAL or not store.buffer.dtype.is_float:
+        return None
+    known = Analyzer()
+    steps = [
+        as_int(known.simplify(substitute(i, {loop.var: loop.var + 1}) - i))
+        for load in loads_of(store.value)
+        for i in load.indices
+        if loop.var in free_vars(i)
+    ]
+    width = _WIDTH
+    while width >= (as_int(loop.extent) or 0) and width > 1:
+        width //= 2  # what has no note is no single vector: code generation would leave it
+    return (store, {}, width) if steps and set(steps) == {1} else None
 
 
 def _folded(loop: For, target: BufferStore, added: Expr, inner: dict[Var, int], width: int) -> Stmt:

@@ -19,6 +19,7 @@ from metasched.schedule.primitives.compute_location import sample_compute_locati
 from metasched.schedule.primitives.copy_at import read_at, write_at
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
+from metasched.schedule.primitives.fission import decompose_outputs, fission
 from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
 from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
@@ -27,6 +28,7 @@ from metasched.schedule.primitives.loop_partition import loop_partition
 from metasched.schedule.primitives.merge import merge
 from metasched.schedule.primitives.overcompute import overcompute
 from metasched.schedule.primitives.pad_einsum import pad_einsum
+from metasched.schedule.primitives.privatize_reduction import privatize_reduction
 from metasched.schedule.primitives.query import (
     get_block,
     get_child_blocks,
@@ -100,10 +102,13 @@ class Methods:
     cache_write = recorded(cache_write)
     decompose_reduction = recorded(decompose_reduction)
     rfactor = recorded(rfactor)
+    privatize_reduction = recorded(privatize_reduction)
     set_scope = recorded(set_scope)
     blockize = recorded(blockize)
     tensorize = recorded(tensorize)
     merge = recorded(merge)
+    fission = recorded(fission)
+    decompose_outputs = recorded(decompose_outputs)
     loop_partition = recorded(loop_partition)
     rolling_buffer = recorded(rolling_buffer)
     read_at = recorded(read_at)

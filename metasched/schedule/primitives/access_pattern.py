@@ -89,7 +89,7 @@ def one_pattern(
     if loads:
         raise state.error(
             "indirect-access",
-            f"{block.name} finds its element of {buffer.name} through {loads[0].buffer.name}",
+            f"{block.name} accesses {buffer.name} at an index loaded from {loads[0].buffer.name}",
             realize,
         )
     return indices
@@ -129,7 +129,7 @@ def refuse_partial(
     )
 
 
-def steering(block: Block) -> Iterator[Expr]:
+def control_exprs(block: Block) -> Iterator[Expr]:
     """Yield the expressions that control a block: conditions, loop bounds and values of lets."""
     for node in walk(block):
         if isinstance(node, (IfThenElse, While)):
@@ -188,8 +188,8 @@ def run_ranges(state: State, realize: BlockRealize, outer: Sequence[For] = ()) -
     return out
 
 
-def tells(indices: Sequence[Expr], iters: Sequence[IterVar]) -> Var | None:
-    """An iterator whose value is not proved to follow from `indices`; None when all do."""
+def undetermined_iter(indices: Sequence[Expr], iters: Sequence[IterVar]) -> Var | None:
+    """An iterator whose value `indices` are not proved to determine; None if there is none."""
     ranges = {v.var: range_interval(v.dom.min, v.dom.extent) for v in iters}
     box = [(linear(i), 1.0) for i in indices]
     met = overlap_distances(box, box, Outside(ranges), ranges)

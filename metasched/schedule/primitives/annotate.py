@@ -36,7 +36,7 @@ def annotate(
             "annotation-exists",
             f"the annotation {brief(ann_key)} is {brief(notes[ann_key])} already",
             node,
-            hint="pass replace=True to overwrite it, replace=None to leave it as it is",
+            hint="pass replace=True to overwrite it, replace=None to keep the old value",
         )
     notes = FrozenMap({**notes, ann_key: value})
     state.relabel(node, partial(_noted, notes))

@@ -82,8 +82,8 @@ def _only_block(state: State, loop: For) -> tuple[tuple[For, ...], BlockRealize]
     realize = loops[-1].body
     if not isinstance(realize, BlockRealize):
         raise state.error(
-            "not-one-block", f"below {loop.var.name} there is not one block under a chain of loops",
-            loops[-1], hint="give a list of blocks to make one of several",
+            "not-one-block", f"the loops from {loop.var.name} on are not a chain around one block",
+            loops[-1], hint="give a list of blocks to put several blocks into one",
         )  # fmt: skip
     return tuple(loops), realize
 
@@ -112,8 +112,8 @@ def _require_one_start(state: State, part: Part, old: BlockRealize) -> None:
     used = frozenset().union(*map(free_vars, old.iter_values))
     for loop in part.loops:
         if loop.var not in used and as_int(loop.extent) != 1:
-            what = f"{old.block.name} starts anew in each iteration of {loop.var.name}"
-            raise state.error("repeated-reduction", what, loop, hint="blockize a loop further in")
+            what = f"{old.block.name} restarts in each iteration of {loop.var.name}"
+            raise state.error("repeated-reduction", what, loop, hint="blockize an inner loop")
 
 
 def _init_nest(state: State, part: Part) -> Stmt:
@@ -129,7 +129,7 @@ def _init_nest(state: State, part: Part) -> Stmt:
     if not free_vars(inner.predicate).isdisjoint(dropped):
         raise state.error(
             "reduction-predicate", f"the predicate of {old.name} limits a reduction loop inside "
-            "the new block, so that its init cannot stand apart", inner,
+            "the new block, so its init cannot be a separate block", inner,
             hint="decompose_reduction first, or split by a factor that divides",
         )  # fmt: skip
     block = Block(
@@ -183,7 +183,7 @@ def _run(state: State, nodes: Sequence[BlockRealize]) -> list[tuple[BlockRealize
     if not isinstance(common, SeqStmt) or not run:
         raise state.error(
             "not-consecutive", "the blocks do not follow each other directly", pairs[0][0],
-            hint="other statements stand between them, or two share a loop",
+            hint="there are statements between them, or two blocks share a loop",
         )  # fmt: skip
     return pairs
 
@@ -215,7 +215,10 @@ def _share(state: State, part: Part, iters: list[IterVar], bindings: list[Expr])
     free = list(range(len(iters)))
     values: dict[Var, Expr] = {}
     for mine, value in zip(part.iters, part.bindings, strict=True):
-        found = next((k for k in free if bindings[k] is value and _same(iters[k], mine)), None)
+        unit = as_int(mine.dom.extent) == 1  # the only value, whatever the binding is called
+        found = next(
+            (k for k in free if (unit or bindings[k] is value) and _same(iters[k], mine)), None
+        )
         if found is None:
             iters.append(IterVar(mine.var, mine.dom, IterKind.SPATIAL))
             bindings.append(value)

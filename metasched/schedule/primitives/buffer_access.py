@@ -61,7 +61,9 @@ def annotate_buffer_access(
     for r in ranges:
         if an.prove(r.extent < 1):
             raise state.error(
-                "empty-range", f"a range of {buffer.name} ends where it begins or before", realize
+                "empty-range",
+                f"a range of {buffer.name} is empty: its end is not greater than its begin",
+                realize,
             )
     if buf_type == "write":
         _require_written(state, realize, regions[position], BufferRegion(buffer, ranges), an)
@@ -114,9 +116,15 @@ def unsafe_hide_buffer_access(
     for inner in (realize.block, *within):
         views.update(m.buffer for m in inner.match_buffers if m.source.buffer in views)
         touched = [r.buffer for r in (inner.reads if buf_type == "read" else inner.writes)]
-        what, hint = f"{inner.name} within {realize.block.name} declares", "hide it there first"
+        what, hint = (
+            f"{inner.name} within {realize.block.name} declares",
+            "hide the buffer in the inner block first",
+        )
         if inner is realize.block:
-            what, hint = f"{inner.name} itself touches", "only foreign code may touch it unseen"
+            what, hint = (
+                f"{inner.name} itself touches",
+                "only accesses of foreign code can be hidden",
+            )
             own = [a for a in accesses(inner) if a.is_write is (buf_type == "write")]
             touched = [a.buffer for a in own if a.buffer not in buffers]
         for buffer in touched:
@@ -140,13 +148,11 @@ def _require_written(
     if not covers(known.region, asked.region, an):
         raise state.error(
             "more-than-written",
-            f"{realize.block.name} is not known to write all of {show_region(asked)}, only "
-            f"{show_region(known)}; a later step takes each element that is declared as written "
-            "for written, and would let others read elements that no block made",
+            f"{realize.block.name} is not proved to write all of {show_region(asked)}, only "
+            f"{show_region(known)}; other blocks could read elements that no block wrote",
             realize,
-            hint="a write region can be made smaller, not larger; to keep more of the buffer "
-            f'together, widen what its readers declare (buf_type "read"), or let '
-            f"{realize.block.name} store to the whole region",
+            hint="a write region can only become smaller; widen the read regions of its readers "
+            f'(buf_type "read"), or let {realize.block.name} store to the whole region',
         )
 
 

@@ -50,8 +50,8 @@ def cache_index(
     if not chosen:
         raise state.error(
             "no-index-computation",
-            f"{old.name} repeats no arithmetic on its iterators in an index {max(threshold, 1)} "
-            "times or more",
+            f"the indices of {old.name} repeat no arithmetic on its iterators "
+            f"{max(threshold, 1)} times or more",
             realize,
         )
     anchor, scope = top_of(state, realize), state.scope(realize)

@@ -53,7 +53,7 @@ def cache_inplace(
         )  # fmt: skip
     if buffer.strides or buffer.elem_offset is not None:
         raise state.error(
-            "strided", f"{buffer.name} has strides or an offset of its own, its copy would not",
+            "strided", f"{buffer.name} has strides or an offset, which its copy would not have",
             realize,
         )  # fmt: skip
     _require_sequential(state, realize, buffer)
@@ -78,8 +78,8 @@ def _require_sequential(state: State, realize: BlockRealize, buffer: Buffer) -> 
         if loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
             raise state.error(
                 "parallel-loop",
-                f"the iterations of {loop.var.name} ({loop.kind.value}) could undo each other's "
-                f"updates of {buffer.name} when they copy back",
+                f"the iterations of {loop.var.name} ({loop.kind.value}) could overwrite each "
+                f"other's updates of {buffer.name} when they copy back",
                 loop,
                 hint="cache before choosing the kinds of the loops above",
             )

@@ -7,7 +7,7 @@ from itertools import product
 
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.cover import bound_regions
-from metasched.analysis.scope import Child, Scope, untold
+from metasched.analysis.scope import Child, Scope, undetermined_iters
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.inverse import left_inverse
 from metasched.arith.regions import inputs
@@ -99,7 +99,7 @@ def _move(
     state: State, rv: BlockRV, loop_rv: LoopRV, preserve: bool, index: int, *, reverse: bool
 ) -> None:
     realize, loop = require_root_free(state, rv), state.loop(loop_rv)
-    scope = require_stage_pipeline(state, realize)
+    scope = require_stage_pipeline(state, realize, realize.block)
     require_same_scope(state, [realize, loop])
     child = scope.child(realize.block.token)
     if loop in child.loops:
@@ -143,7 +143,8 @@ def _require_finished(state: State, producers: Sequence[Child], loop: For) -> No
             if iter_var.is_reduce and not free_vars(value).isdisjoint(outer):
                 raise state.error(
                     "unfinished-reduction",
-                    f"{producer.block.name} goes on reducing after an iteration of {loop.var.name}",
+                    f"{producer.block.name} continues its reduction after an iteration of "
+                    f"{loop.var.name}",
                     loop,
                     hint="choose a loop outside of the reduction loops",
                 )
@@ -266,14 +267,14 @@ def _require_start_first(
         indices = [low for low, _ in places]
         values = [r.min.astype(low.dtype) for r, low in zip(elements, indices, strict=True)]
         solved = left_inverse(indices, ranges, values)
-        told = {} if isinstance(solved, str) else solved
+        solution = {} if isinstance(solved, str) else solved
         for outer in (*state.loops_above(loop), loop):
-            when = told.get(outer.var)
+            when = solution.get(outer.var)
             ordered = when is not None and analyzer.prove(substitute(when, first) <= when)
             if not ordered and as_int(outer.extent) != 1:
                 raise state.error(
                     "init-not-first",
-                    f"{realize.block.name} may go on before its init: iterations of "
+                    f"{realize.block.name} may update its result before its init: iterations of "
                     f"{outer.var.name} do not make {found.buffer.name} in the order in which "
                     f"{realize.block.name} reads it",
                     loop,
@@ -285,8 +286,8 @@ def _repeats(producer: Child) -> bool:
     """Whether several instances may write one element, not counting the steps of a reduction."""
     block = producer.block
     reduced = {v.var for v in block.iter_vars if v.is_reduce}
-    told = all(reduced.issuperset(untold(block, region)) for region in block.writes)
-    return not told or affine_binding(producer) is not None
+    determined = all(reduced.issuperset(undetermined_iters(block, r)) for r in block.writes)
+    return not determined or affine_binding(producer) is not None
 
 
 def _bounded(analyzer: Analyzer, dom: Range, own: Range) -> Range:

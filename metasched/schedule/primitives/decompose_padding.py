@@ -98,7 +98,7 @@ def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr
         raise state.error("no-padding", f"{block.name} does more than pad", realize)
     if reads_memory(constant):
         raise state.error(
-            "not-constant", f"what {block.name} stores outside is loaded from memory", realize
+            "not-constant", f"the padding value of {block.name} is loaded from memory", realize
         )
     if any(effect_of(e) > Effect.READ for e in (condition, value, constant)):
         raise state.error("side-effect", f"{block.name} has side effects", realize)
@@ -124,7 +124,9 @@ def _box(state: State, realize: BlockRealize, condition: Expr) -> dict[Var, Rang
     domains = {v.var: v.dom for v in realize.block.iter_vars}
     an = Analyzer(domains)
     if an.prove(condition):
-        raise state.error("no-padding", f"{realize.block.name} is inside everywhere", realize)
+        raise state.error(
+            "no-padding", f"{realize.block.name} pads nothing: its condition always holds", realize
+        )
     narrowed = dict(narrowed_ranges(domains, condition))
     if not Analyzer(narrowed).prove(condition):
         raise state.error(

@@ -46,7 +46,7 @@ def decompose_reduction(
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
               a loop above `loop`; no other loop from `loop` down that repeats the reduction;
-              nothing below `loop` that makes what the init reads, and no condition there; at
+              nothing below `loop` that computes what the init reads, and no condition there; at
               least one iteration for each result where the reduction's length depends on other
               loops
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
@@ -99,7 +99,7 @@ def _refuse_in_between(state: State, realize: BlockRealize, target: For) -> None
         if child.realize is not realize and any(w.buffer in read for w in child.block.writes):
             raise state.error(
                 "in-between",
-                f"{child.block.name} below {target.var.name} makes what the init reads",
+                f"{child.block.name} below {target.var.name} computes what the init reads",
                 child.realize,
                 hint="choose a loop below it",
             )
@@ -134,7 +134,7 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
         if loop.var not in used and as_int(loop.extent) != 1:
             raise state.error(
                 "repeated-reduction",
-                f"each iteration of {loop.var.name} computes {realize.block.name} anew, so its "
+                f"each iteration of {loop.var.name} recomputes {realize.block.name}, so its "
                 "init must stay inside",
                 loop,
                 hint="choose a loop below it",
@@ -191,8 +191,8 @@ def _depends(expr: Expr, variables: set[Var]) -> bool:
 def _nothing_to_reduce(state: State, realize: BlockRealize, what: str, node: Stmt) -> ScheduleError:
     return state.error(
         "empty-reduction",
-        f"{what} may leave {realize.block.name} nothing to reduce for some results, whose init "
-        "does not run then",
+        f"{what} may leave {realize.block.name} without an iteration for some results, and the "
+        "init of these results would not run",
         node,
         hint="give every result an iteration, or keep the init in the block",
     )

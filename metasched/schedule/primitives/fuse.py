@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.stmt import Break, For, ForKind
 from metasched.ir.visit import free_vars
@@ -15,6 +18,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.split import from_start
 from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
 
@@ -23,11 +27,12 @@ from metasched.schedule.state import State
 def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
     """Merge directly nested loops, outermost first, into one over the product of their extents.
 
-    One loop alone stays as it is.
+    One loop alone stays as it is. Where the product is no number of the loops' type, the new loop
+    counts in int64.
 
-    requires  each loop is the only statement of the one before, starts at zero, is serial, has no
-              annotation or thread binding; no extent uses another fused loop's variable, or
-              memory that is written below; no break leaves one of them
+    requires  each loop is the only statement of the one before, is serial, has no annotation or
+              thread binding; no end uses another fused loop's variable, or memory that is written
+              below; no break leaves one of them
     rewrite   for i, j in T.grid(4, 8): S(i, j)
               ->
               for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
@@ -36,7 +41,7 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
         raise state.error("no-loops", "fuse needs at least one loop")
     if len(loops) == 1:
         return state.new_loop(state.loop(loops[0]).var)
-    nodes = [require_plain_loop(state, rv) for rv in loops]
+    nodes = [require_plain_loop(state, rv, from_zero=False) for rv in loops]
     for node in nodes:
         require_serial(state, node)
     require_nested(state, nodes)
@@ -44,14 +49,14 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     require_steady_ends(state, nodes)
     variables = {n.var for n in nodes}
     for node in nodes:
-        if not free_vars(node.extent).isdisjoint(variables):
+        if not (free_vars(node.extent) | free_vars(node.min)).isdisjoint(variables):
             raise state.error(
                 "dependent-extent",
-                f"the extent of {node.var.name} depends on a loop it would be fused with",
+                f"the range of {node.var.name} depends on a loop it would be fused with",
                 node,
             )
     name = "_".join(n.var.name for n in nodes) + "_fused"
-    wide = max((n.var.dtype for n in nodes), key=lambda d: d.bits)
+    wide = _counter(state, nodes)
     fused = state.fresh_var(name, wide)
     extent: Expr = as_expr(1, wide)
     for node in nodes:
@@ -60,15 +65,32 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     below: Expr = as_expr(1, wide)  # iterations of all loops inside this one
     for node in reversed(nodes):
         if as_int(node.extent) == 1:
-            values[node.var] = as_expr(0, node.var.dtype)
+            values[node.var] = node.min
             continue
         outermost = all(as_int(n.extent) == 1 for n in nodes[: nodes.index(node)])
         around = below * node.extent
         digit = (fused if outermost else fused % around) // below
-        values[node.var] = digit.astype(node.var.dtype)
+        values[node.var] = from_start(node, digit.astype(node.var.dtype))
         below = around
     new = For(fused, as_expr(0, wide), extent, ForKind.SERIAL, nodes[-1].body)
     ranges = ranges_of([*state.loops_above(nodes[0]), new])
     body = rebind(nodes[-1].body, values, ranges, preserve_unit_iters=preserve_unit_iters)
     state.commit(edit.replace(nodes[0], For(fused, new.min, extent, ForKind.SERIAL, body)))
     return state.new_loop(fused)
+
+
+def _counter(state: State, nodes: list[For]) -> DType:
+    """The type of a variable that counts the iterations of all loops."""
+    wide = max((n.var.dtype for n in nodes), key=lambda d: d.bits)
+    extents = [as_int(n.extent) for n in nodes]
+    count = math.prod(e for e in extents if e is not None)
+    if count <= wide.range[1]:
+        return wide
+    if count > INT64.range[1]:
+        raise state.error(
+            "too-many-iterations",
+            f"the fused loop would have {count} iterations, more than int64 counts",
+            nodes[0],
+            hint="fuse fewer loops",
+        )
+    return INT64

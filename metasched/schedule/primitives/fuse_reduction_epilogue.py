@@ -54,15 +54,15 @@ def fuse_reduction_epilogue(
     last = require_root_free(state, epilogue_block)
     scope = require_stage_pipeline(state, realize)
     if state.scope_block(last) is not scope.block:
-        raise state.error("other-scope", "the two blocks stand in different blocks", last)
+        raise state.error("other-scope", "the two blocks are in different blocks", last)
     require_reduction(state, scope, realize)
     require_not_output(state, realize)
     found = match_reducer(realize.block.init, realize.block.body)
     if found is None or found.name not in _OPERATION:
         raise state.error(
             "no-reducer",
-            f"{realize.block.name} is no sum, product, min, max, and, or that starts from its "
-            "identity and is written as one store",
+            f"{realize.block.name} is not a reduction (sum, product, min, max, and, or) that "
+            "starts from its identity and is written as one store",
             realize,
         )
     require_complete(state, scope, last)
@@ -126,7 +126,7 @@ def _operand(state: State, found: Reduction, last: BlockRealize, store: BufferSt
             "operation, so applying it before the last update would change the result"
         ),
         last,
-        hint="compute the epilogue beside the finished reduction: reverse_compute_at",
+        hint="compute the epilogue after the finished reduction (reverse_compute_at)",
     )
 
 
@@ -183,6 +183,6 @@ def _require_ready(state: State, scope: Scope, realize: BlockRealize, last: Bloc
         if order[edge.src] > first:
             child: Child = scope.child(edge.src)
             raise state.error(
-                "in-between", f"{child.block.name} stands between and the epilogue depends on it "
-                f"by {edge.buffer.name}", last,
+                "in-between", f"{child.block.name} is between the two blocks, and the epilogue "
+                f"depends on it by {edge.buffer.name}", last,
             )  # fmt: skip

@@ -231,7 +231,7 @@ def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
             if not all(analyzer.prove(c) for c in inside):
                 raise state.error(
                     "reads-beyond",
-                    f"{block.name} has instances beyond {buffer.name} (they would never run)",
+                    f"{block.name} has instances outside of {buffer.name}, which would never run",
                     realize,
                     hint="inline the producer into the consumer instead (compute_inline)",
                 )
@@ -239,8 +239,8 @@ def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
     if written_before(scope, scope.child(block.token), buffer, guarded=False) is not None:
         raise state.error(
             "reads-unwritten",
-            f"{block.name} has instances that read what no block writes of {buffer.name}, under a "
-            "condition (they would never run)",
+            f"{block.name} has instances that read elements of {buffer.name} that no block writes, "
+            "under a condition; these instances would never run",
             realize,
             hint="inline the producer into the consumer instead (compute_inline)",
         )
@@ -292,7 +292,7 @@ def _guarded_store(state: State, realize: BlockRealize) -> tuple[BufferStore, Ex
     body = realize.block.body
     if isinstance(body, IfThenElse) and body.orelse is None and isinstance(body.then, BufferStore):
         if realize.block.init is not None:
-            text = f"{realize.block.name} goes on from its init under a condition"
+            text = f"{realize.block.name} updates its init under a condition"
             raise state.error("has-init", text, realize)
         return body.then, body.condition
     return _single_store(state, realize), None

@@ -84,7 +84,8 @@ def ready_instances(state: State, child: Child, producers: Sequence[Child], loop
         if box is None:
             continue
         made = made or region.buffer
-        found = _exactly(analyzer, region, box, iters) or _told(analyzer, region, box, iters)
+        where = (analyzer, region, box, iters)
+        found = _exact_instances(*where) or _conditional_instances(*where)
         if found is not None and (best is None or len(found.domains) > len(best.domains)):
             best = found
     if best is None:
@@ -94,7 +95,7 @@ def ready_instances(state: State, child: Child, producers: Sequence[Child], loop
     if not best.domains and any(as_int(d.extent) != 1 for d in iters.values()):
         raise state.error(
             "not-ready",
-            f"no iterator of {block.name} follows from what {loop.var.name} makes",
+            f"the elements that {loop.var.name} computes determine no iterator of {block.name}",
             loop,
         )
     return best
@@ -108,9 +109,9 @@ def _not_ready(state: State, block: Block, buffer: Buffer, loop: For) -> Schedul
     return state.error(
         "not-ready",
         f"an instance of {block.name} may read elements of {buffer.name} that other iterations "
-        f"of {loop.var.name} make",
+        f"of {loop.var.name} compute",
         loop,
-        hint="choose a loop further out",
+        hint="choose an outer loop",
     )
 
 
@@ -154,7 +155,7 @@ def _covering(
     return {var: _simple(analyzer, dom) for var, dom in domains.items()}
 
 
-def _exactly(
+def _exact_instances(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> Instances | None:
     """The instances whose region lies in a box, as ranges of iterators; None if a region may lie in
@@ -173,7 +174,7 @@ def _exactly(
     return Instances(domains, (), True, region.buffer)
 
 
-def _told(
+def _conditional_instances(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> Instances | None:
     """The instances that read an element of a box, if each reads one: ranges and conditions."""

@@ -34,7 +34,7 @@ def buffer_by_index(given: dict[str, Any]) -> dict[str, Any]:
     if "buffer_index_type" not in given:
         at = given["buffer_index"]
         raise TypeError(
-            f"a buffer_index is of the buffers that a block reads, or of those that it writes: "
+            f"a buffer_index counts the buffers that a block reads, or the buffers it writes: "
             f'write buffer=("read", {brief(at)}) or buffer=("write", {brief(at)})'
         )
     rest = {key: value for key, value in given.items() if key not in names}
@@ -83,7 +83,7 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
     if {*handles_in(mapping)}:
         mapping = IndexMap(mapping.inputs, tuple(map(state.expr, mapping.outputs)))
     if not all(e.dtype.is_int for e in mapping.outputs):
-        raise state.error("bad-index-map", "the index map gives something else than integers", node)
+        raise state.error("bad-index-map", "the index map gives values that are not integers", node)
     known = function_vars(state, node)
     found = [by_name(e, known, mapping.inputs) for e in mapping.outputs]
     foreign = [v for _, unknown in found for v in unknown]

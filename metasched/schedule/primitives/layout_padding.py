@@ -92,7 +92,7 @@ def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) ->
     an = Analyzer(known)
     again = mapping.apply(inverse.outputs, an)
     if not all(an.equal(a, v) for a, v in zip(again, inverse.inputs, strict=True)):
-        return "it leaves gaps between elements, which cannot be told from them"
+        return "it leaves gaps between elements, and gaps look like elements"
     outside: Expr = FALSE
     for index, extent in zip(inverse.outputs, shape, strict=True):
         for condition in _beyond(an, index, as_int(extent) or 0):

@@ -48,8 +48,8 @@ def loop_partition(
 
     requires  a serial loop of constant range without annotation, thread binding and break, with a
               block below it; positive constant factors, at most one None, together less than the
-              extent; no loop that drives spatial and reduce iterators of a block with init; around
-              it no loop bound to threads that reduces a block with init
+              extent; no loop that drives both spatial and reduce iterators of a block with init;
+              around it no loop bound to threads that reduces a block with init
     rewrite   for i in range(8): B(i)
               ->
               B_i_common(B_i0_partition(for i0 in range(0, 2): B_i0(i0))
@@ -151,7 +151,7 @@ def _kind(state: State, loop: For, children: Sequence[Child]) -> IterKind:
     if waits and loop.thread is not None:
         raise state.error(
             "carried-reduction", f"the threads of {loop.var.name} share a reduction: inside a "
-            "block they would be iterations in order, which threads are not", loop,
+            "block they would have to run in order", loop,
             hint="partition before binding, or decompose_reduction first",
         )  # fmt: skip
     return IterKind.OPAQUE if waits else kind
@@ -228,9 +228,9 @@ def _require_no_init(state: State, node: For, body: Stmt, cut: set[str]) -> None
     for realize in blocks_of(body):
         if realize.block.name in cut and realize.block.init is not None:
             raise state.error(
-                "cut-reduction", f"{node.var.name} drives spatial and reduce iterators of "
-                f"{realize.block.name}: a later part would go on with a reduction of an earlier "
-                "one and start others", node, hint="partition before fusing",
+                "cut-reduction", f"{node.var.name} drives both spatial and reduce iterators of "
+                f"{realize.block.name}: a later part would continue a reduction of an earlier "
+                "part and start others", node, hint="partition before fusing",
             )  # fmt: skip
 
 

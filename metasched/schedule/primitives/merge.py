@@ -51,7 +51,7 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
         if node not in nodes:
             handle = state.new_loop(node.var)
             require_plain_loop(state, handle)
-            del state.own_table()[handle]
+            del state.writable_table()[handle]
     _require_equal(state, nests)
     fresh = [state.fresh_var(f"{n.var.name}_m", n.var.dtype) for n in first]
     bodies = [_renamed(one, fresh) for one in nests]
@@ -71,7 +71,7 @@ def _nests(state: State, nodes: Sequence[For]) -> tuple[list[list[For]], SeqStmt
     common = next((s for s in paths[0] if all(s in p for p in paths)), None)
     if not isinstance(common, SeqStmt):
         raise state.error(
-            "not-siblings", "one of the loops stands inside another", nodes[0],
+            "not-siblings", "one of the loops is inside another", nodes[0],
             hint="merge takes loops of nests that follow each other",
         )  # fmt: skip
     order = {s: k for k, s in enumerate(common.items)}
@@ -82,7 +82,7 @@ def _nests(state: State, nodes: Sequence[For]) -> tuple[list[list[For]], SeqStmt
         if len(loops) != len(chain) or not is_chain(loops):
             raise state.error(
                 "not-a-chain",
-                f"above {node.var.name}, up to where the nests meet, is more than a chain of loops",
+                f"{node.var.name} is not in a chain of loops below the scope of both nests",
                 node,
             )
         found.append((order[chain[0]], loops))
@@ -128,14 +128,14 @@ def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) ->
         theirs = {r.block.token for r in blocks_of(stmt)}
         _, loose = collect([stmt])
         if loose:
-            text = "a statement that is no block stands between"
+            text = "a statement that is not a block is between the nests"
             raise state.error("in-between", text, loose[0][0])
         for edge in scope.edges:
             pair = (edge.src, edge.dst)
             if (pair[0] in theirs and pair[1] in mine) or (pair[0] in mine and pair[1] in theirs):
                 name = scope.child(edge.src).block.name
                 raise state.error(
-                    "in-between", f"{name} stands between the nests and the later one depends on "
+                    "in-between", f"{name} is between the nests, and the later nest depends on "
                     f"it by {edge.buffer.name}", stmt,
                 )  # fmt: skip
 

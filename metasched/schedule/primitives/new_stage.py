@@ -87,7 +87,7 @@ def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
         if loop.body is not top:
             raise state.error(
                 "not-single-branch",
-                f"the loop {loop.var.name} holds more than the block {realize.block.name}",
+                f"the loop {loop.var.name} contains more than the block {realize.block.name}",
                 loop,
                 hint="the block must be alone below the loops of its block",
             )

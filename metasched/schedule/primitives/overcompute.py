@@ -38,7 +38,11 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_complete_or_reduction, require_stage_pipeline
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.access_pattern import refuse_partial, steering, unsafe_divisors
+from metasched.schedule.primitives.access_pattern import (
+    control_exprs,
+    refuse_partial,
+    unsafe_divisors,
+)
 from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.primitives.new_stage import own_loops, with_extent
 from metasched.schedule.primitives.storage import allocating_block
@@ -63,7 +67,7 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    scope = require_stage_pipeline(state, realize)
+    scope = require_stage_pipeline(state, realize, realize.block)
     require_complete_or_reduction(state, scope, realize)
     loops = own_loops(state, realize)
     grown = _grown(state, realize, multiples)
@@ -76,8 +80,8 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     site = allocating_block(state, realize, buffer)
     if site is not state.scope_block(realize):
         raise state.error(
-            "not-allocated", f"{buffer.name} is allocated further out, and the block around "
-            f"{old.name} declares what it writes of it", realize,
+            "not-allocated", f"{buffer.name} is allocated outside of the block around "
+            f"{old.name}, which declares the region it writes", realize,
         )  # fmt: skip
     place = _place(state, realize, buffer, grown)
     larger = _larger(state, realize, place, grown)
@@ -156,10 +160,9 @@ def _place(
     if not same or mixed or len(lone) != len(grown) or set(lone) != set(grown) or buffer.strides:
         raise state.error(
             "not-plain-index",
-            f"{buffer.name} is not written at one place, with each iterator that runs on for one "
-            "index",
+            f"{buffer.name} is not written at one place whose indices are the padded iterators",
             realize,
-            hint="cache_write gives a block a buffer by its own iterators",
+            hint="cache_write gives a block a buffer that is indexed by its iterators",
         )
     return stores[0]
 
@@ -197,7 +200,7 @@ def _require_safe(state: State, realize: BlockRealize) -> None:
         if reads_memory(node.b):
             raise state.error(
                 "divides",
-                f"{realize.block.name} divides by a value that may be anything beyond",
+                f"{realize.block.name} divides by a value that is unknown in the added iterations",
                 realize,
             )
 
@@ -235,7 +238,7 @@ def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Blo
     # a clamped load needs clamped guards and loop bounds, too; a divisor must not become zero
     tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old)) or any(
         not grown.keys().isdisjoint(free_vars(e))
-        for e in (*steering(old), *unsafe_divisors(old, an))
+        for e in (*control_exprs(old), *unsafe_divisors(old, an))
     )
 
     def change(stmt: Stmt) -> Stmt:

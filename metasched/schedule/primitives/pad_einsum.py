@@ -43,9 +43,9 @@ from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import (
     Indices,
+    control_exprs,
     one_pattern,
     refuse_partial,
-    steering,
     unsafe_divisors,
 )
 from metasched.schedule.primitives.layout_arguments import plain_int
@@ -68,10 +68,10 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     Inputs indexed by a padded iterator are read from copies `<buffer>_pad` with zeros around them.
     Results go to such a buffer, too, and are copied back. Handles stay valid.
 
-    requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
-              iterators; every buffer accessed at one place, by distinct iterators and constants;
-              one positive integer for each iterator, one of which pads; zeros in a padded
-              reduction change nothing; no padded step divides by zero or reads outside a buffer
+    requires  a complete or reduction block in a stage pipeline, alone below its iterators' loops;
+              every buffer accessed at one place, by distinct iterators and constants where padded
+              or written; one positive integer for each iterator, one of which pads; zeros in a
+              padded reduction change nothing; no padded step divides by zero or reads elsewhere
     rewrite   C[i] += A[i, k] * B[k] for 7 i
               -> A_pad[i, k] = T.if_then_else(i < 7 and k < 7, A[i, k], 0);
                  B_pad[k] = T.if_then_else(k < 7, B[k], 0);
@@ -85,7 +85,7 @@ def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
     require_complete_or_reduction(state, scope, realize)
     grown = _grown(state, realize, padding)
     loops = own_loops(state, realize)
-    accesses = {buffer: _plain_indices(state, realize, buffer) for buffer in _buffers(old)}
+    accesses = {buffer: _indices(state, realize, buffer, grown) for buffer in _buffers(old)}
     _require_defined(state, realize, grown, accesses)
     _require_neutral(state, realize, grown, accesses)
     written = {r.buffer for r in old.writes}
@@ -155,27 +155,35 @@ def _buffers(block: Block) -> list[Buffer]:
     return list(dict.fromkeys(r.buffer for r in (*inputs(block), *block.writes)))
 
 
-def _plain_indices(state: State, realize: BlockRealize, buffer: Buffer) -> Indices:
-    """The only indices at which the block accesses `buffer`; raises unless each is a constant or an
-    iterator of its own."""
+def _indices(
+    state: State, realize: BlockRealize, buffer: Buffer, grown: Mapping[Expr, Expr]
+) -> Indices:
+    """The only indices at which the block accesses `buffer`.
+
+    Raises unless each padded iterator is an index by itself, once; of a written buffer, unless each
+    index is a constant or an iterator of its own.
+    """
     indices = one_pattern(state, realize, buffer)
-    variables = [i for i in indices if isinstance(i, Var)]
+    written = any(r.buffer is buffer for r in realize.block.writes)
     own = {v.var for v in realize.block.iter_vars}
-    outer = next((v for v in variables if v not in own), None)
+    used = [v for i in indices for v in free_vars(i)]
+    outer = next((v for v in used if v not in own), None)
     if outer is not None:
         raise state.error(
             "outer-iterator",
-            f"{realize.block.name} accesses {buffer.name} at {outer.name}, an iterator of a block "
-            "around it, which a padded copy could not keep to",
+            f"{realize.block.name} accesses {buffer.name} at {outer.name}, an iterator of an outer "
+            "block, which a padded copy would not follow",
             realize,
             hint="pad before blockize",
         )
-    plain = all(isinstance(i, Var) or as_int(i) is not None for i in indices)
+    kept = [i for i in indices if written or not grown.keys().isdisjoint(free_vars(i))]
+    plain = all(isinstance(i, Var) or as_int(i) is not None for i in kept)
+    variables = [i for i in kept if isinstance(i, Var)]
     if not plain or len(set(variables)) != len(variables):
         raise state.error(
             "not-plain-index",
             f"the indices of {buffer.name} in {realize.block.name} are not distinct iterators and "
-            "constants",
+            "constants where they are padded or written",
             realize,
             hint="reindex the buffer first",
         )
@@ -238,13 +246,13 @@ def _require_defined(
     written = {r.buffer for r in block.writes}
     steered = any(
         not grown.keys().isdisjoint(free_vars(e)) or any(x.buffer in written for x in loads_of(e))
-        for e in steering(block)
+        for e in control_exprs(block)
     )
     for divisor in unsafe_divisors(block, an):
         loads = reads_memory(divisor)
         if loads or steered or not grown.keys().isdisjoint(free_vars(divisor)):
-            what = "a value that would be a padded zero" if loads else show_expr(divisor)
-            why = "" if loads else ", which may be zero in a padded step"
+            what = "a value that is zero in the padding" if loads else show_expr(divisor)
+            why = "" if loads else ", which may be zero in a padded iteration"
             raise state.error("divides", f"{block.name} divides by {what}{why}", realize)
     if not steered:
         return  # another, unpadded step reads the same element
@@ -326,7 +334,7 @@ def _padded(
 
     domains = [Range.of(as_expr(0, s.dtype), s) for s in pad.shape]
     run = [
-        whole if isinstance(index, Var) else Range.of(index, as_expr(1, index.dtype))
+        whole if as_int(index) is None else Range.of(index, as_expr(1, index.dtype))
         for index, whole in zip(indices, domains, strict=True)
     ]
     return stage(state, pad.name, domains, body, loops=run, taken=taken)

@@ -27,7 +27,7 @@ from metasched.schedule.primitives.access_pattern import (
     one_pattern,
     refuse_partial,
     run_ranges,
-    tells,
+    undetermined_iter,
 )
 from metasched.schedule.primitives.cache import scope_bounds
 from metasched.schedule.primitives.layout_arguments import (
@@ -74,7 +74,7 @@ def reindex(
         buffer = tuple(buffer[:2])
     side, position, target = choose_buffer(state, realize, buffer)
     state.canonical = {"buffer": (side, position, *which)}
-    scope = require_stage_pipeline(state, realize)
+    scope = require_stage_pipeline(state, realize, realize.block)
     chain_above(state, realize)
     old = one_pattern(state, realize, target, *which)
     plain = _plain(realize.block, old, keep_units)
@@ -134,12 +134,12 @@ def put_stage(
     block = realize.block
     where = plain or old
     covered = covered_iters(block, where)
-    refuse_own(state, realize, side, target)
+    refuse_in_place(state, realize, side, target)
     if side == "write":
         require_whole_reduction(state, realize)
         refuse_partial(state, realize, target, outer)
-        require_told(state, realize, where, covered, target.name)
-    require_told(state, realize, new, covered, cache.name)
+        require_injective(state, realize, where, covered, target.name)
+    require_injective(state, realize, new, covered, cache.name)
     analyzer = Analyzer(known_ranges(state, realize))
     missing = in_bounds(where, target.whole().region, analyzer)
     declared = scope_bounds(scope, target, f"{side}s")
@@ -170,7 +170,7 @@ def put_stage(
     return state.new_block(made.token)
 
 
-def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
+def refuse_in_place(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
     """Refuse a block that also writes the buffer it reads (or the reverse), declared or not."""
     block = realize.block
     other = block.writes if side == "read" else inputs(block)
@@ -184,11 +184,11 @@ def refuse_own(state: State, realize: BlockRealize, side: str, target: Buffer) -
         )
 
 
-def require_told(
+def require_injective(
     state: State, realize: BlockRealize, indices: Sequence[Expr], covered: list[IterVar], what: str
 ) -> None:
     """Refuse indices that name one element for two combinations of the iterators."""
-    var = tells(indices, covered)
+    var = undetermined_iter(indices, covered)
     if var is not None:
         raise state.error(
             "not-injective",

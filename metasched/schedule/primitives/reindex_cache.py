@@ -136,7 +136,7 @@ def _before(state: State, writer: BlockRealize, reader: BlockRealize) -> Stmt:
             f"{writer.block.name}, which writes the buffer, and {reader.block.name} do not follow "
             "each other in one sequence",
             reader,
-            hint="a copy between the two needs a place that both blocks pass",
+            hint="the copy between the two blocks needs a sequence that contains both",
         )
     return node
 
@@ -151,10 +151,10 @@ def _require_loops_only(state: State, realize: BlockRealize, anchor: Stmt) -> No
         if left or not isinstance(node, (For, SeqStmt)):
             raise state.error(
                 "conditional-block",
-                f"{realize.block.name} stands below another statement than loops, so a copy of "
+                f"{realize.block.name} is below a statement that is not a loop, so a copy of "
                 "its whole result could hold elements that were never written",
                 realize,
-                hint="the block must stand in loops only, up to the first block that reads it",
+                hint="only loops may be around the block, up to the first block that reads it",
             )
 
 

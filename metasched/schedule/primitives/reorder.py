@@ -23,8 +23,8 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
 
     Loops of the chain that are not named keep their places.
 
-    requires  distinct loops on one chain of single statements in one block; below them only
-              spatial and reduce iterators; no bound that would come to stand outside a loop it
+    requires  distinct loops on one chain of single statements in one block; below them no
+              opaque iterators; no bound that would come to stand outside a loop it
               depends on; accesses to one element keep their order, but for updates by a
               commutative reduction (after its init) and writes of the same value
     rewrite   for i, j in T.grid(4, 8): S(i, j)

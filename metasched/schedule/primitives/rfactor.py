@@ -70,7 +70,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     require_from_zero(state, node)
     below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
     if len(below) != 1:
-        raise state.error("not-one-block", f"{len(below)} blocks stand under {node.var.name}", node)
+        raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
     realize = below[0]
     scope = require_stage_pipeline(state, realize)
     require_reduction(state, scope, realize)
@@ -127,7 +127,8 @@ def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
                 raise state.error(
                     "tie-order",
                     f"{realize.block.name} keeps the first or last of equal values, and partial "
-                    f"results over {node.var.name}, inside {loop.var.name}, are not in their order",
+                    f"results over {node.var.name}, inside {loop.var.name}, are not in the order "
+                    "of the values",
                     node,
                     hint="factor the outermost loop of the reduction, or decide ties by the index: "
                     "m > v or (m == v and i < j)",
@@ -156,7 +157,7 @@ def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node
         if IterKind.REDUCE in drives and is_dependent(loop, variables):
             raise state.error(
                 "dependent-extent",
-                f"the extent of {loop.var.name}, of the reduction, depends on other loops",
+                f"the extent of the reduction loop {loop.var.name} depends on other loops",
                 loop,
             )
         if len(drives) > 1:

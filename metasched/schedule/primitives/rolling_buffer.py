@@ -218,8 +218,8 @@ def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Exp
             raise state.error(
                 "moving-predicate",
                 lambda condition=condition: (
-                    f"{show_expr(condition)} may leave an element out in one iteration of "
-                    f"{roll.loop.var.name} and not in the next"
+                    f"{show_expr(condition)} may skip an element in one iteration of "
+                    f"{roll.loop.var.name} and compute it in the next"
                 ),
                 realize,
             )

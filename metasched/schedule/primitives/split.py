@@ -35,17 +35,18 @@ def split(
 ) -> list[LoopRV]:
     """Cut `loop` into len(factors) nested loops; one factor may be None (or -1) to be inferred.
 
-    requires  the loop starts at zero, is serial, has no annotation and no thread binding; factors
-              are positive and their product covers the extent; no break leaves it, and nothing
-              below writes what its extent reads
+    requires  the loop is serial, has no annotation and no thread binding; factors are positive and
+              their product covers the extent; no break leaves it, and nothing below writes what its
+              ends read
     rewrite   for i in range(128): S(i)
               ->
               for i_0, i_1 in T.grid(2, 64): S(i_0 * 64 + i_1)
 
     A predicate `i_0 * 64 + i_1 < extent` guards the blocks below where the cover is not exact
-    (`disable_predication` leaves it out: then out-of-range iterations run).
+    (`disable_predication` leaves it out: then out-of-range iterations run). The new loops start at
+    zero: the start of `loop` is added where its variable stood.
     """
-    node = require_plain_loop(state, loop)
+    node = require_plain_loop(state, loop, from_zero=False)
     require_serial(state, node)
     refuse_jumps(state, node, Break)
     require_steady_ends(state, [node])
@@ -64,11 +65,15 @@ def split(
         analyzer = Analyzer(ranges)
         if not analyzer.prove(flat < node.extent):
             guard = analyzer.simplify(flat < node.extent)
-    body = rebind(
-        node.body, {node.var: flat}, ranges, guard, preserve_unit_iters=preserve_unit_iters
-    )
+    values = {node.var: from_start(node, flat)}
+    body = rebind(node.body, values, ranges, guard, preserve_unit_iters=preserve_unit_iters)
     state.commit(edit.replace(node, nest(list(zip(variables, extents, strict=True)), body)))
     return state.new_loops(variables)
+
+
+def from_start(loop: For, position: Expr) -> Expr:
+    """The value of a loop's variable at a position counted from zero."""
+    return position if as_int(loop.min) == 0 else position + loop.min
 
 
 def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> tuple[Expr, ...]:
@@ -97,7 +102,7 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
         raise state.error(
             "not-covering",
             f"the factors multiply to {as_int(shown) or shown!r}, less than the extent "
-            f"{as_int(extent) or extent!r} (or not provably as much)",
+            f"{as_int(extent) or extent!r} (or not proved to reach it)",
             hint="leave one factor None",
         )
     return filled

@@ -148,19 +148,19 @@ def _padding(
     if isinstance(found, str):
         raise state.error(
             "not-injective",
-            f"the index map is not proved to keep the elements of {old.name} apart: {found}",
+            f"the index map is not proved to be injective on the elements of {old.name}: {found}",
             realize,
-            hint="assume_injective_transform=True takes your word for it",
+            hint="assume_injective_transform=True skips this proof",
         )
     if found.outside is FALSE:
         return None
     if value is None:
         raise state.error(
             "needs-pad-value",
-            f"the new layout of {old.name} has elements that stand for no old one, where "
+            f"the new layout of {old.name} has padding elements without an old element, where "
             f"{show_expr(found.outside)}",
             realize,
-            hint="say what they hold with pad_value",
+            hint="give their value with pad_value",
         )
     return Padding(found.inputs, found.outside, found.back, value)
 
@@ -193,7 +193,7 @@ def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> Pa
     if value.dtype is not new.dtype:
         raise state.error(
             "bad-pad-value", f"pad_value is {value.dtype}, {new.name} holds {new.dtype}", realize,
-            hint=f"give the value as it is to be stored, rounded if need be: T.{new.dtype}(...)",
+            hint=f"give the value as the buffer stores it: T.{new.dtype}(...)",
         )  # fmt: skip
     if loads_of(value):
         raise state.error("bad-pad-value", "pad_value loads from memory", realize)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from metasched.cost import regression
 from metasched.cost.model import predicted
 from metasched.schedule.rng import derive_seed
 from metasched.search.draft import Array, Draft, Rows
@@ -69,7 +68,8 @@ def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Arra
         return None
     scores = predicted(state.task.model, [candidate for candidate, _ in fitted])
     numbers = _logarithms(np.stack([row for _, row in fitted]))
-    return regression(numbers, scores).predict(_logarithms(rows.numbers))
+    surrogate = state.options.surrogate(numbers, scores)
+    return surrogate.predict(_logarithms(rows.numbers))
 
 
 def _logarithms(numbers: Array) -> Array:

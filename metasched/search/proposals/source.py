@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from metasched.cost import regression
+from metasched.cost.line import Regressor
 from metasched.cost.model import JudgesPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.draft import Draft
@@ -35,6 +37,7 @@ class EvolutionOptions:
         stale: rounds without a new best after which the neighbours of the fastest programs are
             tried one by one (coordinate descent), until one of them is better.
         curiosity: weight of the models' disagreement in the choice of what to measure.
+        surrogate: `(rows, scores) -> ` the regression that ranks drafts.
     """
 
     drafts: int = 20_000
@@ -48,6 +51,7 @@ class EvolutionOptions:
     parents: int = 12
     stale: int = 2
     curiosity: float = 0.25
+    surrogate: Callable[[np.ndarray, np.ndarray], Regressor] = regression
 
 
 @dataclass

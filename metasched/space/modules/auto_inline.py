@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from metasched.analysis.access import is_constant_tensor, read_pattern
-from metasched.analysis.block import TILED, is_output, is_spatial_only
+from metasched.analysis.block import (
+    TILED,
+    is_output,
+    is_spatial_only,
+    needs_multi_level_tiling,
+)
 from metasched.errors import ScheduleError
-from metasched.ir.expr import TRUE, Expr, Select
+from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, IfThenElse
 from metasched.ir.visit import blocks_of, walk
@@ -30,6 +35,8 @@ class AutoInline:
         require_injective: keep blocks that read with one index twice (a diagonal).
         require_ordered: keep blocks that read in another order than they write (a transposition).
         disallow_op: keep blocks that call one of these operations.
+        disallow_repeated: keep blocks that divide or call a function of floating-point numbers
+            where a consumer reads each result many times, as a product does.
 
     All but the first three are waived in a function that only has spatial blocks.
     """
@@ -41,6 +48,7 @@ class AutoInline:
     require_injective: bool = True
     require_ordered: bool = True
     disallow_op: tuple[str, ...] = ("exp",)
+    disallow_repeated: bool = True
 
     @property
     def name(self) -> str:
@@ -78,6 +86,10 @@ class AutoInline:
         nodes = list(_nodes(block))
         if any(isinstance(n, Call) and n.op.name in self.disallow_op for n in nodes):
             return False
+        if self.disallow_repeated and any(map(_slow, nodes)):
+            consumers = scope.consumers(block.token)
+            if any(needs_multi_level_tiling(scope, c.token) is None for c in consumers):
+                return False
         if self.disallow_if_then_else and (
             realize.predicate is not TRUE or _branches(block, nodes)
         ):
@@ -122,6 +134,15 @@ class InlineConstantScalars:
 
 def _nodes(block: Block) -> Iterator[object]:
     return (node for stmt in block.stmts for node in walk(stmt))
+
+
+def _slow(node: object) -> bool:
+    """Whether an expression takes many times as long as a multiplication."""
+    if not isinstance(node, (Div, Call)) or not node.dtype.is_float:
+        return False
+    if isinstance(node, Div):
+        return not isinstance(node.b, FloatImm)
+    return node.op.name not in ("if_then_else", "abs", "fabs")
 
 
 def _branches(block: Block, nodes: list[object]) -> bool:

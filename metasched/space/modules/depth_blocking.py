@@ -28,14 +28,8 @@ from metasched.ir.expr import Expr, as_expr
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_tiling import (
-    Operand,
-    Plan,
-    RegisterTiling,
-    packed_panel,
-    strips,
-    vectors,
-)
+from metasched.space.modules.register_tiling import Plan, RegisterTiling, vectors
+from metasched.space.packing import Operand, packed_panel, strips
 from metasched.space.strides import FEW
 from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
 
@@ -72,13 +66,19 @@ class DepthBlocking:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block, reuse=False):
             return [sch]
-        depth = math.prod(a.extent or 1 for a in axes(sch, block) if not a.spatial)
-        found, reuse = [sch], tileable(sch, block)
-        for plan in self.blocks.plans(sch, block):
+        return [sch, *self.offered(sch, block, self.blocks.plans(sch, block))]
+
+    def offered(self, sch: Schedule, block: BlockRV, plans: Sequence[Plan]) -> list[Schedule]:
+        """The variants with slices, for plans of the register tiling."""
+        found: list[Schedule] = []
+        reuse = tileable(sch, block)
+        for plan in plans:
+            depth = math.prod(a.extent or 1 for a in _reduced(sch, block, plan))
             pairs = [(o, True) for o in (*plan.packable, *plan.ahead) if o is not None and reuse]
             pairs += [(o, False) for o in plan.direct]
             for o, pack in pairs if plan.step == 1 else ():
-                if depth >= (self.shallow if pack or o.rows > FEW else 2 * STREAMS[0]):
+                whole = pack and plan.form is None  # with a form, few rows are packed by the way
+                if depth >= (self.shallow if whole or o.rows > FEW else 2 * STREAMS[0]):
                     way = partial(self._apply, block, plan, o, pack)
                     found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
         return found
@@ -91,11 +91,13 @@ class DepthBlocking:
         `long`: in long stretches, for an operand that few rows use.
         """
         finish = epilogue(sch, block)
-        panel, lanes = packed_panel(sch, block, operand, plan) if pack else (None, 0)
-        reduced = [a for a in axes(sch, block) if not a.spatial and a.extent != 1]
+        panel, lanes = packed_panel(sch, block, operand, plan.vector) if pack else (None, 0)
+        reduced = [a for a in _reduced(sch, block, plan) if a.extent != 1]
         spatial = [a.position for a in axes(sch, block) if a.spatial]
-        few = not pack and operand.rows <= FEW
-        slices, steps = self._slices(sch, reduced, STREAMS if few else self.slices)
+        few = operand.rows <= FEW and (not pack or plan.form is not None)
+        group = 1 if plan.form is None else plan.form.group
+        limits = STREAMS if few else self.slices
+        slices, steps = self._slices(sch, reduced, (max(1, limits[0] // group), limits[1] // group))
         part = sch.rfactor(slices, 0)
         sch.set_scope(part, 0, "local")
         # the slices are the first iterator of both parts, before the iterators of the plan
@@ -114,20 +116,23 @@ class DepthBlocking:
             sch.require(columns[0] <= max(stretches, self.blocks.cores))
         row = product([*columns[1:], operand.item])
         if panel is not None:
-            strips(sch, panel, lanes, columns[-1])
-        else:  # unpacked rows lie apart, and parts of them may conflict in few sets of a cache
+            store = strips if plan.form is None else plan.form.strips
+            store(sch, panel, lanes, columns[-1])
+        if panel is None or few:
+            # unpacked rows lie apart, and parts of them may conflict in few sets of a cache
             row = min(operand.stride * operand.item, PAGE)
-        sch.require(as_expr(product([*steps, row])) <= self.blocks.panel_bytes)
+        sch.require(as_expr(product([*steps, row, group])) <= self.blocks.panel_bytes)
         levels = tile(sch, STRUCTURE, [(a, *tiles[a]) for a in every])
         outer = sch.fuse(*levels[_PARALLEL])
         place = levels[_MIDDLE][-1]
         sch.compute_at(part, place, preserve_unit_loops=True)
-        self._inner(sch, part, 2 + len(levels[_MIDDLE]), plan, width, results)
+        rolled, below = self._inner(sch, part, 2 + len(levels[_MIDDLE]), plan, width, results)
         if panel is None:
             far = [n * operand.stride for n in AHEAD_STEPS]
             sch.annotate(part, AHEAD, sch.sample_categorical(far, [1.0 / len(far)] * len(far)))
         elif operand not in plan.ahead:
-            self.blocks.fill(sch, panel, levels[_SLICE][-1], plan, width, 2)
+            at, depth = (rolled, below) if few else (levels[_SLICE][-1], 2)
+            self.blocks.fill(sch, panel, at, plan, width, depth)
         vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         if finish is not None:
             sch.reverse_compute_at(finish, outer, preserve_unit_loops=True)
@@ -135,7 +140,7 @@ class DepthBlocking:
             sch.vectorize(sch.split(last, [None, width])[1])
             sch.annotate(finish, TILED, STRUCTURE)
         sch.parallel(outer)
-        for tiled in (block, part):
+        for tiled in (block,) if plan.form is not None else (block, part):
             sch.annotate(tiled, TILED, STRUCTURE)
 
     def _slices(
@@ -160,17 +165,31 @@ class DepthBlocking:
         plan: Plan,
         width: ExprRV | int,
         results: Expr,
-    ) -> None:
-        """The loops of a slice: its steps, the last ones unrolled, around the register block."""
+    ) -> tuple[LoopRV, int]:
+        """The loops of a slice: its steps, the last ones unrolled, around the register block.
+
+        Returns the last loop of the steps that is not unrolled, and how deep it is.
+        """
         node = sch.get(part)
         loops = sch.get_loops(part)[depth:]
         columns = loops[1 + plan.vector]
         pairs = [p for p in zip(node.iter_vars[1:], loops[1:], strict=True) if p[1] != columns]
         rows = [loop for v, loop in pairs if v.is_spatial]
         steps = [loop for v, loop in pairs if not v.is_spatial]
+        group = [] if plan.form is None else [steps.pop()]
         taken = sch.sample_perfect_tile(steps[-1], 2, 8)
         sch.require(taken[1] * results <= self.blocks.body)
         rolled, unrolled = sch.split(steps[-1], list(taken))
         sch.reorder(*steps[:-1], rolled, unrolled, *rows, columns)
         sch.unroll(unrolled)
-        vectors(sch, [*rows, columns], len(rows), width)
+        if plan.form is None:
+            vectors(sch, [*rows, columns], len(rows), width)
+        else:
+            plan.form.place(sch, [*rows, columns], group)
+        return rolled, depth + 1 + len(steps)
+
+
+def _reduced(sch: Schedule, block: BlockRV, plan: Plan) -> list[Axis]:
+    """The loops of the reduction, but for the group of an instruction, which is the last one."""
+    found = [a for a in axes(sch, block) if not a.spatial]
+    return found if plan.form is None else found[:-1]

@@ -31,7 +31,7 @@ from metasched.ir.stmt import Block, BufferStore, IterVar
 from metasched.ir.visit import free_vars, walk_exprs
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_tiling import lane_operands
+from metasched.space.packing import lane_operands
 from metasched.space.strides import vector_iter
 from metasched.space.tiling import changed, epilogue, tileable
 

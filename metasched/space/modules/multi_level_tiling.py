@@ -78,7 +78,7 @@ class MultiLevelTiling:
                 finish = sch.cache_write(block, 0, self.reuse_write.scope)
         levels = tile(sch, self.structure, [self._parts(sch, a) for a in axes(sch, block)])
         if finish is not None and write is not None:
-            place = _place(levels, write)
+            place = place_after(levels, write)
             sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
         if read is not None:
             node = sch.get(block)
@@ -86,7 +86,7 @@ class MultiLevelTiling:
             for index, region in enumerate(node.reads):
                 if region.buffer not in outputs:
                     copy = sch.cache_read(block, index, self.reuse_read.scope)
-                    sch.compute_at(copy, _place(levels, read), preserve_unit_loops=True)
+                    sch.compute_at(copy, place_after(levels, read), preserve_unit_loops=True)
         sch.annotate(block, TILED, self.structure)
 
     def _parts(self, sch: Schedule, axis: Axis) -> tuple[Axis, Sequence[int], Factors]:
@@ -98,6 +98,6 @@ class MultiLevelTiling:
         return axis, places, factors
 
 
-def _place(levels: Sequence[Sequence[LoopRV]], level: int) -> LoopRV:
+def place_after(levels: Sequence[Sequence[LoopRV]], level: int) -> LoopRV:
     """The last loop of the first `level` levels."""
     return [loop for group in levels[:level] for loop in group][-1]

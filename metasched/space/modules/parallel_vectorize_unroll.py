@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.block import FOLD, TILED, is_leaf
+from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
 from metasched.ir.stmt import Block, BlockRealize, ForKind
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV
@@ -81,7 +81,8 @@ class ParallelVectorizeUnroll:
 
 
 def _can_vectorize(block: Block) -> bool:
-    return VECTORIZE not in block.annotations and is_leaf(block) is None and has_vectors(block)
+    noted = {VECTORIZE, SCAN} & block.annotations.keys()
+    return not noted and is_leaf(block) is None and has_vectors(block)
 
 
 def settled(sch: Schedule, realize: BlockRealize) -> bool:

@@ -11,25 +11,29 @@ in which the instruction reads it, the group innermost; the copy is an instructi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import AUTO_TENSORIZE, TENSOR_CHOICE, TILED
+from metasched.analysis.flops import flops
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Var, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.op import Call
 from metasched.ir.stmt import Block, IterVar
-from metasched.ir.visit import free_vars, walk
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
-from metasched.schedule.intrinsics import TensorIntrin
+from metasched.schedule.intrinsics import TensorIntrin, called
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.tensorize_mapping import nest_of
 from metasched.space.strides import iter_stride, vector_iter
+
+SLOWER = 0.25
+"""Instructions that do less than this share of the fastest one's products are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ class TensorForm:
     own: DType
     structure: str
 
+    def without(self, families: Collection[str]) -> TensorForm:
+        """The instructions that are of none of these families."""
+        return replace(self, names=tuple(n for n in self.names if family(n) not in families))
+
     def place(self, sch: Schedule, loops: Sequence[LoopRV], group: Sequence[LoopRV]) -> None:
         """Unroll the loops of a register block, the lanes last, around instructions."""
         outer, inner = sch.split(loops[-1], [None, self.lanes])
@@ -63,29 +71,9 @@ class TensorForm:
         Raises ScheduleError when no instruction of `names` computes the block.
         """
         outer = sch.blockize(loop)
-        fitting = self._fitting(sch, outer)
-        sch.annotate(outer, AUTO_TENSORIZE, ",".join(fitting))
-        if len(fitting) > 1:
-            shares = [1.0 / _length(name) ** 2 for name in fitting]
-            shares = [share / sum(shares) for share in shares]
-            drawn = sch.sample_categorical(list(range(len(fitting))), shares)
-            sch.annotate(outer, TENSOR_CHOICE, drawn)
+        offer_instructions(sch, outer, self.names)
         sch.annotate(outer, TILED, self.structure)
         return outer
-
-    def _fitting(self, sch: Schedule, outer: BlockRV) -> list[str]:
-        found = []
-        for name in self.names:
-            probe = sch.copy()
-            try:
-                probe.tensorize(outer, name)
-            except ScheduleError as error:
-                refused = error
-                continue
-            found.append(name)
-        if not found:
-            raise refused
-        return found
 
     def strips(self, sch: Schedule, panel: BlockRV, lane: int, width: ExprRV) -> None:
         """Store a panel in strips of `width` columns, in the order in which instructions read it.
@@ -124,6 +112,30 @@ class TensorForm:
             sch.vectorize(last)
 
 
+def offer_instructions(sch: Schedule, block: BlockRV, names: Sequence[str]) -> None:
+    """Mark a block as one that an instruction computes; of several that fit one is sampled.
+
+    Raises ScheduleError where no instruction of `names` computes the block.
+    """
+    fitting = []
+    for name in names:
+        probe = sch.copy()
+        try:
+            probe.tensorize(block, name)
+        except ScheduleError as error:
+            refused = error
+            continue
+        fitting.append(name)
+    if not fitting:
+        raise refused
+    sch.annotate(block, AUTO_TENSORIZE, ",".join(fitting))
+    if len(fitting) > 1:
+        shares = [1.0 / _cost(name) ** 2 for name in fitting]
+        shares = [share / sum(shares) for share in shares]
+        drawn = sch.sample_categorical(list(range(len(fitting))), shares)
+        sch.annotate(block, TENSOR_CHOICE, drawn)
+
+
 def forms(
     block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
 ) -> list[TensorForm]:
@@ -148,8 +160,16 @@ def forms(
             continue
         if _operands(block, vector) == (shared, own):
             found.setdefault((lanes, group, own), []).append(name)
-    order = sorted(found, key=lambda key: -key[0])
-    return [TensorForm(tuple(found[key]), *key, "SSRRSR") for key in order]
+    work = {name: key[0] * key[1] / _cost(name) for key, names in found.items() for name in names}
+    least = SLOWER * max(work.values(), default=0.0)
+    fast = {key: tuple(n for n in names if work[n] >= least) for key, names in found.items()}
+    order = sorted(fast, key=lambda key: -key[0])
+    return [TensorForm(fast[key], *key, "SSRRSR") for key in order if fast[key]]
+
+
+def family(name: str) -> str:
+    """What the names of an intrinsic on narrower and wider registers share: `x86.vnni`."""
+    return name.rpartition(".")[0]
 
 
 def lane_shape(desc: PrimFunc) -> tuple[Buffer, Buffer, Buffer] | None:
@@ -215,7 +235,16 @@ def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:
     sch.transform_block_layout(block, IndexMap(inputs, order))
 
 
-def _length(name: str) -> int:
-    """The machine instructions of an implementation."""
-    calls = (n for n in walk(TensorIntrin.get(name).impl.body) if isinstance(n, Call))
-    return max(1, sum(n.op.name.startswith("call_llvm") for n in calls))
+def _cost(name: str) -> float:
+    """What an implementation costs, in vector multiply-adds.
+
+    The declared costs of the machine instructions that it calls; without one, its own operations on
+    each result.
+    """
+    intrin = TensorIntrin.get(name)
+    declared = [op.cost for op in called(intrin.impl)]
+    if declared:
+        return max(0.25, sum(declared))
+    _, realize = nest_of(intrin.desc)
+    results = () if realize is None else realize.block.writes[0].buffer.constant_shape()
+    return max(0.25, flops(intrin.impl) / 2 / math.prod(results or ()))

@@ -7,21 +7,28 @@
                 for i2, j2 in unrolled: C[i, 16 columns] += instruction(A[i, 4 steps], B)
             store the block, or the consumer, fused
 
-The tiling is that of `register_tiling`, with instructions (`tensor_form`) in the place of vectors
-of multiply-adds. All fitting instructions of the target are offered, and the unchanged block, too,
-because an instruction is not always faster.
+The tilings are those of `register_tiling` and `depth_blocking`, with instructions (`tensor_form`)
+in the place of vectors of multiply-adds. All fitting instructions of the target are offered, and
+the unchanged block, too, because an instruction is not always faster. Of one family, which differs
+in the width of the registers alone, the widest is offered that fits.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_tiling import RegisterTiling
-from metasched.space.modules.tensor_form import TensorForm, forms, grouped
-from metasched.space.tiling import changed, tileable
+from metasched.space.modules.depth_blocking import DepthBlocking
+from metasched.space.modules.register_tiling import padding_step
+from metasched.space.modules.tensor_form import TensorForm, family, forms, grouped
+from metasched.space.strides import vector_iter
+from metasched.space.tiling import changed, epilogue, tileable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,12 @@ class UseTensorInstruction:
     """Offer register tilings with tensor instructions (see the file's docstring).
 
     Attributes:
-        blocks: the register tiling of the results, with its limits.
+        slices: the slices of a long reduction around the register tiling, with its limits.
         features: of the target.
         intrins: the tensor intrinsics to choose from; None for all registered ones.
     """
 
-    blocks: RegisterTiling
+    slices: DepthBlocking
     features: tuple[str, ...]
     intrins: tuple[str, ...] | None = None
 
@@ -46,22 +53,81 @@ class UseTensorInstruction:
         if not tileable(sch, block):
             return [sch]
         found = []
-        for form in forms(sch.get(block), self.blocks.vector_bits, self.features, self.intrins):
-            for way in changed(sch, partial(_grouped, block, form)):
-                found += self._tiled(way, block, form)
+        blocks = self.slices.blocks
+        done: set[str] = set()
+        for form in forms(sch.get(block), blocks.vector_bits, self.features, self.intrins):
+            form = form.without(done)
+            if not form.names:
+                continue
+            for way in self._grouped(sch, block, form):
+                made = self._tiled(way, block, form)
                 sch.refused += way.refused
-            if found:
-                break
+                done |= {family(name) for name in form.names if made}
+                found += made
         return [*found, sch]
+
+    def _grouped(self, sch: Schedule, block: BlockRV, form: TensorForm) -> list[Schedule]:
+        """The block with a reduction cut into groups, padded first by the first padding that the
+        accesses allow."""
+        for sizes in _paddings(sch, block, form):
+            found = changed(sch, partial(_padded, block, form, sizes))
+            if found:
+                return found
+        return changed(sch, partial(_cut, block, form))
 
     def _tiled(self, sch: Schedule, block: BlockRV, form: TensorForm) -> list[Schedule]:
         found: list[Schedule] = []
-        for plan in self.blocks.plans(sch, block, form):
+        blocks = self.slices.blocks
+        plans = blocks.plans(sch, block, form)
+        for plan in plans:
             for pack in plan.packable:
-                way = partial(self.blocks.apply, block, plan, pack)
+                way = partial(blocks.apply, block, plan, pack)
                 found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
-        return found
+        return found + self.slices.offered(sch, block, plans)
 
 
-def _grouped(block: BlockRV, form: TensorForm, sch: Schedule) -> None:
+def _cut(block: BlockRV, form: TensorForm, sch: Schedule) -> None:
     grouped(sch, block, form)
+
+
+def _padded(block: BlockRV, form: TensorForm, sizes: Sequence[int], sch: Schedule) -> None:
+    """Pad iterators to multiples, and cut a reduction into groups.
+
+    Copies that the padding reads are made in the same step as the padding. A consumer that can
+    finish a tile reads the padded results, not a copy.
+    """
+    finish = epilogue(sch, block)
+    before = sch.state.scope(sch.state.block(block)).producers(sch.get(block).token)
+    sch.pad_einsum(block, sizes)
+    if finish is not None:
+        for reader in sch.get_consumers(block):
+            if sch.get(reader).token is not sch.get(finish).token:
+                sch.compute_inline(reader)
+    for name in [producer.block.name for producer in before]:
+        with contextlib.suppress(ScheduleError):
+            sch.compute_inline(sch.get_block(name))
+    grouped(sch, block, form)
+
+
+def _paddings(sch: Schedule, block: BlockRV, form: TensorForm) -> list[list[int]]:
+    """The multiples to which the iterators may be padded, the least padding first.
+
+    Columns are padded to whole vectors, so that packing needs no conditions. One reduction is
+    padded to whole groups where no reduction has them.
+    """
+    node = sch.get(block)
+    vector = vector_iter(node)
+    sizes = [1] * len(node.iter_vars)
+    extents = [as_int(v.dom.extent) or 1 for v in node.iter_vars]
+    reduced = [n for n, v in enumerate(node.iter_vars) if v.is_reduce]
+    short = all(extents[n] % form.group for n in reduced)
+    constants = sch.state.func_of(sch.state.block(block))[1].constants
+    # constants are packed ahead of time, with conditions if need be
+    if short or all(r.buffer not in constants for r in node.reads):
+        for n, v in enumerate(node.iter_vars):
+            if v is vector and extents[n] % form.lanes:
+                sizes[n] = padding_step(extents[n], form.lanes) or form.lanes
+    if not short:
+        return [sizes] if max(sizes) > 1 else []
+    reduced.sort(key=lambda n: (-extents[n] % form.group / extents[n], -n))
+    return [[form.group if at == n else s for at, s in enumerate(sizes)] for n in reduced]

@@ -1,0 +1,123 @@
+"""Scans: recognise a store that combines its own last result with a new value.
+
+    B[j] = B[j - 1] + x(j)                                    # a cumulative sum
+    B[j] = T.if_then_else(j == 0, y, B[j - 1] + x(j))         # one that says how it starts
+
+Sum, product, minimum and maximum are associative, so the results of several steps may be computed
+side by side: x(0), x(0) + x(1), ... first, then each of them plus the result before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import BufferLoad, Range
+from metasched.ir.expr import (
+    Add,
+    BinaryOp,
+    Expr,
+    FloatImm,
+    IntImm,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Select,
+    Var,
+    as_int,
+)
+from metasched.ir.op import Call
+from metasched.ir.stmt import BufferStore
+from metasched.ir.visit import loads_of, substitute
+
+_KINDS = (Add, Mul, Max, Min)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """result(j) = kind(result(j - 1), added(j)), or start(j) where `restarts` holds.
+
+    Attributes:
+        kind: the operator.
+        before: the load of the result of the step before.
+        added: what is combined with it.
+        restarts: where a step takes `start` instead; it holds in the first step at most. None
+            where the scan goes on from what the buffer holds.
+    """
+
+    kind: type[BinaryOp]
+    before: BufferLoad
+    added: Expr
+    restarts: Expr | None = None
+    start: Expr | None = None
+
+    @property
+    def identity(self) -> Expr:
+        """The value that changes no other; -0.0 for sums, since 0.0 + -0.0 is 0.0."""
+        dtype = self.before.dtype
+        if self.kind in (Add, Mul):
+            number = int(self.kind is Mul)
+            return FloatImm(dtype, number or -0.0) if dtype.is_float else IntImm(dtype, number)
+        if dtype.is_float:
+            return FloatImm(dtype, inf if self.kind is Min else -inf)
+        return IntImm(dtype, dtype.range[self.kind is Min])
+
+
+def match_scan(store: BufferStore, var: Var, extent: int | None) -> Scan | None:
+    """The scan along `var`, which counts from 0, that a store makes; None for anything else."""
+    dtype = store.buffer.dtype
+    if store.predicate is not None or not (dtype.is_int or dtype in ("float32", "float64")):
+        return None
+    known = Analyzer()
+    if extent is not None:
+        known.bind(var, Range(IntImm(var.dtype, 0), IntImm(var.dtype, extent)))
+    if not _advances(known, store, var):
+        return None
+    last = {var: var - 1}
+    wanted = [substitute(index, last) for index in store.indices]
+    own = store.buffer.data
+    for restarts, start, value in _starts(store.value):
+        if not isinstance(value, _KINDS):
+            continue
+        for before, added in ((value.a, value.b), (value.b, value.a)):
+            if not isinstance(before, BufferLoad) or before.buffer is not store.buffer:
+                continue
+            if not all(map(known.equal, before.indices, wanted)):
+                continue
+            others = [e for e in (added, restarts, start) if e is not None]
+            if any(load.buffer.data is own for e in others for load in loads_of(e)):
+                continue
+            if restarts is None or _only_first(restarts, var, extent):
+                return Scan(type(value), before, added, restarts, start)
+    return None
+
+
+def _advances(known: Analyzer, store: BufferStore, var: Var) -> bool:
+    """Whether each step of `var` moves the store by the same distance, which is not 0."""
+    following = [substitute(index, {var: var + 1}) for index in store.indices]
+    steps = [as_int(known.simplify(b - a)) for a, b in zip(store.indices, following, strict=True)]
+    return None not in steps and any(steps)
+
+
+def _starts(value: Expr) -> list[tuple[Expr | None, Expr | None, Expr]]:
+    """The ways to read a value as (condition of the start, start, value of the other steps)."""
+    if isinstance(value, Select):
+        condition, a, b = value.condition, value.a, value.b
+    elif isinstance(value, Call) and value.op.name == "if_then_else":
+        condition, a, b = value.args
+    else:
+        return [(None, None, value)]
+    return [(condition, a, b), (Not(condition), b, a)]
+
+
+def _only_first(condition: Expr, var: Var, extent: int | None) -> bool:
+    """Whether a condition can hold for `var` = 0 alone."""
+    if extent == 1:
+        return True
+    if extent is None:
+        return False
+    one = IntImm(var.dtype, 1)
+    known = Analyzer({var: Range(one, IntImm(var.dtype, extent - 1))})
+    return known.prove(Not(condition))

@@ -1,0 +1,58 @@
+"""autoschedule: from a function to a good schedule in less than a second, nothing measured."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from metasched import config
+from metasched.database.replay import single
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.kinds import default_trace
+from metasched.registry import load_plugin
+from metasched.schedule.schedule import Schedule
+from metasched.search.autoscheduler import first_guess
+from metasched.search.parts import guide_of, spaces_of
+from metasched.search.population import CandidateFactory
+from metasched.search.run import paused_collection
+from metasched.space.generate import Space
+from metasched.target import Target
+
+
+def autoschedule(
+    func: PrimFunc | IRModule,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    space: Space | str | None = None,
+) -> Schedule:
+    """Schedule a function without a measurement (as Adams et al. do for Halide, 2019).
+
+    The search spaces are those of `tune`. Their programs are ranked by a model of the machine and
+    by a cost model trained on measurements of other programs. The same function and target give the
+    same schedule in every process.
+
+    Args:
+        func: a PrimFunc, or a module of one function.
+        target: what to schedule for; None is this machine.
+        space: as for `tune`.
+
+    Returns the schedule, postprocs included; `metasched.build(schedule)` compiles it, and its trace
+    replays. Where no program can be ranked the result is the default schedule, and a warning says
+    why.
+
+    Raises TuneError for a module of several functions or none, TargetError for a target without a
+    search space, PluginError when a plug-in is broken.
+    """
+    settings = config.load()
+    for file in settings.plugins:
+        load_plugin(file)
+    only, machine = single(func), Target.of(target)
+    chosen = spaces_of(space, settings.space, ["main"], machine)["main"]
+    with paused_collection():
+        factory = CandidateFactory(only, machine, chosen)
+        default = factory.finished(default_trace(only, machine))
+        guess = first_guess(factory, guide_of(machine), default)
+    if guess.lack:
+        warnings.warn(f"autoschedule gives the default schedule: {guess.lack}", stacklevel=2)
+    return guess.candidate.schedule

@@ -1,0 +1,80 @@
+"""Scans of lanes: a short loop in which each step needs the one before becomes a few vector steps.
+
+    for l in range(16):          # around a store with the note `pragma_scan_lanes`
+        B[l] = B[l - 1] + x[l]
+
+The vector x is added to itself, moved by 1, 2, 4, 8 lanes; then each lane gets what was there
+before the loop. The note says that the order of the sums may change. Several registers are scanned
+apart; only one addition in each waits for the register before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metasched.analysis.scan import Scan, match_scan
+from metasched.codegen.arithmetic import binary
+from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.memory import store
+from metasched.codegen.values import Val, literal
+from metasched.ir.expr import Expr, as_int
+from metasched.ir.op import call
+from metasched.ir.stmt import For, ForKind
+from metasched.lower.passes.scan import noted_scan
+
+_MAX_LANES = 256
+
+
+def emit_scan(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
+    """Emit a loop as a scan of lanes if it is one; returns whether it was.
+
+    Args:
+        plain: whether an expression can be computed for all lanes at once.
+    """
+    lanes = as_int(node.extent) or 0
+    if node.kind is not ForKind.SERIAL or e.lane is not None or e.mask is not None:
+        return False
+    if lanes < 2 or lanes > _MAX_LANES or lanes & (lanes - 1):
+        return False
+    found = noted_scan(node)
+    scan = match_scan(found[0], node.var, lanes) if found and not found[1] else None
+    if found is None or scan is None:
+        return False
+    target, before, added = found[0], _before(scan), scan.added
+    if scan.restarts is not None and scan.start is not None:
+        added = call("if_then_else", scan.restarts, scan.start, added)
+    if not plain(added):
+        return False
+    with e.bound(node.var, literal(0, node.var.dtype)):
+        carried = e.value(before)
+    e.lane = Lane(node.var, literal(0, node.var.dtype), lanes)
+    vector = e.widen(e.value(added), lanes)
+    width = min(lanes, max(2, e.module.vector_bits // vector.dtype.bits))
+    neutral = e.widen(e.value(scan.identity), width)
+    parts = [_prefix(e, scan, e.part(vector, n, width), neutral) for n in range(0, lanes, width)]
+    total, results = e.widen(carried, width), []
+    for part in parts:
+        results.append(binary(e, scan.kind, total, part))
+        total = binary(e, scan.kind, total, e.widen(e.extract(part, width - 1), width))
+    store(e, target.buffer, target.indices[0], e.joined(results), None)
+    e.lane = None
+    return True
+
+
+def _before(scan: Scan) -> Expr:
+    """What the first lane continues."""
+    if scan.restarts is None:
+        return scan.before
+    return call("if_then_else", scan.restarts, scan.identity, scan.before)
+
+
+def _prefix(e: Emitter, scan: Scan, vector: Val, neutral: Val) -> Val:
+    """Each lane combined with all lanes before it."""
+    n, distance = vector.lanes, 1
+    while distance < n:
+        order = ", ".join(f"i32 {i}" for i in range(n - distance, 2 * n - distance))
+        text = f"shufflevector {neutral.typed}, {vector.typed}, <{n} x i32> <{order}>"
+        moved = e.pure(text, vector.dtype, n, neutral, vector)
+        vector = binary(e, scan.kind, moved, vector)
+        distance *= 2
+    return vector

@@ -1,0 +1,119 @@
+"""Instructions on tiles: AMX's products of matrices, which LLVM takes as operations on values.
+
+LLVM chooses the tile registers and configures them. Operands that are rows of memory are loaded
+with the distance of the rows. A result is a vector, which LLVM keeps in a tile across a loop.
+
+A process needs Linux's permission to use tiles. Kernels ask for it at their first call, and return
+a failure if it is refused.
+"""
+
+from __future__ import annotations
+
+from metasched.arith.affine import linear_address
+from metasched.codegen.emit import Emitter
+from metasched.codegen.memory import place_of, to_memory
+from metasched.codegen.types import register_type
+from metasched.codegen.values import Val
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.dtype import INT32
+from metasched.ir.expr import Expr
+from metasched.ir.op import Call, Ramp, Shuffle
+
+_ROWS, _BYTES, _LANES = 16, 64, 256
+_SHAPE = f"i16 {_ROWS}, i16 {_BYTES}"
+_WORDS = f"<{_LANES} x i32>"
+_LOAD = "llvm.x86.tileloadd64.internal"
+_INTO = "llvm.x86.cast.vector.to.tile.v256i32"
+_FROM = "llvm.x86.cast.tile.to.vector.v256i32"
+TILES_REFUSED = "the system lets this process use AMX's tiles (arch_prctl)"
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # Linux's numbers on x86-64
+
+
+def is_tile_product(name: str) -> bool:
+    """Whether an LLVM intrinsic multiplies tiles."""
+    return name.startswith("llvm.x86.tdp") and name.endswith(".internal")
+
+
+def tile_product(e: Emitter, name: str, node: Call) -> Val:
+    """C + A * B by the instruction `name`; the operands are those of the call behind its name."""
+    e.module.uses_tiles = True
+    acc, *factors = node.args[1:]
+    before = e.value(acc)
+    words = e.inline(f"bitcast {before.typed} to {_WORDS}", INT32, _LANES)
+    operands = [_call(e, _INTO, "x86_amx", (_WORDS, words.text))]
+    operands += [_loaded(e, factor) for factor in factors]
+    e.module.declare(name, f"x86_amx @{name}(i16, i16, i16, x86_amx, x86_amx, x86_amx)")
+    tiles = ", ".join(f"x86_amx {operand.text}" for operand in operands)
+    text = f"call x86_amx @{name}({_SHAPE}, i16 {_BYTES}, {tiles})"
+    product = e.inline(text, INT32, _LANES)
+    found = _call(e, _FROM, _WORDS, ("x86_amx", product.text))
+    kind, scalar = register_type(node.dtype.scalar, _LANES), node.dtype.scalar
+    return e.inline(f"bitcast {_WORDS} {found.text} to {kind}", scalar, _LANES)
+
+
+def _call(e: Emitter, name: str, result: str, operand: tuple[str, str]) -> Val:
+    e.module.declare(name, f"{result} @{name}({operand[0]})")
+    return e.inline(f"call {result} @{name}({operand[0]} {operand[1]})", INT32, _LANES)
+
+
+def _loaded(e: Emitter, factor: Expr) -> Val:
+    """A factor as a tile: from memory if its rows lie there at equal distances, else by way of the
+    stack."""
+    rows = _rows(factor) if e.mask is None and e.lane is None else None
+    if rows is not None:
+        first, distance = rows
+        e.known_memory.touched(first.buffer.data, written=False)
+        pointer = place_of(e, first.buffer, first.indices[0]).pointer.text
+    else:
+        value = e.value(factor)
+        pointer, distance = e.fresh("tile"), _BYTES
+        e.allocas.append(f"{pointer} = alloca [{_ROWS * _BYTES} x i8], align 64")
+        e.line(f"store {to_memory(e, value)}, ptr {pointer}, align 64")
+    e.module.declare(_LOAD, f"x86_amx @{_LOAD}(i16, i16, ptr, i64)")
+    text = f"call x86_amx @{_LOAD}({_SHAPE}, ptr {pointer}, i64 {distance})"
+    return e.inline(text, INT32, _LANES)
+
+
+def _rows(factor: Expr) -> tuple[BufferLoad, int] | None:
+    """The first of sixteen rows in memory and their distance in bytes; None for other values."""
+    if not isinstance(factor, Shuffle) or len(factor.vectors) != _ROWS:
+        return None
+    loads = [v for v in factor.vectors if isinstance(v, BufferLoad) and len(v.indices) == 1]
+    if len(loads) < _ROWS or factor.indices != tuple(range(factor.dtype.lanes)):
+        return None
+    starts = []
+    for load in loads:
+        index = load.indices[0]
+        if load.buffer is not loads[0].buffer or not isinstance(index, Ramp):
+            return None
+        starts.append(linear_address(index.base))
+    step = starts[1].const - starts[0].const
+    for number, start in enumerate(starts):
+        if start.terms != starts[0].terms or start.const != starts[0].const + number * step:
+            return None
+    return loads[0], step * loads[0].buffer.dtype.bytes
+
+
+def guarded(name: str, parameters: list[str], attribute: str, code: int) -> dict[str, str]:
+    """The kernel `name`, which calls NAME.tiles if the process may use tiles and returns `code` if
+    it may not; by function, with what asks for the permission."""
+    plain = ", ".join(p.replace(" noalias", "") for p in parameters)
+    kernel = [
+        f"define i32 @{name}({plain}) noinline {attribute} {{",
+        f"%granted = call i1 @{name}.granted()", "br i1 %granted, label %run, label %refused",
+        "run:", f"%result = call i32 @{name}.tiles({plain})", "ret i32 %result",
+        "refused:", f"ret i32 {code}", "}",
+    ]  # fmt: skip
+    ask = [
+        f"@{name}.asked = internal global i32 0",
+        f"define internal i1 @{name}.granted() noinline nounwind {{",
+        f"%before = load atomic i32, ptr @{name}.asked monotonic, align 4",
+        "%known = icmp ne i32 %before, 0", "br i1 %known, label %yes, label %ask",
+        "ask:",
+        "%code = call i64 (i64, ...) @syscall"
+        f"(i64 {_ARCH_PRCTL}, i64 {_REQUEST}, i64 {_TILE_DATA})",
+        "%good = icmp eq i64 %code, 0", "br i1 %good, label %now, label %no",
+        "now:", f"store atomic i32 1, ptr @{name}.asked monotonic, align 4", "br label %yes",
+        "yes:", "ret i1 true", "no:", "ret i1 false", "}",
+    ]  # fmt: skip
+    return {f"{name}.guarded": "\n".join(kernel), f"{name}.granted": "\n".join(ask)}

@@ -1,0 +1,172 @@
+"""Mathematical functions: our own polynomials, one text for scalars and vectors alike.
+
+Largest errors in units in the last place; tests hold them:
+
+| function | float32 | float64 |
+|---|---|---|
+| exp, exp2, exp10 | 1.1, 1.2, 2 | 1, 1.1, 1.5 |
+| log, log2, log10, log1p | 1.1, 2, 2, 2 | 1, 1.5, 2, 2 |
+| tanh, sigmoid, erf | 2, 3, 2 | 2.5, 2.5, 2 |
+| sin, cos, tan | 2, 2, 4 | 1.5, 1.5, 3 |
+| pow | 1 | 1.5 |
+| rsqrt, sqrt | 1.5, 0.5 | 1.5, 0.5 |
+
+float16 and bfloat16 compute in float32 and round once. Processors that do not multiply and add with
+one rounding add up to 1 unit, and take float64 pow from the C library, lane by lane; so do other
+functions, and sin, cos and tan of arguments beyond 2**28 in size (2**22 without such a processor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metasched.codegen.arithmetic import binary, convert
+from metasched.codegen.emit import Emitter
+from metasched.codegen.types import register_type, type_suffix
+from metasched.codegen.values import Val, literal
+from metasched.codegen.vectormath import (
+    error_function,
+    exponential,
+    logarithm,
+    power,
+    trigonometric,
+)
+from metasched.codegen.vectormath.text import DOUBLE, SINGLE, Format, Text
+from metasched.errors import BuildError
+from metasched.ir.dtype import FLOAT32, DType
+from metasched.ir.expr import Div, Mul
+
+# One rounding instruction of the processor (or a short sequence) each.
+_NATIVE = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
+           "nearbyint": "roundeven", "round": "round", "copysign": "copysign"}  # fmt: skip
+_LIBM = frozenset(
+    """exp exp2 exp10 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh
+    atanh erf pow atan2 hypot fmod""".split()
+)
+LIBM_SYMBOLS = frozenset(n + s for n in (*_LIBM, "ldexp") for s in ("", "f"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function of our own.
+
+    Attributes:
+        write: writes its instructions and gives the name of the result.
+        width: bits of the widest format it computes in, by the format of its operands.
+        exact_products: the formats in which it needs a fused multiply-add.
+    """
+
+    write: Callable[..., str]
+    width: dict[Format, int]
+    exact_products: frozenset[Format] = frozenset()
+
+
+_OWN_WIDTH = {SINGLE: 32, DOUBLE: 64}
+_FUNCTIONS = {
+    write.__name__: _Function(write, _OWN_WIDTH)
+    for write in (
+        exponential.exp, exponential.exp2, exponential.exp10, exponential.tanh,
+        exponential.sigmoid, logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p,
+        error_function.erf, trigonometric.sin, trigonometric.cos, trigonometric.tan,
+    )
+}  # fmt: skip
+_FUNCTIONS["pow"] = _Function(power.pow, {SINGLE: 64, DOUBLE: 64}, frozenset({DOUBLE}))
+_FORMATS = {SINGLE.dtype: SINGLE, DOUBLE.dtype: DOUBLE}
+
+
+def apply(e: Emitter, name: str, operands: list[Val]) -> Val:
+    """The function `name` of operands of one floating-point type."""
+    dtype = operands[0].dtype
+    if not dtype.is_float:
+        if name in ("floor", "ceil", "trunc", "round", "nearbyint") and dtype.is_int:
+            return operands[0]
+        raise BuildError(f"{name} needs floating-point operands, not {dtype}")
+    if dtype in ("float16", "bfloat16"):
+        wide = [convert(e, v, FLOAT32) for v in operands]
+        return convert(e, apply(e, name, wide), dtype)
+    if name == "pow" and operands[1].const in (1, 2):
+        return operands[0] if operands[1].const == 1 else binary(e, Mul, operands[0], operands[0])
+    operands = e.same_lanes(*operands)
+    lanes = operands[0].lanes
+    if name in _NATIVE:
+        suffix = type_suffix(dtype, lanes)
+        return e.intrinsic(f"llvm.{_NATIVE[name]}.{suffix}", dtype, lanes, *operands)
+    if name == "rsqrt":
+        root = apply(e, "sqrt", operands)
+        return binary(e, Div, literal(1.0, dtype, lanes), root)
+    function, form = _FUNCTIONS.get(name), _FORMATS.get(dtype)
+    if function is None or form is None:
+        return _libm(e, name, operands)
+    if form in function.exact_products and not e.module.has_fma:
+        return _libm(e, name, operands)
+    size = max(1, e.module.vector_bits // function.width[form])
+    count = lanes // size
+    if count < 2 or lanes != count * size or count & (count - 1):
+        return _own(e, name, form, operands)
+    pieces = [
+        _own(e, name, form, [e.part(v, start, size) for v in operands])
+        for start in range(0, lanes, size)
+    ]
+    return e.joined(pieces)
+
+
+def _own(e: Emitter, name: str, form: Format, operands: list[Val]) -> Val:
+    """Call a function of our own on one vector."""
+    symbol = _define(e, name, form, operands[0].lanes)
+    inside = ", ".join(v.typed for v in operands)
+    text = f"call {operands[0].type} @{symbol}({inside})"
+    return e.pure(text, form.dtype, operands[0].lanes, *operands)
+
+
+def _libm(e: Emitter, name: str, operands: list[Val]) -> Val:
+    """Call a function of the C library for each lane."""
+    dtype, lanes = operands[0].dtype, operands[0].lanes
+    symbol = name if dtype == "float64" else name + "f"
+    kind = register_type(dtype)
+    integer = name == "ldexp"
+    parameters = [kind] * len(operands)
+    if integer:
+        parameters[1] = "i32"
+        operands = [operands[0], convert(e, operands[1], DType("int32"))]
+    _declare_libm(e, symbol, f"{kind} @{symbol}({', '.join(parameters)})")
+    result = Val("poison", dtype, lanes, 0)
+    for i in range(lanes):
+        lane = [e.extract(v, i) for v in operands]
+        inside = ", ".join(v.typed for v in lane)
+        one = e.pure(f"call {kind} @{symbol}({inside})", dtype, 1, *lane)
+        if lanes == 1:
+            return one
+        text = f"insertelement {result.typed}, {one.typed}, i64 {i}"
+        result = e.pure(text, dtype, lanes, result, one)
+    return result
+
+
+def _declare_libm(e: Emitter, symbol: str, signature: str) -> None:
+    e.module.declare(symbol, signature, "memory(none) nounwind")
+    e.module.externs.add(symbol)
+
+
+def _define(e: Emitter, name: str, form: Format, lanes: int) -> str:
+    """Add the function for `lanes` lanes to the module once; gives its symbol."""
+    function = _FUNCTIONS[name]
+    t = Text(form, lanes, e.module.has_fma, e.module.features)
+    symbol = f"ms.{name}.v{lanes}{form.suffix}"
+    if symbol in e.module.definitions:
+        return symbol
+    operands = ["%x", "%y"] if name == "pow" else ["%x"]
+    result = function.write(t, *operands)
+    for called, declaration in sorted(t.declares.items()):
+        e.module.declare(called, declaration)
+    for called, declaration in t.library.items():
+        _declare_libm(e, called, declaration)
+    attribute = e.module.target_attribute
+    for helper, text in t.helpers.items():
+        e.module.definitions[helper] = text.replace(" {\n", f" {attribute} {{\n", 1)
+    parameters = ", ".join(f"{t.f} {v}" for v in operands)
+    body = "\n".join(["start:", *t.lines, f"ret {t.f} {result}"])
+    e.module.definitions[symbol] = (
+        f"define internal {t.f} @{symbol}({parameters}) alwaysinline nounwind "
+        f"memory(none) {attribute} {{\n{body}\n}}"
+    )
+    return symbol

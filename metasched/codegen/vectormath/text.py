@@ -1,0 +1,249 @@
+"""The text of one mathematical function in LLVM's language, on scalars or on vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from dataclasses import dataclass
+
+from metasched.codegen.types import constant, register_type, splat
+from metasched.ir.dtype import BOOL, FLOAT32, DType
+
+_LONG = 10  # coefficients of a polynomial that is evaluated in two halves
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A floating-point format: its type, the integer type of its bits, and the sizes of its
+    fields.
+
+    Attributes:
+        mantissa: the stored bits of the significand.
+        bias: what is added to an exponent before it is stored.
+    """
+
+    dtype: DType
+    integer: DType
+    mantissa: int
+    bias: int
+
+    @property
+    def suffix(self) -> str:
+        """The type in names of intrinsics."""
+        return f"f{self.dtype.bits}"
+
+    @property
+    def magic(self) -> float:
+        """1.5 * 2**mantissa: adding it to a number rounds the number to an integer, which then
+        stands in the low bits. The bits of this constant that meet the integer are zeros."""
+        return 1.5 * 2.0**self.mantissa
+
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number."""
+        return 2.0 ** (1 - self.bias)
+
+    def bits_of(self, value: float) -> int:
+        """The bits of a number, read as an integer."""
+        float_code, int_code = ("<f", "<i") if self.dtype is FLOAT32 else ("<d", "<q")
+        return int(struct.unpack(int_code, struct.pack(float_code, value))[0])
+
+
+SINGLE = Format(FLOAT32, DType("int32"), 23, 127)
+DOUBLE = Format(DType("float64"), DType("int64"), 52, 1023)
+
+
+@dataclass
+class Text:
+    """Writes the instructions of one function on `lanes` values of a format.
+
+    Attributes:
+        lines: the instructions so far.
+        declares: the functions they call, name -> signature.
+        library: those of the C library.
+        helpers: the functions that they call and that stand in the module: name -> definition.
+    """
+
+    format: Format
+    lanes: int
+    has_fma: bool
+    features: frozenset[str]
+    lines: list[str] = dataclasses.field(default_factory=list)
+    declares: dict[str, str] = dataclasses.field(default_factory=dict)
+    library: dict[str, str] = dataclasses.field(default_factory=dict)
+    helpers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.f = register_type(self.format.dtype, self.lanes)
+        self.i = register_type(self.format.integer, self.lanes)
+        self.b = register_type(BOOL, self.lanes)
+        wanted = {512: {"avx512f"}, 256: {"avx512f", "avx512vl"}}
+        self.has_scalef = wanted.get(self.lanes * self.format.dtype.bits, {"none"}) <= self.features
+
+    def of(self, format: Format) -> Text:
+        """A writer of the same text on values of another format."""
+        return dataclasses.replace(self, format=format)
+
+    def emit(self, text: str) -> str:
+        """Write an instruction; gives the name of its result."""
+        name = f"%t{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    # -- constants
+
+    def const(self, value: float) -> str:
+        dtype = self.format.dtype
+        return splat(constant(value, dtype), register_type(dtype), self.lanes)
+
+    def int(self, value: int) -> str:
+        return splat(str(value), register_type(self.format.integer), self.lanes)
+
+    # -- arithmetic
+
+    def op(self, op: str, a: str, b: str) -> str:
+        return self.emit(f"{op} {self.f} {a}, {b}")
+
+    def add(self, a: str, b: str) -> str:
+        return self.op("fadd", a, b)
+
+    def sub(self, a: str, b: str) -> str:
+        return self.op("fsub", a, b)
+
+    def mul(self, a: str, b: str) -> str:
+        return self.op("fmul", a, b)
+
+    def div(self, a: str, b: str) -> str:
+        return self.op("fdiv", a, b)
+
+    def neg(self, a: str) -> str:
+        return self.emit(f"fneg {self.f} {a}")
+
+    def iop(self, op: str, a: str, b: str) -> str:
+        return self.emit(f"{op} {self.i} {a}, {b}")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """Compute a * b + c, rounded once where the processor has an instruction for it."""
+        if not self.has_fma:
+            return self.add(self.mul(a, b), c)
+        return self.named("fma", a, b, c)
+
+    def named(self, name: str, *operands: str) -> str:
+        """Call LLVM's intrinsic `name` on values of the format."""
+        suffix = self.format.suffix
+        mangled = suffix if self.lanes == 1 else f"v{self.lanes}{suffix}"
+        return self.call(f"llvm.{name}.{mangled}", self.f, *((self.f, v) for v in operands))
+
+    def call(self, name: str, result: str, *operands: tuple[str, str]) -> str:
+        """Call a function; the operands are pairs (type, text)."""
+        self.declares[name] = f"{result} @{name}({', '.join(kind for kind, _ in operands)})"
+        inside = ", ".join(f"{kind} {text}" for kind, text in operands)
+        return self.emit(f"call {result} @{name}({inside})")
+
+    def poly(self, x: str, coefficients: tuple[float, ...]) -> str:
+        """Horner's rule, highest power first. Long polynomials are cut into even and odd powers,
+        so that not every step waits for the one before."""
+        if len(coefficients) >= _LONG:
+            square = self.mul(x, x)
+            last, other = (self._horner(square, coefficients[n::2]) for n in (1, 0))
+            if len(coefficients) % 2:
+                last, other = other, last
+            return self.fma(other, x, last)
+        return self._horner(x, coefficients)
+
+    def _horner(self, x: str, coefficients: tuple[float, ...]) -> str:
+        total = self.const(coefficients[0])
+        for c in coefficients[1:]:
+            total = self.fma(total, x, self.const(c))
+        return total
+
+    # -- choice
+
+    def test(self, order: str, a: str, b: str) -> str:
+        return self.emit(f"fcmp {order} {self.f} {a}, {b}")
+
+    def pick(self, condition: str, a: str, b: str) -> str:
+        return self.emit(f"select {self.b} {condition}, {self.f} {a}, {self.f} {b}")
+
+    def logic(self, op: str, a: str, b: str) -> str:
+        return self.emit(f"{op} {self.b} {a}, {b}")
+
+    def odd(self, a: str) -> str:
+        """Whether an integer is odd."""
+        return self.emit(f"icmp ne {self.i} {self.iop('and', a, self.int(1))}, {self.int(0)}")
+
+    # -- bits
+
+    def bits(self, x: str) -> str:
+        return self.emit(f"bitcast {self.f} {x} to {self.i}")
+
+    def floating(self, x: str) -> str:
+        return self.emit(f"bitcast {self.i} {x} to {self.f}")
+
+    def power_of_two(self, shifted: str) -> str:
+        """2**n, where `shifted` holds n + `format.magic` and 2**n is a normal number."""
+        biased = self.iop("add", self.bits(shifted), self.int(self.format.bias))
+        return self.floating(self.iop("shl", biased, self.int(self.format.mantissa)))
+
+    def scalef(self, x: str, power: str, where: str) -> str:
+        """Multiply x by 2**power, a whole power of any size, in the lanes of `where`; the others
+        get 0. One instruction of AVX-512."""
+        size = self.lanes * self.format.dtype.bits
+        mask_bits = max(self.lanes, 8)
+        if mask_bits > self.lanes:
+            order = ", ".join(f"i32 {i}" for i in range(mask_bits))
+            pair = f"{self.b} {where}, {self.b} zeroinitializer, <{mask_bits} x i32> <{order}>"
+            where = self.emit(f"shufflevector {pair}")
+        mask = self.emit(f"bitcast <{mask_bits} x i1> {where} to i{mask_bits}")
+        letter = "s" if self.format is SINGLE else "d"
+        rounding = [("i32", "4")] if size == 512 else []
+        operands = [(self.f, v) for v in (x, power, self.const(0.0))]
+        operands.append((f"i{mask_bits}", mask))
+        name = f"llvm.x86.avx512.mask.scalef.p{letter}.{size}"
+        return self.call(name, self.f, *operands, *rounding)
+
+    def convert(self, x: str, source: Text) -> str:
+        """Convert a value of another format to this one."""
+        op = "fpext" if source.format.dtype.bits < self.format.dtype.bits else "fptrunc"
+        return self.emit(f"{op} {source.f} {x} to {self.f}")
+
+    # -- what happens rarely
+
+    def rarely(self, name: str, where: str, x: str, value: str) -> str:
+        """The result `value`, but the C library's function `name` of x in the lanes of `where`.
+
+        The library is called in a function of its own, behind a branch that is seldom taken.
+        """
+        n, f = len(self.lines), self.f
+        some = where
+        if self.lanes > 1:
+            some = self.call(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", (self.b, where))
+        helper = f"ms.{name}.rare.v{self.lanes}{self.format.suffix}"
+        self.helpers[helper] = self._lane_by_lane(helper, name)
+        self.lines += [f"br i1 {some}, label %rare{n}, label %usual{n}", f"rare{n}:"]
+        rare = self.call(helper, f, (f, x), (self.b, where), (f, value))
+        self.lines += [f"br label %usual{n}", f"usual{n}:"]
+        return self.emit(f"phi {f} [ {value}, %start ], [ {rare}, %rare{n} ]")
+
+    def _lane_by_lane(self, symbol: str, name: str) -> str:
+        """The definition of a function that calls the C library for each lane."""
+        kind = register_type(self.format.dtype)
+        called = name if self.format is DOUBLE else f"{name}f"
+        self.library[called] = f"{kind} @{called}({kind})"
+        lines, last = [], "poison" if self.lanes > 1 else "%y0"
+        for i in range(self.lanes):
+            lane = "%x"
+            if self.lanes > 1:
+                lane = f"%x{i}"
+                lines.append(f"{lane} = extractelement {self.f} %x, i64 {i}")
+            lines.append(f"%y{i} = call {kind} @{called}({kind} {lane})")
+            if self.lanes > 1:
+                lines.append(f"%r{i} = insertelement {self.f} {last}, {kind} %y{i}, i64 {i}")
+                last = f"%r{i}"
+        body = "\n".join(lines)
+        return (
+            f"define internal {self.f} @{symbol}({self.f} %x, {self.b} %where, {self.f} %value) "
+            f"noinline cold memory(none) {{\n{body}\n"
+            f"%result = select {self.b} %where, {self.f} {last}, {self.f} %value\n"
+            f"ret {self.f} %result\n}}"
+        )

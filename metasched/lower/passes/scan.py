@@ -1,0 +1,102 @@
+"""Scans along a loop in vector lanes.
+
+    for j in range(n): B[j] = B[j - 1] + x(j)     # under the note `pragma_scan_lanes` = w
+
+becomes
+
+    for c in range(n // w): for l in range(w): B[c * w + l] = B[c * w + l - 1] + x(c * w + l)
+    for l in range(n % w): ...
+
+in which code generation computes an inner loop at once, see `codegen.scan`. The first chunk stands
+alone where the scan says how it starts, so that the others need no test. So does the first step
+where other loops stand inside the one of the scan. The note, which a schedule
+puts on the block, says that sums may be made in another order.
+"""
+
+from __future__ import annotations
+
+from metasched.analysis.block import SCAN
+from metasched.analysis.scan import match_scan
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import Expr, IntImm, Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import AttrStmt, BufferStore, For, ForKind, Stmt, evolve, seq
+from metasched.ir.visit import fresh_copy, map_body, substitute, transform
+
+
+def scan_lanes(func: PrimFunc) -> PrimFunc:
+    """The transformation above, wherever a noted scan stands alone in a loop."""
+    return map_body(func, lambda body: transform(body, _loop))
+
+
+def noted_scan(loop: For) -> tuple[BufferStore, tuple[For, ...], int] | None:
+    """The only statement inside a loop, the loops between the two, and the value of its note."""
+    stmt, inner, width = loop.body, [], 0
+    while isinstance(stmt, (AttrStmt, For)):
+        if isinstance(stmt, For):
+            inner.append(stmt)
+        elif stmt.key == SCAN:
+            width = as_int(stmt.value) or 0
+        stmt = stmt.body
+    plain = isinstance(stmt, BufferStore) and len(stmt.indices) == 1
+    return (stmt, tuple(inner), width) if width and plain else None  # type: ignore[return-value]
+
+
+def _loop(stmt: Stmt) -> Stmt | None:
+    if not isinstance(stmt, For) or stmt.kind is not ForKind.SERIAL:
+        return None
+    found, extent = noted_scan(stmt), as_int(stmt.extent)
+    if found is None or extent is None:
+        return None
+    store, inner, width = found
+    scan = match_scan(store, stmt.var, extent)
+    if scan is None:
+        return None
+    rest = evolve(store, value=scan.kind(scan.before, scan.added))
+    if inner:
+        return None if scan.restarts is None else _first_apart(stmt, store, rest)
+    return _in_chunks(stmt, store, rest, width, extent) if width > 1 else None
+
+
+def _first_apart(loop: For, store: BufferStore, rest: BufferStore) -> Stmt:
+    """The first step alone, then the others, which need no test."""
+
+    def step(store: BufferStore, at: Expr) -> Stmt:
+        body = transform(loop.body, lambda s: store if isinstance(s, BufferStore) else None)
+        return fresh_copy(substitute(body, {loop.var: at}))
+
+    var = Var(loop.var.name, INT64)
+    count = (as_int(loop.extent) or 1) - 1
+    first = step(store, IntImm(INT64, 0))
+    return seq((first, _for(var, count, step(rest, var + 1)))) if count else first
+
+
+def _in_chunks(
+    loop: For, store: BufferStore, rest: BufferStore, width: int, extent: int
+) -> Stmt | None:
+    """Loops of `width` steps; narrower ones at the end."""
+    if width & (width - 1):
+        return None
+
+    def lanes(store: BufferStore, start: Expr | int, count: int) -> Stmt:
+        lane = Var("lane", INT64)
+        body = substitute(store, {loop.var: lane + start})
+        return _for(lane, count, AttrStmt(None, SCAN, IntImm("int32", 1), body))
+
+    first = int(rest.value is not store.value and extent >= width)
+    steps = [lanes(store, 0, width)] if first else []
+    full, left = divmod(extent, width)
+    if full > first:
+        chunk = Var(loop.var.name, INT64)
+        steps.append(_for(chunk, full - first, lanes(rest, (chunk + first) * width, width)))
+    start = full * width
+    while left:
+        width //= 2
+        if left >= width:
+            steps.append(lanes(store if start == 0 else rest, start, width))
+            start, left = start + width, left - width
+    return seq(steps)
+
+
+def _for(var: Var, extent: int, body: Stmt) -> For:
+    return For(var, IntImm(INT64, 0), IntImm(INT64, extent), ForKind.SERIAL, body)

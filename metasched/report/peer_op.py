@@ -1,0 +1,23 @@
+"""An operator of another library, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Shape = tuple[int, ...]
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOp:
+    """An operator with its data, in the layouts that the library likes best.
+
+    Attributes:
+        call: runs it once.
+        back: its result in the layout of our workload.
+    """
+
+    call: Call
+    back: Callable[[Any], Any] = lambda y: y

@@ -1,0 +1,325 @@
+"""Maps a whole operator to the loops of an intrinsic.
+
+    C[n, h, w, co] += A[n, h + kh, w + kw, ci] * B[kh, kw, ci, co]     a block
+    C[i, j]        += A[i, k] * B[k, j]                                a description
+
+The operands that an iterator moves are its signature. Here n, h and w move C and A, as i does; co
+moves C and B, as j does; kh, kw and ci move A and B, as k does. So iterators of one signature and
+kind, fused in their order, are a loop of the description. All other iterators (those of a batch or
+of groups, which move all operands) stay outside as loops around the instruction.
+The idea is TVM's GetAutoTensorizeMappingInfo. `tensorize_layout` has the steps that follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from metasched.analysis.access import accesses
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import Add, Expr, IntImm, Max, Min, Mul, Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import Block, BufferStore, IterKind, IterVar
+from metasched.ir.visit import free_vars
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.schedule.tensorize_mapping import nest_of
+
+_COMMUTE = (Add, Mul, Min, Max)
+Operands = dict[Buffer, BufferLoad]
+"""For each buffer of a description, the element of the block's buffer that stands for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorizeMapping:
+    """One way in which a block is loops around an intrinsic.
+
+    Attributes:
+        index_map: from the block's iterators to those that stay outside, then one for each
+            iterator of the description (for several, where these have one signature and kind).
+        kinds, extents: of the outputs of `index_map`.
+        groups: for each output that does not stay outside, the iterators of the description that
+            it is cut into, with their extents.
+        operands: what the buffers of the description stand for; the last one is the result.
+        places: the indices of each buffer of the description, over its iterators.
+        iterators: of the description, in its order.
+    """
+
+    index_map: IndexMap
+    kinds: tuple[IterKind, ...]
+    extents: tuple[int | None, ...]
+    groups: tuple[Mapping[Var, int], ...]
+    operands: Operands
+    places: Mapping[Buffer, tuple[Expr, ...]]
+    iterators: tuple[Var, ...]
+
+    @property
+    def outside(self) -> int:
+        """How many outputs of `index_map` stay outside of the instruction."""
+        return len(self.kinds) - len(self.groups)
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """What one instruction computes of each output that does not stay outside."""
+        return tuple(math.prod(group.values()) for group in self.groups)
+
+    @property
+    def paddings(self) -> tuple[int, ...]:
+        """To a multiple of which number each output of `index_map` is padded."""
+        mapped = zip(self.extents[self.outside :], self.tiles, strict=True)
+        inner = (tile if (extent or 0) % tile else 1 for extent, tile in mapped)
+        return (*[1] * self.outside, *inner)
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The extents with padding."""
+        pairs = zip(self.extents, self.paddings, strict=True)
+        return tuple(None if n is None else -(-n // pad) * pad for n, pad in pairs)
+
+    @property
+    def work(self) -> float:
+        """The iterations with padding, as a multiple of those without."""
+        pairs = zip(self.extents, self.sizes, strict=True)
+        return math.prod(size / n for n, size in pairs if n and size)
+
+    @property
+    def results(self) -> int:
+        """How many elements one instruction computes."""
+        moved = frozenset().union(*map(free_vars, self.places[self.result]))
+        return math.prod(n for group in self.groups for v, n in group.items() if v in moved)
+
+    @property
+    def result(self) -> Buffer:
+        """The buffer of the description that is written."""
+        return list(self.operands)[-1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AutoTensorizeMappingInfo:
+    """How a block can be computed by an intrinsic.
+
+    Attributes:
+        ways: the ways that were found, those first in which the most operands lie in memory as the
+            description has them, and of these those without padding.
+    """
+
+    ways: tuple[TensorizeMapping, ...]
+
+    @property
+    def mappings(self) -> tuple[IndexMap, ...]:
+        """The maps of the block's iterators, for `transform_block_layout`."""
+        return tuple(way.index_map for way in self.ways)
+
+
+def get_auto_tensorize_mapping_info(
+    sch: Schedule, block: BlockRV, desc_func: PrimFunc
+) -> AutoTensorizeMappingInfo | None:
+    """How the iterators of a block map to those of a description; None where they do not.
+
+    `tensorize_mappings` says why there is none.
+    """
+    try:
+        return AutoTensorizeMappingInfo(tuple(tensorize_mappings(sch.get(block), desc_func)))
+    except ScheduleError:
+        return None
+
+
+def tensorize_mappings(block: Block, desc: PrimFunc) -> list[TensorizeMapping]:
+    """All ways in which a block is loops around a description (see `AutoTensorizeMappingInfo`).
+
+    Raises ScheduleError where there is none: `description` for one that is no nest of loops around
+    a store, `computation` for a block that computes something else, `no-iterator` for a loop of the
+    description that no iterators of the block are.
+    """
+    theirs = _described(block, desc)
+    (store, rest), (mine, _) = _store(theirs), _store(block)
+    if store is None or rest:
+        raise _refused("description", "the description is not one block around one store", block)
+    if mine is None:
+        raise _refused("computation", f"{block.name} does not store one value at one place", block)
+    start = {store.buffer: BufferLoad(mine.buffer, mine.indices)}
+    if mine.buffer.dtype is not store.buffer.dtype:
+        start = {}
+    found: dict[tuple[BufferLoad, ...], Operands] = {}
+    for operands in _pairs(mine.value, store.value, start) if start else ():
+        order = {b: operands[b] for b in desc.buffers if b is not store.buffer and b in operands}
+        order[store.buffer] = operands[store.buffer]
+        found.setdefault(tuple(order.values()), order)
+    if not found:
+        why = f"{block.name} computes another value, or values of other types, than described"
+        raise _refused("computation", why, block)
+    ways: list[TensorizeMapping] = []
+    refusals: list[ScheduleError] = []
+    for operands in found.values():
+        try:
+            ways += _ways(block, theirs, operands)
+        except ScheduleError as error:
+            refusals.append(error)
+    if not ways:
+        raise refusals[0]
+    return sorted(ways, key=lambda way: (-_in_order(block, way), way.work))
+
+
+def _refused(reason: str, message: str, block: Block) -> ScheduleError:
+    return ScheduleError("get_auto_tensorize_mapping_info", reason, message, block_or_loop=block)
+
+
+def _described(block: Block, desc: PrimFunc) -> Block:
+    """The block of a description whose iterators are its loops, of constant extents."""
+    nest, inner = nest_of(desc)
+    loops = tuple(loop.var for loop in nest)
+    if inner is None or inner.iter_values != loops or inner.block.init is not None:
+        why = "the description is not a chain of loops around one block without init"
+        raise _refused("description", why, block)
+    return inner.block
+
+
+def _store(block: Block) -> tuple[BufferStore | None, bool]:
+    """The only store of a block, and whether there is more than it."""
+    body = block.body
+    alone = isinstance(body, BufferStore) and body.predicate is None
+    return (body, False) if alone and isinstance(body, BufferStore) else (None, True)
+
+
+def _pairs(mine: Expr, theirs: Expr, found: Operands) -> Iterator[Operands]:
+    """What the buffers of a description can stand for, so that both values are the same."""
+    if mine.dtype is not theirs.dtype:
+        return
+    if isinstance(theirs, BufferLoad):
+        if isinstance(mine, BufferLoad) and found.get(theirs.buffer, mine) is mine:
+            yield {**found, theirs.buffer: mine}
+        return
+    if type(mine) is not type(theirs) or len(mine.children) != len(theirs.children):
+        return
+    kinds = [a.dtype is b.dtype for a, b in zip(mine.children, theirs.children, strict=True)]
+    if not all(kinds) or mine.rebuild(theirs.children) is not theirs:
+        return
+    orders = [theirs.children]
+    if isinstance(mine, _COMMUTE):
+        orders.append(tuple(reversed(theirs.children)))
+    for order in orders:
+        ways: list[Operands] = [found]
+        for a, b in zip(mine.children, order, strict=True):
+            ways = [after for before in ways for after in _pairs(a, b, before)]
+        yield from ways
+
+
+def _ways(block: Block, theirs: Block, operands: Operands) -> list[TensorizeMapping]:
+    """The mappings for one choice of operands: with as few fused iterators as divide, and with
+    all that can be fused."""
+    places = {a.buffer: a.indices for a in accesses(theirs)}
+    if len({(a.buffer, a.indices) for a in accesses(theirs)}) != len(places):
+        why = "the description accesses a buffer at several places"
+        raise _refused("description", why, block)
+    wanted: dict[object, list[int]] = {}
+    for n, v in enumerate(theirs.iter_vars):
+        wanted.setdefault((v.kind, _moved(v.var, places)), []).append(n)
+    mine: dict[object, list[int]] = {}
+    indices = {b: load.indices for b, load in operands.items()}
+    for n, v in enumerate(block.iter_vars):
+        mine.setdefault((v.kind, _moved(v.var, indices)), []).append(n)
+    short: dict[object, list[int]] = {}
+    whole: dict[object, list[int]] = {}
+    for key, described in wanted.items():
+        sizes = {n: as_int(block.iter_vars[n].dom.extent) for n in mine.get(key, ())}
+        known = {n: size for n, size in sizes.items() if size is not None}
+        tile = math.prod(as_int(theirs.iter_vars[n].dom.extent) or 1 for n in described)
+        if not known or max(known.values()) == 1 < tile:
+            raise _no_iterator(block, theirs.iter_vars[described[0]], operands, places, sizes)
+        options = _fusions(known, tile)
+        short[key], whole[key] = options[0], options[-1]
+    chosen = [short] if short == whole else [short, whole]
+    return [_mapping(block, theirs, operands, places, wanted, fused) for fused in chosen]
+
+
+def _moved(var: Var, indices: Mapping[Buffer, tuple[Expr, ...]]) -> frozenset[Buffer]:
+    """The signature of an iterator: the operands that it moves."""
+    return frozenset(b for b, at in indices.items() if any(var in free_vars(i) for i in at))
+
+
+def _no_iterator(
+    block: Block,
+    wanted: IterVar,
+    operands: Operands,
+    places: Mapping[Buffer, tuple[Expr, ...]],
+    sizes: Mapping[int, int | None],
+) -> ScheduleError:
+    moved = _moved(wanted.var, places)
+    names = " and ".join(load.buffer.name for b, load in operands.items() if b in moved)
+    kind = "reduction" if wanted.is_reduce else "spatial"
+    what = f"no {kind} iterator of {block.name} moves {names} and no other operand"
+    if sizes:
+        extent = "no constant extent" if None in sizes.values() else "extent 1"
+        what = f"the {kind} iterators of {block.name} that move {names} have {extent}"
+        what += " and are no loop of several steps" if extent == "extent 1" else ""
+    return _refused("no-iterator", f"{what}, as {wanted.var.name} of the description does", block)
+
+
+def _fusions(sizes: Mapping[int, int], tile: int) -> list[list[int]]:
+    """Which iterators to fuse into a loop of the description: one alone that the tile divides, the
+    fewest last ones that it divides together, all; iterators of extent one if there are no
+    others."""
+    long = [n for n, size in sizes.items() if size != 1] or list(sizes)[-1:]
+    found = [[n] for n in reversed(long) if sizes[n] % tile == 0]
+    for count in range(2, len(long)):
+        last = long[-count:]
+        if math.prod(sizes[n] for n in last) % tile == 0:
+            found.append(last)
+    return [*found, long]
+
+
+def _mapping(
+    block: Block,
+    theirs: Block,
+    operands: Operands,
+    places: Mapping[Buffer, tuple[Expr, ...]],
+    wanted: Mapping[object, list[int]],
+    fused: Mapping[object, list[int]],
+) -> TensorizeMapping:
+    iters = block.iter_vars
+    inputs = tuple(Var(v.var.name, v.var.dtype) for v in iters)
+    outputs: list[Expr] = []
+    kinds: list[IterKind] = []
+    extents: list[int | None] = []
+    inside = {n for group in fused.values() for n in group}
+    outside = [n for n in range(len(iters)) if n not in inside]
+    for n in sorted(outside, key=lambda n: not iters[n].is_spatial):
+        outputs.append(inputs[n])
+        kinds.append(iters[n].kind)
+        extents.append(as_int(iters[n].dom.extent))
+    for group in fused.values():
+        total: Expr = IntImm(inputs[group[0]].dtype, 0)
+        size = 1
+        for n in group:
+            extent = as_int(iters[n].dom.extent) or 1
+            total = inputs[n] if size == 1 else total * extent + inputs[n]
+            size *= extent
+        outputs.append(total)
+        kinds.append(iters[group[0]].kind)
+        extents.append(size)
+    described = theirs.iter_vars
+    groups = (
+        {described[n].var: as_int(described[n].dom.extent) or 1 for n in wanted[key]}
+        for key in fused
+    )
+    return TensorizeMapping(
+        IndexMap(inputs, tuple(outputs)), tuple(kinds), tuple(extents), tuple(groups), operands,
+        places, tuple(v.var for v in described),
+    )  # fmt: skip
+
+
+def _in_order(block: Block, way: TensorizeMapping) -> int:
+    """How many operands have their last index moved by an iterator that moves the last index of
+    the buffer of the description."""
+    own = dict(zip((v.var for v in block.iter_vars), way.index_map.inputs, strict=True))
+    count = 0
+    for theirs, load in way.operands.items():
+        here = {own[v] for i in load.indices[-1:] for v in free_vars(i) if v in own}
+        last = {v for i in way.places[theirs][-1:] for v in free_vars(i)}
+        outputs = zip(way.groups, way.index_map.outputs[way.outside :], strict=True)
+        moves = [free_vars(o) for group, o in outputs if not last.isdisjoint(group)]
+        count += any(not here.isdisjoint(names) for names in moves)
+    return count

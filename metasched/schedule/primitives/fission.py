@@ -1,0 +1,191 @@
+"""fission, decompose_outputs: loops for each statement, blocks for each output."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from metasched.analysis.access import accesses
+from metasched.analysis.closing import independent_iters
+from metasched.analysis.sequence import interleaving_violation
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.describe import describe
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    Break,
+    BufferStore,
+    Continue,
+    For,
+    IterKind,
+    IterVar,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import blocks_of, fresh_copy, substitute, walk_exprs, walk_stmts
+from metasched.schedule import edit, ways
+from metasched.schedule.checks import (
+    proof,
+    refuse_jumps,
+    refuse_on,
+    require_plain_loop,
+    require_serial,
+    require_steady_ends,
+)
+from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+
+@primitive(of_loop=ways.plain())
+def fission(state: State, loop: LoopRV) -> list[LoopRV]:
+    """Give each statement directly below `loop` a loop of its own; returns the loops in order.
+
+    All iterations of the first statement run before those of the second (loop distribution; Exo
+    calls the step fission). The inverse of `merge`.
+
+    requires  a serial loop without annotation, thread binding, break and continue, with two
+              statements or more directly inside, which hold nothing but loops and blocks; nothing
+              below writes what its ends read; no iteration of a statement depends on, or
+              overwrites what is needed by, an earlier iteration of a later statement
+    rewrite   for i in range(8): B(i); C(i)
+              ->
+              for i_0 in range(8): B(i_0)
+              for i_1 in range(8): C(i_1)
+    """
+    node = require_plain_loop(state, loop, from_zero=False)
+    require_serial(state, node)
+    refuse_jumps(state, node, Break, Continue)
+    if not isinstance(node.body, SeqStmt):
+        raise state.error(
+            "one-statement", f"the loop {node.var.name} holds one statement", node,
+            hint="name the loop that directly holds several; decompose_outputs cuts a block",
+        )  # fmt: skip
+    loose = [s for s, above in state.scope(node).loose if any(n.var is node.var for n in above)]
+    if loose:
+        text = f"the loop {node.var.name} holds more than loops and blocks: {describe(loose[0])}"
+        raise state.error("not-structured", text, node)
+    require_steady_ends(state, [node])
+    _require_forward(state, node)
+    items = node.body.items
+    fresh = [state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(items))]
+    parts = [
+        evolve(node, var=var, body=substitute(item, {node.var: var}))
+        for var, item in zip(fresh, items, strict=True)
+    ]
+    state.commit(edit.replace(node, seq(parts)))
+    return state.new_loops(fresh)
+
+
+@proof
+def _require_forward(state: State, loop: For) -> None:
+    """Refuse a dependence on an earlier iteration of a later statement."""
+    scope = state.scope(loop)
+    groups = [
+        [scope.child(r.block.token) for r in blocks_of(item) if scope.get(r.block.token)]
+        for item in loop.body.stmts
+    ]
+    for earlier, later in combinations(groups, 2):
+        failure = interleaving_violation(scope, [loop], earlier, later)
+        refuse_on(
+            state, failure, loop, "the statements of a loop that carries a value must stay together"
+        )
+
+
+@primitive(of_block=ways.plain())
+def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
+    """Cut a block into one block for each store of its body; returns the new blocks in order.
+
+    The given handle stands for the first store afterwards. The blocks follow each other at the
+    place of the old block, each with its predicate and annotations and the part of its init that
+    sets what the store writes. An iterator becomes spatial where instances that differ in it are
+    proved independent, now that each block has one output. With `fission` of the loops around, each
+    output gets a nest of its own.
+
+    requires  a leaf block with two stores or more, one after the other, and no other statement; no
+              buffer of its own and no matched buffer; no store that changes what the predicate and
+              the bindings read, or what the init of a later store reads or sets
+    rewrite   for i in range(8): S(B[i] = f; C[i] = g)
+              ->
+              for i in range(8): S(B[i] = f); S_C(C[i] = g)
+    """
+    assert isinstance(block, BlockRV)
+    realize = state.block(block)
+    old = realize.block
+    stores = _stores(state, realize)
+    inits = _inits(state, old, stores)
+    changed = {store.buffer for store in stores[:-1]}
+    for expr in realize.exprs:
+        for load in walk_exprs(expr):
+            if isinstance(load, BufferLoad) and load.buffer in changed:
+                raise state.error(
+                    "changed-condition",
+                    f"block {old.name} writes {load.buffer.name}, which its predicate or bindings "
+                    "read",
+                    realize,
+                )
+    parts: list[BlockRealize] = []
+    names: set[str] = set()
+    for number, (store, init) in enumerate(zip(stores, inits, strict=True)):
+        made = evolve(old, body=store, init=init)
+        if number:
+            name = state.fresh_block_name(f"{old.name}_{store.buffer.name}")
+            name = f"{name}_{number}" if name in names else name
+            names.add(name)
+            copy = fresh_copy(evolve(made, name=name), lambda v: state.fresh_var(v.name, v.dtype))
+            assert isinstance(copy, Block)
+            made = copy
+        reads, writes = block_access_regions(made)
+        made = evolve(made, reads=tuple(reads), writes=tuple(writes))
+        spatial = independent_iters(made)
+        iters = [
+            IterVar(v.var, v.dom, IterKind.SPATIAL) if v.var in spatial else v
+            for v in made.iter_vars
+        ]
+        parts.append(evolve(realize, block=evolve(made, iter_vars=tuple(iters))))
+    state.commit(edit.replace(realize, seq(parts)))
+    return [state.new_block(part.block.token) for part in parts[1:]]
+
+
+def _stores(state: State, realize: BlockRealize) -> list[BufferStore]:
+    """The stores of a block that can be cut."""
+    block = realize.block
+    stores = [s for s in block.body.stmts if isinstance(s, BufferStore)]
+    if not isinstance(block.body, SeqStmt) or len(stores) != len(block.body.items):
+        other = next((s for s in walk_stmts(block.body) if not isinstance(s, SeqStmt)), block.body)
+        raise state.error(
+            "no-stores", f"the body of block {block.name} is no sequence of stores: it holds "
+            f"{describe(other)}", realize,
+        )  # fmt: skip
+    if block.alloc_buffers or block.match_buffers:
+        text = f"block {block.name} has buffers of its own, which its parts would share"
+        raise state.error("own-buffers", text, realize)
+    return stores
+
+
+def _inits(state: State, block: Block, stores: list[BufferStore]) -> list[Stmt | None]:
+    """For each store the part of the init that sets its buffer."""
+    if block.init is None:
+        return [None] * len(stores)
+    sets = list(block.init.stmts) if isinstance(block.init, SeqStmt) else [block.init]
+    found: list[list[Stmt]] = [[] for _ in stores]
+    first: dict[Buffer, int] = {}
+    for number, store in enumerate(stores):
+        first.setdefault(store.buffer, number)
+    touched = [{a.buffer for a in accesses(evolve(block, body=s, init=None))} for s in stores]
+    for one in sets:
+        place = first.get(one.buffer) if isinstance(one, BufferStore) else None
+        if place is None:
+            text = f"the init of block {block.name} holds {describe(one)}, which no store updates"
+            raise state.error("init-of-no-store", text, block)
+        mine = {a.buffer for a in accesses(evolve(block, body=one, init=None))}
+        late = next((b for before in touched[:place] for b in before & mine), None)
+        if late is not None:
+            raise state.error(
+                "init-late", f"the init of block {block.name} that {describe(one)} would run after "
+                f"a store that uses {late.name}", block,
+            )  # fmt: skip
+        found[place].append(one)
+    return [seq(each) if each else None for each in found]

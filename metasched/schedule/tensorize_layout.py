@@ -1,0 +1,251 @@
+"""Brings an operator into the form of an intrinsic, by a mapping of `auto_tensorize`.
+
+The operands are copied into the order in which the instruction reads them, one tile after another.
+Extents that are no multiple of a tile are padded: spatial ones run on (`overcompute`), reductions
+run over zeros (`pad_einsum`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from metasched.analysis.access import accesses
+from metasched.arith.indexmap import IndexMap
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import Expr, IntImm, Var, as_int
+from metasched.ir.stmt import Block, IterKind
+from metasched.ir.visit import free_vars, substitute
+from metasched.schedule.auto_tensorize import TensorizeMapping
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+
+PADDED_RESULTS = 1 << 15
+"""Bytes of padded results that the stack may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorizedBlock:
+    """The blocks of an operator in the form of an intrinsic.
+
+    Attributes:
+        block: what one instruction computes, for `tensorize`.
+        panels: for each operand, the block that copies it into tiles.
+        finish: the block that stores the results, or the consumer that was given.
+        dims: which outputs of the mapping the iterators of each copy are.
+    """
+
+    block: BlockRV
+    panels: Mapping[Buffer, BlockRV]
+    finish: BlockRV
+    dims: Mapping[Buffer, Sequence[int]]
+
+
+def transform_by_mapping(
+    sch: Schedule, block: BlockRV, way: TensorizeMapping, finish: BlockRV | None = None
+) -> TensorizedBlock:
+    """Bring a block into the form of an intrinsic, up to `tensorize` on the block that is returned.
+
+    Args:
+        sch: the schedule.
+        block: a reduction whose loops are as they were written.
+        way: one of `tensorize_mappings`.
+        finish: a consumer that reads each result once, at iterators of its own, and that is to
+            store the results; without one they are copied to where the block has stored them.
+
+    Raises ScheduleError where a step is refused.
+    """
+    if finish is None:
+        finish = sch.reindex(block, ("write", 0))
+    sch.set_scope(block, 0, _scope(sch.get(block).writes[0].buffer, way))
+    panels = {
+        theirs: sch.reindex(block, _place(sch.get(block), load))
+        for theirs, load in way.operands.items()
+        if theirs is not way.result
+    }
+    dims = _fuse(sch, block, way, panels, finish)
+    panels = _pad(sch, block, way, panels, dims)
+    for theirs, panel in panels.items():
+        sch.transform_layout(panel, ("write", 0), _tiles_apart(way, theirs, dims[theirs]))
+    if any(len(group) > 1 for group in way.groups):
+        sch.transform_block_layout(block, _cut(way))
+    loops = list(sch.get_loops(block))
+    sizes = {var: size for group in way.groups for var, size in group.items()}
+    inner = []
+    for n, var in enumerate(way.iterators, way.outside):
+        loops[n], loop = sch.split(loops[n], [None, sizes[var]])
+        inner.append(loop)
+    sch.reorder(*loops, *inner)
+    done = TensorizedBlock(sch.blockize(inner[0]), panels, finish, dims)
+    if _whole_tiles(way, dims):
+        _store_in_tiles(sch, done, way)
+    return done
+
+
+def results_in_tiles(sch: Schedule, done: TensorizedBlock, way: TensorizeMapping) -> None:
+    """Let each instruction find its results in one piece, as it finds its operands.
+
+    An implementation that takes strides does not need it, if the description has the dimensions of
+    the results in the order of its loops. Where no result is padded, `transform_by_mapping` has
+    done it. Otherwise it is a step after `reverse_compute_at` of the block that stores the results,
+    because the regions of padded tiles are not proved to be covered.
+    """
+    if _whole_tiles(way, done.dims):
+        return
+    sch.transform_layout(
+        done.block, ("write", 0), _tiles_apart(way, way.result, done.dims[way.result])
+    )
+
+
+def _place(node: Block, load: BufferLoad) -> tuple[str | int, ...]:
+    """Which read of a block a load is, as `reindex` takes it."""
+    index = [r.buffer for r in node.reads].index(load.buffer)
+    reads = [a for a in accesses(node) if not a.is_write and a.buffer is load.buffer]
+    if len(reads) == 1:
+        return ("read", index)
+    return ("read", index, [a.indices for a in reads].index(load.indices))
+
+
+def _fuse(
+    sch: Schedule,
+    block: BlockRV,
+    way: TensorizeMapping,
+    panels: Mapping[Buffer, BlockRV],
+    finish: BlockRV,
+) -> dict[Buffer, list[int]]:
+    """Give the block, the copies and their buffers the iterators of the mapping.
+
+    Returns for each buffer of the description which outputs of the mapping are the dimensions of
+    what stands for it.
+    """
+    own = dict(zip((v.var for v in sch.get(block).iter_vars), way.index_map.inputs, strict=True))
+    found = {}
+    for theirs in way.operands:
+        panel, node = panels.get(theirs, block), sch.get(block)
+        buffer = sch.get(panel).writes[0].buffer
+        region = next(r.region for r in (*node.writes, *node.reads) if r.buffer is buffer)
+        inputs = [own[r.min] if isinstance(r.min, Var) else Var("one", r.min.dtype) for r in region]
+        found[theirs] = [n for n in range(len(way.kinds)) if _has(way, n, theirs, inputs)]
+        outputs = [way.index_map.outputs[n] for n in found[theirs]]
+        zeros: dict[Var, Expr] = {
+            v: IntImm(v.dtype, 0) for v in way.index_map.inputs if v not in inputs
+        }
+        layout = IndexMap(tuple(inputs), tuple(substitute(o, zeros) for o in outputs))
+        if panel is block:
+            _fuse_finish(sch, finish, buffer, layout)
+        else:
+            sch.transform_block_layout(panel, layout)
+        sch.transform_layout(panel, ("write", 0), layout)
+    sch.transform_block_layout(block, way.index_map)
+    return found
+
+
+def _has(way: TensorizeMapping, output: int, theirs: Buffer, inputs: Sequence[Var]) -> bool:
+    """Whether an output of a mapping is a dimension of what stands for a buffer."""
+    if output < way.outside:
+        return way.index_map.outputs[output] in inputs
+    group = way.groups[output - way.outside]
+    return any(not free_vars(i).isdisjoint(group) for i in way.places[theirs])
+
+
+def _fuse_finish(sch: Schedule, finish: BlockRV, buffer: Buffer, layout: IndexMap) -> None:
+    """Let the block that stores the results run over them in their new layout."""
+    node = sch.get(finish)
+    read = next(r for r in node.reads if r.buffer is buffer)
+    inputs = {v.var: Var(v.var.name, v.var.dtype) for v in node.iter_vars}
+    values: dict[Var, Expr] = {}
+    for var, r in zip(layout.inputs, read.region, strict=True):
+        values[var] = inputs[r.min] if isinstance(r.min, Var) else IntImm(var.dtype, 0)
+    others = [v for v in inputs.values() if v not in values.values()]
+    outputs = (*others, *(substitute(o, values) for o in layout.outputs))
+    sch.transform_block_layout(finish, IndexMap(tuple(inputs.values()), outputs))
+
+
+def _pad(
+    sch: Schedule,
+    block: BlockRV,
+    way: TensorizeMapping,
+    panels: Mapping[Buffer, BlockRV],
+    dims: Mapping[Buffer, Sequence[int]],
+) -> dict[Buffer, BlockRV]:
+    """Pad the iterators of a mapping; returns the copies, which may be other blocks then."""
+    pairs = list(zip(way.kinds, way.paddings, strict=True))
+    reduced = [pad if kind is IterKind.REDUCE else 1 for kind, pad in pairs]
+    spatial = [pad if kind is not IterKind.REDUCE else 1 for kind, pad in pairs]
+    found = dict(panels)
+    if max(reduced) > 1:
+        sch.pad_einsum(block, reduced)
+        padded = {r.buffer: rv for rv in sch.get_producers(block) for r in sch.get(rv).reads}
+        for theirs, panel in panels.items():
+            copied = sch.get(panel).writes[0].buffer
+            if copied in padded:
+                sch.compute_inline(panel)
+                found[theirs] = padded[copied]
+    if max(spatial) > 1:
+        for theirs, panel in found.items():
+            sch.overcompute(panel, [spatial[n] for n in dims[theirs]])
+        sch.overcompute(block, spatial)
+    return found
+
+
+def _tiles_apart(way: TensorizeMapping, theirs: Buffer, dims: Sequence[int]) -> IndexMap:
+    """The layout in which an instruction finds each of its tiles in one piece: iterators outside,
+    tiles, and the dimensions of the description; reductions further in than results."""
+    inputs = tuple(Var(f"i{n}") for n in range(len(dims)))
+    order: dict[bool, list[Expr]] = {True: [], False: []}
+    within: dict[Var, Expr] = {}
+    for var, n in zip(inputs, dims, strict=True):
+        spatial = way.kinds[n] is not IterKind.REDUCE
+        if n < way.outside:
+            order[spatial].append(var)
+            continue
+        group, size = way.groups[n - way.outside], way.sizes[n] or 1
+        tile = math.prod(group.values())
+        if size > tile:
+            order[spatial].append(var // tile)
+        within.update(_digits(var % tile if size > tile else var, group))
+    last = [substitute(i, within) for i in way.places[theirs]]
+    return IndexMap(inputs, (*order[True], *order[False], *last))
+
+
+def _scope(results: Buffer, way: TensorizeMapping) -> str:
+    """Where the results are kept: on the stack, unless they are padded and large. The stack would
+    have to hold all of them, as the regions of padded tiles have no better bound."""
+    padded = any(pad > 1 and kind is not IterKind.REDUCE
+                 for pad, kind in zip(way.paddings, way.kinds, strict=True))  # fmt: skip
+    size = math.prod(as_int(n) or 0 for n in results.shape) * results.dtype.bytes
+    return "global" if padded and size * way.work > PADDED_RESULTS else "local"
+
+
+def _whole_tiles(way: TensorizeMapping, dims: Mapping[Buffer, Sequence[int]]) -> bool:
+    """Whether the results fill their tiles."""
+    return all(way.paddings[n] == 1 for n in dims[way.result])
+
+
+def _store_in_tiles(sch: Schedule, done: TensorizedBlock, way: TensorizeMapping) -> None:
+    """Lay the results out in tiles, and let the block that stores them run over tiles."""
+    dims = done.dims[way.result]
+    layout = _tiles_apart(way, way.result, dims)
+    others = tuple(Var(f"o{n}") for n in range(len(sch.get(done.finish).iter_vars) - len(dims)))
+    over = IndexMap((*others, *layout.inputs), (*others, *layout.outputs))
+    sch.transform_block_layout(done.finish, over)
+    sch.transform_layout(done.block, ("write", 0), layout)
+
+
+def _digits(value: Expr, group: Mapping[Var, int]) -> dict[Var, Expr]:
+    """The iterators of a description, of which the last counts fastest, for a position."""
+    found: dict[Var, Expr] = {}
+    for n, (var, extent) in enumerate(reversed([*group.items()]), 1):
+        found[var] = value if n == len(group) else value % extent
+        value = value // extent
+    return found
+
+
+def _cut(way: TensorizeMapping) -> IndexMap:
+    """The map from the outputs of a mapping to the iterators of the description."""
+    inputs = tuple(Var(f"i{n}", o.dtype) for n, o in enumerate(way.index_map.outputs))
+    values: dict[Var, Expr] = {}
+    for var, group in zip(inputs[way.outside :], way.groups, strict=True):
+        values.update(_digits(var, group))
+    return IndexMap(inputs, (*inputs[: way.outside], *(values[v] for v in way.iterators)))

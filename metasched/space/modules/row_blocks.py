@@ -1,0 +1,194 @@
+"""fuse_row_blocks: compute a chain of products and normalisations block of rows by block of rows.
+
+    for b, h, io in parallel:            # R rows of the output
+        scores of R rows                 # a product
+        their maxima, exponentials, sums
+        R rows of the output             # another product
+
+As FlashAttention does (Dao et al. 2022), the results between two products stay in the cache: a
+block of rows needs R rows of them, not all. The rows pass through the whole chain at once, so that
+no running value is corrected and results are those of the unfused program.
+
+The chain becomes one block around blocks, whose leaves the tilings that come later then tile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from metasched.analysis.block import TILED, is_output, needs_multi_level_tiling
+from metasched.analysis.scope import Child, Scope
+from metasched.arith.indexmap import IndexMap
+from metasched.errors import ScheduleError
+from metasched.ir.expr import Var, as_expr, as_int
+from metasched.ir.stmt import Block, BlockRealize, For
+from metasched.ir.visit import free_vars
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.modules.compute_location import ancestors
+from metasched.space.packing import lane_operands
+from metasched.space.strides import FEW, vector_iter
+from metasched.space.tiling import changed, product, untouched
+
+MOST_ROWS = 128
+"""Rows of a block at most: the tiles inside need no more to reuse what they read."""
+FEWEST_ROWS = 8
+"""Rows of a block at least, where there are so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What of a program can be computed with blocks of rows of an output.
+
+    Attributes:
+        rows: how many leading loops of the output are rows.
+        names: the producers that a row needs a row of, the last in the program first.
+        row_bytes: of their results, for one row.
+    """
+
+    rows: int
+    names: tuple[str, ...]
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FuseRowBlocks:
+    """Offer an output and its producers in blocks of rows (see the file's docstring).
+
+    For an output with a producer that reuses data, such as a product, whose results are reduced
+    again, and none of whose results is needed by two rows. Operands that all rows share, and that
+    vectors cannot read, are transposed before. Offers this variant and the unchanged program.
+
+    Attributes:
+        cores: how many the blocks of rows are spread over.
+        cache_bytes: the most bytes of results between the blocks of the chain.
+    """
+
+    cores: int = 1
+    cache_bytes: int = 1 << 20
+
+    @property
+    def name(self) -> str:
+        return "fuse_row_blocks"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or sch.state.parent(realize) is None:
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(realize.block.token)
+        if not is_output(around, realize.block) or not untouched(child):
+            return [sch]
+        chain = self._chain(sch, scope, child)
+        if chain is None:
+            return [sch]
+        return [*changed(sch, partial(self._apply, block, chain)), sch]
+
+    def _chain(self, sch: Schedule, scope: Scope, output: Child) -> Chain | None:
+        """The chain of the most row loops that holds a producer with reuse."""
+        producers = [p for p in ancestors(scope, output) if untouched(p)]
+        reuse = {p.block.name for p in producers if _reuses(scope, p)}
+        spatial = [v.var for v in output.block.iter_vars if v.is_spatial]
+        if not reuse or not spatial:
+            return None
+        bound = dict(zip(output.realize.iter_values, output.block.iter_vars, strict=True))
+        leading = 0
+        while leading < len(output.loops) and bound[output.loops[leading].var].is_spatial:
+            leading += 1
+        for rows in range(leading, 0, -1):
+            if as_int(output.loops[rows - 1].extent) != 1:
+                chain = self._moved(sch, output, producers, rows)
+                members = [p for p in producers if p.block.name in chain.names]
+                reductions = sum(_reduces(p.block) for p in (*members, output))
+                if not reuse.isdisjoint(chain.names) and reductions > 1:
+                    return chain
+        return None
+
+    def _moved(self, sch: Schedule, output: Child, producers: list[Child], rows: int) -> Chain:
+        """Move producers to one row of the output, on a copy; those that two rows need stay."""
+        probe = sch.copy()
+        place = probe.get_loops(probe.get_block(output.block.name))[rows - 1]
+        names: list[str] = []
+        row_bytes = 0
+        for producer in producers:
+            name = producer.block.name
+            attempt = probe.copy()
+            try:
+                attempt.compute_at(attempt.get_block(name), place, preserve_unit_loops=False)
+            except ScheduleError:
+                continue
+            moved = attempt.state.block(attempt.get_block(name))
+            loops = attempt.state.loops_above(moved)
+            if _steps(loops) > _steps(producer.loops):
+                continue
+            probe = attempt
+            names.append(name)
+            results = moved.block.writes[0].buffer.dtype.bytes
+            row_bytes += results * _spatial_steps(moved, loops[rows:])
+        return Chain(rows, tuple(names), row_bytes)
+
+    def _apply(self, block: BlockRV, chain: Chain, sch: Schedule) -> None:
+        members = [sch.get_block(name) for name in chain.names]
+        for member in (*members, block):
+            _transpose_shared(sch, member, {sch.get(m).writes[0].buffer for m in members})
+        loops = sch.get_loops(block)
+        split = loops[chain.rows - 1]
+        extent = as_int(sch.get(split).extent) or 1
+        tiles = sch.sample_perfect_tile(split, 2, MOST_ROWS)
+        sch.require(tiles[1] >= min(FEWEST_ROWS, extent))
+        sch.require(tiles[1] * chain.row_bytes <= self.cache_bytes)
+        before = math.prod(as_int(sch.get(x).extent) or 1 for x in loops[: chain.rows - 1])
+        if before < self.cores:
+            sch.require(as_expr(product([before, tiles[0]])) >= min(self.cores, before * extent))
+        place, _ = sch.split(split, list(tiles))
+        for member in members:
+            sch.compute_at(member, place, preserve_unit_loops=False)
+        outer = sch.blockize([*reversed(members), block])
+        sch.parallel(sch.fuse(*sch.get_loops(outer)))
+        sch.annotate(outer, TILED, "S")
+
+
+def _reuses(scope: Scope, child: Child) -> bool:
+    return needs_multi_level_tiling(scope, child.token) is None
+
+
+def _reduces(block: Block) -> bool:
+    return any(v.is_reduce and as_int(v.dom.extent) != 1 for v in block.iter_vars)
+
+
+def _steps(loops: tuple[For, ...]) -> int:
+    return math.prod(as_int(loop.extent) or 1 for loop in loops)
+
+
+def _spatial_steps(realize: BlockRealize, loops: tuple[For, ...]) -> int:
+    """The iterations of the loops that spatial iterators of a block use."""
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    used = set[Var]().union(*(free_vars(value) for v, value in pairs if v.is_spatial))
+    return _steps(tuple(loop for loop in loops if loop.var in used))
+
+
+def _transpose_shared(sch: Schedule, block: BlockRV, inside: set[object]) -> None:
+    """Copy the operands that come from outside of the chain, are used by many rows and are not
+    contiguous along the vectors, with the iterator of the vectors last."""
+    node = sch.get(block)
+    vector = vector_iter(node)
+    if vector is None or not _reduces(node):
+        return
+    for operand in reversed(lane_operands(node, vector.var)):
+        source = node.reads[operand.place[0]].buffer
+        if operand.contiguous or operand.rows <= FEW or source in inside:
+            continue
+        copy = sch.reindex(block, ("read", *operand.place))
+        lane = _dimension(sch.get(block), sch.get(copy), vector.var)
+        inputs = tuple(Var(f"i{n}") for n in range(len(sch.get(copy).writes[0].region)))
+        order = (*inputs[:lane], *inputs[lane + 1 :], inputs[lane])
+        sch.transform_layout(copy, ("write", 0), IndexMap(inputs, order))
+
+
+def _dimension(node: Block, copy: Block, var: Var) -> int:
+    """The dimension of the copied operand that moves with an iterator of the block."""
+    read = next(r for r in node.reads if r.buffer is copy.writes[0].buffer)
+    return next(n for n, r in enumerate(read.region) if var in free_vars(r.min))

@@ -1,0 +1,133 @@
+"""Why a design space offers nothing for a block: no tiles, no parallel loop, no vectors.
+
+Not the modules are asked but the design spaces: a block is told of where no space has tiled it, or
+where no loop over it can run in parallel or in vector lanes. Each sentence names the block and the
+first condition that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from metasched.analysis.block import (
+    FOLD,
+    TILED,
+    is_leaf,
+    loop_iter_kind,
+    needs_multi_level_tiling,
+    reduction,
+)
+from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.scope import Child, Scope
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import ForKind, IterKind
+from metasched.ir.visit import free_vars
+from metasched.schedule.schedule import Schedule
+from metasched.space.loop_kinds import SMALL, steps
+from metasched.space.strides import contiguous, reads_along
+
+_MOST = 8  # design spaces that are looked at
+_NOTHING_TO_TILE = ("no-reduction", "no-reuse", "already-tiled")
+
+
+def reasons(source: Schedule, spaces: Sequence[Schedule]) -> list[str]:
+    """A sentence for each block of a program and each thing that no design space gives the block.
+
+    Blocks that some space inlines or tiles, and nests too small for several cores, are left out.
+
+    Args:
+        source: the program as written.
+        spaces: the schedules from which the design spaces were taken.
+    """
+    found: list[str] = []
+    for func in source.mod.functions.values():
+        children = Scope.of(func.root).realizes if func.is_schedulable else []
+        for child in children:
+            if is_leaf(child.block) is None and child.loops and steps(child.loops[0]) >= SMALL:
+                found += _of_block(child, spaces[:_MOST])
+    return found
+
+
+def _of_block(child: Child, spaces: Sequence[Schedule]) -> list[str]:
+    places: list[tuple[Child, Scope]] = []
+    for sch in spaces:
+        realize = sch.state.index.blocks.get(child.token)
+        if realize is None or {TILED, FOLD} & realize.block.annotations.keys():
+            return []
+        scope = sch.state.scope(realize)
+        places.append((scope.child(child.token), scope))
+    found: list[str] = []
+    for what, why in _RULES:
+        first = why(*places[0])  # a distributed program comes first
+        if first and all(why(*place) for place in places[1:]):
+            found.append(f"block {child.block.name} {what}: {first}")
+    return found
+
+
+def _untiled(child: Child, scope: Scope) -> str:
+    """Why a block that reuses data is not tiled; empty where there is nothing to tile."""
+    reuse = needs_multi_level_tiling(scope, child.token)
+    reduced = any(v.is_reduce for v in child.block.iter_vars)
+    if not reduced or (reuse is not None and reuse.slug in _NOTHING_TO_TILE):
+        return ""
+    inside = [*child.loops[1:], child.realize]
+    for loop, body in zip(child.loops, inside, strict=True):
+        if loop.body is not body:
+            return f"it shares loop {loop.var.name} with other blocks"
+    variables = {loop.var for loop in child.loops}
+    for loop in child.loops:
+        if not variables.isdisjoint(free_vars(loop.extent) | free_vars(loop.min)):
+            return f"the range of loop {loop.var.name} depends on a loop outside"
+    failure = reduction(scope, child.token) or reuse
+    return failure.message if failure is not None else ""
+
+
+def _serial(child: Child, scope: Scope) -> str:
+    """Why no loop over a block can run in parallel; empty where one can."""
+    why = _outputs(child)
+    for loop in child.loops:
+        if loop.kind is ForKind.PARALLEL:
+            return ""
+        if as_int(loop.extent) == 1:
+            continue
+        failure = carried_dependence(loop, scope)
+        kind = loop_iter_kind(loop, scope.under(loop))
+        if failure is None and kind is IterKind.SPATIAL:
+            return ""
+        text = failure.message if failure is not None else _drives(loop.var.name, kind)
+        why = why or text
+    return why
+
+
+def _scalar(child: Child, scope: Scope) -> str:
+    """Why no loop over a block can be vectorized; empty where one can."""
+    if any(v.is_reduce and reads_along(child.block, v.var) for v in child.block.iter_vars):
+        return ""
+    why = ""
+    for loop in child.loops:
+        if loop.kind is ForKind.VECTORIZED:
+            return ""
+        if not contiguous(child, loop):
+            continue
+        failure = carried_dependence(loop, scope, private=False)
+        if failure is None:
+            return ""
+        why = why or failure.message
+    along = "along no loop do all stores move by one element and all loads by one or none"
+    return why or _outputs(child) or along
+
+
+def _outputs(child: Child) -> str:
+    names = sorted({r.buffer.name for r in child.block.writes})
+    return f"it writes {len(names)} outputs, {' and '.join(names)}" if len(names) > 1 else ""
+
+
+def _drives(name: str, kind: IterKind) -> str:
+    return f"loop {name} drives {kind.value} iterators"
+
+
+_RULES: tuple[tuple[str, Callable[[Child, Scope], str]], ...] = (
+    ("is not tiled", _untiled),
+    ("has no parallel loop", _serial),
+    ("has no vector loop", _scalar),
+)

@@ -1,0 +1,55 @@
+"""Guide: the weights of its judges, and what remains without a prior."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metasched.cost.features import FEATURE_NAMES, FeatureSet
+from metasched.cost.guide import GUARD, OTHER, OWN, Guide
+from metasched.cost.line import LineModel
+from metasched.cost.prior import Prior, every_shipped, shipped
+from metasched.search import parts
+from metasched.search.parts import guide_of
+from metasched.target import Target
+
+ZEN = Target.of({"kind": "cpu", "mcpu": "znver4", "num_cores": 2, "features": ["avx2", "fma"]})
+ROWS = np.random.default_rng(0).normal(size=(20, len(FEATURE_NAMES))).astype(np.float32)
+CYCLES = ROWS[:, FEATURE_NAMES.index("machine.all")]
+CYCLES = CYCLES + GUARD * ROWS[:, FEATURE_NAMES.index("machine.block.guards")]
+
+
+def scores(prior: Prior) -> np.ndarray:
+    model = LineModel()
+    model.start_from(prior)
+    return model.predict(ROWS)
+
+
+def test_the_judges_are_the_own_prior_all_others_and_the_estimated_cycles():
+    own, *others = (Prior.load(path) for path in sorted(every_shipped(), reverse=True))
+    assert shipped("znver4") == max(every_shipped()) and len(others) == 1
+    expected = OWN * scores(own) + OTHER * scores(others[0]) - CYCLES
+    np.testing.assert_allclose(Guide(own, others).predict(ROWS), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(guide_of(ZEN).predict(ROWS), expected, rtol=1e-5, atol=1e-5)
+    two = Guide(None, [others[0], others[0]])
+    np.testing.assert_allclose(
+        two.predict(ROWS), OTHER * scores(others[0]) - CYCLES, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_without_a_prior_the_estimated_cycles_rank():
+    np.testing.assert_allclose(Guide(None).predict(ROWS), -CYCLES, rtol=1e-5, atol=1e-5)
+
+
+def test_other_features_have_no_guide():
+    mine = FeatureSet("mine", 1, ("x",), lambda mod, target, work: np.zeros(1), lambda m, t: 0.0)
+    assert guide_of(ZEN, mine) is None and every_shipped(mine) == []
+
+
+def test_a_damaged_prior_is_left_out_with_a_warning(tmp_path, monkeypatch):
+    path = tmp_path / "prior.txt"
+    path.write_text("{}")
+    monkeypatch.setattr(parts, "every_shipped", lambda features: [path])
+    with pytest.warns(UserWarning, match="prior.txt is no prior.*programs are ranked without it"):
+        guide = guide_of(ZEN)
+    np.testing.assert_allclose(guide.predict(ROWS), -CYCLES, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,157 @@
+"""fission and decompose_outputs: results, kinds of iterators, and every refusal."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+from schedule.programs import argmax, elementwise, two_outputs
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+
+def nest(body: str, shapes: str = 'A: T.Buffer((7,), "int32"), B: T.Buffer((7,), "int32")') -> str:
+    lines = "".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
+    return f"@T.prim_func\ndef f({shapes}):\n{lines}"
+
+
+SHIFTED = """
+for i in range(1, 6):
+    with T.block("first"):
+        vi = T.axis.spatial(7, i)
+        B[vi] = A[vi{read}] + 1
+    with T.block("second"):
+        vi = T.axis.spatial(7, i)
+        A[vi{write}] = B[vi{late}] * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "late", "legal"),
+    [
+        ("", "", "", True),
+        (" + 1", "", "", True),  # read before it is overwritten, in both orders
+        (" - 1", "", "", False),  # reads what an earlier iteration wrote
+        ("", "", " - 1", True),
+        ("", "", " + 1", False),  # reads what a later iteration overwrites
+        (" + 1", " + 1", "", True),
+        ("", " + 1", "", False),
+    ],
+)
+def test_a_loop_is_cut_where_no_value_goes_back(read, write, late, legal):
+    before = parse(nest(SHIFTED.format(read=read, write=write, late=late)))
+    sch = Schedule(before)
+    loop = sch.get_loops("first")[0]
+    if not legal:
+        check_refused(sch, lambda: sch.fission(loop), "backward-dependence", "as it must not")
+        return
+    assert [sch.get(part).var.name for part in sch.fission(loop)] == ["i_0", "i_1"]
+    check_transform(before, sch)
+
+
+def test_the_outputs_of_a_block_get_nests_of_their_own():
+    sch = Schedule(two_outputs)
+    (second,) = sch.decompose_outputs("S")
+    assert sch.get(second).name == "S_C"
+    kinds = {n: [v.kind.value for v in sch.get(sch.get_block(n)).iter_vars] for n in ("S", "S_C")}
+    assert kinds == {"S": ["spatial", "reduce"], "S_C": ["reduce", "spatial"]}
+    for position in (1, 0):
+        sch.fission(sch.get_loops("S")[position])
+    i, j = sch.get_loops("S_C")
+    sch.reorder(j, i)
+    sch.parallel(j)
+    sch.parallel(sch.get_loops("S")[0])
+    check_transform(two_outputs, sch)
+
+
+def test_each_store_takes_its_part_of_the_init():
+    before = parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 6), "int32"), S: T.Buffer((4,), "int32"), M: T.Buffer((4,), "int32")):
+    for i, k in T.grid(4, 6):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = 0
+                M[vi] = T.min_value("int32")
+            S[vi] = S[vi] + A[vi, vk]
+            M[vi] = T.max(M[vi], A[vi, vk])
+""")
+    sch = Schedule(before)
+    (second,) = sch.decompose_outputs("S")
+    sch.fission(sch.get_loops("S")[1])
+    sch.decompose_reduction("S", sch.get_loops("S")[1])
+    sch.rfactor(sch.split(sch.get_loops(second)[1], [2, None])[0], 1)
+    check_transform(before, sch)
+
+
+OWN = """
+for i in range(7):
+    with T.block("S"):
+        vi = T.axis.spatial(7, i)
+        {0}
+"""
+LINES = "\n        "
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason", "message"),
+    [
+        (["A[vi] = 1"], "no-stores", "is no sequence of stores: it holds"),
+        (["for j in range(2):", "    A[vi] = 1", "B[vi] = 2"], "no-stores", "for j in range"),
+        (
+            ["T.where(A[i] > 0)", "A[vi] = 1", "B[vi] = 2"],
+            "changed-condition",
+            "block S writes A, which its predicate or bindings read",
+        ),
+        (
+            ['X = T.alloc_buffer((1,), "int32")', "X[0] = A[vi]", "B[vi] = X[0]"],
+            "own-buffers",
+            "has buffers of its own",
+        ),
+    ],
+)
+def test_blocks_that_cannot_be_cut(lines, reason, message):
+    sch = Schedule(parse(nest(OWN.format(LINES.join(lines)))))
+    check_refused(sch, lambda: sch.decompose_outputs("S"), reason, message)
+
+
+def with_init(init: list[str], stores: list[str]) -> Schedule:
+    lines = ["with T.init():", *(f"    {line}" for line in init), *stores]
+    text = OWN.format(LINES.join(lines)).replace("spatial(7, i)", "reduce(7, i)")
+    return Schedule(parse(nest(text)))
+
+
+def test_an_init_that_would_run_late():
+    sch = with_init(["A[0] = 0", "B[0] = 0"], ["A[0] = A[0] + B[0]", "B[0] = B[0] + 1"])
+    message = "would run after a store that uses B"
+    check_refused(sch, lambda: sch.decompose_outputs("S"), "init-late", message)
+
+
+def test_an_init_of_something_else():
+    sch = with_init(["A[0] = 0", "A[1] = 0"], ["B[0] = B[0] + 1", "B[1] = B[1] + 1"])
+    message = "which no store updates"
+    check_refused(sch, lambda: sch.decompose_outputs("S"), "init-of-no-store", message)
+
+
+def test_an_argmax_is_one_value():
+    """The two outputs depend on each other, so their stores are no plain sequence."""
+    sch = Schedule(argmax)
+    check_refused(sch, lambda: sch.decompose_outputs("M"), "no-stores", "no sequence of stores")
+
+
+def test_loops_that_cannot_be_cut():
+    sch = Schedule(elementwise)
+    loop = sch.get_loops("B")[0]
+    message = "the loop i holds one statement"
+    check_refused(sch, lambda: sch.fission(loop), "one-statement", message)
+    mixed = """
+for i in range(7):
+    with T.block("S"):
+        A[i] = 1
+    B[i] = A[i]
+"""
+    sch = Schedule(parse(nest(mixed)))
+    loop = sch.get_loops("S")[0]
+    message = "holds more than loops and blocks"
+    check_refused(sch, lambda: sch.fission(loop), "not-structured", message)

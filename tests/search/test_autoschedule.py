@@ -1,0 +1,153 @@
+"""autoschedule: right, the same in every process, measured first by tune, honest where it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from search.tasks import TARGET, matmul, replay_runner
+
+import metasched as ms
+from metasched.cost.model import RandomModel
+from metasched.database.store import Store
+from metasched.errors import ScheduleError, TuneError
+from metasched.kinds import default_space, default_trace
+from metasched.search import autoscheduler
+from metasched.search.autoscheduler import first_guess
+from metasched.search.parts import guide_of
+from metasched.search.population import CandidateFactory
+from metasched.space.generate import ScheduleFn
+from metasched.tune import STORE, tune
+
+
+def rejects_all(sch, target):
+    """A postproc under which no sample of a space is left."""
+    raise ScheduleError("rejects-all", "it rejects all", "")
+
+
+def default_of(func, target=TARGET):
+    sch = ms.Schedule(func)
+    default_trace(func, target).apply(sch)
+    return sch
+
+
+@pytest.mark.parametrize(("name", "shape"), [
+    ("gmm", (1, 33, 29, 31)), ("sfm", (9, 35)),
+    ("gmm_u8s8s32", (1, 16, 16, 16)),
+])  # fmt: skip
+def test_the_kernel_computes_what_the_program_says(name, shape):
+    work = ms.workloads.get(name)
+    func = work.func(shape)
+    sch = ms.autoschedule(func)
+    again = ms.Schedule(func)
+    sch.trace.simplified().apply(again)
+    assert ms.structural_equal(again.mod, sch.mod)
+    inputs = work.inputs(shape)
+    made = ms.build(sch)(*inputs)
+    np.testing.assert_allclose(made, work.reference(shape, *inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_two_processes_with_other_hash_seeds_give_the_same_schedule():
+    code = (
+        "import metasched as ms\n"
+        f"sch = ms.autoschedule(ms.workloads.get('sfm').func((40, 72)), {TARGET.to_json()!r})\n"
+        "print(sch.trace.simplified().to_json(), ms.structural_hash(sch.mod))"
+    )
+    shells = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+            env={"PYTHONHASHSEED": seed, "METASCHED_SEED": seed},
+        )
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    first, second = (shell.communicate()[0] for shell in shells)
+    assert first == second and "sample_categorical" in first
+
+
+def test_tune_measures_the_autoscheduled_program_right_after_candidate_0(tmp_path):
+    func = matmul(48)
+    options = {"target": TARGET, "trials": 3, "runner": replay_runner, "work_dir": tmp_path}
+    tune(func, **options, seed=5, prior=True)
+    tune(func, **options, seed=5, prior=True)
+    with Store(tmp_path / STORE) as store:
+        records = sorted(store.all(ms.structural_hash(func), TARGET), key=lambda r: r.index)
+    expected = [default_of(func), ms.autoschedule(func, TARGET)]
+    assert [r.candidate_key for r in records[:2]] == [ms.structural_hash(s.mod) for s in expected]
+    assert len(records) == 3 and records[1].predicted is not None
+
+
+@pytest.mark.parametrize("options", [{"prior": False}, {"prior": True, "model": RandomModel()}])
+def test_tune_without_a_prior_does_not_autoschedule(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("metasched.search.run.first_guess", None)
+    found = tune(
+        matmul(16), target=TARGET, trials=2, runner=replay_runner, work_dir=tmp_path, **options
+    )
+    assert found.trials == 2
+
+
+def test_a_space_without_a_legal_sample_gives_the_default_schedule_and_a_warning():
+    space = ms.SpaceGenerator(default_space(TARGET).modules, (rejects_all,))
+    text = "autoschedule gives the default schedule: no sample of the design spaces is legal"
+    with pytest.warns(UserWarning, match=text):
+        sch = ms.autoschedule(matmul(16), TARGET, space=space)
+    assert ms.structural_equal(sch.mod, default_of(matmul(16)).mod)
+
+
+def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():
+    func = matmul(16)
+    factory = CandidateFactory(func, TARGET, default_space(TARGET))
+    default = factory.finished(default_trace(func, TARGET))
+
+    class LikesTheDefault:
+        ready = True
+
+        def predict(self, vectors):
+            return np.array([float((v == default.vector).all()) for v in vectors])
+
+    guess = first_guess(factory, LikesTheDefault(), default)
+    assert guess.candidate is default and not guess.lack
+
+
+def test_illegal_programs_are_passed_over(monkeypatch):
+    """Ranked programs are replayed without proofs; the proofs decide which one is given."""
+    func = matmul(32)
+    factory = CandidateFactory(func, TARGET, default_space(TARGET))
+    default = factory.finished(default_trace(func, TARGET))
+    model = prior_model()
+    best = first_guess(factory, model, default).candidate
+    admits, asked = factory.admits, []
+
+    def refuses(candidate):
+        asked.append(candidate)
+        return len(asked) > 2 and admits(candidate)
+
+    monkeypatch.setattr(factory, "admits", refuses)
+    third = first_guess(factory, model, default).candidate
+    assert asked[0].key == best.key and third is asked[2] and third.key != best.key
+    monkeypatch.setattr(factory, "admits", lambda candidate: False)
+    none = first_guess(factory, model, default)
+    assert none.candidate is default
+    assert none.lack == f"the {autoscheduler.PROVED} best programs of the design spaces are illegal"
+
+
+def prior_model():
+    model = guide_of(TARGET)
+    assert model is not None
+    return model
+
+
+def test_a_space_of_ones_own_is_used():
+    def by_rows(sch):
+        sch.parallel(sch.get_loops(sch.get_block("Z"))[1])
+
+    func = matmul(16)
+    sch = ms.autoschedule(func, TARGET, space=ScheduleFn(by_rows))
+    assert "parallel" in sch.script()
+
+
+def test_a_module_of_several_functions_is_refused():
+    func = matmul(16)
+    with pytest.raises(TuneError, match=r"the module has 2 functions \(a, b\); pass one of them"):
+        ms.autoschedule(ms.IRModule({"a": func, "b": func}))

@@ -1,0 +1,154 @@
+"""Notes on blocks that no design space helps, and the module that distributes loops."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_transform
+from schedule.programs import elementwise, matmul, two_outputs
+
+from metasched import workloads
+from metasched.analysis.block import FOLD, TILED
+from metasched.ir.func import PrimFunc
+from metasched.kinds.cpu import cpu_modules
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.space.default_schedule import vectors_and_threads
+from metasched.space.generate import SpaceGenerator, Union
+from metasched.space.modules.loop_distribution import LoopDistribution
+from metasched.target import Target
+
+TARGET = Target.of("native")
+
+
+def notes(func: PrimFunc) -> list[str]:
+    space = SpaceGenerator(cpu_modules(TARGET))
+    space.generate(func)
+    both = Union((space, space))
+    both.generate(func)
+    assert list(both.notes) == space.notes  # each sentence once
+    return space.notes
+
+
+def test_programs_that_modules_schedule_have_no_notes():
+    assert notes(workloads.get("gmm").func((1, 32, 32, 32))) == []
+    assert notes(workloads.get("sfm").func((64, 64))) == []
+    assert notes(elementwise) == notes(matmul) == []  # too small to gain
+
+
+def test_a_dependence_is_named():
+    first, second = notes(workloads.get("poly.floyd-warshall").func((32,)))
+    assert first.startswith(
+        "block path has no parallel loop: different iterations of loop k may touch the same "
+        "element of path: block path writes path[v_i, v_j]"
+    )
+    assert second.startswith("block path has no vector loop: different iterations of loop j may")
+
+
+def test_an_update_without_init_is_summed_apart():
+    assert notes(workloads.get("poly.gemm").func((32, 32, 32))) == []
+
+
+def test_dependent_ranges_and_carried_updates_are_named():
+    source = """
+@T.prim_func
+def f(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32"),
+      C: T.Buffer((64,), "float32"), D: T.Buffer((64,), "float32")):
+    for i in range(64):
+        for j in range(i + 1):
+            for k in range(64):
+                with T.block("triangle"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    with T.init():
+                        B[vi, vj] = 0.0
+                    B[vi, vj] = B[vi, vj] + A[vi, vk] * A[vj, vk]
+    for i, j in T.grid(64, 64):
+        with T.block("both"):
+            vi, vj = T.axis.remap("RR", [i, j])
+            C[0] = T.max(C[0], A[vi, vj] + D[0])
+            D[0] = T.min(D[0], A[vi, vj] + C[0])
+"""
+    found = notes(parse(source))
+    assert "block triangle is not tiled: the range of loop j depends on a loop outside" in found
+    assert any(
+        note.startswith("block both has no parallel loop: different iterations of loop i may touch")
+        for note in found
+    )
+
+
+def test_outputs_that_stay_together_are_named():
+    source = """
+@T.prim_func
+def f(A: T.Buffer((4096,), "int32"), M: T.Buffer((1,), "int32"), P: T.Buffer((1,), "int32")):
+    for i in range(4096):
+        with T.block("last"):
+            if A[i] > M[0]:
+                M[0] = A[i]
+                P[0] = i
+"""
+    assert "block last has no parallel loop: it writes 2 outputs, M and P" in notes(parse(source))
+
+
+def test_the_module_gives_each_output_a_nest():
+    space = SpaceGenerator((LoopDistribution(),))
+    distributed, plain = space.generate(two_outputs)
+    sch = Schedule(two_outputs)
+    distributed.apply(sch)
+    assert len(sch.get_loops("S")) == len(sch.get_loops("S_C")) == 2
+    assert sch.get(sch.get_loops("S")[0]) is not sch.get(sch.get_loops("S_C")[0])
+    check_transform(two_outputs, sch)
+    assert not plain.entries
+
+
+def test_a_distributed_program_is_tiled():
+    func = workloads.get("poly.atax").func((64, 64))
+    space = SpaceGenerator(cpu_modules(TARGET))
+    marks = set()
+    for trace in space.generate(func):
+        sch = Schedule(func)
+        trace.apply(sch)
+        marks |= {*sch.get(sch.get_block("tmp")).annotations}
+    assert marks & {TILED, FOLD}
+
+
+def kinds(sch: Schedule, block: str) -> str:
+    return " ".join(sch.get(loop).kind.value for loop in sch.get_loops(block))
+
+
+def test_the_default_schedule_runs_nests_inside_a_time_loop_in_parallel():
+    func = workloads.get("poly.jacobi-2d").func((4, 400))
+    sch = Schedule(func)
+    vectors_and_threads(func, TARGET).apply(sch)
+    parallel = "parallel" if TARGET.num_cores > 1 else "serial"
+    assert kinds(sch, "A") == kinds(sch, "B") == f"serial {parallel} serial vectorized"
+
+
+def test_small_steps_of_a_time_loop_stay_on_one_core():
+    func = workloads.get("poly.jacobi-2d").func((4, 200))
+    sch = Schedule(func)
+    vectors_and_threads(func, TARGET).apply(sch)
+    assert kinds(sch, "A") == "serial serial serial vectorized"
+
+
+@pytest.mark.parametrize("span", ["range(i + 1)", "range(i, 40)", "range(T.min(i, 20))"])
+def test_the_default_schedule_vectorizes_a_loop_of_dependent_extent(span):
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((40, 40), "float32"), B: T.Buffer((40, 40), "float32")):
+    for i in range(40):
+        for j in {span}:
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * 2.0
+""")
+    sch = Schedule(func)
+    vectors_and_threads(func, TARGET).apply(sch)
+    assert kinds(sch, "B").split()[-1] == "vectorized"
+    check_transform(func, sch)
+
+
+def test_the_default_schedule_distributes_loops_for_vectors_and_threads():
+    func = workloads.get("poly.bicg").func((200, 200))
+    sch = Schedule(func)
+    vectors_and_threads(func, TARGET).apply(sch)
+    assert kinds(sch, "bicg") == "serial serial vectorized"
+    assert kinds(sch, "bicg_q").split()[0] == ("parallel" if TARGET.num_cores > 1 else "serial")

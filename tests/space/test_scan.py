@@ -1,0 +1,59 @@
+"""vector_scan: scans along memory get lanes of one scan, scans across it get neighbouring scans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from space.candidates import TARGET, draw
+
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules
+from metasched.runtime.build import build
+from metasched.script import parse
+from metasched.script import tir as T
+from metasched.space.generate import SpaceGenerator
+
+
+@T.prim_func
+def along(A: T.Buffer((5, 70), "float32"), B: T.Buffer((5, 70), "float32")):
+    for i, j in T.grid(5, 70):
+        with T.block("B"):
+            vi = T.axis.spatial(5, i)
+            vj = T.axis.opaque(70, j)
+            B[vi, vj] = T.if_then_else(vj == 0, A[vi, 0], B[vi, vj - 1] + A[vi, vj])
+
+
+@T.prim_func
+def across(A: T.Buffer((5, 70), "float32"), B: T.Buffer((5, 70), "float32")):
+    for i, j in T.grid(5, 70):
+        with T.block("B"):
+            vi = T.axis.scan(5, i)
+            vj = T.axis.spatial(70, j)
+            B[vi, vj] = T.if_then_else(vi == 0, A[0, vj], B[vi - 1, vj] + A[vi, vj])
+
+
+def generated(func):
+    generator = SpaceGenerator(default_modules(TARGET))
+    spaces = generator.generate(func, TARGET)
+    assert not generator.failures
+    return spaces
+
+
+@pytest.mark.parametrize(("func", "axis"), [(along, 1), (across, 0)])
+def test_candidates_compute_the_scan(func, axis):
+    lanes, plain = generated(func)
+    a = np.random.default_rng(0).integers(-4, 5, (5, 70)).astype("float32")
+    for space in (lanes, plain):
+        for seed in range(4):
+            sch, out = draw(func, space, seed), np.zeros_like(a)
+            build(sch, target="native")(a, out)
+            np.testing.assert_array_equal(out, np.cumsum(a, axis))
+    loops = [s for s in walk_stmts(draw(func, lanes, 0).func.body) if isinstance(s, For)]
+    assert any(loop.kind is ForKind.VECTORIZED for loop in loops) == (axis == 0)
+
+
+def test_short_scans_and_other_chains_are_left_alone():
+    text = along.script()
+    assert len(generated(parse(text.replace("70", "9")))) == 1
+    assert len(generated(parse(text.replace("B[vi, vj - 1] + A", "B[vi, vj - 1] / A")))) == 1
