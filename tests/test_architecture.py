@@ -37,7 +37,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "arith",
-        3740,
+        3850,
         "bounds linear affine modular rules atoms prove conditions analyzer iterform itercheck "
         "iterlimit mixed_radix itermap subspace intset regions corner outside inverse indexmap",
     ),
@@ -51,21 +51,21 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 320, "blocks te einsum"),
     (
         "analysis",
-        3030,
+        3400,
         "failure scan overlap instances scope boxes threads guarded witness running cover "
         "producers binding access closing block reducer loops dependence reordering sequence flops",
     ),
     (
         "schedule",
-        10400,
+        11100,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping auto_tensorize tensorize_layout",
     ),
-    ("lower", 1820, "passes.* packing table cpu pipeline"),
+    ("lower", 2000, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        3550,
+        3850,
         "types signature values known_memory emit arithmetic memory tiles intrinsics vectormath.* "
         "branch ops fold division expressions parallel transpose scan loops statements module elf "
         "compile openmp load peak",
@@ -78,30 +78,30 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "space",
-        3050,
+        3700,
         "module strides combinators tiling packing loop_kinds reasons modules.* generate "
         "default_schedule",
     ),
     ("postproc", 460, "*"),
-    ("mutate", 270, "*"),
+    ("mutate", 290, "*"),
     (
         "measure",
-        2655,
+        2700,
         "settings candidate priority worker process workers flow data loaded_task padding sampling "
         "builder_slot samples anchor jobs reference local replay cluster "
         "instruction_costs",
     ),
     (
         "cost",
-        1790,
+        1850,
         "index_stride guard_fraction summary footprint machine features extractor quality "
         "prior ridge trees model line guide lightgbm",
     ),
-    ("kinds", 190, "table cpu"),
+    ("kinds", 210, "table cpu"),
     ("database", 880, "record store base lookup equality replay tvm_import"),
     (
         "search",
-        2440,
+        2520,
         "shared_queue replaying pool population phases strategy draft proposals.source "
         "proposals.* picks "
         "evolution autoscheduler annealing baselines guard learning observe run scheduler final "
@@ -110,7 +110,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("", 360, "autoschedule tune"),
     (
         "report",
-        1485,
+        1520,
         "selftest doctor peer_op torch_ops torch_low torch_peer onnx_ops tvm_record peers contest "
         "bandwidth tables progress compare history svg html",
     ),
@@ -122,7 +122,7 @@ FLOORS: list[tuple[str, int, str]] = [
 AFTER = {"intrinsics": "metasched.schedule.schedule", "workloads": "metasched.tune"}
 
 # Lines of code of the two folders of script functions.
-SCRIPT_BUDGETS = {"intrinsics": 480, "workloads": 1820}
+SCRIPT_BUDGETS = {"intrinsics": 620, "workloads": 1900}
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 
