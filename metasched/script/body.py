@@ -309,11 +309,24 @@ class BodyReader(CallReader):
         if len(targets) != len(values):
             self.fail(node, f"{len(targets)} names need as many values, not {len(values)}")
         pairs = list(zip(targets, values, strict=True))
-        read = [self.kept(value, self._named(target, value)) for target, value in pairs]
+        read = [self._read(target, value) for target, value in pairs]
         items: list[Item] = [let for lets, _ in read for let in lets]
         for (target, value), (_, found) in zip(pairs, read, strict=True):
-            items += self._bind_values(value, target, found)
+            if isinstance(found, (Bound, Scoped)):
+                self._bind(target, found.value)
+                items += [found] if isinstance(found, Scoped) else []
+            else:
+                items += self._bind_values(value, target, found)
         return items
+
+    def _read(self, target: ast.expr, value: ast.expr) -> tuple[list[Scoped], Any]:
+        """The value of one name of a tuple, and lets of its parts that read memory."""
+        if isinstance(value, ast.Call) and not isinstance(target, ast.Subscript):
+            fn = self.value(value.func)
+            if isinstance(fn, StatementWord):
+                self.hints = self._target_names(target)
+                return [], self._given(value, fn)
+        return self.kept(value, self._named(target, value))
 
     def _named(self, target: ast.expr, node: ast.expr) -> Any:
         """Evaluate the value of a target; new variables and buffers take the target's name."""
@@ -334,11 +347,16 @@ class BodyReader(CallReader):
         return fn is WORDS["Var"]
 
     def _assign_word(self, call: ast.Call, fn: StatementWord, target: ast.expr) -> list[Item]:
+        found = self._given(call, fn)
+        self._bind(target, found.value)
+        return [found] if isinstance(found, Scoped) else []
+
+    def _given(self, call: ast.Call, fn: StatementWord) -> Bound | Scoped:
+        """What a word gives to assign."""
         found = self.word(call, fn)
         if not isinstance(found, (Bound, Scoped)) or found.value is None:
             self.fail(call, f"T.{fn.name} gives no value to assign")
-        self._bind(target, found.value)
-        return [found] if isinstance(found, Scoped) else []
+        return found
 
     def _bind_values(self, node: ast.AST, target: ast.expr, found: Any) -> list[Item]:
         if isinstance(target, ast.Subscript):

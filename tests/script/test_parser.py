@@ -496,3 +496,35 @@ def test_tuples_are_read_before_they_are_bound():
     x, y = swapped.var, swapped.body.var
     second = swapped.body.body
     assert second.value is y and second.body.value is x
+
+
+def test_a_tuple_binds_axes_of_different_kinds():
+    func = parse(
+        """
+        @T.prim_func
+        def f(A: T.Buffer((4, 8), "int32"), B: T.Buffer((4, 9), "int32")):
+            for i, j in T.grid(4, 8):
+                with T.block("b"):
+                    vi, vj = T.axis.spatial(4, i), T.axis.opaque(8, j)
+                    B[vi, vj + 1] = B[vi, vj] + A[vi, vj]
+        """
+    )
+    (realize,) = [r for r in blocks_of(func.body) if r.block.name == "b"]
+    kinds = [(v.var.name, v.kind) for v in realize.block.iter_vars]
+    assert kinds == [("vi", IterKind.SPATIAL), ("vj", IterKind.OPAQUE)]
+    verify(func)
+
+
+def test_a_tuple_binds_axes_beside_other_values():
+    func = parse(
+        """
+        @T.prim_func
+        def f(A: T.Buffer((4, 8), "int32")):
+            for i, j in T.grid(4, 8):
+                with T.block("b"):
+                    vi, vj, n = T.axis.spatial(4, i), T.axis.spatial(8, j), 3
+                    A[vi, vj] = n + vj
+        """
+    )
+    (realize,) = [r for r in blocks_of(func.body) if r.block.name == "b"]
+    assert [v.var.name for v in realize.block.iter_vars] == ["vi", "vj"]
