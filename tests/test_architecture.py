@@ -53,7 +53,8 @@ FLOORS: list[tuple[str, int, str]] = [
         "analysis",
         3400,
         "failure scan overlap instances scope boxes threads guarded witness running cover "
-        "producers binding access closing block reducer loops dependence reordering sequence flops",
+        "producers binding access guards closing block reducer loops dependence reordering "
+        "sequence flops",
     ),
     (
         "schedule",

@@ -14,7 +14,7 @@ Under a change of order, updates of one element by a commutative reduction are h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
@@ -31,6 +31,7 @@ from metasched.analysis.access import (
 )
 from metasched.analysis.cover import bound_regions, covered, covered_in_parts, loop_ranges
 from metasched.analysis.failure import Failure
+from metasched.analysis.guards import load_guards, predicate_guards, tight
 from metasched.analysis.instances import Place, distances
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.producers import apart, producer_groups
@@ -44,12 +45,11 @@ from metasched.analysis.scope import (
 from metasched.analysis.threads import scope_rank, thread_rank
 from metasched.arith.affine import Ranges, form_interval, interval, linear
 from metasched.arith.bounds import Interval
-from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
-from metasched.ir.expr import GE, GT, LE, LT, Expr, Var, as_int
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     Block,
@@ -80,7 +80,8 @@ class Touch:
         loops: all loops around the access, from the scope block down, also inside the block.
         inner: variables bound inside the block.
         child: the block, None outside of blocks.
-        guards: forms that the block's predicate keeps from being positive.
+        guards: forms that the block's predicate, and conditions in the block around a load, keep
+            from being positive.
     """
 
     buffer: Buffer
@@ -115,7 +116,7 @@ def touches(child: Child, among: frozenset[Buffer]) -> list[Touch]:
 @fact
 def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]:
     child = Child(realize, ())
-    guards, exact = _guards(child), exact_accesses(realize.block)
+    guards, exact = predicate_guards(child), exact_accesses(realize.block)
     made = _declared(child, guards) if exact is None else _in_body(child, guards, among)
     found = [t for t in made if t.buffer in among]
     for expr in realize.exprs:
@@ -123,38 +124,27 @@ def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]
     return found
 
 
-def _guards(child: Child) -> tuple[Linear, ...]:
-    """Forms that are at most 0 where the predicate lets the body run."""
-    found: list[Linear] = []
-    for part in conjuncts(child.realize.predicate):
-        if isinstance(part, (LT, LE, GT, GE)) and part.a.dtype.is_int and not loads_of(part):
-            low, high = (part.a, part.b) if isinstance(part, (LT, LE)) else (part.b, part.a)
-            gap = linear(low).plus(linear(high), -1)
-            if gap.terms:
-                found.append(gap.shifted(int(isinstance(part, (LT, GT)))))
-    return tuple(found)
-
-
 def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
     """The bounds that the predicates of two accesses add to the ranges of their loops.
 
-    Bounds on equal terms come as a pair, other bounds with None.
+    Bounds on equal terms come as a pair, other bounds with None; and once more beside the range of
+    the same terms in the other access, where both have these loops.
     """
-    mine, theirs = _tight(a.guards, ranges), _tight(b.guards, ranges)
+    mine, theirs = tight(a.guards, ranges), tight(b.guards, ranges)
+    shared = {n.var for n in a.loops} & {n.var for n in b.loops}
     for terms in {**mine, **theirs}:
-        yield mine.get(terms), theirs.get(terms)
+        left, right = mine.get(terms), theirs.get(terms)
+        yield left, right
+        form = (left or right or (None,))[0]
+        if form is not None and (left is None or right is None):
+            whole = form, form_interval(form, ranges)
+            if all(free_vars(x) <= shared for x in form.terms) and -inf < whole[1][0]:
+                yield left or whole, right or whole
 
 
 def kept_twice(child: Child) -> list[tuple[Kept, Kept]]:
     """The bounds that the predicate of a block puts on two of its instances, as pairs."""
-    return [(k, k) for k in _tight(_guards(child), loop_ranges(child.loops)).values()]
-
-
-def _tight(guards: Iterable[Linear], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
-    """The guards that are tighter than the ranges of their loops, by their terms."""
-    spans = ((form, form_interval(form, ranges)) for form in guards)
-    tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
-    return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
+    return [(k, k) for k in tight(predicate_guards(child), loop_ranges(child.loops)).values()]
 
 
 def _declared(child: Child, guards: tuple[Linear, ...]) -> Iterator[Touch]:
@@ -173,7 +163,8 @@ def _in_body(child: Child, guards: tuple[Linear, ...], among: frozenset[Buffer])
             continue
         box = bound_access(access, child)
         inner = access.inner
-        yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, guards=guards)
+        known = guards + load_guards(child, access)
+        yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, guards=known)
 
 
 @fact

@@ -72,7 +72,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         blocks,
         AddRFactor(target.num_cores),
         VectorReduction(bits, cpu.vector_registers),
-        VectorScan(bits),
+        VectorScan(bits, cores=cpu.num_cores),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),

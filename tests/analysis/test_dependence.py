@@ -490,3 +490,33 @@ def test_a_value_from_scratch_of_the_block_does_not_follow_from_its_place() -> N
     func = windows("L[0] = A[v]; B[v + r] = L[0]".replace("; ", "\n                "),
                    'L = T.alloc_buffer((1,), "int32")')  # fmt: skip
     refused(carried(func, "i"), "carried-dependence", "block B writes")
+
+
+CHAINS = """
+@T.prim_func
+def f(A: T.Buffer((32,), "int32"), B: T.Buffer((33,), "int32")):
+    for i, j in T.grid(4, 8):
+        with T.block("S"):
+            vi = T.axis.spatial(4, i)
+            vj = T.axis.scan(8, j)
+            B[vi * 8 + vj + 1] = T.if_then_else({test}, A[vi], B[vi * 8 + vj])
+"""
+
+
+@pytest.mark.parametrize("test", ["vj == 0", "vj < 1", "not 0 < vj", "vj == 0 or A[vj] > 0"])
+def test_a_condition_around_a_load_keeps_iterations_apart(test: str) -> None:
+    assert carried(parse(CHAINS.format(test=test)), "i") is None
+
+
+@pytest.mark.parametrize(
+    "test", ["vj == 1", "vj == 7", "0 < vj", "A[vj] > 0", "vj == 0 and A[vj] > 0"]
+)
+def test_a_condition_that_lets_the_first_step_load_does_not(test: str) -> None:
+    sentence = r"different iterations of loop i may touch the same element of B"
+    refused(carried(parse(CHAINS.format(test=test)), "i"), "carried-dependence", sentence)
+
+
+def test_a_load_beside_the_condition_counts() -> None:
+    text = CHAINS.format(test="vj == 0").replace("A[vi],", "A[vi] + B[vi * 8 + vj],")
+    sentence = r"different iterations of loop i may touch the same element of B"
+    refused(carried(parse(text), "i"), "carried-dependence", sentence)

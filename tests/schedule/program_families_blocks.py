@@ -178,7 +178,30 @@ def updates(rng: random.Random) -> str:
     return head + _lines(1, f"for i in range({n}):", *nest, *between, *inner)
 
 
+def scans(rng: random.Random) -> str:
+    """Cumulative sums and maxima along rows or columns, in chunks or whole."""
+    chunk = rng.choice([2, 3, 4])
+    n, m = chunk * rng.randint(2, 3), rng.randint(2, 4)
+    added = rng.choice(["A[vi, vj]", "A[vi, vj] * 2", "A[vi, 0] - A[vi, vj]"])
+    value = rng.choice([f"C[vi, vj] + {added}", f"T.max({added}, C[vi, vj])"])
+    if rng.random() < 0.5:
+        value = f"T.if_then_else(vj == 0, {rng.choice(['7', 'A[vi, 0]'])}, {value})"
+    loops, at = (f"i, j, k in T.grid({m}, {n // chunk}, {chunk})", f"j * {chunk} + k")
+    if rng.random() < 0.3:
+        loops, at = (f"i, j in T.grid({m}, {n})", "j")
+    kind = rng.choice(["scan", "opaque"])
+    shapes = f'A: T.Buffer(({m}, {n}), "int32"), C: T.Buffer(({m}, {n + 1}), "int32")'
+    nest = [
+        f"for {loops}:",
+        '    with T.block("S"):',
+        f"        vi, vj = T.axis.spatial({m}, i), T.axis.{kind}({n}, {at})",
+        f"        C[vi, vj + 1] = {value}",
+    ]
+    return f"@T.prim_func\ndef f({shapes}):\n" + _lines(1, *nest)
+
+
 BLOCKS = {
+    scans: ("split", "parallel", "reorder", "decompose_scan", "compute_at"),
     updates: ("decompose_outputs", "privatize_reduction", "fission", "parallel", "split"),
     opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),
     triangles: ("split", "parallel", "compute_at", "cache_read", "blockize", "rfactor"),

@@ -147,6 +147,16 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         program(nest("i:8", "S", "B[vi] = A[vi]\n            C[vi] = A[vi]"), A="8", B="8", C="8"),
         lambda s: s.decompose_outputs("S"),
     ),
+    "decompose_scan": (
+        program(
+            "    for j, k in T.grid(4, 8):\n"
+            '        with T.block("B"):\n'
+            "            v = T.axis.scan(32, j * 8 + k)\n"
+            "            B[v + 1] = B[v] + A[v]\n",
+            A="32", B="33",
+        ),
+        lambda s: s.decompose_scan(s.get_loops("B")[0]),
+    ),
     "fission": (TOGETHER, lambda s: s.fission(s.get_loops("B")[0])),
     "loop_partition": (
         program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),

@@ -64,6 +64,14 @@ def update(A: T.Buffer((4, 6), "int32"), X: T.Buffer((4, 6), "int32")):
 
 
 @T.prim_func
+def running(A: T.Buffer((3, 30), "int32"), B: T.Buffer((3, 30), "int32")):
+    for i, j in T.grid(3, 30):
+        with T.block("B"):
+            vi, vj = T.axis.spatial(3, i), T.axis.scan(30, j)
+            B[vi, vj] = T.if_then_else(vj == 0, A[vi, 0], B[vi, vj - 1] + A[vi, vj])
+
+
+@T.prim_func
 def gather(A: T.Buffer((24,), "int32"), B: T.Buffer((4, 6), "int32")):
     for i, j in T.grid(4, 6):
         with T.block("B"):
@@ -186,6 +194,10 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "compute_inline": (elementwise, lambda s: s.compute_inline("B")),
     "decompose_padding": (padded, depadded),
     "decompose_reduction": (matmul, decomposed),
+    "decompose_scan": (
+        running,
+        of("B", 1, lambda s, j: s.decompose_scan(s.split(j, [None, 8])[0])),
+    ),
     "enter_postproc": (elementwise, marked),
     "decompose_outputs": (two_outputs, lambda s: s.decompose_outputs("S")),
     "fission": (elementwise, parted),

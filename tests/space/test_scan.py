@@ -53,6 +53,30 @@ def test_candidates_compute_the_scan(func, axis):
     assert any(loop.kind is ForKind.VECTORIZED for loop in loops) == (axis == 0)
 
 
+LONG = """
+@T.prim_func
+def f(A: T.Buffer(({n},), "{dtype}"), B: T.Buffer(({n},), "{dtype}")):
+    for j in range({n}):
+        with T.block("B"):
+            vj = T.axis.scan({n}, j)
+            B[vj] = T.if_then_else(vj == 0, A[0], B[vj - 1] + A[vj])
+"""
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(1 << 16, "float32"), (40009, "int32")])
+def test_a_scan_alone_is_offered_in_chunks_that_run_in_parallel(n, dtype):
+    func = parse(LONG.format(n=n, dtype=dtype))
+    chunks, *_ = generated(func)
+    assert "decompose_scan" in [entry.kind.name for entry in chunks.entries]
+    a = np.random.default_rng(0).integers(-4, 5, n).astype(dtype)
+    for seed in range(3):
+        sch, out = draw(func, chunks, seed), np.zeros_like(a)
+        build(sch, target="native")(a, out)
+        np.testing.assert_array_equal(out, np.cumsum(a, dtype=dtype))
+    spread = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+    assert any(loop.kind is ForKind.PARALLEL for loop in spread)
+
+
 def test_short_scans_and_other_chains_are_left_alone():
     text = along.script()
     assert len(generated(parse(text.replace("70", "9")))) == 1

@@ -19,6 +19,7 @@ from metasched.schedule.primitives.compute_location import sample_compute_locati
 from metasched.schedule.primitives.copy_at import read_at, write_at
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
+from metasched.schedule.primitives.decompose_scan import decompose_scan
 from metasched.schedule.primitives.fission import decompose_outputs, fission
 from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
@@ -102,6 +103,7 @@ class Methods:
     cache_write = recorded(cache_write)
     decompose_reduction = recorded(decompose_reduction)
     rfactor = recorded(rfactor)
+    decompose_scan = recorded(decompose_scan)
     privatize_reduction = recorded(privatize_reduction)
     set_scope = recorded(set_scope)
     blockize = recorded(blockize)

@@ -3,15 +3,20 @@
 Along contiguous memory the lanes are neighbouring steps of one scan, which the code generator
 combines in registers (`codegen.scan`). Across it they are neighbouring scans: the contiguous
 iterator goes inside the scan, in tiles whose last row stays in the cache.
+
+Where there are fewer scans than cores, each is offered in chunks as well, which run in parallel
+from starts that a first pass over the values gives (`decompose_scan`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 
 from metasched.analysis.access import accesses
-from metasched.analysis.block import SCAN, TILED, is_leaf
+from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
 from metasched.analysis.scan import match_scan
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
@@ -29,10 +34,16 @@ class VectorScan:
     Attributes:
         vector_bits: of a vector register.
         vectors: choices of how many registers are scanned at a time.
+        cores: of the machine.
+        chunks: choices of how many chunks of a scan each core gets.
+        shortest: the fewest steps of a chunk: starting threads takes microseconds.
     """
 
     vector_bits: int = 256
     vectors: Sequence[int] = (1, 2, 4, 8)
+    cores: int = 1
+    chunks: Sequence[int] = (1, 2, 4, 16, 64)
+    shortest: int = 1 << 13
 
     @property
     def name(self) -> str:
@@ -45,7 +56,38 @@ class VectorScan:
         position = scanned(realize.block)
         if position is None or not untouched(sch.state.scope(realize).child(realize.block.token)):
             return [sch]
-        return [*changed(sch, lambda variant: self._apply(variant, block, position)), sch]
+        ways: list[Callable[[Schedule], object]] = []
+        if len(self._sizes(realize.block, position)) > 0:
+            ways.append(lambda variant: self._in_chunks(variant, block, position))
+        ways.append(lambda variant: self._apply(variant, block, position))
+        return [*changed(sch, *ways), sch]
+
+    def _sizes(self, block: Block, position: int) -> list[int]:
+        """The numbers of steps of a chunk that are worth a choice, largest first."""
+        extents = [as_int(v.dom.extent) for v in block.iter_vars]
+        beside = prod(e or self.cores for n, e in enumerate(extents) if n != position)
+        steps = extents[position] or 0
+        if beside >= self.cores:
+            return []
+        sizes = [-(-steps // (self.cores * c)) for c in self.chunks]
+        return sorted({s for s in map(partial(_near, steps), sizes) if s >= self.shortest})[::-1]
+
+    def _in_chunks(self, sch: Schedule, block: BlockRV, position: int) -> None:
+        """Chunks of a scan side by side, each in lanes, after a pass that makes their starts."""
+        node = sch.get(block)
+        lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
+        every = axes(sch, block)
+        scan = next(a for a in every if a.position == position)
+        sch.reorder(*[a.loop for a in every if a is not scan], scan.loop)
+        sizes = self._sizes(node, position)
+        size = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+        chunk, _ = sch.split(scan.loop, [None, size])
+        total, _ = sch.decompose_scan(chunk)
+        widths = [lanes * v for v in self.vectors]
+        if lanes > 1:
+            width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
+            sch.annotate(block, SCAN, width)
+            sch.annotate(total, FOLD, widths[-1])
 
     def _apply(self, sch: Schedule, block: BlockRV, position: int) -> None:
         node = sch.get(block)
@@ -74,6 +116,13 @@ class VectorScan:
         sch.vectorize(vector)
         sch.annotate(block, SCAN, 1)
         sch.annotate(block, TILED, "SCS")
+
+
+def _near(steps: int, size: int) -> int:
+    """A number of steps that divides a scan, at most one eighth above `size`; `size`, in whole
+    cache lines, where there is none."""
+    found = (n for n in range(size, size + size // 8 + 1) if steps % n == 0)
+    return next(found, -(-size // 64) * 64)
 
 
 def scanned(block: Block) -> int | None:

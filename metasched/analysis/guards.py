@@ -1,0 +1,102 @@
+"""Guards: linear forms that conditions keep from being positive.
+
+The predicate of a block guards all its accesses; a condition in its body guards the loads that
+stand under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from metasched.analysis.access import Access
+from metasched.analysis.guarded import guarded_reads
+from metasched.analysis.overlap import Kept
+from metasched.analysis.scope import Child
+from metasched.arith.affine import Ranges, form_interval, interval, linear
+from metasched.arith.conditions import conjuncts
+from metasched.arith.linear import Linear
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import EQ, GE, GT, LE, LT, NE, And, Compare, Expr, Not, Or, Var, compare
+from metasched.ir.stmt import Block, fact
+from metasched.ir.visit import loads_of, substitute
+
+
+def predicate_guards(child: Child) -> tuple[Linear, ...]:
+    """Forms that are at most 0 where the predicate lets the body run."""
+    forms = (_form(part, {}) for part in conjuncts(child.realize.predicate))
+    return tuple(form for form in forms if form is not None)
+
+
+def _form(part: Expr, ranges: Ranges) -> Linear | None:
+    """The form that a condition keeps from being positive; None where the condition gives none.
+
+    A number that differs from the first or last of its `ranges` lies inside.
+    """
+    if not isinstance(part, (LT, LE, GT, GE, NE)) or not part.a.dtype.is_int or loads_of(part):
+        return None
+    low, high = (part.b, part.a) if isinstance(part, (GT, GE)) else (part.a, part.b)
+    gap = linear(low).plus(linear(high), -1)
+    if isinstance(part, NE):
+        ends = form_interval(gap, ranges)
+        if 0 not in ends:
+            return None
+        gap = gap.scaled(-1) if ends[0] == 0 else gap
+    return gap.shifted(int(isinstance(part, (LT, GT, NE)))) if gap.terms else None
+
+
+@fact
+def _conditions(block: Block) -> dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]]:
+    """The conditions under which a body loads an element, those of all its loads (cached)."""
+    found: dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]] = {}
+    for read in guarded_reads(block) or ():
+        parts = frozenset(p for c in read.conditions for p in _parts(c))
+        key = read.buffer, read.indices
+        found[key] = found.get(key, parts) & parts
+    return found
+
+
+_OPPOSITE = {EQ: NE, NE: EQ, LT: GE, GE: LT, GT: LE, LE: GT}
+
+
+def _parts(condition: Expr) -> list[Expr]:
+    """The conditions that hold together where a condition holds, negations resolved."""
+    if isinstance(condition, And):
+        return _parts(condition.a) + _parts(condition.b)
+    if isinstance(condition, Not):
+        inner = condition.a
+        if isinstance(inner, Not):
+            return _parts(inner.a)
+        if isinstance(inner, Or):
+            return _parts(Not(inner.a)) + _parts(Not(inner.b))
+        if isinstance(inner, Compare):
+            return [compare(_OPPOSITE[type(inner)], inner.a, inner.b)]
+    return [condition]
+
+
+def load_guards(child: Child, access: Access) -> tuple[Linear, ...]:
+    """Forms that the conditions around a load keep from being positive, over loop variables."""
+    if access.is_write:
+        return ()
+    domains = {v.var: v.dom for v in child.block.iter_vars}
+    spans = {v: interval(d.min + d.extent - 1, {}) for v, d in domains.items()}
+    ranges = {v: (interval(d.min, {})[0], spans[v][1]) for v, d in domains.items()}
+    parts = _conditions(child.block).get((access.buffer, access.indices), frozenset())
+    forms = (_form(part, ranges) for part in sorted(parts, key=str))
+    bound = child.realize.bindings
+    return tuple(_over_loops(form, bound) for form in forms if form is not None)
+
+
+def _over_loops(form: Linear, bound: Mapping[Var, Expr]) -> Linear:
+    """A form over iterators as one over loop variables."""
+    total = Linear({}, form.const)
+    for atom, factor in form.terms.items():
+        total = total.plus(linear(substitute(atom, bound)), factor)
+    return total
+
+
+def tight(guards: Iterable[Linear], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
+    """The guards that are tighter than the ranges of their loops, by their terms."""
+    spans = ((form, form_interval(form, ranges)) for form in guards)
+    tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
+    return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
