@@ -73,6 +73,13 @@ def test_commands_name_what_exists():
     assert "pip install -e '.[test]' && pytest" in text
 
 
+def test_the_matrix_unit_has_the_number_of_lines_that_readme_names():
+    section = PLUGINS.read_text(encoding="utf-8").partition("## A matrix unit")[2]
+    unit = re.search(r"^```python\n(.*?)^```$", section, re.M | re.S)[1]
+    named = re.search(r"has (\d+) lines", README.read_text(encoding="utf-8"))[1]
+    assert len(unit.splitlines()) == int(named)
+
+
 def test_links_of_the_pages_lead_somewhere():
     pages = [README, *(ROOT / "metasched").glob("*.md"), ROOT / "tests" / "README.md"]
     for page in pages:
