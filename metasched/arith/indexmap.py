@@ -18,6 +18,7 @@ from metasched.ir.buffer import Range
 from metasched.ir.expr import (
     FALSE,
     BinaryOp,
+    Cast,
     Expr,
     ExprLike,
     FloorDiv,
@@ -266,6 +267,8 @@ def replaced(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     if not expr.children:
         return expr
     parts = [replaced(c, values) for c in expr.children]
+    if isinstance(expr, Cast):
+        return parts[0].astype(expr.dtype)
     if isinstance(expr, BinaryOp) and parts[0].dtype is not parts[1].dtype:
         parts = list(match_types(parts[0], parts[1]))
     return expr.rebuild(parts)

@@ -6,24 +6,26 @@
 The operands that an iterator moves are its signature. Here n, h and w move C and A, as i does; co
 moves C and B, as j does; kh, kw and ci move A and B, as k does. So iterators of one signature and
 kind, fused in their order, are a loop of the description. All other iterators (those of a batch or
-of groups, which move all operands) stay outside as loops around the instruction.
+of groups, which move all operands) stay outside as loops around the instruction. An iterator of
+which an operand uses one digit, as `co // 64` in a convolution of groups, is cut into digits first.
 The idea is TVM's GetAutoTensorizeMappingInfo. `tensorize_layout` has the steps that follow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from metasched.analysis.access import accesses
+from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
-from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.expr import Add, Expr, IntImm, Max, Min, Mul, Var, as_int
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import Add, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Mul, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BufferStore, IterKind, IterVar
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, substitute
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.tensorize_mapping import nest_of
@@ -38,16 +40,22 @@ class TensorizeMapping:
     """One way in which a block is loops around an intrinsic.
 
     Attributes:
-        index_map: from the block's iterators to those that stay outside, then one for each
-            iterator of the description (for several, where these have one signature and kind).
+        cuts: the iterators of the block that are cut in two first, by their positions, with the
+            extents of the inner parts.
+        index_map: from the block's iterators, or their parts, to those that stay outside, then one
+            for each iterator of the description (for several, where these have one signature and
+            kind).
         kinds, extents: of the outputs of `index_map`.
         groups: for each output that does not stay outside, the iterators of the description that
             it is cut into, with their extents.
         operands: what the buffers of the description stand for; the last one is the result.
         places: the indices of each buffer of the description, over its iterators.
         iterators: of the description, in its order.
+        in_order: how many operands lie in memory as the description has them: one iterator moves
+            the last index of both.
     """
 
+    cuts: Mapping[int, int]
     index_map: IndexMap
     kinds: tuple[IterKind, ...]
     extents: tuple[int | None, ...]
@@ -55,6 +63,16 @@ class TensorizeMapping:
     operands: Operands
     places: Mapping[Buffer, tuple[Expr, ...]]
     iterators: tuple[Var, ...]
+    in_order: int = 0
+
+    @property
+    def whole_map(self) -> IndexMap:
+        """The map from the block's iterators, before they are cut."""
+        if not self.cuts:
+            return self.index_map
+        count = len(self.index_map.inputs) - len(self.cuts)
+        first = in_digits(count, self.cuts)
+        return IndexMap(first.inputs, tuple(self.index_map.apply(first.outputs)))
 
     @property
     def outside(self) -> int:
@@ -111,7 +129,7 @@ class AutoTensorizeMappingInfo:
     @property
     def mappings(self) -> tuple[IndexMap, ...]:
         """The maps of the block's iterators, for `transform_block_layout`."""
-        return tuple(way.index_map for way in self.ways)
+        return tuple(way.whole_map for way in self.ways)
 
 
 def get_auto_tensorize_mapping_info(
@@ -160,7 +178,7 @@ def tensorize_mappings(block: Block, desc: PrimFunc) -> list[TensorizeMapping]:
             refusals.append(error)
     if not ways:
         raise refusals[0]
-    return sorted(ways, key=lambda way: (-_in_order(block, way), way.work))
+    return sorted(ways, key=lambda way: (-way.in_order, way.work))
 
 
 def _refused(reason: str, message: str, block: Block) -> ScheduleError:
@@ -217,22 +235,96 @@ def _ways(block: Block, theirs: Block, operands: Operands) -> list[TensorizeMapp
     wanted: dict[object, list[int]] = {}
     for n, v in enumerate(theirs.iter_vars):
         wanted.setdefault((v.kind, _moved(v.var, places)), []).append(n)
+    cuts = _cuts(block, operands)
+    iters, indices = _cut(block, operands, cuts)
     mine: dict[object, list[int]] = {}
-    indices = {b: load.indices for b, load in operands.items()}
-    for n, v in enumerate(block.iter_vars):
+    for n, v in enumerate(iters):
         mine.setdefault((v.kind, _moved(v.var, indices)), []).append(n)
     short: dict[object, list[int]] = {}
     whole: dict[object, list[int]] = {}
     for key, described in wanted.items():
-        sizes = {n: as_int(block.iter_vars[n].dom.extent) for n in mine.get(key, ())}
+        sizes = {n: as_int(iters[n].dom.extent) for n in mine.get(key, ())}
         known = {n: size for n, size in sizes.items() if size is not None}
+        first = theirs.iter_vars[described[0]]
         tile = math.prod(as_int(theirs.iter_vars[n].dom.extent) or 1 for n in described)
-        if not known or max(known.values()) == 1 < tile:
-            raise _no_iterator(block, theirs.iter_vars[described[0]], operands, places, sizes)
+        if not known and (tile > 1 or first.is_reduce):
+            raise _no_iterator(block, first, operands, places, bool(sizes))
         options = _fusions(known, tile)
         short[key], whole[key] = options[0], options[-1]
     chosen = [short] if short == whole else [short, whole]
-    return [_mapping(block, theirs, operands, places, wanted, fused) for fused in chosen]
+    made = (_mapping(iters, theirs, operands, places, wanted, fused) for fused in chosen)
+    return [replace(way, cuts=cuts, in_order=_in_order(iters, indices, way)) for way in made]
+
+
+def _cuts(block: Block, operands: Operands) -> dict[int, int]:
+    """The iterators of which an operand uses one digit alone, with the extents of the inner
+    digits."""
+    found: dict[int, int] = {}
+    for n, v in enumerate(block.iter_vars):
+        sizes: set[int] = set()
+        alone = False
+        for load in operands.values():
+            uses, plain = _digits_used(v.var, load.indices)
+            sizes |= {size for _, size in uses}
+            alone |= len({kind for kind, _ in uses}) == 1 and not plain
+        extent = as_int(v.dom.extent)
+        if alone and len(sizes) == 1 and extent is not None and as_int(v.dom.min) == 0:
+            (size,) = sizes
+            if 1 < size < extent and extent % size == 0:
+                found[n] = size
+    return found
+
+
+def _digits_used(var: Var, indices: Sequence[Expr]) -> tuple[set[tuple[type[Expr], int]], bool]:
+    """The quotients and remainders of a variable by constants; whether it occurs outside of any."""
+    uses: set[tuple[type[Expr], int]] = set()
+    plain = False
+    stack = list(indices)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (FloorDiv, FloorMod)) and node.a is var:
+            size = as_int(node.b)
+            if size is not None:
+                uses.add((type(node), size))
+                continue
+        plain |= node is var
+        stack += node.children
+    return uses, plain
+
+
+def _cut(
+    block: Block, operands: Operands, cuts: Mapping[int, int]
+) -> tuple[list[IterVar], dict[Buffer, tuple[Expr, ...]]]:
+    """The iterators of a block, some of them in two parts, and the indices of its operands over
+    them."""
+    iters: list[IterVar] = []
+    values: dict[Var, Expr] = {}
+    for n, v in enumerate(block.iter_vars):
+        if n not in cuts:
+            iters.append(v)
+            continue
+        size = IntImm(v.var.dtype, cuts[n])
+        extents = (Analyzer().simplify(v.dom.extent // size), size)
+        parts = [Var(f"{v.var.name}{end}", v.var.dtype) for end in ("_o", "_i")]
+        for var, extent in zip(parts, extents, strict=True):
+            iters.append(IterVar(var, Range(IntImm(var.dtype, 0), extent), v.kind))
+        values[v.var] = parts[0] * size + parts[1]
+    known = Analyzer({v.var: v.dom for v in iters}, keep_units=True)
+    indices = {
+        b: tuple(known.simplify(substitute(i, values)) for i in load.indices) if cuts
+        else load.indices
+        for b, load in operands.items()
+    }  # fmt: skip
+    return iters, indices
+
+
+def in_digits(count: int, cuts: Mapping[int, int]) -> IndexMap:
+    """The map of so many indices that cuts some in two: i -> i // size, i % size."""
+    inputs = tuple(Var(f"i{n}") for n in range(count))
+    outputs: list[Expr] = []
+    for n, var in enumerate(inputs):
+        outputs += [var // cuts[n], var % cuts[n]] if n in cuts else [var]
+    return IndexMap(inputs, tuple(outputs))
 
 
 def _moved(var: Var, indices: Mapping[Buffer, tuple[Expr, ...]]) -> frozenset[Buffer]:
@@ -245,16 +337,14 @@ def _no_iterator(
     wanted: IterVar,
     operands: Operands,
     places: Mapping[Buffer, tuple[Expr, ...]],
-    sizes: Mapping[int, int | None],
+    symbolic: bool,
 ) -> ScheduleError:
     moved = _moved(wanted.var, places)
     names = " and ".join(load.buffer.name for b, load in operands.items() if b in moved)
     kind = "reduction" if wanted.is_reduce else "spatial"
     what = f"no {kind} iterator of {block.name} moves {names} and no other operand"
-    if sizes:
-        extent = "no constant extent" if None in sizes.values() else "extent 1"
-        what = f"the {kind} iterators of {block.name} that move {names} have {extent}"
-        what += " and are no loop of several steps" if extent == "extent 1" else ""
+    if symbolic:
+        what = f"the {kind} iterators of {block.name} that move {names} have no constant extent"
     return _refused("no-iterator", f"{what}, as {wanted.var.name} of the description does", block)
 
 
@@ -272,15 +362,14 @@ def _fusions(sizes: Mapping[int, int], tile: int) -> list[list[int]]:
 
 
 def _mapping(
-    block: Block,
+    iters: Sequence[IterVar],
     theirs: Block,
     operands: Operands,
     places: Mapping[Buffer, tuple[Expr, ...]],
     wanted: Mapping[object, list[int]],
     fused: Mapping[object, list[int]],
 ) -> TensorizeMapping:
-    iters = block.iter_vars
-    inputs = tuple(Var(v.var.name, v.var.dtype) for v in iters)
+    inputs = tuple(Var(v.var.name) for v in iters)
     outputs: list[Expr] = []
     kinds: list[IterKind] = []
     extents: list[int | None] = []
@@ -291,14 +380,14 @@ def _mapping(
         kinds.append(iters[n].kind)
         extents.append(as_int(iters[n].dom.extent))
     for group in fused.values():
-        total: Expr = IntImm(inputs[group[0]].dtype, 0)
+        total: Expr = IntImm("int32", 0)
         size = 1
         for n in group:
             extent = as_int(iters[n].dom.extent) or 1
             total = inputs[n] if size == 1 else total * extent + inputs[n]
             size *= extent
         outputs.append(total)
-        kinds.append(iters[group[0]].kind)
+        kinds.append(iters[group[0]].kind if group else IterKind.SPATIAL)
         extents.append(size)
     described = theirs.iter_vars
     groups = (
@@ -306,18 +395,19 @@ def _mapping(
         for key in fused
     )
     return TensorizeMapping(
-        IndexMap(inputs, tuple(outputs)), tuple(kinds), tuple(extents), tuple(groups), operands,
+        {}, IndexMap(inputs, tuple(outputs)), tuple(kinds), tuple(extents), tuple(groups), operands,
         places, tuple(v.var for v in described),
     )  # fmt: skip
 
 
-def _in_order(block: Block, way: TensorizeMapping) -> int:
-    """How many operands have their last index moved by an iterator that moves the last index of
-    the buffer of the description."""
-    own = dict(zip((v.var for v in block.iter_vars), way.index_map.inputs, strict=True))
+def _in_order(
+    iters: Sequence[IterVar], indices: Mapping[Buffer, Sequence[Expr]], way: TensorizeMapping
+) -> int:
+    """See `TensorizeMapping.in_order`."""
+    own = dict(zip((v.var for v in iters), way.index_map.inputs, strict=True))
     count = 0
-    for theirs, load in way.operands.items():
-        here = {own[v] for i in load.indices[-1:] for v in free_vars(i) if v in own}
+    for theirs, mine in indices.items():
+        here = {own[v] for i in mine[-1:] for v in free_vars(i) if v in own}
         last = {v for i in way.places[theirs][-1:] for v in free_vars(i)}
         outputs = zip(way.groups, way.index_map.outputs[way.outside :], strict=True)
         moves = [free_vars(o) for group, o in outputs if not last.isdisjoint(group)]

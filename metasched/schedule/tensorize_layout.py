@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metasched.analysis.access import accesses
 from metasched.arith.indexmap import IndexMap
@@ -17,7 +17,7 @@ from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.stmt import Block, IterKind
 from metasched.ir.visit import free_vars, substitute
-from metasched.schedule.auto_tensorize import TensorizeMapping
+from metasched.schedule.auto_tensorize import TensorizeMapping, in_digits
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 
@@ -56,16 +56,24 @@ def transform_by_mapping(
 
     Raises ScheduleError where a step is refused.
     """
+    if way.cuts:
+        way = _in_parts(sch, block, way, finish)
+    units = _units(sch.get(block), way)
     if finish is None:
-        finish = sch.reindex(block, ("write", 0))
+        finish = sch.reindex(block, ("write", 0), keep_units=bool(units))
     sch.set_scope(block, 0, _scope(sch.get(block).writes[0].buffer, way))
     panels = {
-        theirs: sch.reindex(block, _place(sch.get(block), load))
+        theirs: sch.reindex(block, _place(sch.get(block), load), keep_units=bool(units))
         for theirs, load in way.operands.items()
         if theirs is not way.result
     }
+    if units:
+        iters = sch.get(block).iter_vars
+        panels = _pad(sch, block, panels, [units.get(n, 1) for n in range(len(iters))])
     dims = _fuse(sch, block, way, panels, finish)
-    panels = _pad(sch, block, way, panels, dims)
+    long = [_alone(way, n) not in units for n in range(len(way.kinds))]
+    multiples = [pad if long[n] else 1 for n, pad in enumerate(way.paddings)]
+    panels = _pad(sch, block, panels, multiples)
     for theirs, panel in panels.items():
         sch.transform_layout(panel, ("write", 0), _tiles_apart(way, theirs, dims[theirs]))
     if any(len(group) > 1 for group in way.groups):
@@ -125,7 +133,7 @@ def _fuse(
         panel, node = panels.get(theirs, block), sch.get(block)
         buffer = sch.get(panel).writes[0].buffer
         region = next(r.region for r in (*node.writes, *node.reads) if r.buffer is buffer)
-        inputs = [own[r.min] if isinstance(r.min, Var) else Var("one", r.min.dtype) for r in region]
+        inputs = [own[r.min] if isinstance(r.min, Var) else Var("one") for r in region]
         found[theirs] = [n for n in range(len(way.kinds)) if _has(way, n, theirs, inputs)]
         outputs = [way.index_map.outputs[n] for n in found[theirs]]
         zeros: dict[Var, Expr] = {
@@ -153,7 +161,7 @@ def _fuse_finish(sch: Schedule, finish: BlockRV, buffer: Buffer, layout: IndexMa
     """Let the block that stores the results run over them in their new layout."""
     node = sch.get(finish)
     read = next(r for r in node.reads if r.buffer is buffer)
-    inputs = {v.var: Var(v.var.name, v.var.dtype) for v in node.iter_vars}
+    inputs = {v.var: Var(v.var.name) for v in node.iter_vars}
     values: dict[Var, Expr] = {}
     for var, r in zip(layout.inputs, read.region, strict=True):
         values[var] = inputs[r.min] if isinstance(r.min, Var) else IntImm(var.dtype, 0)
@@ -162,17 +170,58 @@ def _fuse_finish(sch: Schedule, finish: BlockRV, buffer: Buffer, layout: IndexMa
     sch.transform_block_layout(finish, IndexMap(tuple(inputs.values()), outputs))
 
 
+def _in_parts(
+    sch: Schedule, block: BlockRV, way: TensorizeMapping, finish: BlockRV | None
+) -> TensorizeMapping:
+    """Cut iterators of the block, and of the consumer that stores its results; returns the mapping
+    from their parts."""
+    node = sch.get(block)
+    before = accesses(node)
+    iters = [v.var for v in node.iter_vars]
+    if finish is not None:
+        region = [r.min for r in node.writes[0].region]
+        dims = {n: way.cuts[i] for n, r in enumerate(region) for i in way.cuts if r is iters[i]}
+        reader = sch.get(finish)
+        read = next(r.region for r in reader.reads if r.buffer is node.writes[0].buffer)
+        own: list[Expr] = [v.var for v in reader.iter_vars]
+        theirs = {own.index(r.min): dims[n] for n, r in enumerate(read) if n in dims}
+        sch.transform_layout(block, ("write", 0), in_digits(len(region), dims))
+        sch.transform_block_layout(finish, in_digits(len(own), theirs))
+    sch.transform_block_layout(block, in_digits(len(iters), way.cuts))
+    after = accesses(sch.get(block))
+    moved = {
+        (a.buffer, a.indices): BufferLoad(b.buffer, b.indices)
+        for a, b in zip(before, after, strict=True)
+    }
+    operands = {b: moved[load.buffer, load.indices] for b, load in way.operands.items()}
+    return replace(way, cuts={}, operands=operands)
+
+
+def _units(node: Block, way: TensorizeMapping) -> dict[int, int]:
+    """The iterators of one value that are padded to tiles, by their positions, with the tiles.
+
+    They are padded while they are still indices: a map of iterators writes zero for them.
+    """
+    alone = {_alone(way, n): pad for n, pad in enumerate(way.paddings) if pad > 1}
+    iters = node.iter_vars
+    return {n: p for n, p in alone.items() if n is not None and as_int(iters[n].dom.extent) == 1}
+
+
+def _alone(way: TensorizeMapping, output: int) -> int | None:
+    """The iterator that an output of a mapping is; None for fused ones."""
+    inputs = way.index_map.inputs
+    value = way.index_map.outputs[output]
+    return inputs.index(value) if isinstance(value, Var) else None
+
+
 def _pad(
-    sch: Schedule,
-    block: BlockRV,
-    way: TensorizeMapping,
-    panels: Mapping[Buffer, BlockRV],
-    dims: Mapping[Buffer, Sequence[int]],
+    sch: Schedule, block: BlockRV, panels: Mapping[Buffer, BlockRV], multiples: Sequence[int]
 ) -> dict[Buffer, BlockRV]:
-    """Pad the iterators of a mapping; returns the copies, which may be other blocks then."""
-    pairs = list(zip(way.kinds, way.paddings, strict=True))
-    reduced = [pad if kind is IterKind.REDUCE else 1 for kind, pad in pairs]
-    spatial = [pad if kind is not IterKind.REDUCE else 1 for kind, pad in pairs]
+    """Pad iterators to multiples; returns the copies, which may be other blocks then."""
+    iters = sch.get(block).iter_vars
+    pairs = list(zip(iters, multiples, strict=True))
+    reduced = [pad if v.is_reduce else 1 for v, pad in pairs]
+    spatial = [1 if v.is_reduce else pad for v, pad in pairs]
     found = dict(panels)
     if max(reduced) > 1:
         sch.pad_einsum(block, reduced)
@@ -183,10 +232,22 @@ def _pad(
                 sch.compute_inline(panel)
                 found[theirs] = padded[copied]
     if max(spatial) > 1:
-        for theirs, panel in found.items():
-            sch.overcompute(panel, [spatial[n] for n in dims[theirs]])
+        for panel in found.values():
+            sch.overcompute(panel, _of_copy(sch, block, panel, spatial))
         sch.overcompute(block, spatial)
     return found
+
+
+def _of_copy(sch: Schedule, block: BlockRV, panel: BlockRV, multiples: Sequence[int]) -> list[int]:
+    """For each iterator of a copy the multiple that the block's iterator of this index has."""
+    node = sch.get(block)
+    (written,) = sch.get(panel).writes
+    region = next(r.region for r in node.reads if r.buffer is written.buffer)
+    mine: dict[Expr, int] = {v.var: n for v, n in zip(node.iter_vars, multiples, strict=True)}
+    sizes: dict[Expr, int] = {
+        w.min: mine.get(r.min, 1) for w, r in zip(written.region, region, strict=True)
+    }
+    return [sizes.get(v.var, 1) for v in sch.get(panel).iter_vars]
 
 
 def _tiles_apart(way: TensorizeMapping, theirs: Buffer, dims: Sequence[int]) -> IndexMap:

@@ -138,3 +138,11 @@ def test_a_given_inverse_is_used() -> None:
 def test_errors(make: object, message: str) -> None:
     with pytest.raises(MetaschedError, match=message):
         make()
+
+
+def test_a_map_applies_to_indices_of_64_bits_without_casts():
+    i = Var("i", "int64")
+    back = IndexMap((i,), (i // 4, i % 4)).inverse([as_expr(8, "int64")])
+    a, b = Var("a", "int64"), Var("b", "int64")
+    (value,) = back.apply([a, b])
+    assert str(value.dtype) == "int64" and "Cast" not in str(value)

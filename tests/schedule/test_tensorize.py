@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import pytest
 from oracle import check_refused, check_transform
+from schedule.intrinsic_families import described, registered
 
-from metasched import TensorIntrin
+from metasched import TensorIntrin, einsum
 from metasched.errors import RegistryError, VerifyError
 from metasched.ir.equal import assert_structural_equal
 from metasched.ir.interp import run
@@ -353,6 +354,21 @@ def test_loops_of_64_bits_match_a_description_of_32():
     sch = Schedule(wide, check=True)
     sch.tensorize(tile_with_tensor_intrin(sch, "C", "test.mma"), "test.mma")
     check_transform(wide, sch)
+
+
+def test_loops_of_one_step_need_no_partner():
+    """In the block where the description has none, and in the description."""
+    rows = described({"i": 4, "j": 1, "k": 4}, "i, k", "k, j", "i, j")
+    plain = described({"i": 4, "k": 4}, "i, k", "k, 0", "i, 0")
+    for desc, preserve in ((rows, False), (plain, True)):
+        with registered("test.rows", desc):
+            sch = Schedule(einsum("ik,kj->ij", (8, 4), (4, 1), dtype="int32"))
+            block = sch.get_block("Z")
+            sch.decompose_reduction(block, sch.get_loops(block)[0])
+            update = sch.get_block("Z_update")
+            outer, inner = sch.split(sch.get_loops(update)[0], [None, 4])
+            sch.tensorize(inner, "test.rows", preserve_unit_iters=preserve)
+            check_transform(einsum("ik,kj->ij", (8, 4), (4, 1), dtype="int32"), sch)
 
 
 def test_a_name_must_be_known():

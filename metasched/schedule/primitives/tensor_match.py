@@ -29,12 +29,14 @@ from metasched.ir.stmt import (
     BlockRealize,
     BufferStore,
     For,
+    ForKind,
     IfThenElse,
     LetStmt,
     SeqStmt,
     Stmt,
+    evolve,
 )
-from metasched.ir.visit import free_vars, substitute
+from metasched.ir.visit import free_vars, substitute, transform
 from metasched.schedule.primitives.tensor_mismatch import (
     ORDER,
     SAME,
@@ -309,6 +311,51 @@ class Match:
                     what = f"{self.block.name} touches two parts of {buffer.name}"
                     raise Mismatch(what, mine, theirs, f"cache_read one part of {buffer.name}")
         return first
+
+
+def match(block: Block, desc: Block, params: Sequence[Buffer]) -> Match:
+    """The match of a block with a description, where loops of one step need no partner.
+
+    Raises Mismatch, for the block and the description with all their loops.
+    """
+    try:
+        return Match(block, desc, params)
+    except Mismatch as error:
+        short = evolve(block, body=_long(block.body)), evolve(desc, body=_long(desc.body))
+        if short[0].body is block.body and short[1].body is desc.body:
+            raise
+        try:
+            return Match(*short, params)
+        except Mismatch:
+            raise error from None
+
+
+def _long(body: Stmt) -> Stmt:
+    """A body without serial loops of one step and without iterators of one value."""
+
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, For):
+            plain = node.kind is ForKind.SERIAL and not node.annotations
+            return substitute(node.body, {node.var: node.min}) if plain and _one(node) else None
+        if not isinstance(node, BlockRealize):
+            return None
+        pairs = list(zip(node.block.iter_vars, node.iter_values, strict=True))
+        units: dict[Var, Expr] = {v.var: v.dom.min for v, _ in pairs if _one(v.dom)}
+        if not units:
+            return None
+        kept = [(v, value) for v, value in pairs if v.var not in units]
+        block = node.block.rebuild(
+            [substitute(s, units) for s in node.block.stmts],
+            [substitute(e, units) for e in node.block.exprs],
+        )
+        block = evolve(block, iter_vars=tuple(v for v, _ in kept))
+        return BlockRealize(tuple(value for _, value in kept), node.predicate, block)
+
+    return transform(body, on_stmt)
+
+
+def _one(steps: For | Range) -> bool:
+    return as_int(steps.extent) == 1
 
 
 def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:

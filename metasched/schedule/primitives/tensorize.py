@@ -28,7 +28,7 @@ from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.primitives.blockize import blockized
-from metasched.schedule.primitives.tensor_match import Match, no_alias
+from metasched.schedule.primitives.tensor_match import match, no_alias
 from metasched.schedule.primitives.tensor_mismatch import TYPE, Mismatch, nearest, side_by_side
 from metasched.schedule.state import State
 from metasched.script.printer import script_with_marks
@@ -47,11 +47,11 @@ def tensorize(
     handle, name, regions and init.
 
     requires  a registered intrinsic; the body equals its description statement for statement:
-              loops and iterators in order, kind and extent, and accesses relative to where the
-              block's regions begin; buffers of the described type and scope (`local` serves as
-              `global`; dimensions may come before), all of the part within the buffer; no written
-              buffer that stands for two; memory as the implementation lays it out; everything that
-              blockize requires, for a loop
+              loops and iterators of more than one step in order, kind and extent, and accesses
+              relative to where the block's regions begin; buffers of the described type and scope
+              (`local` serves as `global`; dimensions may come before), all of the part within the
+              buffer; no written buffer that stands for two; memory as the implementation lays it
+              out; everything that blockize requires, for a loop
     rewrite   C_o(for i: C(C[io * 4 + i] = ...)) -> C_o(Cv = match(C[io * 4:io * 4 + 4]); call(Cv))
     """
     assert not isinstance(block_or_loop, str)
@@ -69,7 +69,7 @@ def tensorize(
         node = realize = require_root_free(state, block_or_loop)
     block = realize.block
     try:
-        found = Match(block, intrin.desc.root, intrin.desc.buffers)
+        found = match(block, intrin.desc.root, intrin.desc.buffers)
         no_alias(found.parts, intrin.desc.root)
     except Mismatch as error:
         raise _mismatch(state, block, intrin, error, node) from None
