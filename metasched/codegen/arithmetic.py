@@ -163,7 +163,7 @@ def _safe_divisor(e: Emitter, a: Val, b: Val, unsigned: bool) -> tuple[Val, Val]
 
 
 def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val:
-    """Turn a truncated quotient or remainder into the one of a division that rounds down."""
+    """Correct a truncated quotient or remainder for a division that rounds down."""
     dtype, lanes = a.dtype, a.lanes
     zero = literal(0, dtype, lanes)
     if divides:
@@ -184,8 +184,8 @@ def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val
 
 def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
     def rule(e: Emitter, a: Val, b: Val) -> Val:
-        """Emit min or max: NaN wins, and of two zeros either may come out. LLVM's code tests the
-        first operand for NaN. So a constant, which needs no test, is put first, and otherwise b,
+        """Emit min or max: NaN propagates; of two zeros the result may be either. LLVM's code tests
+        the first operand for NaN. So a constant, which needs no test, is put first; otherwise b,
         since a is mostly an accumulator."""
         if not a.text.startswith(("splat", "0x")):
             a, b = b, a
@@ -260,7 +260,7 @@ def round_bfloat(e: Emitter, value: Val) -> Val:
 
 
 def _rounded_bfloat(e: Emitter, value: Val) -> Val:
-    """The same by the instruction of the processor; the bits go back to where a float has them."""
+    """`round_bfloat` by the processor's instruction; the result is widened to float32 again."""
     n, u16, u32 = value.lanes, DType("uint16"), DType("uint32")
     kind = f"<{n} x bfloat>" if n > 1 else "bfloat"
     short = e.pure(f"fptrunc {value.typed} to {kind}", value.dtype, n, value)

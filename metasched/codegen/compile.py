@@ -36,9 +36,9 @@ class Compiled:
         signature: its parameters.
         llvm_ir: the text as emitted, before optimisation.
         externs: foreign symbols the object needs (`expf`, `GOMP_parallel`, ...).
-        parallel: the code calls the OpenMP runtime.
+        parallel: whether the code calls the OpenMP runtime.
         options: (triple, mcpu, features, opt_level) it was compiled with.
-        kind: of the target; empty for a kernel loaded from files.
+        kind: the target's kind; empty for a kernel loaded from files.
     """
 
     object: bytes
@@ -77,7 +77,7 @@ def compile_func(
         parallel: False runs parallel loops serially and needs no OpenMP runtime.
         checked: check every load and store at run time.
 
-    Raises LowerError and BuildError for what cannot be compiled, before LLVM sees it.
+    Raises LowerError and BuildError for a function that cannot be compiled, before LLVM runs.
     """
     symbol = str(func.attrs.get("global_symbol", "main")) if name is None else name
     if not isinstance(symbol, str) or not _C_NAME.fullmatch(symbol):

@@ -50,14 +50,14 @@ class Emitter:
 
     Attributes:
         liberties: what the function allows, see `ir.func.LIBERTIES`.
-        flags: the same as flags of LLVM's floating-point instructions.
-        no_nan: the flag of comparisons among them.
+        flags: the liberties as flags of LLVM's floating-point instructions.
+        no_nan: the flags that comparisons take.
         env: the values of variables in scope.
         pointers: the data pointers of buffers in scope.
         elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
         mask: which lanes are active, None for all.
-        known_memory: what memory is known to hold at the current place.
+        known_memory: the values known to be in memory at the current place.
         loops: (continue label, break label) of the loops around, innermost last.
     """
 
@@ -137,8 +137,8 @@ class Emitter:
         return found
 
     def inline(self, text: str, dtype: DType, lanes: int = 1) -> Val:
-        """Write an instruction that must stay at the current place: a load, a call, or what depends
-        on them."""
+        """Write an instruction that must stay at the current place: a load, a call, or an
+        instruction that uses their result."""
         name = self.fresh()
         self.scopes[-1].lines.append(f"{name} = {text}")
         return Val(name, dtype, lanes, INLINE)

@@ -151,8 +151,8 @@ def _pick(e: Emitter, vectors: list[Val], indices: list[int]) -> Val:
 
 
 def _concatenated(e: Emitter, vectors: list[Val]) -> Val:
-    """Vectors of equal length as one, joined in pairs: one instruction a pair on many machines. The
-    last one is repeated where there are no pairs."""
+    """Concatenate vectors of equal length in pairs, which takes one instruction a pair on many
+    machines. A vector without a partner is joined with itself."""
     while len(vectors) > 1:
         pairs = zip(vectors[::2], [*vectors[1::2], vectors[-1]], strict=False)
         vectors = [_shuffled(e, a, b, list(range(2 * a.lanes))) for a, b in pairs]

@@ -1,10 +1,10 @@
-"""Reductions of lanes: a short loop over contiguous elements becomes a vector added up as a tree.
+"""Lane reductions: a short loop over contiguous elements becomes a vector reduced as a tree.
 
-    for k in range(16):          # around a block with the note `pragma_fold_lanes`
+    for k in range(16):          # around a block annotated with `pragma_fold_lanes`
         S[i] = S[i] + R[i, k]
 
-One after the other the sixteen additions wait for each other; in halves they take four steps. The
-note, which a schedule puts on the block, says that the order may change.
+In sequence, each of the sixteen additions waits for the one before; halving the vector takes four
+steps. A schedule annotates the block to allow another order of the additions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_LANES = 128
 
 
 def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
-    """Emit a loop as a reduction of lanes if it is one; returns whether it was.
+    """Emit a loop as a lane reduction if it has this form; returns whether it was emitted.
 
     Args:
         plain: whether an expression can be computed for all lanes at once.
@@ -56,7 +56,7 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
 
 
 def _tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:
-    """Add up all lanes of a vector by halves, as a scalar."""
+    """Reduce all lanes of a vector to a scalar, by halves."""
     while vector.lanes > 2:
         n = vector.lanes // 2
         vector = binary(e, kind, *(e.part(vector, start, n) for start in (0, n)))

@@ -56,7 +56,7 @@ def _address(symbol: str) -> int:
             return ctypes.cast(getattr(place, symbol), ctypes.c_void_p).value or 0
         except AttributeError:
             continue
-    raise BuildError(f"the kernel calls {symbol}, which no loaded library has")
+    raise BuildError(f"the kernel calls {symbol}, which no loaded library defines")
 
 
 def load(compiled: Compiled) -> Loaded:

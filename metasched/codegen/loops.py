@@ -275,7 +275,7 @@ def _store_reason(stmt: BufferStore, varying: set[Expr]) -> str | None:
 
 def _expr_reason(expr: Expr, varying: set[Expr]) -> str | None:
     if isinstance(expr, Call) and expr.op.name == "prefetch":
-        return None  # once, for the first lane
+        return None  # emitted once, for the first lane
     for node in walk_exprs(expr):
         if node.dtype.lanes > 1:
             return "it computes on vectors already"

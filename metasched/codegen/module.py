@@ -47,21 +47,21 @@ class ModuleEmitter:
     Attributes:
         externs: foreign symbols that the object will need.
         messages: texts of the assertions, by return code.
-        recorded: 64-bit numbers that a failed assertion may leave behind, its code among them.
-        uses_tiles: some instruction works on AMX's tiles.
-        has_fma: the target has fused multiply-adds.
-        rounds_bfloat: the target has an instruction that rounds to bfloat16 as programs mean it.
+        recorded: length of the failure record in 64-bit numbers, the assertion's code included.
+        uses_tiles: whether an instruction works on AMX tiles.
+        has_fma: whether the target has fused multiply-adds.
+        rounds_bfloat: whether the target's instruction rounds to bfloat16 as `round_bfloat` does.
     """
 
     def __init__(self, target: Target, name: str) -> None:
         if not isinstance(target, Cpu):
-            raise BuildError(f"no code generation for {target.kind} targets yet")
+            raise BuildError(f"no code generation for {target.kind} targets: build for a CPU")
         self.kind = target.kind
         self.cores = target.num_cores
         self.features = frozenset(target.features)
         self.has_fma = "fma" in self.features or target.arch == "aarch64"
         self.saturates_vectors = target.arch == "aarch64"
-        # AVX512-BF16 would take subnormal numbers for zero.
+        # AVX512-BF16 treats subnormal numbers as zero.
         self.rounds_bfloat = target.arch == "aarch64" and "bf16" in self.features
         self.vector_bits = target.vector_bits or 128
         self.name = name
@@ -141,7 +141,7 @@ def emit_function(
 ) -> Signature:  # fmt: skip
     """Add `lowered` to a module under the C name `name`; returns the signature of `func`.
 
-    `symbols` are the 64-bit extents that lowering put for the ones bound by the buffers' shapes.
+    `symbols` are the 64-bit variables by which lowering replaced those that buffer shapes bind.
     """
     e = Emitter(module, name, serial=not parallel, liberties=func.liberties)
     parameters = []
@@ -239,7 +239,7 @@ _SIGNS = {Add: "+", Sub: "-", Mul: "*", FloorDiv: "//", FloorMod: "%", Min: "min
 def signature_of(
     func: PrimFunc, lowered: PrimFunc, symbol: str, messages: tuple[str, ...]
 ) -> Signature:
-    """The C parameters of `func`; what is read and written is taken from the lowered body."""
+    """The C parameters of `func`; the lowered body tells which buffers are read and written."""
     read, written = _touched(lowered)
     names: dict[Var, str] = {}
     taken: set[str] = set()

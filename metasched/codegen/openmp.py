@@ -17,14 +17,14 @@ from pathlib import Path
 SYMBOLS = (
     "GOMP_parallel", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
 )  # fmt: skip
-"""What machine code calls."""
+"""The functions that kernels call."""
 
 REMEDY = "install libgomp, for example by `apt-get install libgomp1`"
 
 _SYSTEM = "libgomp.so.1"
 _FAMILIES = ("libgomp", "libiomp5", "libomp")
-_NAMES = ("libiomp5.so", "libomp.so.5", "libomp.so")  # of the other families, for the loader
-# Where wheels put the libraries that they bring, below a folder of packages.
+_NAMES = ("libiomp5.so", "libomp.so.5", "libomp.so")  # Intel's and LLVM's, for the loader
+# Where wheels put their own libraries, below a folder of packages.
 _FOLDERS = ("*.libs", "*/lib", "*/libs", "*/.libs")
 
 
@@ -34,7 +34,7 @@ class Runtime:
 
     Attributes:
         library: its functions.
-        file: where it lies; empty when the system does not tell.
+        file: the path of the library; empty when unknown.
     """
 
     library: ctypes.CDLL
@@ -42,7 +42,7 @@ class Runtime:
 
     @property
     def bundled(self) -> bool:
-        """Whether a package brought it: the loader does not find it in programs without Python."""
+        """Whether the library is part of a Python package, where other programs do not find it."""
         return any(Path(self.file).is_relative_to(place) for place in _packages())
 
 

@@ -281,7 +281,7 @@ def _prefetch(e: Emitter, node: Call) -> Val:
     e.module.declare("llvm.prefetch.p0", "void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     words = ", ".join(f"i32 {h}" for h in hints[:3])
     hint = f"call void @llvm.prefetch.p0(ptr {address.text}, {words})"
-    if hint not in e.known_memory.hints:  # each row of a register block asks for the same
+    if hint not in e.known_memory.hints:  # the rows of a register block repeat a prefetch
         e.known_memory.hints.add(hint)
         e.line(hint)
     return literal(0, INT32)

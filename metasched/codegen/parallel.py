@@ -1,9 +1,9 @@
 """Parallel loops: the body becomes a function of its own that a team of OpenMP threads runs.
 
-The team has as many threads as the target has cores, or fewer. Each takes one contiguous share of
-the iterations, divided by the size of the team that really came. Pointers travel through a closure
-and arrive as `noalias` arguments of an inner function, since what is loaded from memory loses
-`noalias`. A parallel loop inside another one runs serially.
+The team has at most as many threads as the target has cores. Each thread takes one contiguous share
+of the iterations; the shares depend on the size of the team at run time. Pointers are passed in a
+closure, then as `noalias` arguments of an inner function: a pointer loaded from memory cannot be
+`noalias`. A parallel loop inside another parallel loop runs serially.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _body_function(
 
 
 def _entry_function(e: Emitter, name: str, values: list[Val]) -> None:
-    """`void NAME.entry(closure)`: what each thread of the team calls."""
+    """Add `void NAME.entry(closure)`, which each thread of the team calls."""
     e.module.declare("omp_get_num_threads", "i32 @omp_get_num_threads()", "nounwind")
     e.module.declare("omp_get_thread_num", "i32 @omp_get_thread_num()", "nounwind")
     e.module.externs.update(("omp_get_num_threads", "omp_get_thread_num"))

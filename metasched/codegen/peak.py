@@ -18,8 +18,8 @@ from metasched.ir.op import HardwareOp, hardware_op, lacking
 from metasched.target import Target, cpu_of
 from metasched.target.rates import COST, remembered
 
-# Independent chains in flight: enough to hide the latency of an instruction on all pipes. Some
-# registers are left for the operands that stay as they are.
+# Number of independent chains: enough to hide the latency of an instruction on all pipes. The
+# remaining registers hold the constant operands.
 _CHAINS, _OPERANDS = 24, 4
 _CALLS = 6 << 20
 _RUNS = 30
@@ -29,14 +29,14 @@ def measured_peak(target: Target, what: str = "float32", threads: int | None = N
     """Measure the 10**9 operations in a second of generated loops in `threads` threads (default:
     the target's cores).
 
-    The best of several short runs, now and whenever this machine was asked before: beside a busy
-    neighbour a reading shows half of what there is. Takes about 0.2 s.
+    The best of several short runs, of this call and earlier calls on this machine: a run on a busy
+    machine may show half the rate. Takes about 0.2 s.
 
     Args:
         target: this machine, or an older one whose code runs here.
         what: `float32` or `float64` for multiply-adds; or the name of a declared instruction,
             whose products count as two operations each.
-        threads: that run at once.
+        threads: the number of threads at once.
 
     Raises BuildError for a type without multiply-add, an instruction that is not declared, that the
     target lacks or that cannot be chained; TargetError for a target that is not this machine.
@@ -76,7 +76,7 @@ class _Link:
         declaration: of the instruction.
         lines: with `{s}` for the number of a chain; they make %y{s} of %x{s}.
         operands: the types of the other operands %o0, %o1, ...
-        operations: of a step.
+        operations: arithmetic operations of one step.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class _Link:
 
 
 def _link(target: Target, what: str) -> _Link:
-    """What a chain of multiply-adds or of a declared instruction is made of."""
+    """The step of a chain of multiply-adds or of a declared instruction."""
     target.require_here(timed=True)
     op = hardware_op(what) if "." in what else None
     if op is not None:
@@ -112,13 +112,13 @@ def _link(target: Target, what: str) -> _Link:
 
 
 def _of_instruction(op: HardwareOp) -> _Link:
-    """The result is the first operand of its type, or of its size."""
+    """The step that passes the result on as the first operand of its type, else of its size."""
     result = op.result
     size = result.bits * result.lanes
     same = [n for n, kind in enumerate(op.operands) if kind is result]
     same += [n for n, kind in enumerate(op.operands) if kind.bits * kind.lanes == size]
     if not same:
-        raise BuildError(f"{op.name} takes no operand as large as its result: nothing is chained")
+        raise BuildError(f"{op.name} cannot be chained: no operand is as large as its result")
     kind, types = instruction_type(result), [instruction_type(t) for t in op.operands]
     given = [f"{t} %o{n}" for n, t in enumerate(types)]
     given[same[0]] = f"{types[same[0]]} %b{{s}}"
@@ -142,7 +142,7 @@ def _loop_of(target: Target, what: str) -> Callable[[], float]:
     run(steps // 8)
 
     def seconds() -> float:
-        assert library  # whose code must not go before this does
+        assert library  # keeps the machine code loaded
         start = time.thread_time()  # a thread that waits for a core takes no time by this clock
         run(steps)
         return time.thread_time() - start
@@ -179,11 +179,11 @@ def together(runs: Sequence[Callable[[], object]]) -> float:
             worker.start()
         for worker in workers:
             worker.join()
-    except BaseException:  # Ctrl-C: nobody may wait for a thread that never starts, and the
-        barrier.abort()  # machine code must not go while it runs
+    except BaseException:  # Ctrl-C: release threads that wait for a thread not started, and keep
+        barrier.abort()  # the machine code loaded until the running threads end
         for worker, end in zip(workers, ended, strict=True):
-            if worker.ident is not None:  # no join: once interrupted, Python 3.11 takes a thread
-                end.wait()  # that still runs for one that has ended
+            if worker.ident is not None:  # no join: after an interrupt, join of Python 3.11 may
+                end.wait()  # return while the thread still runs
         raise
     return max(end for _, end in spans) - min(begin for begin, _ in spans)
 

@@ -1,11 +1,11 @@
-"""Scans of lanes: a short loop in which each step needs the one before becomes a few vector steps.
+"""Lane scans: a short loop in which each step needs the step before becomes vector additions.
 
-    for l in range(16):          # around a store with the note `pragma_scan_lanes`
+    for l in range(16):          # around a store annotated with `pragma_scan_lanes`
         B[l] = B[l - 1] + x[l]
 
-The vector x is added to itself, moved by 1, 2, 4, 8 lanes; then each lane gets what was there
-before the loop. The note says that the order of the sums may change. Several registers are scanned
-apart; only one addition in each waits for the register before.
+The vector x is added to itself, shifted by 1, 2, 4 and 8 lanes; then the value before the loop is
+added to each lane. The annotation allows another order of the sums. Each register is scanned
+on its own; only one addition in each register waits for the register before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_LANES = 256
 
 
 def emit_scan(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
-    """Emit a loop as a scan of lanes if it is one; returns whether it was.
+    """Emit a loop as a lane scan if it has this form; returns whether it was emitted.
 
     Args:
         plain: whether an expression can be computed for all lanes at once.
@@ -62,14 +62,14 @@ def emit_scan(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
 
 
 def _before(scan: Scan) -> Expr:
-    """What the first lane continues."""
+    """The result of the step before the first lane; the identity where the scan restarts."""
     if scan.restarts is None:
         return scan.before
     return call("if_then_else", scan.restarts, scan.identity, scan.before)
 
 
 def _prefix(e: Emitter, scan: Scan, vector: Val, neutral: Val) -> Val:
-    """Each lane combined with all lanes before it."""
+    """Combine each lane with all lanes before it."""
     n, distance = vector.lanes, 1
     while distance < n:
         order = ", ".join(f"i32 {i}" for i in range(n - distance, 2 * n - distance))

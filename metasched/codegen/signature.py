@@ -1,4 +1,4 @@
-"""What a compiled kernel takes: the parameters of its C function in order, as plain data."""
+"""The parameters of a compiled kernel's C function in order, as plain data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BufferArg:
         shape: extents in elements.
         strides: in elements, always given (row-major when the program states none).
         compact: the strides are the row-major ones.
-        read, written: what the kernel does to it.
+        read, written: whether the kernel reads and writes the buffer.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ScalarArg:
 class Signature:
     """`int32_t symbol(params..., int64_t symbols...)`; a result other than 0 is a failure.
 
-    `symbol_repeat` takes the same and an `int64_t n` behind: it calls `symbol` n times and stops
+    `symbol_repeat` takes the same parameters, then `int64_t n`: it calls `symbol` n times and stops
     at the first failure.
 
     Attributes:
@@ -63,11 +63,11 @@ class Signature:
         symbols: extents that the shapes of the arguments bind, passed as int64 behind them.
         messages: text of return code `i + FIRST_ASSERT`.
         weights: positions of the constant weights, which the kernel takes packed.
-        pack: the function in the same object that packs them: it takes the weights as they are,
-            then as many arrays that it fills; None without constant weights.
-        record: 64-bit numbers of `symbol_record`, where an assertion that fails leaves its code and
-            then values (see `failure`); 0 where no assertion has values. Two calls at once share
-            it, and who reads it sets its first number to 0 before the next call.
+        pack: the signature of the function in the same object that packs the weights. It takes the
+            unpacked weights, then as many arrays to fill. None without constant weights.
+        record: length of `symbol_record` in 64-bit numbers. A failed assertion writes its code
+            there, then its values (see `failure`). 0 where no assertion has values. Calls at once
+            share the record; its reader sets the first number to 0 before the next call.
     """
 
     symbol: str
@@ -80,7 +80,7 @@ class Signature:
 
     @property
     def packed(self) -> tuple[tuple[int, BufferArg, BufferArg], ...]:
-        """(position, as it is, packed) of each constant weight."""
+        """(position, unpacked, packed) of each constant weight."""
         parts = self.pack.buffers if self.pack is not None else ()
         half = len(parts) // 2
         return tuple(zip(self.weights, parts[:half], parts[half:], strict=True))
@@ -91,10 +91,10 @@ class Signature:
         return tuple(p for p in self.params if isinstance(p, BufferArg))
 
     def failure(self, code: int, record: Sequence[int] = ()) -> str:
-        """The meaning of a return code other than 0; `record`: what the call left behind.
+        """The meaning of a return code other than 0; `record` is the failure record of the call.
 
-        The values of a record are those of `lower.passes.check_bounds`: how many lanes, how many
-        indices and extents follow, the indices of the first lane, extents that are no constants.
+        `lower.passes.check_bounds` defines the record. After the code follow the number of lanes,
+        of indices and of extents, the indices of the first lane, and the symbolic extents.
         """
         if record and record[0]:
             code, lanes, dims, sizes = record[:4]
@@ -113,7 +113,7 @@ class Signature:
 
 OUT_OF_MEMORY = 1
 FIRST_ASSERT = 16
-RECORD = "_record"  # what the name of the record has behind that of the function
+RECORD = "_record"  # the record's name is the function's with this suffix
 
 
 def extent_value(extent: Extent, values: Mapping[str, int]) -> int:

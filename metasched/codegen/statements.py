@@ -68,7 +68,7 @@ def _let(e: Emitter, node: LetStmt) -> None:
     if node.var.dtype.is_handle:
         e.pointers[node.var] = value
         e.known_memory.clear()
-        e.known_memory.disabled = True  # a second name for some memory
+        e.known_memory.disabled = True  # two pointers to one memory
         e.statement(node.body)
         return
     with e.bound(node.var, value):
@@ -158,8 +158,8 @@ def _assert(e: Emitter, node: AssertStmt) -> None:
 
 
 def _record(e: Emitter, code: int, values: Sequence[Expr]) -> None:
-    """Write the values of a failed assertion where the caller finds them. If several threads fail,
-    the first one writes."""
+    """Write the values of a failed assertion to the failure record. If several threads fail, the
+    first thread writes."""
     record = e.module.record(len(values))
     pair, first = e.fresh(), e.fresh()
     keep, done = e.fresh_label("keep"), e.fresh_label("kept")
@@ -206,9 +206,9 @@ def _allocate(e: Emitter, node: Allocate) -> None:
             e.stack_bytes += size
             name = e.fresh("stack")
             e.allocas.append(f"{name} = alloca [{max(int(count.const), 1)} x {element}], align 64")
-            # A use that is no load and no store keeps SROA of LLVM 22 from joining vectors that
-            # were stored side by side: it does so where the one at the highest address was stored,
-            # even when others come later.
+            # This use, neither load nor store, keeps SROA of LLVM 22 from joining adjacent stored
+            # vectors. SROA joins them at the store to the highest address, even when the other
+            # vectors are stored later.
             start = "llvm.lifetime.start.p0"
             e.module.declare(start, f"void @{start}(i64, ptr)")
             e.allocas.append(f"call void @{start}(i64 -1, ptr {name})")

@@ -1,7 +1,7 @@
-"""Instructions on tiles: AMX's products of matrices, which LLVM takes as operations on values.
+"""AMX tile instructions: matrix products, which LLVM represents as operations on values.
 
-LLVM chooses the tile registers and configures them. Operands that are rows of memory are loaded
-with the distance of the rows. A result is a vector, which LLVM keeps in a tile across a loop.
+LLVM chooses the tile registers and configures them. Operands whose rows lie in memory are loaded
+with the row stride. A result is a vector, which LLVM keeps in a tile across a loop.
 
 A process needs Linux's permission to use tiles. Kernels ask for it at their first call, and return
 a failure if it is refused.
@@ -57,8 +57,8 @@ def _call(e: Emitter, name: str, result: str, operand: tuple[str, str]) -> Val:
 
 
 def _loaded(e: Emitter, factor: Expr) -> Val:
-    """A factor as a tile: from memory if its rows lie there at equal distances, else by way of the
-    stack."""
+    """Load a factor as a tile: from memory if its rows lie there at equal distances, else through
+    the stack."""
     rows = _rows(factor) if e.mask is None and e.lane is None else None
     if rows is not None:
         first, distance = rows
@@ -95,8 +95,10 @@ def _rows(factor: Expr) -> tuple[BufferLoad, int] | None:
 
 
 def guarded(name: str, parameters: list[str], attribute: str, code: int) -> dict[str, str]:
-    """The kernel `name`, which calls NAME.tiles if the process may use tiles and returns `code` if
-    it may not; by function, with what asks for the permission."""
+    """The texts, by name, of the kernel and of the function that asks for permission to use tiles.
+
+    The kernel calls NAME.tiles with the permission, and returns `code` without it.
+    """
     plain = ", ".join(p.replace(" noalias", "") for p in parameters)
     kernel = [
         f"define i32 @{name}({plain}) noinline {attribute} {{",

@@ -29,7 +29,7 @@ def register_type(dtype: DType, lanes: int = 1) -> str:
 
 
 def instruction_type(dtype: DType) -> str:
-    """The LLVM type of an operand of a machine instruction; bfloat16 is a type of its own there."""
+    """The LLVM type of an operand of a machine instruction, which takes bfloat16 as `bfloat`."""
     kind = "bfloat" if dtype.kind == "bfloat" else _lookup(_REGISTER, dtype.scalar)
     return _vector(kind, dtype.lanes)
 

@@ -15,7 +15,7 @@ class Val:
         text: how instructions name it.
         dtype: scalar type; `lanes` above 1 makes it a vector.
         const: its number when it is a scalar literal.
-        depth: the scope at whose entry it is known; INLINE when it is bound to its place.
+        depth: the scope at whose entry it is known; INLINE when it cannot be hoisted.
         nonneg: an integer known to be 0 or more.
     """
 

@@ -59,7 +59,7 @@ def test_what_has_no_peak_is_refused():
 def test_an_instruction_that_cannot_be_chained_is_refused(monkeypatch):
     op = HardwareOp("llvm.test.narrow", "int8x16", ("int16x16",), "", lambda a: a)
     monkeypatch.setattr(peak, "hardware_op", lambda name: op)
-    with pytest.raises(BuildError, match="no operand as large as its result: nothing is chained"):
+    with pytest.raises(BuildError, match="cannot be chained: no operand is as large as its result"):
         peak.measured_cost(HERE, "llvm.test.narrow")
 
 
