@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from metasched.analysis.access import exact_accesses
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import (
     Touch,
@@ -29,7 +30,7 @@ from metasched.arith.itermap import why_no_box
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Expr, Var, as_int
-from metasched.ir.stmt import Block, For, IterKind
+from metasched.ir.stmt import For, IterKind
 from metasched.ir.visit import free_vars
 
 
@@ -38,7 +39,7 @@ def reorder_violation(
 ) -> Failure | None:
     """Whether executing a chain of loops in another order could change a result.
 
-    No block below may have an opaque iterator. Two accesses that may touch one
+    Loops of opaque iterators keep their order. Two accesses that may touch one
     element must keep their order: a distance vector that is positive in the old order must be
     positive in the new order. Two kinds of accesses may change order: updates by a commutative
     reduction that still start from the init, and writes of a block that gives each element one
@@ -59,7 +60,7 @@ def reorder_violation(
         return None
     runs: dict[Child, bool] = {}
     for child in scope.under(bottom):
-        failure = _other_kinds(child.block)
+        failure = _opaque_reordered(child, old_vars, new_vars)
         if failure is not None:
             return failure
         if child.block.init is not None:
@@ -76,12 +77,17 @@ def reorder_violation(
     return None
 
 
-def _other_kinds(block: Block) -> Failure | None:
-    for v in block.iter_vars:
-        if v.kind is IterKind.OPAQUE:
-            text = f"iterator {v.var.name} of block {block.name} is {v.kind.value}"
-            return Failure("iterator-kind", f"{text}, not spatial, reduce or scan", block)
-    return None
+def _opaque_reordered(child: Child, old: Sequence[Var], new: Sequence[Var]) -> Failure | None:
+    """Whether a block says of a moving loop that it is opaque, unless only other loops move around
+    it and all accesses are known."""
+    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
+    opaque = [(v, free_vars(e)) for v, e in pairs if v.kind is IterKind.OPAQUE]
+    driven = frozenset().union(*(used for _, used in opaque))
+    kept = [v for v in old if v in driven] == [v for v in new if v in driven]
+    if not opaque or (kept and exact_accesses(child.block) is not None):
+        return None
+    text = f"iterator {opaque[0][0].var.name} of block {child.block.name} is opaque"
+    return Failure("iterator-kind", f"{text}, not spatial, reduce or scan", child.block)
 
 
 def _free_order(a: Touch, b: Touch, scope: Scope, top: For, runs: Mapping[Child, bool]) -> bool:

@@ -39,6 +39,7 @@ from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
 from metasched.space.modules.row_blocks import FuseRowBlocks
 from metasched.space.modules.scan import VectorScan
+from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
 from metasched.target import Target, cpu_of
@@ -73,6 +74,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         AddRFactor(target.num_cores),
         VectorReduction(bits, cpu.vector_registers),
         VectorScan(bits, cores=cpu.num_cores),
+        Scatter(cpu.num_cores, bits),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),

@@ -169,6 +169,13 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.privatize_reduction("C"),
     ),
+    "privatize_update": (
+        program(
+            nest("i:4 k:8", "C", "C[N[vi, vk]] = C[N[vi, vk]] + A[vi, vk]"),
+            A="4, 8", N="4, 8", C="6",
+        ),
+        lambda s: s.privatize_update(s.get_loops("C")[0]),
+    ),
     "read_at": (COPY, lambda s: s.read_at(s.get_loops("C")[0], "C", 0, "local")),
     "reverse_compute_at": (STAGES, lambda s: s.reverse_compute_at("C", s.get_loops("B")[0])),
     "rfactor": (program(SUM, A="4, 8", C="4"), lambda s: s.rfactor(s.get_loops("C")[1], 0)),

@@ -50,7 +50,7 @@ def opaque(A: T.Buffer((8, 4), "int32")):
     for i, j in T.grid(7, 4):
         with T.block("A"):
             vi = T.axis.opaque(7, i)
-            vj = T.axis.spatial(4, j)
+            vj = T.axis.opaque(4, j)
             T.reads(A[vi, vj])
             T.writes(A[vi + 1, vj])
             A[vi + 1, vj] = A[vi, vj] * 2

@@ -72,6 +72,14 @@ def running(A: T.Buffer((3, 30), "int32"), B: T.Buffer((3, 30), "int32")):
 
 
 @T.prim_func
+def histogram(A: T.Buffer((20,), "int32"), H: T.Buffer((6, 2), "int32")):
+    for i, j in T.grid(20, 2):
+        with T.block("H"):
+            vi, vj = T.axis.reduce(20, i), T.axis.spatial(2, j)
+            H[A[vi] % 6, vj] = H[A[vi] % 6, vj] + vi
+
+
+@T.prim_func
 def gather(A: T.Buffer((24,), "int32"), B: T.Buffer((4, 6), "int32")):
     for i, j in T.grid(4, 6):
         with T.block("B"):
@@ -215,6 +223,10 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "pad_einsum": (matmul, lambda s: s.pad_einsum("C", [5, 4, 5])),
     "parallel": (matmul, of("C", 0, lambda s, i: s.parallel(i))),
     "privatize_reduction": (two_outputs, summed_apart),
+    "privatize_update": (
+        histogram,
+        of("H", 0, lambda s, i: s.privatize_update(s.split(i, [3, None])[0])),
+    ),
     "read_at": (matmul, read_at),
     "reindex": (convolution, lambda s: s.reindex("Z", ("read", 0))),
     "reindex_cache_read": (

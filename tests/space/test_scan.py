@@ -53,6 +53,16 @@ def test_candidates_compute_the_scan(func, axis):
     assert any(loop.kind is ForKind.VECTORIZED for loop in loops) == (axis == 0)
 
 
+def test_tiles_of_columns_run_in_parallel():
+    text = across.script().replace("70", "2048").replace("5", "64")
+    lanes, _ = generated(parse(text))
+    kinds = set()
+    for seed in range(6):
+        program = draw(parse(text), lanes, seed).func.body
+        kinds |= {s.kind for s in walk_stmts(program) if isinstance(s, For)}
+    assert kinds >= {ForKind.VECTORIZED, ForKind.PARALLEL}
+
+
 LONG = """
 @T.prim_func
 def f(A: T.Buffer(({n},), "{dtype}"), B: T.Buffer(({n},), "{dtype}")):

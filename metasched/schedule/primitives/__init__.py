@@ -30,6 +30,7 @@ from metasched.schedule.primitives.merge import merge
 from metasched.schedule.primitives.overcompute import overcompute
 from metasched.schedule.primitives.pad_einsum import pad_einsum
 from metasched.schedule.primitives.privatize_reduction import privatize_reduction
+from metasched.schedule.primitives.privatize_update import privatize_update
 from metasched.schedule.primitives.query import (
     get_block,
     get_child_blocks,
@@ -105,6 +106,7 @@ class Methods:
     rfactor = recorded(rfactor)
     decompose_scan = recorded(decompose_scan)
     privatize_reduction = recorded(privatize_reduction)
+    privatize_update = recorded(privatize_update)
     set_scope = recorded(set_scope)
     blockize = recorded(blockize)
     tensorize = recorded(tensorize)

@@ -60,7 +60,7 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     old = realize.block
-    store, found, negative = _update(state, realize)
+    store, found, negative = updated(state, realize)
     chain = _chain(state, realize)
     spatial = [v for v in old.iter_vars if v.is_spatial]
     _require_nest(state, realize, chain)
@@ -77,7 +77,8 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
         )
     )
     total = BufferLoad(private, at)
-    after = _adding_nest(state, realize, chain, _sum(found, store, total, negative))
+    own = BufferLoad(store.buffer, store.indices)
+    after = _adding_nest(state, realize, chain, with_sum(found, own, total, negative))
     top: Stmt = chain[0] if chain else realize
     scope = state.scope(realize).block
     state.commit(
@@ -93,11 +94,10 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     return state.new_block(after.block.token)
 
 
-def _sum(found: Reduction, store: BufferStore, total: Expr, negative: bool) -> BufferStore:
-    """The store that adds the private sum to the old value, or takes it from there."""
-    own = BufferLoad(store.buffer, store.indices)
+def with_sum(found: Reduction, own: BufferLoad, total: Expr, negative: bool) -> BufferStore:
+    """The store that adds the private sum to an old value, or takes it from there."""
     value = Sub(own, total) if negative else found.combine((own,), (total,))[0]
-    return BufferStore(store.buffer, value, store.indices)
+    return BufferStore(own.buffer, value, own.indices)
 
 
 def _adding_nest(state: State, realize: BlockRealize, chain: list[For], body: Stmt) -> Stmt:
@@ -120,7 +120,7 @@ def _declared(block: Block) -> Block:
     return evolve(block, reads=tuple(reads), writes=tuple(writes))
 
 
-def _update(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction, bool]:
+def updated(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction, bool]:
     """The store of a block, what it combines, and whether it subtracts."""
     block, store = realize.block, realize.block.body
     if block.init is not None:

@@ -23,10 +23,11 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
 
     Loops of the chain that are not named keep their places.
 
-    requires  distinct loops on one chain of single statements in one block; below them no
-              opaque iterators; no bound that would come to stand outside a loop it
-              depends on; accesses to one element keep their order, but for updates by a
-              commutative reduction (after its init) and writes of the same value
+    requires  distinct loops on one chain of single statements in one block; loops of opaque
+              iterators in their old order, and all accesses of such blocks known; no bound that
+              would come to stand outside a loop it depends on; accesses to one element keep their
+              order, but for updates by a commutative reduction (after its init) and writes of the
+              same value
     rewrite   for i, j in T.grid(4, 8): S(i, j)
               ->
               for j, i in T.grid(8, 4): S(i, j)

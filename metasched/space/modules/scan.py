@@ -115,7 +115,6 @@ class VectorScan:
         sch.reorder(*above, tile, scan.loop, beside, vector)
         sch.vectorize(vector)
         sch.annotate(block, SCAN, 1)
-        sch.annotate(block, TILED, "SCS")
 
 
 def _near(steps: int, size: int) -> int:

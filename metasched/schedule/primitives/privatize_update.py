@@ -1,0 +1,159 @@
+"""privatize_update: gives each iteration of a loop a copy of what it updates, and adds the copies.
+
+Histograms and scatter-adds become parallel: each core counts into a copy of its own.
+"""
+
+from __future__ import annotations
+
+from metasched.analysis.reducer import Reduction
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.expr import Expr, Var, as_expr, as_int
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    BufferStore,
+    For,
+    IterKind,
+    IterVar,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import blocks_of, free_vars, loads_of, substitute
+from metasched.schedule import edit, ways
+from metasched.schedule.checks import require_from_zero, require_serial
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.new_stage import stage, with_buffers
+from metasched.schedule.primitives.privatize_reduction import updated, with_sum
+from metasched.schedule.rebind import nest
+from metasched.schedule.state import State
+
+
+@primitive(of_loop=ways.plain())
+def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
+    """Update a copy of the buffer in each iteration of `loop`, then add the copies to the buffer.
+
+    The block below may update any element, as a histogram or a scatter-add does. It updates
+    `X_copy`, whose first dimension is the loop; the loop then is spatial. A block before
+    (`X_identity`) fills the copies, a block after (`X_merge`) adds them to the old values. Returns
+    these two blocks. As `rfactor`, the step changes the order in which floating-point numbers are
+    added.
+
+    requires  one block under the loop, and nothing else than loops around it there; serial loops,
+              `loop` from zero with a constant extent; a block without init whose body combines one
+              element with values, and whose indices and predicate do not use the buffer: a sum,
+              difference, product, minimum or maximum; a buffer of constant shape
+    rewrite   for i, k in T.grid(4, 8): C(C[b[i, k]] += A[i, k])
+              ->
+              for ax0, ax1 in T.grid(4, 6): C_identity(p[ax0, ax1] = 0)
+              for i, k in T.grid(4, 8): C(p[i, b[i, k]] += A[i, k])
+              for ax0, ax1 in T.grid(6, 4): C_merge(C[ax0] += p[ax1, ax0])
+    """
+    node = state.loop(loop)
+    realize = _alone(state, node)
+    store, found, negative = updated(state, realize)
+    for above in state.loops_above(realize):
+        require_serial(state, above)
+    require_from_zero(state, node)
+    buffer = store.buffer
+    sizes = [as_int(size) for size in (node.extent, *buffer.shape)]
+    if None in sizes or not buffer.shape:
+        text = f"loop {node.var.name} and buffer {buffer.name} have no constant extents"
+        raise state.error("symbolic-extent", text, node)
+    uses = (*store.indices, *realize.exprs)
+    if any(load.buffer.data is buffer.data for e in uses for load in loads_of(e)):
+        raise state.error(
+            "no-update", f"the indices or the predicate of {realize.block.name} read {buffer.name}",
+            realize, hint="keep the old values in another buffer",
+        )  # fmt: skip
+    shape = (node.extent, *buffer.shape)
+    copy = state.fresh_buffer(f"{buffer.name}_copy", shape, buffer.dtype, "global")
+    inner = _redirected(state, realize, node, copy, found)
+    before, identity = stage(
+        state, f"{realize.block.name}_identity", [Range.of(0, size) for size in shape],
+        lambda at: BufferStore(copy, found.identity[0], at),
+    )  # fmt: skip
+    after, merge = _merged(state, realize, copy, buffer, found, negative)
+    state.commit(
+        edit.replace(realize, inner),
+        edit.wrap(node, lambda s: seq((before, s, after))),
+        edit.wrap(state.scope(realize).block, with_buffers(copy)),
+    )
+    return [state.new_block(identity.token), state.new_block(merge.token)]
+
+
+def _alone(state: State, node: For) -> BlockRealize:
+    """The only block below a loop, under loops that hold nothing else."""
+    below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
+    if len(below) != 1:
+        raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
+    inner: Stmt = below[0]
+    for above in reversed(state.loops_above(below[0])):
+        if above.body is not inner:
+            text = f"below {node.var.name} there is more than loops around {below[0].block.name}"
+            raise state.error("not-a-chain", text, node)
+        if above is node:
+            break
+        inner = above
+    return below[0]
+
+
+def _redirected(
+    state: State, realize: BlockRealize, node: For, copy: Buffer, found: Reduction
+) -> BlockRealize:
+    """The given block, which updates the copy of an iteration of the loop.
+
+    An iterator bound to the loop and others is cut into one iterator for each.
+    """
+    old = realize.block
+    slot = state.fresh_var(f"v{node.var.name}", node.var.dtype)
+    cut: dict[Var, Expr] = {node.var: slot}
+    inside: dict[Var, Expr] = {}
+    iters, values = [IterVar(slot, Range(node.min, node.extent))], [node.var.astype(slot.dtype)]
+    for v, value in zip(old.iter_vars, realize.iter_values, strict=True):
+        if node.var not in free_vars(value):
+            iters.append(v)
+            values.append(value)
+            continue
+        for loop in state.loops_above(realize):
+            if loop.var in free_vars(value) and loop.var not in cut:
+                cut[loop.var] = part = state.fresh_var(f"v{loop.var.name}", loop.var.dtype)
+                iters.append(IterVar(part, Range(loop.min, loop.extent), v.kind))
+                values.append(loop.var.astype(part.dtype))
+        inside[v.var] = substitute(value, cut)
+    at = (slot, *found.indices)
+    body = BufferStore(copy, found.combine((BufferLoad(copy, at),), found.rhs)[0], at)
+    block = evolve(old, iter_vars=tuple(iters), body=substitute(body, inside))
+    return BlockRealize(tuple(values), realize.predicate, _declared(block))
+
+
+def _merged(
+    state: State, realize: BlockRealize, copy: Buffer, buffer: Buffer, found: Reduction,
+    negative: bool,
+) -> tuple[Stmt, Block]:  # fmt: skip
+    """The block that adds all copies of each element to its old value, under its loops."""
+    extents = (*buffer.shape, copy.shape[0])
+    last = len(extents) - 1
+    iters = []
+    for n, size in enumerate(extents):
+        var = state.fresh_var(f"v{n}", size.dtype)
+        kind = IterKind.REDUCE if n == last else IterKind.SPATIAL
+        iters.append(IterVar(var, Range.of(0, size), kind))
+    *element, chunk = [v.var for v in iters]
+    total = BufferLoad(copy, (chunk, *element))
+    body = with_sum(found, BufferLoad(buffer, tuple(element)), total, negative)
+    name = state.fresh_block_name(f"{realize.block.name}_merge")
+    block = _declared(Block(name, tuple(iters), (), (), body, token=BlockToken()))
+    loops: list[tuple[Var, Expr | int]] = [
+        (state.fresh_var(f"ax{n}", size.dtype), size) for n, size in enumerate(extents)
+    ]
+    return nest(loops, BlockRealize(tuple(v for v, _ in loops), as_expr(True), block)), block
+
+
+def _declared(block: Block) -> Block:
+    reads, writes = block_access_regions(block)
+    declared: tuple[tuple[BufferRegion, ...], ...] = tuple(reads), tuple(writes)
+    return evolve(block, reads=declared[0], writes=declared[1])

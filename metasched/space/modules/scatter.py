@@ -1,0 +1,103 @@
+"""scatter: histograms and scatter-adds, whose indices are read from memory, over the cores.
+
+Two ways: a copy of the result for each core, where the result is small beside the input
+(`privatize_update`); and the columns that an update writes side by side, in vector lanes with the
+loop over the indices inside a tile of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from metasched.analysis.block import TILED, is_leaf
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import Block, BufferStore
+from metasched.ir.visit import free_vars, loads_of
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import vector_iter
+from metasched.space.tiling import axes, changed, untouched
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Offer copies and columns for an untouched update at indices from memory; and the block as it
+    was.
+
+    Attributes:
+        cores: of the machine.
+        vector_bits: of a vector register.
+        copies: choices of how many copies each core gets.
+        reuse: how many updates an element of a copy must get on average.
+    """
+
+    cores: int = 1
+    vector_bits: int = 256
+    copies: Sequence[int] = (1, 2, 4)
+    reuse: int = 4
+
+    @property
+    def name(self) -> str:
+        return "scatter"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is None or TILED in realize.block.annotations:
+            return [sch]
+        found = scattered(realize.block)
+        if not found or not untouched(sch.state.scope(realize).child(realize.block.token)):
+            return [sch]
+        ways: list[Callable[[Schedule], object]] = []
+        if self._counts(realize.block, found):
+            ways.append(lambda variant: self._in_copies(variant, block, found))
+        if vector_iter(realize.block) is not None:
+            ways.append(lambda variant: self._in_columns(variant, block))
+        return [*changed(sch, *ways), sch]
+
+    def _counts(self, block: Block, found: list[int]) -> list[int]:
+        """How many copies to choose from."""
+        elements = prod(as_int(size) or 0 for size in block.writes[0].buffer.shape)
+        updates = prod(as_int(v.dom.extent) or 0 for v in block.iter_vars)
+        rows = as_int(block.iter_vars[found[0]].dom.extent) or 0
+        counts = [self.cores * c for c in self.copies]
+        return [c for c in counts if elements and updates >= c * elements * self.reuse and c < rows]
+
+    def _in_copies(self, sch: Schedule, block: BlockRV, found: list[int]) -> None:
+        node = sch.get(block)
+        counts = self._counts(node, found)
+        every = axes(sch, block)
+        row = next(a for a in every if a.position == found[0])
+        sizes = sorted({-(-(row.extent or 1) // c) for c in counts}, reverse=True)
+        size = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+        if row is not every[0]:
+            sch.reorder(row.loop, *[a.loop for a in every if a is not row])
+        chunk, _ = sch.split(row.loop, [None, size])
+        sch.privatize_update(chunk)
+
+    def _in_columns(self, sch: Schedule, block: BlockRV) -> None:
+        node = sch.get(block)
+        lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
+        along = vector_iter(node)
+        every = axes(sch, block)
+        column = next((a for a in every if node.iter_vars[a.position] is along), None)
+        if column is None or lanes < 2 or (column.extent or 0) < lanes:
+            raise ScheduleError(self.name, "no-lanes", "no columns lie side by side in memory")
+        tile, inside = sch.split(column.loop, list(sch.sample_perfect_tile(column.loop, 2, -1)))
+        beside, vector = sch.split(inside, [None, lanes])
+        sch.reorder(tile, *[a.loop for a in every if a is not column], beside, vector)
+        sch.vectorize(vector)
+
+
+def scattered(block: Block) -> list[int]:
+    """The positions of the iterators that choose, by a load, the element that a block updates;
+    empty where the block is no single update of this kind."""
+    store = block.body
+    if block.init is not None or is_leaf(block) is not None or not isinstance(store, BufferStore):
+        return []
+    updates = any(load.buffer is store.buffer for load in loads_of(store.value))
+    loads = [load for index in store.indices for load in loads_of(index)]
+    used = frozenset().union(*map(free_vars, loads))
+    return [n for n, v in enumerate(block.iter_vars) if updates and v.var in used]
