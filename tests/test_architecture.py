@@ -61,7 +61,7 @@ FLOORS: list[tuple[str, int, str]] = [
         11100,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
-        "anchor plugin tensorize_mapping auto_tensorize tensorize_layout",
+        "anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
     ("lower", 2000, "passes.* packing table cpu pipeline"),
     (

@@ -14,6 +14,7 @@ from metasched import tvm_names, workloads
 from metasched.errors import LowerError
 from metasched.ir.stmt import Block
 from metasched.ir.visit import walk
+from metasched.schedule import analysis
 
 GMM = workloads.get("gmm").func((1, 8, 8, 8))
 
@@ -54,6 +55,18 @@ def test_every_hint_is_for_a_name_that_is_not_there():
     assert not [n for n in tvm_names.SCHEDULE if hasattr(sch, n)]
     modules = {p.stem for p in Path(ms.__file__).parent.iterdir()}
     assert not [n for n in tvm_names.PACKAGE if hasattr(ms, n) and n not in modules]
+
+
+def test_questions_about_a_schedule_have_the_names_of_tvm():
+    row = next(
+        line
+        for line in Path(ms.__file__).with_name("COMING_FROM_TVM.md").read_text().splitlines()
+        if "tvm.tir.schedule.analysis" in line
+    )
+    names = re.findall(r"`(\w+_\w+)`", row)
+    assert "suggest_index_map" in names
+    assert set(names) <= set(analysis.__all__)
+    assert all(callable(getattr(analysis, name)) for name in names)
 
 
 def test_every_name_in_the_hints_exists():

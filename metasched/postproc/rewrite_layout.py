@@ -9,9 +9,9 @@ copy's indices are the digits of the block's iterators that its loops run over, 
                                                          C[.., j0*8 + j1] += .. * P[j0, k, j1]
 
 The kernel then reads the weight from its first to its last element. The copy runs once (see
-`lower.packing`). TVM's RewriteLayout inverts the accesses; a copy by the block's iterators needs no
-inverse. So any indices are accepted (phases of a transposed convolution, groups), if no element is
-stored twice.
+`lower.packing`). TVM's RewriteLayout inverts the accesses (`suggest_index_map` finds its layouts).
+A copy by the block's iterators needs no inverse. So any indices are accepted (phases of a
+transposed convolution, groups), if no element is stored twice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from metasched.analysis.access import accesses
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.indexmap import IndexMap
-from metasched.arith.iterform import NotAffine, Reader
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.expr import Var, as_int
 from metasched.ir.visit import free_vars, substitute
 from metasched.lower.packing import PREPROC
+from metasched.schedule.analysis import Digit, digits_of, first_loop
 from metasched.schedule.handles import BlockRV
-from metasched.schedule.rebind import ranges_of
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import take_back
 from metasched.space.strides import iter_stride
@@ -118,7 +116,7 @@ def _layout(child: Child, weight: Buffer) -> IndexMap | None:
         return None
     point = [Var(f"i{n}", v.var.dtype) for n, v in enumerate(block.iter_vars)]
     digits = _merged(sorted(d for n in covered for d in _digits(child, n, sizes[n])))
-    outputs = [d.of(point[d.iterator], sizes[d.iterator]) for d in digits]
+    outputs = [d.of(point[d.axis], sizes[d.axis]) for d in digits]
     own = {p: v.var for p, v in zip(point, block.iter_vars, strict=True)}
     plain = [i for i, n in zip(indices, weight.shape, strict=True) if as_int(n) != 1]
     if [substitute(o, own) for o in outputs] == plain:
@@ -126,53 +124,21 @@ def _layout(child: Child, weight: Buffer) -> IndexMap | None:
     return IndexMap(tuple(point), tuple(outputs))
 
 
-class _Digit(NamedTuple):
-    """(iterator // scale) % extent, and where the loops run over it, the outermost first."""
-
-    place: tuple[int, int]
-    iterator: int
-    scale: int
-    extent: int
-
-    def of(self, value: Expr, size: int) -> Expr:
-        """The digit of an iterator of `size` values."""
-        digit = value // self.scale if self.scale > 1 else value
-        return digit if self.scale * self.extent >= size else digit % self.extent
-
-
-def _digits(child: Child, position: int, size: int) -> list[_Digit]:
+def _digits(child: Child, position: int, size: int) -> list[Digit]:
     """The digits of an iterator that the loops run over; a single digit if they form no number."""
-    loops = {loop.var: n for n, loop in enumerate(child.loops)}
     value = child.realize.iter_values[position]
-    first = min((n for var, n in loops.items() if var in free_vars(value)), default=0)
-    whole = [_Digit((first, 0), position, 1, size)]
-    try:
-        splits, base = Reader(ranges_of(child.loops), keep_units=False).read(value)
-    except NotAffine:
-        return whole
-    found: list[_Digit] = []
-    for split in splits:
-        numbers = (split.lower, split.extent, split.scale)
-        if not isinstance(split.mark.source, Var) or not all(isinstance(n, int) for n in numbers):
-            return whole
-        lower, extent, scale = (int(n) for n in numbers)  # type: ignore[arg-type]
-        if extent > 1:
-            found.append(_Digit((loops[split.mark.source], -lower), position, scale, extent))
-    reach = 1
-    for digit in sorted(found, key=lambda d: d.scale):
-        if digit.scale != reach:
-            return whole
-        reach *= digit.extent
-    exact = base.const == 0 and not base.terms and reach >= size
-    return found if exact else whole
+    found = digits_of(value, size, position, child.loops)
+    if found is not None:
+        return found
+    return [Digit((first_loop(value, child.loops), 0), position, 1, size)]
 
 
-def _merged(digits: Sequence[_Digit]) -> list[_Digit]:
+def _merged(digits: Sequence[Digit]) -> list[Digit]:
     """The digits, with neighbours joined that together are one digit."""
-    out: list[_Digit] = []
+    out: list[Digit] = []
     for digit in digits:
         last = out[-1] if out else None
-        if last and last.iterator == digit.iterator and last.scale == digit.scale * digit.extent:
+        if last and last.axis == digit.axis and last.scale == digit.scale * digit.extent:
             digit = digit._replace(place=last.place, extent=digit.extent * last.extent)
             out.pop()
         out.append(digit)
