@@ -53,7 +53,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "analysis",
         3400,
         "failure scan overlap instances scope boxes threads guarded witness running cover "
-        "producers binding access guards closing block reducer loops dependence reordering "
+        "producers binding access guards closing block choice reducer loops dependence reordering "
         "sequence flops",
     ),
     (

@@ -35,6 +35,7 @@ from metasched.analysis.guards import load_guards, predicate_guards, tight
 from metasched.analysis.instances import Place, distances
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.producers import apart, producer_groups
+from metasched.analysis.reducer import keeps_order
 from metasched.analysis.scope import (
     Child,
     Scope,
@@ -359,7 +360,7 @@ def commutes(block: Block, buffer: Buffer) -> bool:
 
     They may where the block has reduction iterators and reads of the buffer only the element that
     it writes. With an init, the element must determine the spatial iterators, so that the init sets
-    each element once.
+    each element once. An argmin or argmax must not decide ties by order, nor let a NaN do so.
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
@@ -372,6 +373,8 @@ def commutes(block: Block, buffer: Buffer) -> bool:
         if not updates_in_place(block, buffer):
             return False
     elif any([e for r in x.region for e in (r.min, r.extent)] != written for x in use.reads):
+        return False
+    if len(block.writes) == 2 and keeps_order(block.body):
         return False
     return block.init is None or reduced.issuperset(undetermined_iters(block, use.writes[0]))
 

@@ -1,7 +1,7 @@
 """Reducers: recognise the commutative reduction that an init and an update compute.
 
 Single reductions (`C = C + x`, product, minimum, maximum, and, or) and tuples: several independent
-ones side by side (sum and sum of squares), or argmin and argmax with both tie rules.
+ones side by side (sum and sum of squares), or argmin and argmax (see `analysis.choice`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,12 @@ from functools import lru_cache
 from math import inf
 from typing import TypeAlias
 
+from metasched.analysis.choice import Choice, Values, match_choice
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
     Add,
     And,
     BinaryOp,
-    Compare,
     Expr,
     FloatImm,
     IntImm,
@@ -36,10 +31,9 @@ from metasched.ir.expr import (
     as_expr,
     sub,
 )
-from metasched.ir.stmt import BufferStore, LetStmt, SeqStmt, Stmt
+from metasched.ir.stmt import BufferStore, IfThenElse, LetStmt, SeqStmt, Stmt, evolve
 from metasched.ir.visit import loads_of, substitute
 
-Values: TypeAlias = tuple[Expr, ...]
 _Combine: TypeAlias = Callable[[Values, Values], Values]
 
 
@@ -56,6 +50,8 @@ class Reduction:
         rhs: what is combined into it.
         commutative: whether the order never matters; False for an argmin or argmax that decides
             ties by order.
+        liberties: what a function must allow (see `ir.func.LIBERTIES`) so that an argmin or argmax
+            gives the same where its values are combined in another order.
     """
 
     name: str
@@ -66,6 +62,7 @@ class Reduction:
     rhs: Values
     commutative: bool
     combiner: _Combine
+    liberties: frozenset[str] = frozenset()
 
     def combine(self, lhs: Sequence[Expr], rhs: Sequence[Expr]) -> Values:
         """The components of `lhs` combined with those of `rhs`."""
@@ -105,63 +102,123 @@ def match_reducer(init: Stmt | None, update: Stmt) -> Reduction | None:
 
 @lru_cache(maxsize=1 << 10)
 def _match(init: Stmt, update: Stmt) -> Reduction | None:
-    starts = _stores(init)
-    steps = _stores(update)
+    starts, steps = updates_of(init), updates_of(update)
     if starts is None or steps is None or len(starts) != len(steps):
         return None
     indices = steps[0].indices
-    if any(s.indices != indices or s.predicate is not None for s in (*starts, *steps)):
+    if any(s.indices != indices for s in (*starts, *steps)):
         return None
     buffers = tuple(s.buffer for s in steps)
     given = {s.buffer: s.value for s in starts}
-    if len(set(buffers)) != len(buffers) or given.keys() != set(buffers):
+    if given.keys() != set(buffers):
         return None
     lhs = tuple(BufferLoad(b, indices) for b in buffers)
     identity = tuple(given[b] for b in buffers)
     values = tuple(s.value for s in steps)
-    found = _singles(values, lhs, identity)
-    if found is None and len(buffers) == 2:
-        found = _arg(values, lhs, identity, 1) or _arg(values, lhs, identity, 0)
-    if found is None:
+    singles = _singles(values, lhs, identity)
+    if singles is not None:
+        name, rhs, combiner = singles
+        return Reduction(name, buffers, indices, identity, lhs, rhs, True, combiner)
+    found = choice_of(steps)
+    if found is None or not _starts(found[0], identity):
         return None
-    name, rhs, commutative, combiner = found
-    return Reduction(name, buffers, indices, identity, lhs, rhs, commutative, combiner)
+    choice, rhs = found
+    order_free = choice.ties in ("smaller", "larger")
+    return Reduction(
+        choice.name, buffers, indices, identity, lhs, rhs, order_free, choice.combine,
+        _needs(choice, lhs[choice.at]),
+    )  # fmt: skip
 
 
-def _stores(stmt: Stmt) -> list[BufferStore] | None:
-    """The stores of a straight line of code, with lets replaced; None for anything else.
+def _needs(choice: Choice, value: Expr) -> frozenset[str]:
+    """The liberties without which an argmin or argmax in another order may give another result."""
+    if not value.dtype.is_float or (choice.skips_nan and choice.ties != "last"):
+        return frozenset()
+    return frozenset(("nnan",) if choice.pairs else ("nnan", "reassoc"))
 
-    None as well where a store reads a buffer that an earlier store wrote: it would read the new
-    value.
+
+def keeps_order(update: Stmt) -> bool:
+    """Whether an update is an argmin or argmax whose result depends on the order of the values."""
+    stores = updates_of(update)
+    found = choice_of(stores) if stores else None
+    if found is None or stores is None:
+        return False
+    choice = found[0]
+    return choice.ties in ("first", "last") or bool(_needs(choice, stores[choice.at].value))
+
+
+def _starts(choice: Choice, identity: Values) -> bool:
+    """Whether each partial result of an argmin or argmax may start from the values of its init.
+
+    The better of equal pairs is the pair itself, so the start may take part more than once. But
+    where the last of equal values wins, a start after values no better than it would win.
+    """
+    if not all(isinstance(value, (IntImm, FloatImm)) for value in identity):
+        return False
+    if choice.ties != "last":
+        return True
+    start = identity[choice.at]
+    finite = start.dtype.is_float and abs(start.value) != inf  # type: ignore[attr-defined]
+    return identity_holds("max" if choice.name == "argmax" else "min", start) and not finite
+
+
+def choice_of(stores: Sequence[BufferStore]) -> tuple[Choice, Values] | None:
+    """The argmin or argmax that two stores compute, and the pair that they compare with the old
+    one, in the order of the stores; None for no match."""
+    if len(stores) != 2:
+        return None
+    lhs = tuple(BufferLoad(s.buffer, s.indices) for s in stores)
+    values = tuple(s.value for s in stores)
+    own = {s.buffer.data for s in stores}
+    for at in (1, 0):
+        found = match_choice(values, lhs, at)
+        if found is not None and not any(_reads_any(e, own) for e in found[1]):
+            return found
+    return None
+
+
+def updates_of(stmt: Stmt) -> list[BufferStore] | None:
+    """The stores of a straight line of code, each into a buffer of its own, with lets replaced;
+    None for anything else.
+
+    A test around the line gives choices between the old contents and the new ones. None as well
+    where a store reads a buffer that an earlier store wrote: it would read the new value.
     """
     lets: dict[Var, Expr] = {}
-    early: set[Var] = set()
     while isinstance(stmt, LetStmt):
         lets[stmt.var] = substitute(stmt.value, lets)
-        early.add(stmt.var)
         stmt = stmt.body
-    items = stmt.items if isinstance(stmt, SeqStmt) else (stmt,)
+    if isinstance(stmt, IfThenElse) and stmt.orelse is None:
+        condition, inside = substitute(stmt.condition, lets), updates_of(stmt.then)
+        return inside and [
+            evolve(s, value=Select(condition, substitute(s.value, lets), _own(s))) for s in inside
+        ]
     out: list[BufferStore] = []
-    written: set[Buffer] = set()
-    for item in items:
-        if not isinstance(item, BufferStore) or _reads_any(item.value, written):
+    written: set[Var] = set()
+    for item in stmt.items if isinstance(stmt, SeqStmt) else (stmt,):
+        if not isinstance(item, BufferStore) or item.predicate is not None:
             return None
-        value = substitute(item.value, lets)
-        out.append(BufferStore(item.buffer, value, item.indices, item.predicate))
-        written.add(item.buffer)
+        if _reads_any(item.value, written) or item.buffer.data in written:
+            return None
+        out.append(evolve(item, value=substitute(item.value, lets)))
+        written.add(item.buffer.data)
     return out
 
 
-def _reads_any(value: Expr, buffers: set[Buffer]) -> bool:
-    return any(load.buffer in buffers for load in loads_of(value))
+def _own(store: BufferStore) -> BufferLoad:
+    return BufferLoad(store.buffer, store.indices)
 
 
-_Found: TypeAlias = tuple[str, Values, bool, _Combine]
+def _reads_any(value: Expr, memory: set[Var]) -> bool:
+    return any(load.buffer.data in memory for load in loads_of(value))
+
+
+_Found: TypeAlias = tuple[str, Values, _Combine]
 
 
 def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
     """Independent reductions, one for each component."""
-    own = {load.buffer for load in lhs if isinstance(load, BufferLoad)}
+    own = {load.buffer.data for load in lhs if isinstance(load, BufferLoad)}
     kinds: list[type[BinaryOp]] = []
     rhs: list[Expr] = []
     for value, load, start in zip(values, lhs, identity, strict=True):
@@ -177,7 +234,7 @@ def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
         return tuple(k(x, y) for k, x, y in zip(kinds, a, b, strict=True))
 
     name = _SINGLE[kinds[0]] if len(kinds) == 1 else "tuple"
-    return name, tuple(rhs), True, combine
+    return name, tuple(rhs), combine
 
 
 def _single(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
@@ -199,71 +256,3 @@ def _single(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
             if below is not None and below[0] is kind:
                 return kind, kind(below[1], other)
     return None
-
-
-_ARG: dict[type[BinaryOp], tuple[str, type[Compare]]] = {
-    GT: ("argmax", GT), GE: ("argmax", GE), LT: ("argmin", LT), LE: ("argmin", LE),
-}  # fmt: skip
-
-
-def _arg(values: Values, lhs: Values, identity: Values, at: int) -> _Found | None:
-    """Match argmin or argmax with the compared value in component `at`, the index in the other."""
-    value, index = values[at], values[1 - at]
-    load, index_load = lhs[at], lhs[1 - at]
-    if not isinstance(index, Select) or index.a is not index_load:
-        return None
-    decided = _decision(index.condition, load, index_load, index.b)
-    if decided is None:
-        return None
-    name, compare, other, by_index = decided
-    if not _picks(value, load, other, name) or _reads_any_of(lhs, (other, index.b)):
-        return None
-    if not identity_holds("max" if name == "argmax" else "min", identity[at]):
-        return None
-
-    def combine(a: Values, b: Values) -> Values:
-        chosen: Expr = compare(a[at], b[at])
-        wins: Expr = chosen
-        if by_index:
-            tie = And(EQ(a[at], b[at]), LT(a[1 - at], b[1 - at]))
-            wins = Or(chosen, tie)
-        pair = (Select(wins, a[1 - at], b[1 - at]), Select(chosen, a[at], b[at]))
-        return pair if at == 1 else (pair[1], pair[0])
-
-    rhs = (index.b, other) if at == 1 else (other, index.b)
-    return name, rhs, by_index, combine
-
-
-def _reads_any_of(loads: Values, values: Values) -> bool:
-    own = {load.buffer for load in loads if isinstance(load, BufferLoad)}
-    return any(_reads_any(v, own) for v in values)
-
-
-def _decision(
-    condition: Expr, load: Expr, index_load: Expr, index: Expr
-) -> tuple[str, type[Compare], Expr, bool] | None:
-    """(name, comparison, the compared value, ties decided by the smaller index) of a condition."""
-    by_index = isinstance(condition, Or)
-    first = condition.a if isinstance(condition, Or) else condition
-    kind = type(first)
-    if kind not in _ARG or not isinstance(first, Compare) or first.a is not load:
-        return None
-    name, compare = _ARG[kind]
-    if isinstance(condition, Or):
-        tie = (
-            And(EQ(load, first.b), LT(index_load, index)) if index.dtype is index_load.dtype else 0
-        )
-        if condition.b is not tie or compare not in (GT, LT):
-            return None
-    return name, compare, first.b, by_index
-
-
-def _picks(value: Expr, load: Expr, other: Expr, name: str) -> bool:
-    """Whether `value` is the larger (smaller, for argmin) of `load` and `other`."""
-    if isinstance(value, Select):
-        kinds = (GT, GE) if name == "argmax" else (LT, LE)
-        ok = isinstance(value.condition, kinds) and value.a is load and value.b is other
-        condition = value.condition
-        return ok and isinstance(condition, Compare) and condition.children == (load, other)
-    wanted = Max if name == "argmax" else Min
-    return isinstance(value, wanted) and set(value.children) == {load, other}

@@ -165,7 +165,6 @@ def arg(compare: type, by_index: bool, start: float, lets: bool = True) -> Reduc
     ("compare", "by_index", "name"),
     [
         (GT, True, "argmax"), (LT, True, "argmin"), (GE, False, "argmax"), (LE, False, "argmin"),
-        (GT, False, "argmax"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("lets", [True, False])
@@ -180,9 +179,12 @@ def test_arg_reducers(compare: type, by_index: bool, name: str, lets: bool) -> N
     assert isinstance(index.condition, Or) == by_index
 
 
-def test_arg_needs_the_right_start() -> None:
-    assert arg(GT, True, 0.0) is None
-    assert arg(GT, True, LARGEST) is None
+def test_only_the_last_of_equal_values_needs_an_identity() -> None:
+    assert arg(GT, True, 0.0) is not None
+    assert arg(GE, False, LARGEST) is not None
+    assert arg(GT, False, -LARGEST) is None
+    last = arg(GT, False, -float("inf"))
+    assert last is not None and last.liberties == {"nnan"}
 
 
 def test_a_store_that_reads_an_earlier_one_is_no_tuple() -> None:

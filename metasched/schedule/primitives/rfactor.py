@@ -10,6 +10,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_and
+from metasched.ir.func import FAST_MATH
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -58,8 +59,9 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     requires  one reduction block under the loop in a stage pipeline; a serial loop from zero that
               drives reduce iterators only, or runs once and drives none; the loops from the first
               reduction loop on form a chain; no loop that drives both kinds; a commutative
-              reduction with its identity as init, or an argmin or argmax that decides ties by
-              order, of which `loop` is the outermost loop
+              reduction with its identity as init, or an argmin or argmax; where order decides ties
+              `loop` is the outermost loop of the reduction; where NaN or the sign of a zero would
+              matter, `tir.fast_math` allows it (`nnan`, `reassoc`)
     rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
               ->
               for i, k in T.grid(4, 8): C_rf(C_rf[k, i] += A[i, k])
@@ -71,7 +73,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
     if len(below) != 1:
         raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
-    realize = below[0]
+    (realize,) = below
     scope = require_stage_pipeline(state, realize)
     require_reduction(state, scope, realize)
     loops = state.loops_above(realize)
@@ -103,9 +105,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
             lambda s: evolve(s, alloc_buffers=(*s.alloc_buffers, *plan.buffers)),  # type: ignore[attr-defined]
         ),
     )
-    while not isinstance(partial, BlockRealize):
-        partial = partial.stmts[0]
-    return state.new_block(partial.block.token)
+    return state.new_block(next(blocks_of(partial)).block.token)
 
 
 def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
@@ -118,6 +118,7 @@ def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
             realize,
             hint="known are sum, prod, min, max, and, or, argmin and argmax",
         )
+    _require_liberties(state, realize, found)
     if not found.commutative:
         kinds = _loop_kinds(realize)
         for loop in state.loops_above(realize):
@@ -134,6 +135,28 @@ def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
                     "m > v or (m == v and i < j)",
                 )
     return found
+
+
+def _require_liberties(state: State, realize: BlockRealize, found: Reduction) -> None:
+    """Refuse an argmin or argmax whose result depends on where a NaN, or which zero, stands."""
+    missing = found.liberties.difference(state.func_of(realize)[1].liberties)
+    if not missing:
+        return
+    if "reassoc" in missing:
+        text = (
+            "takes value and index by different tests, so the sign of a zero depends on the order"
+        )
+    else:
+        text = (
+            "takes a NaN, or an equal value, that comes later, so its result depends on the order"
+        )
+    raise state.error(
+        "nan-order",
+        f"{realize.block.name} {text} of its updates",
+        realize,
+        hint=f"change both where the new value is better, `if v > m: m = v; i = k`, or allow "
+        f"{' '.join(sorted(missing))} by the attribute {FAST_MATH}",
+    )
 
 
 def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> int:

@@ -1,0 +1,217 @@
+"""argmin and argmax: recognise an update that keeps the better of two pairs (value, index).
+
+    if V[k] > M: M = V[k]; N = k                       # takes the new pair where it is better
+    N, M = Select(M >= V[k], (N, M), (k, V[k]))        # keeps the old pair where it is as good
+
+The two differ in what NaN does. No comparison with NaN holds: the first never takes a NaN, so NaN
+is left out, in any order of the values. The second takes it, and the value after it replaces it:
+the result depends on the order, so that only programs without NaN may be reordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from metasched.ir.expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    And,
+    Compare,
+    Expr,
+    Max,
+    Min,
+    Not,
+    Or,
+    Select,
+)
+from metasched.ir.op import Call
+
+Values: TypeAlias = tuple[Expr, ...]
+FLIPPED: dict[type[Compare], type[Compare]] = {GT: LT, LT: GT, GE: LE, LE: GE, EQ: EQ}
+"""Each comparison with its sides exchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """The condition under which a component keeps its old, or takes its new, content.
+
+    Attributes:
+        keeps: whether the component stays where the condition holds; else it changes there.
+        compare: of the value of the pair that wins with the value of the other.
+        by_index: where the values are equal, of the index that wins with the other; None where the
+            comparison of the values decides ties.
+    """
+
+    keeps: bool
+    compare: type[Compare]
+    by_index: type[Compare] | None = None
+
+    def holds(self, value: Sequence[Expr], index: Sequence[Expr]) -> Expr:
+        """The condition for a pair of (old, new) values and one of (old, new) indices."""
+        first, second = (0, 1) if self.keeps else (1, 0)
+        better: Expr = self.compare(value[first], value[second])
+        if self.by_index is None:
+            return better
+        order: Expr = self.by_index(index[first], index[second])
+        either: Expr = Or(better, And(EQ(value[first], value[second]), order))
+        return either
+
+    def chosen(self, condition: Expr, old: Expr, new: Expr) -> Expr:
+        """The content of a component afterwards."""
+        return Select(condition, old, new) if self.keeps else Select(condition, new, old)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An argmin or argmax.
+
+    Attributes:
+        at: the component that holds the value; the other one holds the index.
+        index: when the index changes.
+        value: when the value changes; None where it is the minimum or maximum of both.
+        ties: which of equal values the index belongs to: the `first` or `last` in the order of the
+            updates, or the one whose index is `smaller` or `larger`.
+    """
+
+    at: int
+    index: Test
+    value: Test | None
+
+    @property
+    def name(self) -> str:
+        """argmax or argmin."""
+        return "argmax" if self.index.compare in (GT, GE) else "argmin"
+
+    @property
+    def ties(self) -> str:
+        if self.index.by_index is not None:
+            return "smaller" if self.index.by_index is LT else "larger"
+        strict = self.index.compare in (GT, LT)
+        return "first" if strict != self.index.keeps else "last"
+
+    @property
+    def pairs(self) -> bool:
+        """Whether value and index always come from the same update: one test decides both."""
+        return self.value == self.index
+
+    @property
+    def skips_nan(self) -> bool:
+        """Whether a NaN changes nothing, wherever it stands."""
+        return self.pairs and not self.index.keeps
+
+    def combine(self, old: Values, new: Values) -> Values:
+        """The better of two pairs, by the same tests."""
+        at = self.at
+        value, index = (old[at], new[at]), (old[1 - at], new[1 - at])
+        condition = self.index.holds(value, index)
+        other = self.index.chosen(condition, *index)
+        if self.value is None:
+            best: Expr = (Max if self.name == "argmax" else Min)(*value)
+        else:
+            best = self.value.chosen(self.value.holds(value, index), *value)
+        return (other, best) if at == 1 else (best, other)
+
+
+def match_choice(values: Values, lhs: Values, at: int) -> tuple[Choice, Values] | None:
+    """The argmin or argmax that two updates compute, and the pair that they compare with the old
+    one; None for no match.
+
+    Args:
+        values: what the two components become.
+        lhs: the loads of their old contents.
+        at: the component that holds the value.
+    """
+    picked = _pick(values[1 - at], lhs[1 - at])
+    if picked is None:
+        return None
+    keeps, condition, index = picked
+    found = _test(condition, keeps, lhs[at], (lhs[1 - at], index))
+    if found is None:
+        return None
+    test, new = found
+    value = values[at]
+    if isinstance(value, (Max, Min)):
+        wanted = Max if test.compare in (GT, GE) else Min
+        if type(value) is not wanted or set(value.children) != {lhs[at], new}:
+            return None
+        second = None
+    else:
+        other = _pick(value, lhs[at])
+        if other is None or other[2] is not new:
+            return None
+        same = _test(other[1], other[0], lhs[at], (lhs[1 - at], index))
+        if same is None or same[1] is not new or _direction(same[0]) != _direction(test):
+            return None
+        second = same[0]
+    return Choice(at, test, second), (index, new) if at == 1 else (new, index)
+
+
+def _direction(test: Test) -> bool:
+    return test.compare in (GT, GE)
+
+
+def _pick(value: Expr, load: Expr) -> tuple[bool, Expr, Expr] | None:
+    """(whether the condition keeps, the condition, the new content) of a choice between the old
+    content and a new one."""
+    if isinstance(value, Select):
+        condition, a, b = value.condition, value.a, value.b
+    elif isinstance(value, Call) and value.op.name == "if_then_else":
+        condition, a, b = value.args
+    else:
+        return None
+    while isinstance(condition, Not):
+        condition, a, b = condition.a, b, a
+    if a is load:
+        return True, condition, b
+    return (False, condition, a) if b is load else None
+
+
+def _test(
+    condition: Expr, keeps: bool, load: Expr, indices: tuple[Expr, Expr]
+) -> tuple[Test, Expr] | None:
+    """The test that a condition makes, and the value that it compares with the old one.
+
+    Args:
+        load: the old value.
+        indices: the old index and the new one.
+    """
+    for better, tie in _sides(condition, Or):
+        if not isinstance(better, Compare) or load not in better.children:
+            continue
+        new = better.b if better.a is load else better.a
+        winner = load if keeps else new
+        kind = type(better) if better.a is winner else FLIPPED.get(type(better))
+        if kind not in (GT, GE, LT, LE):
+            continue
+        assert kind is not None
+        if tie is None:
+            return Test(keeps, kind), new
+        by_index = _tie(tie, (load, new), indices if keeps else indices[::-1])
+        if by_index is not None and kind in (GT, LT):
+            return Test(keeps, kind, by_index), new
+    return None
+
+
+def _tie(
+    condition: Expr, values: tuple[Expr, Expr], indices: tuple[Expr, ...]
+) -> type[Compare] | None:
+    """The comparison of the index that wins with the other, in `values equal and indices so`."""
+    for equal, order in _sides(condition, And):
+        if not isinstance(equal, EQ) or {equal.a, equal.b} != set(values):
+            continue
+        if isinstance(order, Compare) and {order.a, order.b} == set(indices):
+            kind = type(order) if order.a is indices[0] else FLIPPED.get(type(order))
+            return kind if kind in (LT, GT) else None
+    return None
+
+
+def _sides(condition: Expr, kind: type[Or] | type[And]) -> list[tuple[Expr, Expr | None]]:
+    """The two sides of an operator in both orders, or the whole condition."""
+    if not isinstance(condition, kind):
+        return [(condition, None)]
+    return [(condition.a, condition.b), (condition.b, condition.a)]
