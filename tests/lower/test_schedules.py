@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -301,7 +302,8 @@ def main(A: T.Buffer((40,), "float32")):
                 A[vi] = A[vi] + T.float32(1)
 """
     compiled = agree(text, np.zeros(40, "float32"))
-    assert "masked.store" in compiled.llvm_ir and "store <16 x float>" in compiled.llvm_ir
+    assert "masked.store" in compiled.llvm_ir
+    assert re.search(r" store <\d+ x float>", compiled.llvm_ir)
 
 
 def test_register_tiles_are_unrolled() -> None:
