@@ -17,6 +17,7 @@ from metasched.ir.equal import assert_structural_equal
 from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
 from metasched.runtime.build import build
+from metasched.schedule.handles import LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.tensorize_mapping import (
     get_tensorize_loop_mapping,
@@ -674,6 +675,29 @@ def test_a_mismatch_shows_both_sides_and_the_step_that_aligns_them(case, step, h
     assert any("C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]" in line for line in left)
     assert any(here in line for line in right)
     assert any("# ^" in line for line in left) and any("# ^" in line for line in right)
+
+
+@pytest.mark.parametrize(
+    ("case", "taken"),
+    [
+        ("order", lambda sch: sch.reorder(*sorted_loops(sch))),
+        ("layout", lambda sch: sch.transform_layout("C", "B", lambda i, j: (j, i))),
+        ("scope", lambda sch: sch.set_scope("C", 0, "global")),
+        ("loop note", lambda sch: sch.unannotate(sch.get_loops("C")[4], "note")),
+        ("block note", lambda sch: sch.unannotate("C", "note")),
+        ("depth", lambda sch: None),
+    ],
+)
+def test_the_step_that_a_mismatch_names_aligns_both_sides(case, taken):
+    sch, place = different(case)
+    check_refused(sch, lambda: sch.tensorize(place, "test.mma"), "mismatch", "not match")
+    taken(sch)
+    sch.tensorize(place if case == "scope" else sch.get_loops("C")[3], "test.mma")
+
+
+def sorted_loops(sch: Schedule) -> list[LoopRV]:
+    """The loops of the tile in the order of the names."""
+    return sorted(sch.get_loops("C")[3:], key=lambda loop: sch.get(loop).var.name)
 
 
 def test_a_mismatch_of_types_names_the_nearest_intrinsic():
