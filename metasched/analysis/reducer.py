@@ -92,6 +92,19 @@ def identity_holds(name: str, value: Expr) -> bool:
     return number == sign * inf or number == sign * dtype.largest
 
 
+def identity_of(value: Expr) -> Expr | None:
+    """What changes nothing in the sum, difference, product, minimum or maximum that gives a value;
+    None for another operation."""
+    dtype = value.dtype
+    if isinstance(value, (Add, Sub, Mul)):
+        return as_expr(int(isinstance(value, Mul)), dtype)
+    if isinstance(value, (Min, Max)):
+        if dtype.is_float:
+            return as_expr(float("inf") if isinstance(value, Min) else -float("inf"), dtype)
+        return as_expr(dtype.range[int(isinstance(value, Min))], dtype)
+    return None
+
+
 def match_reducer(init: Stmt | None, update: Stmt) -> Reduction | None:
     """The reduction that `init` and `update` (the parts of one block) compute, None for no match.
 

@@ -16,7 +16,7 @@ from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.memory import store
 from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import BinaryOp, Expr, as_int
+from metasched.ir.expr import Add, BinaryOp, Expr, Sub, as_int
 from metasched.ir.stmt import For, ForKind
 from metasched.lower.passes.fold import noted, operand
 
@@ -43,13 +43,14 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
         return False
     kind = type(target.value)
     assert issubclass(kind, BinaryOp)
+    inside = Add if kind is Sub else kind
     outer = dict(e.env)
     e.env.update({unit: literal(0, unit.dtype) for unit in units})
     e.lane = Lane(node.var, literal(0, node.var.dtype), lanes)
     vector = e.widen(e.value(added), lanes)
     e.lane = None
     before = e.value(BufferLoad(target.buffer, target.indices))
-    value = binary(e, kind, before, _tree(e, kind, vector))
+    value = binary(e, kind, before, _tree(e, inside, vector))
     store(e, target.buffer, target.indices[0], value, None)
     e.env = outer
     return True

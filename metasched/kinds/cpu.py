@@ -42,6 +42,7 @@ from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
+from metasched.space.modules.vector_update import VectorUpdate
 from metasched.target import Target, cpu_of
 
 
@@ -75,6 +76,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorReduction(bits, cpu.vector_registers),
         VectorScan(bits, cores=cpu.num_cores),
         Scatter(cpu.num_cores, bits),
+        VectorUpdate(bits),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),

@@ -39,7 +39,7 @@ def _partial(text: str) -> bool:
     dtype=st.sampled_from(["float32", "int32"]),
     update=st.sampled_from(
         ["C[vi] + A[vi, vj]", "T.max(A[vi, vj], C[vi])", "C[vi] + A[vi, vj] * A[vi, 0]",
-         "T.min(C[vi], A[vi, vj] + 1)"]
+         "T.min(C[vi], A[vi, vj] + 1)", "C[vi] - A[vi, vj]"]
     ),
 )  # fmt: skip
 def test_every_length_and_width_gives_the_same(n, power, dtype, update):
@@ -58,7 +58,8 @@ def test_compiled_the_rest_is_a_narrower_vector(n, width):
 def test_only_sums_over_full_vectors_are_folded():
     assert _partial(_rows("C[vi] + A[vi, vj]", 40, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 1))
-    assert not _partial(_rows("C[vi] - A[vi, vj]", 40, 16))
+    assert _partial(_rows("C[vi] - A[vi, vj]", 40, 16))
+    assert not _partial(_rows("A[vi, vj] - C[vi]", 40, 16))
     assert not _partial(_rows("C[vi] + C[vi] * A[vi, vj]", 40, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 1, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 24))
@@ -102,3 +103,58 @@ def test_results_that_share_what_they_read_have_lanes_each(n):
 
 def test_a_serial_loop_inside_is_no_register_block():
     assert not _partial(PRODUCT.format(n=53, kind="serial"))
+
+
+TRIANGLE = """
+@T.prim_func
+def main(A: T.Buffer(({n}, {n}), "{dtype}"), C: T.Buffer(({n},), "{dtype}")):
+    for i in range({n}):
+        for j in range({ends}):
+            with T.block("c"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                T.block_attr({{"pragma_fold_lanes": {width}}})
+                C[vi] = {update}
+"""
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(2, 40),
+    power=st.integers(1, 4),
+    dtype=st.sampled_from(["float32", "int32"]),
+    ends=st.sampled_from(["i", "i + 1", "i, {n}", "i // 2, i", "T.max(i - 5, 0), i", "i - 3"]),
+    update=st.sampled_from(
+        ["C[vi] + A[vi, vj]", "C[vi] - A[vi, vj] * A[0, vj]", "T.max(A[vi, vj], C[vi])",
+         "C[vi] * A[vi, vj]", "T.min(C[vi], A[vj, vi])"]
+    ),
+)  # fmt: skip
+def test_a_triangle_gives_the_same_at_every_width(n, power, dtype, ends, update):
+    text = TRIANGLE.format(n=n, width=1 << power, dtype=dtype, ends=ends.format(n=n), update=update)
+    assert _partial(text)
+    data = integers((n, n), dtype) % 3 - 1 if "*" in update else integers((n, n), dtype)
+    agree(text, data, integers((n,), dtype, seed=1))
+
+
+FACTOR = """
+@T.prim_func
+def main(A: T.Buffer((30, 30), "int32")):
+    for i in range(30):
+        for j in range(i):
+            for k in range({end}):
+                with T.block("c"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    T.block_attr({{"pragma_fold_lanes": 8}})
+                    A[vi, vj] = A[vi, vj] - A[vi, vk] * A[vj, vk]
+"""
+
+
+def test_a_result_may_read_other_elements_of_its_buffer():
+    text = FACTOR.format(end="j")
+    assert _partial(text)
+    agree(text, integers((30, 30), "int32") % 3 - 1)
+
+
+def test_a_result_that_reads_itself_stays_in_order():
+    text = FACTOR.format(end="j + 1")
+    assert not _partial(text)
+    agree(text, integers((30, 30), "int32") % 3 - 1)

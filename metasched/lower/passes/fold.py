@@ -13,16 +13,35 @@ No extent has to divide anything, and no start value is needed. The note, which 
 the block, says that the order may change; 1 asks for the last of these loops alone. Around the
 statement there may be unrolled loops, over several results that share what they read: each of their
 iterations has partial results of its own.
+
+Where the extent n is known at run time alone, as in a triangle, A starts from the identity of the
+operation, and the last vector is masked:
+
+    if n > 0:
+        vector l < w: A[l] = 0
+        for c in range(n // w): vector l < w: A[l] = A[l] + f(c * w + l)
+        vector l < w: if l < n - n // w * w: A[l] = A[l] + f(n // w * w + l)
+        for l in range(w): S[i] = S[i] + A[l]
+
+A difference S[i] - f(k) adds up f(k) and takes the sum from S[i]. f may read the buffer of S where
+the loops around prove that it reads other elements, as in a Cholesky factorization.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
 from metasched.analysis.block import FOLD
+from metasched.analysis.reducer import identity_of
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
     EQ,
+    GT,
+    LT,
     Add,
     BinaryOp,
     Expr,
@@ -30,9 +49,11 @@ from metasched.ir.expr import (
     Max,
     Min,
     Mul,
+    Sub,
     Var,
     as_expr,
     as_int,
+    compare,
 )
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import (
@@ -52,11 +73,10 @@ from metasched.ir.visit import (
     loads_of,
     map_body,
     substitute,
-    transform,
     walk_exprs,
 )
 
-_KINDS = (Add, Mul, Max, Min)
+_KINDS = (Add, Mul, Max, Min, Sub)
 _WIDTH = 64  # of a loop without a note
 
 
@@ -67,7 +87,16 @@ def fold_lanes(func: PrimFunc) -> PrimFunc:
     along contiguous memory need no note.
     """
     free = "reassoc" in func.liberties
-    return map_body(func, lambda body: transform(body, lambda s: _loop(s, free)))
+    return map_body(func, lambda body: _inside(body, {}, free))
+
+
+def _inside(stmt: Stmt, known: Mapping[Var, Range], free: bool) -> Stmt:
+    """A statement with its loops folded, innermost first; `known` has the loops around."""
+    within = known
+    if isinstance(stmt, For):
+        within = {**known, stmt.var: Range(stmt.min, stmt.extent)}
+    new = stmt.rebuild([_inside(s, within, free) for s in stmt.stmts], stmt.exprs)
+    return _loop(new, within, free) or new
 
 
 def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
@@ -86,38 +115,54 @@ def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
     return (stmt, inner, width) if width and plain and isinstance(stmt, BufferStore) else None
 
 
-def operand(target: BufferStore, var: Var) -> Expr | None:
-    """The value added to the element that the statement updates; None unless the element stays the
-    same throughout the loop."""
+def operand(target: BufferStore, var: Var, known: Mapping[Var, Range] | None = None) -> Expr | None:
+    """The value combined into the element that the statement updates; None unless the element stays
+    the same throughout the loop.
+
+    Args:
+        known: the ranges of loops, for the proof that the value uses other elements of the buffer.
+    """
     value, dtype = target.value, target.buffer.dtype
     if not isinstance(value, _KINDS) or not (dtype.is_int or dtype in ("float32", "float64")):
         return None
     if var in free_vars(target.indices[0]):
         return None
     own = BufferLoad(target.buffer, target.indices)
-    for before, added in ((value.a, value.b), (value.b, value.a)):
-        read = {x.buffer.data for x in walk_exprs(added) if isinstance(x, BufferLoad)}
-        if before is own and target.buffer.data not in read:
+    pairs = ((value.a, value.b), (value.b, value.a))
+    for before, added in pairs[:1] if isinstance(value, Sub) else pairs:
+        if before is own and _apart(target, added, known or {}):
             return added
     return None
 
 
-def _loop(stmt: Stmt, free: bool) -> Stmt | None:
+def _apart(target: BufferStore, added: Expr, known: Mapping[Var, Range]) -> bool:
+    """Whether a value surely reads no element that the statement updates."""
+    loads = [x for x in walk_exprs(added) if isinstance(x, BufferLoad)]
+    own = [x for x in loads if x.buffer.data is target.buffer.data]
+    if any(x.buffer is not target.buffer for x in own):
+        return False
+    facts, at = Analyzer(known), target.indices[0]
+    indices = [x.indices[0] for x in own]
+    return all(facts.prove(compare(LT, i, at)) or facts.prove(compare(GT, i, at)) for i in indices)
+
+
+def _loop(stmt: Stmt, known: Mapping[Var, Range], free: bool) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
         return None
     first, loop = _init_apart(stmt) if free else (None, stmt)
     found, extent = noted(loop), as_int(loop.extent)
     if found is None and free:
         found = _contiguous(loop)
-    if found is None or extent is None:
+    if found is None:
         return None
     target, inner, width = found
-    added = operand(target, loop.var)
-    while width > extent:
+    added = operand(target, loop.var, known)
+    while extent is not None and width > extent:
         width //= 2
     if added is None or width < 2 or extent == width or width & (width - 1):
         return None
-    folded = _folded(loop, target, added, inner, width)
+    lanes = _Lanes(loop, target, added, inner, width)
+    folded = lanes.folded(extent) if extent is not None else lanes.folded_at_run_time(known)
     return folded if first is None else seq((first, folded))
 
 
@@ -156,43 +201,108 @@ def _contiguous(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
     return (store, {}, width) if steps and set(steps) == {1} else None
 
 
-def _folded(loop: For, target: BufferStore, added: Expr, inner: dict[Var, int], width: int) -> Stmt:
-    count, position = 1, as_expr(IntImm(INT64, 0))
-    for var, size in inner.items():
-        count, position = count * size, position * size + var
-    dtype = target.buffer.dtype
-    partial = Buffer.of(f"{target.buffer.name}_lanes", (count * width,), dtype, scope="local")
-    full, rest = divmod(as_int(loop.extent) or 0, width)
-    kind = type(target.value)
-    assert issubclass(kind, BinaryOp)
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """A reduction with partial results in lanes.
 
-    def each(body: Stmt) -> Stmt:
-        fresh = {var: Var(var.name, INT64) for var in inner}
+    Attributes:
+        loop: over what is reduced.
+        target: the statement, the only one in the loop.
+        added: what it combines into its element.
+        inner: the loops around the statement, over several results.
+        width: the lanes of each result.
+    """
+
+    loop: For
+    target: BufferStore
+    added: Expr
+    inner: dict[Var, int]
+    width: int
+
+    def folded(self, extent: int) -> Stmt:
+        """The loops for a constant extent."""
+        partial, width = self._partial(), self.width
+        full, rest = divmod(extent, width)
+        steps = [self._vector(partial, 0, width, first=True)]
+        if full > 1:
+            chunk = Var(self.loop.var.name, INT64)
+            start = (chunk + 1) * width
+            steps.append(_for(chunk, full - 1, self._vector(partial, start, width)))
+        if rest:
+            steps.append(self._vector(partial, full * width, rest))
+        return Allocate(partial, seq([*steps, self._update(partial)]))
+
+    def folded_at_run_time(self, known: Mapping[Var, Range]) -> Stmt:
+        """The loops for an extent that is known when the program runs."""
+        partial, width, extent = self._partial(), self.width, self.loop.extent
+        identity = identity_of(self.target.value)
+        assert identity is not None
+        chunk, lane = Var(self.loop.var.name, INT64), Var("lane", INT64)
+        full, start = extent // width, extent // width * width
+        fill = BufferStore(partial, identity, (self._position() + lane,))
+        rest = (lane, compare(LT, lane, extent - start))
+        steps = [
+            self._each(_for(lane, width, fill, ForKind.VECTORIZED)),
+            _for(chunk, full, self._vector(partial, chunk * width, width)),
+            self._vector(partial, start, width, mask=rest),
+            self._update(partial),
+        ]
+        some = compare(GT, extent, as_expr(0, INT64))
+        body = Allocate(partial, seq(steps))
+        around = {var: ends for var, ends in known.items() if var is not self.loop.var}
+        return body if Analyzer(around).prove(some) else IfThenElse(some, body)
+
+    def _partial(self) -> Buffer:
+        buffer = self.target.buffer
+        size = prod(self.inner.values()) * self.width
+        return Buffer.of(f"{buffer.name}_lanes", (size,), buffer.dtype, scope="local")
+
+    def _position(self) -> Expr:
+        """Where the lanes of a result begin."""
+        position = as_expr(IntImm(INT64, 0))
+        for var, size in self.inner.items():
+            position = position * size + var
+        return position * self.width
+
+    def _each(self, body: Stmt) -> Stmt:
+        """A body for each result."""
+        fresh = {var: Var(var.name, INT64) for var in self.inner}
         body = substitute(body, fresh)
-        for var in reversed(inner):
-            body = _for(fresh[var], inner[var], body, ForKind.UNROLLED)
+        for var in reversed(self.inner):
+            body = _for(fresh[var], self.inner[var], body, ForKind.UNROLLED)
         return body
 
-    def lanes(start: Expr | int, count: int, first: bool) -> Stmt:
-        lane = Var("lane", INT64)
-        value, at = substitute(added, {loop.var: lane + start}), (position * width + lane,)
+    def _vector(
+        self, partial: Buffer, start: Expr | int, count: int, *, first: bool = False,
+        mask: tuple[Var, Expr] | None = None,
+    ) -> Stmt:  # fmt: skip
+        """Combine `count` values into the lanes, from the value at `start` on.
+
+        Args:
+            first: the lanes get the values; there are no partial results yet.
+            mask: a lane variable, and the condition under which the lane gets a value.
+        """
+        lane = Var("lane", INT64) if mask is None else mask[0]
+        value = substitute(self.added, {self.loop.var: lane + start})
+        at = (self._position() + lane,)
         if not first:
-            value = kind(BufferLoad(partial, at), value)
-        return each(_for(lane, count, BufferStore(partial, value, at), ForKind.VECTORIZED))
+            kind = type(self.target.value)
+            assert issubclass(kind, BinaryOp)
+            value = (Add if kind is Sub else kind)(BufferLoad(partial, at), value)
+        body: Stmt = BufferStore(partial, value, at)
+        body = body if mask is None else IfThenElse(mask[1], body)
+        return self._each(_for(lane, count, body, ForKind.VECTORIZED))
 
-    steps = [lanes(0, width, first=True)]
-    if full > 1:
-        chunk = Var(loop.var.name, INT64)
-        steps.append(_for(chunk, full - 1, lanes((chunk + 1) * width, width, first=False)))
-    if rest:
-        steps.append(lanes(full * width, rest, first=False))
-    last = Var("lane", INT64)
-    own = BufferLoad(target.buffer, target.indices)
-    sums = BufferLoad(partial, (position * width + last,))
-    update = AttrStmt(None, FOLD, IntImm("int32", 1), evolve(target, value=kind(own, sums)))
-    steps.append(each(_for(last, width, update)))
-    return Allocate(partial, seq(steps))
+    def _update(self, partial: Buffer) -> Stmt:
+        """Combine the lanes into the results."""
+        target, last = self.target, Var("lane", INT64)
+        own = BufferLoad(target.buffer, target.indices)
+        sums = BufferLoad(partial, (self._position() + last,))
+        kind = type(target.value)
+        assert issubclass(kind, BinaryOp)
+        update = AttrStmt(None, FOLD, IntImm("int32", 1), evolve(target, value=kind(own, sums)))
+        return self._each(_for(last, self.width, update))
 
 
-def _for(var: Var, extent: int, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
-    return For(var, IntImm(INT64, 0), IntImm(INT64, extent), kind, body)
+def _for(var: Var, extent: Expr | int, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
+    return For(var, IntImm(INT64, 0), as_expr(extent, INT64), kind, body)

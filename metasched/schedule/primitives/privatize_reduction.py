@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metasched.analysis.reducer import Reduction, match_reducer
+from metasched.analysis.reducer import Reduction, identity_of, match_reducer
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import BufferLoad
@@ -10,9 +10,6 @@ from metasched.ir.expr import (
     TRUE,
     Add,
     Expr,
-    Max,
-    Min,
-    Mul,
     Sub,
     as_expr,
     as_int,
@@ -134,7 +131,7 @@ def updated(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction
         negative = isinstance(value, Sub)
         if isinstance(value, Sub):
             value = Add(value.a, value.b)
-        identity = _identity(value)
+        identity = identity_of(value)
         if identity is not None:
             init = BufferStore(buffer, identity, store.indices)
             found = match_reducer(init, evolve(store, value=value))
@@ -147,18 +144,6 @@ def updated(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction
         realize,
         hint="known are sums, differences, products, minima and maxima",
     )
-
-
-def _identity(value: Expr) -> Expr | None:
-    """What changes nothing in the operation that gives a value."""
-    dtype = value.dtype
-    if isinstance(value, (Add, Mul)):
-        return as_expr(int(isinstance(value, Mul)), dtype)
-    if isinstance(value, (Min, Max)):
-        if dtype.is_float:
-            return as_expr(float("inf") if isinstance(value, Min) else -float("inf"), dtype)
-        return as_expr(dtype.range[int(isinstance(value, Min))], dtype)
-    return None
 
 
 def _chain(state: State, realize: BlockRealize) -> list[For]:

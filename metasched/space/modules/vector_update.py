@@ -1,0 +1,89 @@
+"""vector_update: add up an update along contiguous memory in vector lanes, where the block stands.
+
+    for k in range(j): A[i, j] -= A[i, k] * A[j, k]
+
+Such dot products of run-time extent stand in loops that other blocks share (factorizations,
+triangular solves), so that no tiling takes the block. The note `pragma_fold_lanes` is all that the
+lowering needs: `lower.passes.fold` proves that the partial results are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from metasched.analysis.access import strides
+from metasched.analysis.block import FOLD, TILED, is_leaf, loop_iter_kind
+from metasched.analysis.reducer import identity_of
+from metasched.analysis.scope import Child
+from metasched.arith.affine import interval
+from metasched.arith.bounds import Interval
+from metasched.ir.expr import TRUE, Var
+from metasched.ir.stmt import BufferStore, ForKind, IterKind
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class VectorUpdate:
+    """Offer lanes for an update whose innermost loop runs along memory; and the block as it was.
+
+    Attributes:
+        vector_bits: of a vector register.
+        vectors: choices of how many registers of partial results are kept.
+    """
+
+    vector_bits: int = 256
+    vectors: Sequence[int] = (1, 2, 4)
+
+    @property
+    def name(self) -> str:
+        return "vector_update"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is None or {TILED, FOLD} & realize.block.annotations.keys():
+            return [sch]
+        length = update_length(sch.state.scope(realize).child(realize.block.token))
+        if length is None:
+            return [sch]
+        lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
+        widths = [lanes * v for v in self.vectors if 1 < lanes * v <= length]
+        if not widths:
+            return [sch]
+        variant = sch.copy()
+        chance = [1.0 / len(widths)] * len(widths)
+        width = variant.sample_categorical(widths, chance) if len(widths) > 1 else widths[0]
+        variant.annotate(block, FOLD, width)
+        return [variant, sch]
+
+
+def update_length(child: Child) -> int | None:
+    """The most values that an update without init adds up along contiguous memory.
+
+    None for other blocks: those that hold blocks, those with a predicate, and those whose innermost
+    loop is shared, no reduction, or reads memory with strides.
+    """
+    block, loops = child.block, child.loops
+    if block.init is not None or is_leaf(block) is not None or not loops:
+        return None
+    body, loop = block.body, loops[-1]
+    if not isinstance(body, BufferStore) or identity_of(body.value) is None:
+        return None
+    if loop.body is not child.realize or loop.kind is not ForKind.SERIAL or loop.annotations:
+        return None
+    if child.realize.predicate is not TRUE or loop_iter_kind(loop, (child,)) is not IterKind.REDUCE:
+        return None
+    moves = strides(child, loop)
+    steps = [step for _, step in moves]
+    if 1 not in steps or any(step not in (0, 1) for step in steps):
+        return None
+    if any(step != 0 for access, step in moves if access.is_write):
+        return None
+    ranges: dict[Var, Interval] = {}
+    for outer in loops[:-1]:
+        low, high = interval(outer.min, ranges)
+        ranges[outer.var] = low, high + max(interval(outer.extent, ranges)[1] - 1, 0)
+    most = interval(loop.extent, ranges)[1]
+    return None if most == inf else int(most)

@@ -1,0 +1,44 @@
+"""Lanes for updates of run-time extent: which blocks are offered them, and what they compute."""
+
+from __future__ import annotations
+
+import pytest
+from codegen.kernels import agree, integers
+
+from metasched.analysis.block import FOLD
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.space.modules.vector_update import VectorUpdate
+
+FACTOR = """
+@T.prim_func
+def main(A: T.Buffer((40, 40), "int32"), B: T.Buffer((40,), "int32")):
+    for i in range(40):
+        for j in range(i):
+            for k in range({end}):
+                with T.block("update"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    vk = T.axis.{kind}(40, k)
+                    A[vi, vj] -= A[vi, vk] * A[{read}]
+            with T.block("divide"):
+                A[i, j] = A[i, j] - B[j]
+"""
+
+
+def _offered(end: str = "j", kind: str = "reduce", read: str = "vj, vk") -> list[Schedule]:
+    sch = Schedule(parse(FACTOR.format(end=end, kind=kind, read=read)), seed=0)
+    return VectorUpdate(128, (2,))(sch, sch.get_block("update"))
+
+
+def test_a_dot_product_of_run_time_extent_gets_lanes():
+    first, second = _offered()
+    assert first.get(first.get_block("update")).annotations[FOLD] == 8
+    assert FOLD not in second.get(second.get_block("update")).annotations
+    data = integers((40, 40), "int32") % 3 - 1
+    agree(first.mod["main"].script(), data, integers((40,), "int32", seed=1))
+
+
+@pytest.mark.parametrize("change", [{"read": "vk, vj"}, {"kind": "opaque"}, {"end": "4"}])
+def test_strided_ordered_and_short_updates_are_left_alone(change):
+    (only,) = _offered(**change)
+    assert FOLD not in only.get(only.get_block("update")).annotations
