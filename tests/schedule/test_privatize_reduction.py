@@ -105,6 +105,11 @@ INIT = "with T.init():\n    C[vi] = 0\nC[vi] = C[vi] + A[vi, vk]"
         ({"update": "C[vi] = C[vi] * 2 + A[vi, vk]"}, "no-update", "do not use its buffer"),
         ({"update": "C[vi] = C[vi] + C[0] + A[vi, vk]"}, "no-update", "no update"),
         ({"update": "T.where(A[0, 0] > 0)\nC[vi] = C[vi] + 1"}, "not-plain", "has a predicate"),
+        (
+            {"update": "C[N[vk % 5] % 5] = C[N[vk % 5] % 5] + A[vi, vk]"},
+            "no-update",
+            "a reduce iterator chooses the element that C updates",
+        ),
         ({"span": "range(i)"}, "empty-reduction", "loop k may leave C nothing to reduce"),
         ({"span": "range(N[i])"}, "empty-reduction", "nothing to reduce"),
         ({"span": "range(i, 6)"}, "ragged-start", "over vk does not always start at its first"),

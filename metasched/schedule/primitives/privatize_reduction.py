@@ -44,11 +44,12 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     `rfactor`, the step changes the order in which floating-point numbers are added.
 
     requires  a block without init whose body combines one element with values that do not use its
-              buffer: a sum, difference, product, minimum or maximum; spatial and reduce iterators,
-              at least one reduce iterator; no predicate; a chain of serial loops around the block
-              alone that holds all loops of reduce iterators, each the value of an iterator; a
-              reduction that is not empty and starts at the first values of its iterators; spatial
-              loops whose ends depend on no reduction loop
+              buffer, at indices without reduce iterators: a sum, difference, product, minimum or
+              maximum; spatial and reduce iterators, at least one reduce iterator; no predicate; a
+              chain of serial loops around the block alone that holds all loops of reduce
+              iterators, each the value of an iterator; a reduction that is not empty and starts at
+              the first values of its iterators; spatial loops whose ends depend on no reduction
+              loop
     rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
               ->
               for i, k in T.grid(4, 8): C(C_sum[i] += A[i, k])
@@ -61,6 +62,7 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     chain = _chain(state, realize)
     spatial = [v for v in old.iter_vars if v.is_spatial]
     _require_nest(state, realize, chain)
+    _require_own_element(state, realize, store)
     shape = tuple(v.dom.extent for v in spatial) or (as_expr(1),)
     private = state.fresh_buffer(f"{store.buffer.name}_sum", shape, store.buffer.dtype, "global")
     at = tuple(v.var if as_int(v.dom.min) == 0 else v.var - v.dom.min for v in spatial)
@@ -157,6 +159,17 @@ def _chain(state: State, realize: BlockRealize) -> list[For]:
         chain.insert(0, loop)
         below = loop
     return chain
+
+
+def _require_own_element(state: State, realize: BlockRealize, store: BufferStore) -> None:
+    """Refuse an update of an element that depends on the reduction."""
+    moving = {v.var for v in realize.block.iter_vars if v.is_reduce}
+    if any(moving & free_vars(index) for index in store.indices):
+        name = realize.block.name
+        raise state.error(
+            "no-update", f"a reduce iterator chooses the element that {name} updates", realize,
+            hint="privatize_update gives each iteration of a loop a copy of the buffer",
+        )  # fmt: skip
 
 
 def _require_nest(state: State, realize: BlockRealize, chain: list[For]) -> None:
