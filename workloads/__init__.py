@@ -16,10 +16,21 @@ from metasched.workloads import (
     polybench,
     quantized,
     reduction,
+    stencil,
 )
 from metasched.workloads.workload import Workload
 
-__all__ = ["LOW_PRECISION", "POLYBENCH", "SUITE", "SUITES", "Workload", "get", "names", "register"]
+__all__ = [
+    "LOW_PRECISION",
+    "POLYBENCH",
+    "STENCILS",
+    "SUITE",
+    "SUITES",
+    "Workload",
+    "get",
+    "names",
+    "register",
+]
 
 # The thirteen operators on which tuners are compared.
 SUITE = ("c1d", "c2d", "c3d", "gmm", "grp", "dil", "dep", "t2d", "cap", "nrm", "sfm", "cbr", "tbg")
@@ -28,8 +39,15 @@ LOW_PRECISION = (
     "gmm_u8s8s32", "gmm_s8s8s32", "c2d_u8s8s32", "qgmm", "qc2d", "qdep",
     "gmm_bf16", "gmm_bf16io", "c2d_bf16io", "gmm_f16io", "c2d_f16io",
 )  # fmt: skip
+# Chains of stencils, which tiles with recomputed borders keep in the cache.
+STENCILS = tuple(workload.name for workload in stencil.WORKLOADS)
 POLYBENCH = tuple(workload.name for workload in polybench.WORKLOADS)
-SUITES = {"operators": SUITE, "low-precision": LOW_PRECISION, "polybench": POLYBENCH}
+SUITES = {
+    "operators": SUITE,
+    "low-precision": LOW_PRECISION,
+    "polybench": POLYBENCH,
+    "stencils": STENCILS,
+}
 
 _REGISTRY: Registry[Workload] = Registry("workload", Workload)
 for _module in (
@@ -41,6 +59,7 @@ for _module in (
     conv_fused,
     quantized,
     reduction,
+    stencil,
     polybench,
 ):
     for _workload in _module.WORKLOADS:

@@ -33,6 +33,7 @@ from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.multi_level_tiling_with_intrin import MultiLevelTilingWithIntrin
+from metasched.space.modules.overlapped_tiling import OverlappedTiling
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
@@ -50,7 +51,8 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
     The order carries meaning: distribution comes first, because tiling needs a nest for each block;
-    inlining comes before tiling, which sees fewer blocks then; fusing
+    inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
+    keeps the stages that inlining would compute anew for each neighbour; fusing
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
     """
     cpu = cpu_of(target)
@@ -60,6 +62,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         ApplyCustomRule(target),
         LoopDistribution(),
         InlineConstantScalars(),
+        OverlappedTiling(bits),
         AutoInline(),
         FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         MatrixForm(bits),

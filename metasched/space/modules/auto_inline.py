@@ -76,6 +76,8 @@ class AutoInline:
         block = realize.block
         if len(block.writes) != 1 or block.annotations.get(INLINE_RULE) == "disable":
             return False
+        if TILED in block.annotations:
+            return False
         if block.init is not None or is_spatial_only(block) is not None:
             return False
         scope = sch.state.scope(realize)

@@ -1,0 +1,205 @@
+"""overlapped_tiling: chains of stencil stages in tiles that recompute their borders.
+
+    for io, jo in tiles:                 # of the output
+        A, on its tile and a border      # the borders of neighbouring tiles overlap
+        output, on its tile
+
+As Halide schedules a blur of two stages (Ragan-Kelley et al. 2013, `tile` and `compute_at`): what a
+stage computes stays in the cache until the next stage reads it, each core has its own tiles, and a
+border is computed once for each tile that reads it. In a tile of few rows and of one vector, whose
+loops are unrolled, the stages stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from metasched.analysis.block import TILED, is_output, is_spatial_only
+from metasched.analysis.scope import Child, Scope
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Var, as_int
+from metasched.ir.stmt import Block
+from metasched.ir.visit import free_vars
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.loop_kinds import SMALL, steps
+from metasched.space.modules.compute_location import ancestors
+from metasched.space.strides import vector_iter
+from metasched.space.tiling import Axis, axes, changed, untouched, within_parallel
+
+STRUCTURE = "overlapped"
+"""The value of the note TILED on the blocks of a tile."""
+COLUMNS = (4, 8, 16, 32, 64, 128)
+"""Choices of the vectors in a row of a tile; a whole row is one more."""
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Choices of the rows of a tile."""
+PLANES = (1, 2, 4, 8, 16)
+"""Choices of the planes of a tile, for outputs of three dimensions or more."""
+REGISTER_ROWS = (2, 4, 8)
+"""Choices of the rows of a tile in registers."""
+REGISTER_VECTORS = (1, 2)
+"""Choices of the vectors in a row of a tile in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlappedTiling:
+    """Offer an output and the stages before it in tiles (see the file's docstring).
+
+    For an output without reduction whose producers, direct and indirect, have no reduction either
+    and of which one is read several times: by neighbours, or along a dimension that it lacks.
+    Such stages are computed for each tile; the other stages are inlined. Offers tiles in the
+    cache, tiles in registers where each lane reads its own column of every stage, and the
+    unchanged program.
+
+    Attributes:
+        vector_bits: of a vector register.
+    """
+
+    vector_bits: int = 256
+
+    @property
+    def name(self) -> str:
+        return "overlapped_tiling"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or not is_output(around, realize.block) or within_parallel(sch, block):
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(realize.block.token)
+        if not _plain(child) or steps(child.loops[0]) < SMALL:
+            return [sch]
+        column = vector_iter(realize.block)
+        stages = [p for p in ancestors(scope, child) if _plain(p)]
+        if column is None or not any(_is_reused(scope, p) for p in stages):
+            return [sch]
+        lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
+        at = realize.block.iter_vars.index(column)
+        ways = [partial(_in_cache, block, at, max(1, lanes))]
+        if all(_own_columns(scope, p) for p in stages if _is_reused(scope, p)):
+            ways.append(partial(_in_registers, block, at, max(1, lanes)))
+        return [*changed(sch, *ways), sch]
+
+
+def _in_cache(block: BlockRV, column: int, lanes: int, sch: Schedule) -> None:
+    """Tiles of sampled sizes, the stages computed for each tile."""
+    _inline(sch, block)
+    order = _ordered(sch, block, column)
+    whole = [axis.loop for axis in order[-1:] if axis.extent is None or axis.extent < lanes]
+    cut = order[: len(order) - len(whole)]
+    columns = [] if whole else [tuple(lanes * n for n in COLUMNS)]
+    choices: list[Sequence[int]] = [*columns, ROWS, PLANES]
+    outer, inner = [axis.loop for axis in cut], whole
+    for n, sizes in enumerate(choices[: len(cut)], 1):
+        size = _sampled(sch, cut[-n], sizes, whole=n == 1)
+        outer[-n], part = sch.split(outer[-n], [None, size])
+        inner = [part, *inner]
+    sch.reorder(*outer, *inner)
+    _stages_at(sch, block, outer[-1])
+
+
+def _in_registers(block: BlockRV, column: int, lanes: int, sch: Schedule) -> None:
+    """Tiles of few rows and few vectors without loops, the stages computed for each tile."""
+    _inline(sch, block)
+    order = _ordered(sch, block, column)
+    outer = [axis.loop for axis in order]
+    width = _sampled(sch, order[-1], [lanes * n for n in REGISTER_VECTORS])
+    outer[-1], vector = sch.split(outer[-1], [None, width])
+    inner = []
+    if len(order) > 1:
+        rows = _sampled(sch, order[-2], REGISTER_ROWS)
+        outer[-2], row = sch.split(outer[-2], [None, rows])
+        inner = [row]
+    sch.reorder(*outer, *inner, vector)
+    for stage in [*_stages_at(sch, block, outer[-1]), block]:
+        *unrolled, lane = sch.get_loops(stage)[len(outer) :]
+        sch.vectorize(lane)
+        for loop in unrolled:
+            sch.unroll(loop)
+    spread = outer[:-1] or outer
+    sch.parallel(sch.fuse(*spread) if len(spread) > 1 else spread[0])
+
+
+def _inline(sch: Schedule, block: BlockRV) -> None:
+    """Inline the stages that are not read again."""
+    realize = sch.state.block(block)
+    scope = sch.state.scope(realize)
+    for stage in ancestors(scope, scope.child(realize.block.token)):
+        now = sch.state.scope(sch.state.block(block))
+        if _plain(stage) and not _is_reused(now, now.child(stage.token)):
+            try:
+                sch.compute_inline(sch.get_block(stage.block.name))
+            except ScheduleError:
+                continue  # the stage is computed for each tile
+
+
+def _ordered(sch: Schedule, block: BlockRV, column: int) -> list[Axis]:
+    """The axes of an output, the one along memory last."""
+    return sorted(axes(sch, block), key=lambda axis: axis.position == column)
+
+
+def _sampled(sch: Schedule, axis: Axis, sizes: Sequence[int], whole: bool = False) -> ExprRV | int:
+    """A size of a tile along an axis: one of `sizes` below its extent, or the extent."""
+    fit = [n for n in sizes if axis.extent is None or n < axis.extent]
+    if axis.extent is not None and (whole or not fit):
+        fit.append(axis.extent)
+    return fit[0] if len(fit) == 1 else sch.sample_categorical(fit, [1.0 / len(fit)] * len(fit))
+
+
+def _stages_at(sch: Schedule, block: BlockRV, place: LoopRV) -> list[BlockRV]:
+    """Compute the stages before an output at a loop, the last stage first; those that others read
+    too stay outside. Raises ScheduleError where none can be moved."""
+    realize = sch.state.block(block)
+    scope = sch.state.scope(realize)
+    moved: list[BlockRV] = []
+    error: ScheduleError | None = None
+    for stage in ancestors(scope, scope.child(realize.block.token)):
+        if _plain(stage):
+            handle = sch.get_block(stage.block.name)
+            try:
+                sch.compute_at(handle, place, preserve_unit_loops=True)
+            except ScheduleError as refused:
+                error = refused
+                continue
+            moved.append(handle)
+    if error is not None and not moved:
+        raise error
+    for handle in (*moved, block):
+        sch.annotate(handle, TILED, STRUCTURE)
+    return moved
+
+
+def _plain(child: Child) -> bool:
+    """Whether a block is untouched, has iterators, all spatial, and one output."""
+    block = child.block
+    spatial = is_spatial_only(block) is None and bool(block.iter_vars)
+    return untouched(child) and spatial and len(block.writes) == 1 and not block.annotations
+
+
+def _is_reused(scope: Scope, stage: Child) -> bool:
+    """Whether several instances of a consumer read one element of a stage."""
+    buffer = stage.block.writes[0].buffer
+    return any(_reads_again(c.block, buffer) for c in scope.consumers(stage.token))
+
+
+def _reads_again(consumer: Block, buffer: Buffer) -> bool:
+    regions = [r for r in consumer.reads if r.buffer is buffer]
+    if len(regions) != 1 or not all(r.is_point for r in regions[0].region):
+        return True
+    used: set[Var] = set().union(*(free_vars(r.min) for r in regions[0].region))
+    return any(v.var not in used for v in consumer.iter_vars if as_int(v.dom.extent) != 1)
+
+
+def _own_columns(scope: Scope, stage: Child) -> bool:
+    """Whether along memory each instance of a consumer reads the stage at its own place."""
+    buffer = stage.block.writes[0].buffer
+    for consumer in scope.consumers(stage.token):
+        lane = vector_iter(consumer.block)
+        own = [r.region[-1] for r in consumer.block.reads if r.buffer is buffer and r.region]
+        if lane is None or not own or any(r.min is not lane.var or not r.is_point for r in own):
+            return False
+    return True

@@ -1,0 +1,113 @@
+"""Stencil chains in overlapped tiles: what is offered, where stages stand, and the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from space.candidates import TARGET, draw
+from space.chains import blur
+
+from metasched.errors import ScheduleError
+from metasched.ir.interp import run
+from metasched.ir.stmt import ForKind
+from metasched.kinds import default_modules
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.overlapped_tiling import OverlappedTiling
+from metasched.workloads import get
+
+CASES = [
+    ("blur", (47, 61), 3),
+    ("blur", (64, 64), 3),
+    ("blur_u16", (47, 61), 3),
+    ("jac3", (47, 53), 2),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "count"), CASES)
+def test_candidates_compute_the_same(name, shape, count):
+    work = get(name)
+    func, inputs = work.func(shape), work.inputs(shape)
+    wanted = work.reference(shape, *inputs)
+    generator = SpaceGenerator(default_modules(TARGET))
+    spaces = generator.generate(func, TARGET)
+    assert len(spaces) == count and not generator.failures
+    drawn = 0
+    for space in spaces:
+        for seed in range(2):
+            sch = draw(func, space, seed, check=False)
+            if sch is not None:
+                output = np.zeros_like(wanted)
+                build(sch, target="native")(*inputs, output)
+                np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-4)
+                drawn += 1
+    assert drawn >= 2 * count - 1
+
+
+def offered(func):
+    sch = Schedule(func, check=True)
+    return OverlappedTiling(256)(sch, sch.get_block("Y")), sch
+
+
+CHAIN = """
+@T.prim_func
+def chain(X: T.Buffer((50, {wide}), "float32"), Y: T.Buffer((48, 50), "float32")):
+    A = T.alloc_buffer((50, 50), "float32")
+    for i, j in T.grid(50, 50):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = {first}
+    for i, j in T.grid(48, 50):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = {second}
+"""
+
+
+def chain(second, first="X[vi, vj] * T.float32(2)"):
+    return parse(CHAIN.format(wide=52, first=first, second=second))
+
+
+def test_a_stage_that_is_read_once_is_left_to_inlining():
+    found, sch = offered(chain("A[vi, vj] + T.float32(1)"))
+    assert found == [sch]
+
+
+def test_a_stage_that_rows_read_again_is_computed_for_each_tile():
+    (cache, registers, same), sch = offered(chain("A[vi, vj] + A[vi + 2, vj]"))
+    assert same is sch
+    for tiled in (cache, registers):
+        loops = [tiled.get(loop) for loop in tiled.get_loops(tiled.get_block("A"))]
+        output = [tiled.get(loop) for loop in tiled.get_loops(tiled.get_block("Y"))]
+        assert loops[:-2] == output[:-2]
+    kinds = [registers.get(loop).kind for loop in registers.get_loops(registers.get_block("A"))]
+    assert kinds[-2:] == [ForKind.UNROLLED, ForKind.VECTORIZED]
+    assert ForKind.PARALLEL in kinds
+
+
+def test_lanes_that_read_their_neighbours_exclude_registers():
+    found, sch = offered(chain("A[vi, vj] + A[vi + 1, T.max(vj - 1, 0)]"))
+    assert len(found) == 2 and found[1] is sch
+
+
+def test_stages_that_are_read_once_are_inlined():
+    sch = Schedule(blur((47, 53)))
+    cache, registers, _ = OverlappedTiling(256)(sch, sch.get_block("Y"))
+    for tiled in (cache, registers):
+        assert len(tiled.get_loops(tiled.get_block("A"))) == 4
+        with pytest.raises(ScheduleError, match="B"):
+            tiled.get_block("B")
+
+
+def test_vectors_that_do_not_divide_a_row_compute_the_same_in_the_interpreter():
+    work = get("blur")
+    shape = (47, 45)
+    func, inputs = work.func(shape), work.inputs(shape)
+    wanted = work.reference(shape, *inputs)
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    sch = draw(func, spaces[1], 1)
+    output = np.zeros_like(wanted)
+    run(sch.mod, *inputs, output)
+    np.testing.assert_allclose(output, wanted, rtol=1e-5)
