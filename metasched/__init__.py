@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import metasched.frontend.te as _te
     import metasched.workloads as _workloads
 
-    # The public names once more, as a type checker reads them: the table below, name by name.
+    # The public names for type checkers: the table below, name by name.
     from metasched.arith.indexmap import IndexMap as IndexMap
     from metasched.autoschedule import autoschedule as autoschedule
     from metasched.cost.extractor import feature_extractor as feature_extractor

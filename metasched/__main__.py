@@ -1,7 +1,7 @@
 """The command `metasched`, as a script and as `python -m metasched`.
 
 Modules load for some tenths of a second. Ctrl-C meanwhile ends the process at once, without a
-traceback: nothing has begun. Hence this file imports nothing of ours at its top.
+traceback: nothing has begun. Hence this file imports nothing of metasched at its top.
 """
 
 import _thread
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
-_IMPORTS = 2.0  # seconds for which an import that is interrupted may go on
+_IMPORTS = 2.0  # seconds for which an interrupted import may continue
 
 
 class Interrupts:

@@ -61,7 +61,7 @@ class Config:
     prior: bool = _setting(True, "start the cost model from the prior that ships with the package")
     strategy: str = _setting("evolutionary", "search strategy")
     scheduler: str = _setting("gradient", "task scheduler, which says whose round is next")
-    features: str = _setting("", "feature extractor; empty takes that of the target's kind")
+    features: str = _setting("", "feature extractor; empty: the default of the target's kind")
     space: str = _setting("", "search space; empty takes the default of the target")
     database: str = _setting("sqlite", "database that keeps the records")
     observers: tuple[str, ...] = _setting((), "observers that a run calls with its events, by name")

@@ -98,13 +98,13 @@ class DefaultScheduleError(MeasureError):
 
 
 class TuneError(MetaschedError):
-    """Tuning cannot start or go on."""
+    """Tuning cannot start or continue."""
 
 
 class ScheduleError(MetaschedError, RuntimeError):
     """A schedule step was refused; schedule, trace and random state are as before.
 
-    Search throws this by the thousand, so the text (`str` of it, `args`) is rendered only when
+    A search raises thousands of these errors, so the text (`str`, `args`) is rendered only when
     read.
 
     Attributes:

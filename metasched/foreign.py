@@ -30,8 +30,7 @@ def failure(error: BaseException) -> str:
 
 
 def cause(error: OSError | ValueError) -> str:
-    """Why a file cannot be opened, in words; a ValueError stands for a name that no file can
-    have."""
+    """Why a file cannot be opened, in words; a ValueError means a name that no file can have."""
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -45,8 +44,8 @@ def apart(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Send all output of the `with` body to standard error, also that of C libraries and child
-    processes."""
+    """Send all output of the `with` body to standard error, also the output of C libraries and
+    child processes."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

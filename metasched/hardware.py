@@ -50,7 +50,7 @@ CPU_FEATURES: dict[str, dict[str, tuple[str, ...]]] = {
         "ampere1": _ARM_MATRIX,
     },
 }  # fmt: skip
-"""Architecture -> name of a processor -> the LLVM features that it stands for."""
+"""Architecture -> name of a processor -> the LLVM features that the name implies."""
 
 BASE_FEATURES = {"x86_64": ("sse", "sse2"), "aarch64": ("neon",)}
 """What every processor of an architecture has; without it LLVM cannot pass a float."""
@@ -74,7 +74,7 @@ KNOWN_FEATURES: dict[str, tuple[str, ...]] = {
     "x86_64": (*_SPR, "amx-fp16", "avxvnniint8", "avxifma", "avx512vp2intersect"),
     "aarch64": ("neon", "dotprod", "fullfp16", "fp16fml", "bf16", "i8mm", "sve", "sve2"),
 }
-# What LLVM's names of AArch64's versions stand for, among the features above.
+# The features above that LLVM's names of AArch64 versions imply.
 VERSION_FEATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("v8a", "v8.1a", "v8.2a", "v8.3a"), ("neon",)),
     **dict.fromkeys(("v8.4a", "v8.5a"), ("neon", "dotprod")),

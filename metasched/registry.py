@@ -1,4 +1,5 @@
-"""The one registry: a name stands for an object, duplicates are refused, near misses are named.
+"""The one registry: maps names to objects, refuses duplicates, and suggests the nearest name for an
+unknown one.
 
 Everything that users add is in a registry; code, plug-in files and entry points register objects.
 """
@@ -177,7 +178,7 @@ def taken_back(always: bool = False) -> Iterator[None]:
 
 
 def _running() -> str:
-    """The module that is being run: the innermost one, so that of an import within an import."""
+    """The module that is being run: the innermost file, if one import runs inside another."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -235,7 +236,7 @@ def load_plugin(path: str | Path) -> tuple[str, ...]:
     """Run a user's Python file, which enters what it brings in registries; the names it entered.
 
     A file loaded before is not run again. Raises PluginError that says what the file does wrong;
-    nothing of it is registered then.
+    then nothing of the file stays registered.
     """
     file = Path(path)
     try:

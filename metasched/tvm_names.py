@@ -88,7 +88,7 @@ SCHEDULE = {
         ("set_axis_separator", "set_axis_separators"),
         "memory is flat on the machines that have code here: there are no axis separators",
     ),
-    "get_sref": "a handle stands for its node: get(handle) gives it",
+    "get_sref": "a handle is used as its node: get(handle) gives it",
     "func_working_on": "work_on(name) chooses the function; handles remember theirs",
     "tile": "split both loops, then reorder",
     **dict.fromkeys(("pragma", "prefetch", "double_buffer"), "annotate(block_or_loop, key, value)"),

@@ -1,4 +1,4 @@
-"""Convolutions, channels last: C1D, C2D, DIL (dilated) and C3D; padding is a stage of its own."""
+"""Convolutions, channels last: C1D, C2D, DIL (dilated) and C3D; padding is a separate stage."""
 
 from __future__ import annotations
 

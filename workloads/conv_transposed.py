@@ -34,7 +34,7 @@ def _by_phase(shape: Shape) -> PrimFunc:
     n, h, w, ci, co, k, s, p = shape
     ho, wo, t = _out(h, k, s, p), _out(w, k, s, p), k // s
     # Output h uses inputs (h + pad) // stride - t for t below kernel / stride; `lead` zeros make
-    # the smallest of them 0.
+    # the smallest index is 0.
     lead = t - 1 - p // s
     hp, wp = (ho - 1 + p) // s + lead + 1, (wo - 1 + p) // s + lead + 1
     X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, ci, co), name="W")

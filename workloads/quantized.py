@@ -10,8 +10,8 @@ conv2d: uint8 or int8 activations, int8 weights with a scale for each output cha
     S[o] = scale of X * scale of W[o] / scale of Y
     B[o] = bias[o] - zero point of X * (sum of W over all but o)        # `folded_bias`
 
-The zero point of the weights is 0. That of X costs nothing in the kernel: its part of the sum is
-constant, and X is padded with it.
+The zero point of the weights is 0. The offset of X costs nothing in the kernel: its part of the sum
+is constant, and X is padded with it.
 """
 
 from __future__ import annotations

@@ -40,14 +40,14 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--tvm-record", metavar="FILE", help="JSON list of {op, shape, seconds}")
     parser.add_argument("--trials", type=int, help="of each tuning run (default 64)")
     parser.add_argument("--seed", type=int, help="of every random choice")
-    parser.add_argument("--work-dir", help="folder with the store to go on from")
+    parser.add_argument("--work-dir", help="folder whose store the run continues")
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune each operator (or go on from the store) and time the peers beside it."""
+    """Tune each operator, or continue from the store, and time the peers in turns with it."""
     target = target_of(arguments)
     cases = _cases(arguments)
     tvm = load_record(arguments.tvm_record) if arguments.tvm_record else None
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     peak = device_of(target).peak(target, target.num_cores)
     if peak is None:
-        raise MetaschedError(f"bench measures rates against a peak, {target.key} has none")
+        raise MetaschedError(f"bench needs a peak rate; the device of {target.key} reports none")
     rows: list[dict[str, Any]] = []
     interrupted = False
     with tempfile.TemporaryDirectory() as scratch:
@@ -112,7 +112,7 @@ def _one(
     sides = side_by_side(op, shape, [*peers, PEAK], trace, tvm)
     measured = sides.pop(PEAK)
     if measured.seconds is None:
-        print(f"{op}: the peak is of before, not in turns: {measured.note}", file=sys.stderr)
+        print(f"{op}: peak measured before the run, not in turns: {measured.note}", file=sys.stderr)
     else:
         peak = 1.0 / measured.seconds
     useful = work.flops(shape)

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = target_of(arguments, anywhere=True)
     found = _replayed(arguments, target) if _is_trace(arguments) else _scheduled(arguments, target)
     if arguments.name and len(found) > 1:
-        raise MetaschedError(f"--name is for one kernel, {arguments.program} has {len(found)}")
+        raise MetaschedError(f"--name names one kernel; {arguments.program} has {len(found)}")
     files: list[str] = []
     notes: list[str] = []
     for stem, sch in found:

@@ -1,4 +1,5 @@
-"""metasched db: what a store holds, how well a model learns from it, and a prior trained on it."""
+"""metasched db: list a store's records, measure how well a model learns from them, or train a
+prior."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("db", help=HELP["db"])
     parser.add_argument(
         "words", nargs="*", metavar="FOLDER | import WORKLOADS.json RECORDS.json",
-        help="folder of the database, or the two files of a JSONDatabase of TVM's to take in",
+        help="folder of the database, or the two files of a TVM JSONDatabase to import",
     )  # fmt: skip
     parser.add_argument("--work-dir", metavar="FOLDER", help="where `import` puts the records")
     parser.add_argument("--workload", help="start of a workload's name or hash")
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if words[:1] == ["import"]:
         return _import(words[1:], arguments)
     if len(words) > 1:
-        raise MetaschedError(f"one folder is listed at a time, not {len(words)}")
+        raise MetaschedError(f"{len(words)} folders given; name one folder")
     folder = Path((words or [arguments.work_dir or config.load().work_dir])[0])
     path = folder / STORE
     if not path.exists():
@@ -80,7 +81,9 @@ def _import(files: list[str], arguments: argparse.Namespace) -> int:
     """Import the records of TVM's tuner, and write the fastest trace of each workload as a trace
     file."""
     if len(files) != 2:
-        raise MetaschedError("write metasched db import WORKLOADS.json RECORDS.json")
+        raise MetaschedError(
+            "import needs two files: metasched db import WORKLOADS.json RECORDS.json"
+        )
     folder = Path(arguments.work_dir or config.load().work_dir)
     found = read_tvm_database(*files)
     records = [item.record for item in found if item.record is not None]
@@ -110,7 +113,7 @@ def _learn(path: Path, arguments: argparse.Namespace) -> int:
     with Store(path, read_only=True) as store:
         samples, lost = samples_of(store)
     if len({sample.group for sample in samples}) < 2:
-        raise MetaschedError(f"{path} has too few tasks to learn from: two operators at least")
+        raise MetaschedError(f"{path} has fewer than two operators to learn from")
     rows = []
     for held, by_group in (("tasks", False), ("operators", True)):
         quality = Quality.mean(held_out(samples, trees.prior_scores, by_group=by_group))

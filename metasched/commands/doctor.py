@@ -1,4 +1,4 @@
-"""metasched doctor: what this machine has, lacks, and what that costs."""
+"""metasched doctor: list what this machine has and lacks, and the cost of each gap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings; 1 when something that metasched cannot do without is missing."""
+    """Print the findings; returns 1 when a finding that metasched cannot work without failed."""
     findings = diagnose()
     if arguments.json:
         print(json.dumps([asdict(f) for f in findings]))

@@ -23,17 +23,17 @@ def add_to(commands: Any) -> None:
     add_target(parser)
     add_extern(parser)
     parser.add_argument(
-        "--strict", action="store_true", help=f"exit with {MISS} when it does not fit"
+        "--strict", action="store_true", help=f"exit with {MISS} when the trace does not fit"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
 
 def add_extern(parser: argparse.ArgumentParser) -> None:
-    """The argument that allows a trace to bring foreign calls."""
+    """Declare `--allow-extern`, which permits C calls in a trace's program."""
     parser.add_argument(
         "--allow-extern", metavar="NAME", action="append", default=[],
-        help="a foreign function that the trace's program may call (again for each)",
+        help="a C function that the trace's program may call; may be repeated",
     )  # fmt: skip
 
 

@@ -47,14 +47,14 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was asked for."""
+    """Print the program or the trace file in the form that `--what` names."""
     run_plugins(arguments)
     if arguments.target is not None and arguments.what == "script":
         what = "--what llvm and --what asm, passes and autoscheduled"
-        raise MetaschedError(f"--target is for {what}; not a script")
+        raise MetaschedError(f"--target needs {what}; a script does not depend on the target")
     if arguments.program.endswith(".json"):
         if arguments.what != "script":
-            raise MetaschedError(f"--what {arguments.what} is of a program; build the trace first")
+            raise MetaschedError(f"--what {arguments.what} needs a program, not a trace")
         stored = TraceFile.load(arguments.program)
         trace = Trace.from_json(json.dumps(stored.trace))
         steps, used = trace.as_python(), instructions(trace)

@@ -49,7 +49,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def run_plugins(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Run the plug-in files that `--plugin` or the settings name; their paths."""
+    """Run the plug-in files that `--plugin` or the settings name; returns their paths."""
     files: tuple[str, ...] = config.load(plugins=arguments.plugin).plugins
     for file in files:
         load_plugin(file)
@@ -132,7 +132,7 @@ def _found(text: str) -> tuple[str, str, dict[str, PrimFunc | IRModule]]:
     except (OSError, ValueError):
         there = False
     if not there:
-        raise MetaschedError(f"there is no file {clipped(place)}")
+        raise MetaschedError(f"the file {clipped(place)} does not exist")
     module = run_file(place, f"metasched_user_{Path(place).stem}", "file")
     top = {k: v for k, v in vars(module).items() if isinstance(v, PrimFunc | IRModule)}
     if not name and len(top) == 1:
@@ -142,7 +142,7 @@ def _found(text: str) -> tuple[str, str, dict[str, PrimFunc | IRModule]]:
 
 
 def _chosen(place: str, name: str, found: dict[str, PrimFunc | IRModule]) -> Program:
-    """The function of that name, or the only one of a module of that name."""
+    """The function called `name`, or the only function of a module called `name`."""
     chosen = found.get(name)
     if isinstance(chosen, IRModule) and len(chosen) == 1:
         chosen = next(iter(chosen.values()))

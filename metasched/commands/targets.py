@@ -13,15 +13,15 @@ from metasched.target import TARGETS, Cpu, Gpu, Target
 
 OPTIONS = {
     "mcpu": "LLVM's name of the processor",
-    "mattr": "features beside or without those of the processor: +avx512f,-fma",
+    "mattr": "features to add to or take from the processor's: +avx512f,-fma",
     "num-cores": "cores that a kernel may use",
-    "mtriple": "LLVM's triple; that of this machine by default",
-    "vector-bits": "width of the widest vectors that code shall use",
-    "l1-bytes": "size of the first data cache of a core",
-    "l2-bytes": "size of the second cache of a core",
-    "l3-bytes": "size of the last cache",
+    "mtriple": "LLVM's triple (default: this machine's)",
+    "vector-bits": "width in bits of the widest vectors that code may use",
+    "l1-bytes": "bytes of a core's L1 data cache",
+    "l2-bytes": "bytes of a core's L2 cache",
+    "l3-bytes": "bytes of the last-level cache",
 }
-"""What may follow `llvm` in the text of a CPU target, with its meaning."""
+"""Options that may follow `llvm` in the text of a CPU target, with their meanings."""
 
 
 def add_to(commands: Any) -> None:
@@ -32,7 +32,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the targets, then the options and features of which others are made."""
+    """List the targets, then the options and features that make other targets."""
     rows = [_row(text) for text in _texts()]
     if arguments.json:
         data = {"targets": rows, "options": OPTIONS, "features": KNOWN_FEATURES}
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _texts() -> list[str]:
-    """Everything that has a name and can stand after `--target` as it is."""
+    """All named values of `--target`."""
     texts = [
         f"llvm -mtriple={arch}-linux-gnu -mcpu={name}"
         if name == "generic"

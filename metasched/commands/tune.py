@@ -40,20 +40,20 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--strategy", help="search strategy (default evolutionary)")
     parser.add_argument("--model", help="cost model (default lightgbm)")
     parser.add_argument("--features", help="feature extractor of the cost model")
-    parser.add_argument("--space", help="search space (default: that of the target)")
+    parser.add_argument("--space", help="search space (default: the target's)")
     parser.add_argument("--scheduler", help="task scheduler of a module (default gradient)")
     parser.add_argument("--database", help="database that keeps the records (default sqlite)")
     parser.add_argument("--runner", help="runner that measures (default: on this machine)")
-    parser.add_argument("--builder", help="builder that compiles (default: where it is measured)")
+    parser.add_argument("--builder", help="builder that compiles (default: the runner)")
     parser.add_argument("--observer", action="append", help="observer by name; may be repeated")
     parser.add_argument("--no-prior", action="store_true", help="let the cost model start empty")
-    parser.add_argument("--no-peer", action="store_true", help="do not time NumPy beside it")
+    parser.add_argument("--no-peer", action="store_true", help="do not time NumPy")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune, report, and return 0 when right candidates were found and their traces written."""
+    """Tune and report; returns 0 when every program has a right candidate and a written trace."""
     target, peak = target_of(arguments, anywhere=True), None
     if target.here() is None:
         target = device_of(target).usable(target)

@@ -3,13 +3,13 @@ for each program.
 
 The numbers are per-store features of Ansor and MetaSchedule: operation counts, loop annotations and
 loops. They are read from the scheduled program without lowering it, with two corrections. A
-multiply-add counts as one operation. Every store has its row, also a second store to a buffer and a
-store of a constant. Four groups of their features are left out: the 18 numbers of each buffer,
-arithmetic intensity, allocation, and the positions of annotated loops. With them the share of
-correctly ordered pairs of held-out tasks is 0.004 higher.
+multiply-add counts as one operation. Every store has a row, even a second store to a buffer and a
+store of a constant. Four groups of the published features are left out: the 18 numbers of each
+buffer, arithmetic intensity, allocation, and the positions of annotated loops. With them the share
+of correctly ordered pairs of held-out tasks is 0.004 higher.
 
-A program's vector holds, for each feature, the sum and the maximum over its stores of
-log2(|x| + 1), and log2 of one more than the sum of |x|; then the numbers of `machine`.
+A program's vector holds three numbers for each feature x: over all stores, the sum and the maximum
+of log2(|x| + 1), and log2(sum of |x| + 1). The numbers of `machine` follow.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Footprint:
 
 
 def _box(widths: list[int], limits: list[int]) -> tuple[int, int]:
-    """Elements of a box in a buffer, and how many of them follow each other."""
+    """Elements of a box in a buffer, and the length of its contiguous runs."""
     elements, run, together = 1, 1, True
     for d in range(len(limits) - 1, -1, -1):
         have, limit = widths[d], limits[d]

@@ -1,11 +1,11 @@
-"""Guide: ranks the programs of a task of which nothing was measured.
+"""Guide: ranks the programs of a task without any measurement.
 
-Three judges that err in different ways: the prior of the machine itself, the priors of other
-machines, and the machine model's estimate of all cycles. The prior knows best which of two programs
-like those it was trained on is faster. The estimate is right about what no training program had.
-On 23 programs, odd shapes of the suite and operators that no prior had seen, the first choice of
-the machine's own prior ran at 0.89 of the best program measured, the first choice of the three at
-0.94. Without the term for guards the three reached 0.92: a transposition alone gained by it.
+The guide adds three scores with different errors: the prior of the machine itself, the priors of
+other machines, and the machine model's estimate of all cycles. A prior ranks programs like its
+training programs best. The estimate covers what no training program had. On 23 programs (odd
+shapes, and operators that no prior had seen) the first choice by the machine's prior reached 0.89
+of the best measured speed, by all three scores 0.94. Without the term for guards the three reached
+0.92; only a transposition gained from this term.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from metasched.cost.model import CostModel, Vectors
 from metasched.cost.prior import Prior
 
 OWN, OTHER, ESTIMATE = 2.0, 1.0, 1.0
-"""What the scores count: of the prior of this machine, of all other priors together, and of the
-machine model's estimate, a logarithm to base 2."""
+"""Weights of the scores: this machine's prior, all other priors together, and the machine model's
+estimate (a logarithm to base 2)."""
 GUARD = 0.4
 """What each condition around the innermost block costs beside the estimate, which leaves it out."""
 _CYCLES, _GUARDS = (FEATURE_NAMES.index(f"machine.{name}") for name in ("all", "block.guards"))

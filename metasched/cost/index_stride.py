@@ -19,7 +19,7 @@ from metasched.ir.op import Broadcast, Call, Ramp
 # Loop position -> (step, width); loops that do not move the index are absent.
 IndexStride = dict[int, tuple[int, int]]
 
-# The position that stands for the lanes of a vector index.
+# The key of the lanes of a vector index.
 LANES = -1
 
 STILL: IndexStride = {}
@@ -114,7 +114,7 @@ def _remainder(a: IndexStride, divisor: int) -> IndexStride:
     for loop, (step, width) in a.items():
         if width < divisor:
             out[loop] = (step, width)
-        elif not step:  # a quotient: it steps by one now and then
+        elif not step:  # a quotient: it steps by one at some iterations
             out[loop] = (0, divisor - 1)
         elif step % divisor:
             out[loop] = (step % divisor, divisor - gcd(step, divisor))

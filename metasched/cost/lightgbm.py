@@ -25,7 +25,7 @@ from metasched.cost.prior import Prior
 from metasched.cost.quality import Sample, Scores
 from metasched.cost.ridge import Ridge
 
-# Distinct labels of a query: the fastest of them have the highest.
+# Distinct labels of a query; the fastest programs have the highest.
 LEVELS = 31
 
 
@@ -70,7 +70,7 @@ class LightGBMModel(LineModel):
         return lambda rows: np.asarray(booster.predict(rows, num_threads=1))
 
     def _start(self, rows: np.ndarray) -> np.ndarray:
-        """The scores from which boosting begins: those of the prior's members, or of the line."""
+        """The scores from which boosting begins: by the prior's members, or by the line."""
         if self._prior or self._line is None:
             return self._prior_scores(rows)
         return self._line.predict(rows)[None]

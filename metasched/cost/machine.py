@@ -69,7 +69,7 @@ class _Block:
     """The innermost block of a store: the `depth` innermost loops, which become straight code.
 
     Attributes:
-        compute, loads: cycles of it.
+        compute, loads: cycles of the block.
         chain: sums of one accumulator, one after another.
         split: share of the loads that lie across two lines.
         held: steps of the loops around for which the results stay in registers.
@@ -120,7 +120,7 @@ class _Cost:
 
     @property
     def all(self) -> float:
-        """The sum of all cycles, as if none of them overlapped."""
+        """The sum of all cycles, as if nothing overlapped."""
         return self.compute + self.loads + sum(self.levels) + self.steps
 
 

@@ -1,4 +1,4 @@
-"""CostModel: ranks candidates before they are measured and learns from those that were."""
+"""CostModel: ranks candidates before the measurement and learns from measured candidates."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Program(Protocol):
 
     @property
     def trace(self) -> Trace:
-        """Its steps with their decisions, without those of postprocs."""
+        """The steps of the program with their decisions, without the steps of postprocs."""
 
     @property
     def target(self) -> Target:

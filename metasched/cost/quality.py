@@ -38,8 +38,9 @@ class Quality:
     """Rank quality: 1 is perfect; pairs at random are 0.5.
 
     Attributes:
-        pairs: share of the pairs in the right order, those within NOISE left out.
-        top1, top5: the best time over that of the best among the first (five) by score.
+        pairs: share of the pairs in the right order, without pairs whose times differ by less than
+            NOISE.
+        top1, top5: the best time divided by the best time among the first one (five) by score.
     """
 
     pairs: float
@@ -89,7 +90,7 @@ def held_out(
     """The quality on each task of a model trained without the task, in the order of `samples`.
 
     Args:
-        samples: all tasks; those with no two times that differ are left out.
+        samples: all tasks; a task without two different times is left out.
         train: learns from tasks and returns what scores vectors.
         by_group: hold out whole groups (no other shape of the operator is learnt from) instead of
             one fold of the tasks after another.

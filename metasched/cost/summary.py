@@ -223,7 +223,7 @@ class _Walker:
         return tuple(found)
 
     def _share(self, buffer: Buffer, loops: list[Loop]) -> None:
-        """Keep only the loops common to all uses of a buffer: the last of them holds its
+        """Keep only the loops common to all uses of a buffer: the innermost common loop holds the
         allocation."""
         old = self.out.shared.get(buffer)
         if old is None:

@@ -90,7 +90,7 @@ OWN = ("sqlite", "memory")
 
 
 class UnionDatabase(Database):
-    """Several databases as one: the best record is the fastest of all of them.
+    """Several databases as one: the best record is the fastest of all databases.
 
     New records go into the first database. A program in several databases counts once, with the
     record of the first.
@@ -113,7 +113,7 @@ class UnionDatabase(Database):
         status: Status | None = None,
         limit: int | None = None,
     ) -> list[Record]:
-        """The records of all databases that match, those of the first database first."""
+        """The matching records of all databases, in the order of the databases."""
         found = [one.all(workload_hash, target, status) for one in self.databases]
         own = {_program(record) for record in found[0]}
         kept = dict[tuple[str, ...], Record]()

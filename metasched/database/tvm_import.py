@@ -40,7 +40,7 @@ class Imported:
 
     Attributes:
         line: its number, from 1.
-        record: what became of it; None when it cannot be used.
+        record: the imported record; None when it cannot be used.
         problem: why the line cannot be used; else empty.
     """
 

@@ -1,8 +1,8 @@
 """The table of target kinds: what may be done to a program, and how a candidate is judged.
 
-A kind of target has one row, `SpaceOf`, registered under the kind's name by `SPACES.register`, in
-a file of this folder, a plug-in file or an entry point `metasched.space`. Everything above asks
-the row; nothing above names a kind.
+A kind of target has one row, a `SpaceOf` that `SPACES.register` enters under the kind's name. The
+row stands in a file of this folder, in a plug-in file or behind an entry point `metasched.space`.
+Everything above asks the row; nothing above names a kind.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def space_of(target: Target) -> SpaceOf:
 
 
 def default_modules(target: Target) -> tuple[Module, ...]:
-    """The modules of a target: those users registered for it first, then the built-in ones.
+    """The modules of a target: first the modules that users registered for it, then the built-in
+    modules.
 
     Raises TargetError for a kind without a row, as all functions of this file do.
     """
@@ -70,13 +71,13 @@ def default_modules(target: Target) -> tuple[Module, ...]:
 
 
 def default_postprocs(target: Target) -> tuple[Postproc, ...]:
-    """The postprocs of a target in their order, those that users registered for it at the end."""
+    """The postprocs of a target in their order; postprocs that users registered come last."""
     mine = (one for one in POSTPROCS.values() if one.suits(target))
     return (*space_of(target).postprocs(target), *mine)
 
 
 def default_mutators(target: Target) -> Weighted:
-    """The mutators of a target with their weights, those that users registered at the end."""
+    """The mutators of a target with their weights; mutators that users registered come last."""
     mine = ((one, one.weight) for one in MUTATORS.values() if one.suits(target))
     return (*space_of(target).mutators(target), *mine)
 

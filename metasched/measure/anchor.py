@@ -1,10 +1,10 @@
 """TimeReference: the anchor and the calibration set, by which the times of a search compare.
 
 The speed of a machine drifts by more than candidates differ. So each candidate is timed in turns
-with one program, the anchor. The speed of the anchor relative to other programs differs from
-process to process, for some programs by a tenth, and all times of a process would be wrong by this
-factor. So each new process first times a calibration set: programs with known times, from which the
-time of the anchor in this process follows.
+with one program, the anchor. The speed of the anchor relative to other programs differs between
+processes by up to a tenth, and all times of a process would be wrong by this factor. So each new
+process first times a calibration set: programs with known times, from which the time of the anchor
+in this process follows.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class BuilderSlot(Worker):
         func, target = arguments
         try:
             self._future = self._builder.submit(func, target)
-        except ANYTHING as error:  # a user's builder: any exception of it is a failed build
+        except ANYTHING as error:  # a user's builder: any exception is a failed build
             self._future = Future()
             self._future.set_exception(error)
         self._future.add_done_callback(lambda _: _wake(waking))
@@ -79,7 +79,7 @@ class BuilderSlot(Worker):
         return self._ended(Reply(kind, message=built.message, seconds=built.seconds))
 
     def expire(self) -> Reply | None:
-        """The build has had no turn for too long."""
+        """End the build if it has waited longer than `_PATIENCE` allows."""
         waited = time.monotonic() - self._began
         return self._ended(Reply("timeout", message=f"no reply within {waited:.0f} s"))
 

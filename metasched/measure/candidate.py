@@ -212,7 +212,7 @@ class Confirms(Protocol):
 
 @runtime_checkable
 class Recalls(Protocol):
-    """A runner whose times compare with those of an earlier run."""
+    """A runner that scales its times to the times of an earlier run."""
 
     def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
         """Take candidates that an earlier run measured, with their seconds."""

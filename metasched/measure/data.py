@@ -7,7 +7,7 @@ powers of two, small enough that results do not all saturate.
 
 Where the program divides, takes exponentials or rounds, results may differ by 64 eps of the largest
 magnitude, or by 64 times the change that one more rounding of the inputs makes. The second bound is
-for small differences of large sums, whose rounding errors are as large as those of the sums.
+for small differences of large sums: their rounding errors are as large as the errors of the sums.
 Integers that were rounded from such floats may differ by one.
 """
 
@@ -50,7 +50,7 @@ TOLERANCE = 64  # in eps of the largest magnitude
 _FAST = 4  # times as much for a function that allows fast mathematics
 _SUMMANDS = 1 << 16  # normally distributed terms of a sum
 _HALVINGS = 10  # of a float that scales a sum of products of bytes, beside those for its length
-_NOTHING = 2.0**-30  # stands for zero in inputs that must be positive
+_NOTHING = 2.0**-30  # replaces zero in inputs that must be positive
 _EXACT_CALLS = frozenset(
     """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
     bitwise_or bitwise_xor shift_left shift_right floor ceil round nearbyint trunc copysign
@@ -70,8 +70,8 @@ class Array:
         initial: False for an output that the program initialises itself: it is poisoned instead.
         low, high: integers that fill it, both included.
         eps: relative tolerance unit of its values.
-        noise: largest change of its values when each input is rounded once more; 0: not measured.
-        halvings: its floats are powers of two, down to 1 halved so many times; None: integers.
+        noise: largest change of its values after one more rounding of each input; 0: not measured.
+        halvings: its floats are powers of two from 1 down to 2 ** -halvings; None: integers.
         rounded: its integers may be floats that were rounded.
     """
 

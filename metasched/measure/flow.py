@@ -41,7 +41,7 @@ class TakeRunner:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Do a job in the runner while builds go on."""
+    """Do a job in the runner while builders work."""
 
     job: Job
 

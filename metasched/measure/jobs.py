@@ -125,7 +125,8 @@ def _resize(fd: int, size: int) -> None:
 def expect(
     task: Task, fd: int, program: Program, sample: Sample | None = None
 ) -> tuple[Task, float]:
-    """Compute the expected results with the unscheduled program, in arrays of its own layout.
+    """Compute the expected results with the unscheduled program, in arrays that have the program's
+    layout.
 
     Returns the task and the processor seconds of one call, without the time spent waiting for a
     core. In the task, an output that the program does not overwrite wholly counts as initialised.

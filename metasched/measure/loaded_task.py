@@ -49,7 +49,7 @@ def shared_size(task: Task) -> int:
 
 
 def mapped(memory: mmap.mmap, array: Array, place: int) -> NDArray[np.generic]:
-    """An array that lies in shared memory."""
+    """A view of an array in shared memory."""
     count = int(np.prod(array.shape, dtype=np.int64))
     flat = np.frombuffer(memory, DType(array.dtype).numpy, count, place)
     return flat.reshape(array.shape)
@@ -112,7 +112,7 @@ class LoadedTask:
     def bind(self, program: Program, serial: bool = False) -> tuple[LoadedProgram, list[Any]]:
         """Load a program into this process; returns the program and the arguments of its call.
 
-        Constant weights are packed now, into memory of their own.
+        Packs constant weights into separate memory.
 
         Raises MetaschedError when packing fails.
         """

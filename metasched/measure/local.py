@@ -236,8 +236,8 @@ class LocalRunner:
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Time measured candidates once more in turns with the anchor; seconds by their keys.
 
-        Only candidates whose programs are kept are timed, fewer or none where a call takes long.
-        Raises MeasureError when a candidate does not run any more.
+        Only candidates whose programs are in memory are timed, fewer or none if a call takes long.
+        Raises MeasureError when a candidate fails to run.
         """
         self._open()
         reference, kept = self.time_reference, [c.key for c in candidates if c.key in self._kept]
@@ -279,7 +279,7 @@ class LocalRunner:
         yield TakeRunner()
         reply = yield from self._tried(built.program)
         if reply.kind == "crash" and reply.signal == "SIGKILL":
-            # The process was killed from outside, or for memory, not by the kernel: try once more.
+            # SIGKILL comes from outside or from a lack of memory, not from the kernel: try again.
             reply = yield from self._tried(built.program)
         outcome = outcome_of(reply, built.seconds)
         if outcome.status is Status.WRONG_RESULT:
@@ -339,7 +339,7 @@ class LocalRunner:
             raise MeasureError(self._references.failure or "the runner is closed")
 
     def _drop_candidates(self) -> None:
-        """After an interrupt: end the jobs of candidates, but not those of the baseline."""
+        """After an interrupt, end the jobs of candidates and keep the jobs of the baseline."""
         self._workers.pause(False)
         if False in self._references.tasks:
             self._workers.drop(*self._workers.builders, self._workers.runner)

@@ -1,10 +1,10 @@
 """Rows padded against set conflicts: how the unscheduled program lies in memory.
 
-The unscheduled program walks columns. Where the distance of rows is a multiple of a large power of
-two, the elements of a column share few sets of each cache (four of 64 at 1024 bytes), and every
-access misses: the 1024³ matrix product took 9 s, and 1.9 s with rows 64 bytes longer. Only buffer
-declarations change. Loops, arithmetic and its order stay, so the results are bit-equal to those of
-the unscheduled program, and do not depend on the schedule's primitives.
+The unscheduled program walks columns. If the row stride is a multiple of a large power of two, the
+elements of a column share few sets of each cache (four of 64 at 1024 bytes). Then every access
+misses: the 1024³ matrix product took 9 s, and 1.9 s with rows 64 bytes longer. Only buffer
+declarations change. Loops and the order of arithmetic stay, so the results are bit-equal to the
+unscheduled program's results.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def padded(func: PrimFunc) -> PrimFunc:
 
 
 def _is_layout(node: Stmt | Expr) -> bool:
-    """Whether a node depends on how a buffer lies in memory, or may."""
+    """Whether a node depends, or may depend, on a buffer's memory layout."""
     if isinstance(node, Block):
         return bool(node.match_buffers or PREPROC in node.annotations)
     if isinstance(node, Call):

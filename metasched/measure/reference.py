@@ -68,7 +68,7 @@ class References:
 
     def start(self, workers: Workers) -> None:
         """Start the unscheduled program: in the runner, or beside it where the default schedule
-        computes expected results first. The search goes on meanwhile."""
+        computes expected results first. The search continues meanwhile."""
         self._workers = workers
         self._alarm = threading.Timer(_PATIENCE, self._warn_slow)
         self._alarm.daemon = True
@@ -89,8 +89,8 @@ class References:
         self._alarm.cancel()
 
     def doubt(self) -> None:
-        """A candidate differs from the default schedule: let the whole unscheduled program decide,
-        if only a sample of it was compared."""
+        """React to a candidate that differs from the default schedule: run the whole unscheduled
+        program, if only its sample was compared."""
         if self._sample is None or self.by_default is None:
             return
         self._doubted = True
@@ -122,7 +122,7 @@ class References:
         }  # fmt: skip
 
     def _run_unscheduled(self, worker: Worker) -> None:
-        """Run the unscheduled program, or the sample of it."""
+        """Run the unscheduled program or its sample."""
         self._workers.submit(
             worker, self._baseline_ready,
             self._options.baseline_timeout, "baseline", *self._given, self._aside, self._settings,
@@ -182,7 +182,7 @@ class References:
         self._compare()
 
     def _compare(self) -> None:
-        """Accept the unscheduled program's results, if they equal those of the default schedule."""
+        """Accept the unscheduled program's results if they equal the default schedule's results."""
         if self._unscheduled is None or self._default is not None:
             return
         if self.by_default is None and self._sample is not None:

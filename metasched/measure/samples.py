@@ -28,8 +28,8 @@ class TimingPlan:
 
     Attributes:
         sample_ms: a sample makes as many calls as fill this time.
-        samples: how many at most. Nine short samples are better than three long ones of the same
-            total time: a disturbance of a few leaves the median as it is.
+        samples: at most. Nine short samples beat three long samples of the same total time: the
+            median ignores a disturbance of a few samples.
         budget_ms: total time of the samples, about. At least three are taken where one takes less
             than three budgets; where one takes more than ten, only the run that warms up counts. A
             program that would be the best takes twice as many: the lowest of few times is biased.
@@ -57,7 +57,7 @@ def samples_of(
     plan: TimingPlan,
     pace: Callable[[], float] = lambda: 1.0,
 ) -> tuple[float, ...]:
-    """Timing samples: as many as the plan says, fewer for slow programs, one for hopeless ones.
+    """Timing samples: the plan's number, fewer for slow programs, one sample for hopeless programs.
 
     Args:
         repeat: calls the program a given number of times.
@@ -102,9 +102,9 @@ def _warmed(repeat: Repeat) -> float:
 def undisturbed(repeat: Repeat, calls: int) -> float:
     """A sample during which no thread waited for a core, if `_RETAKES` tries give one.
 
-    The threads of a kernel meet at barriers, so a thread that waits for its core holds up the
-    others, and the time is not that of the program. Such a sample is taken again; if all are
-    disturbed, the fastest counts.
+    The threads of a kernel meet at barriers, so a thread that waits for its core delays all others,
+    and the sample is too long. Such a sample is taken again; if all are disturbed, the fastest
+    counts.
     """
     best = math.inf
     spent = 0.0

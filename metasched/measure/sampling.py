@@ -1,9 +1,9 @@
-"""Samples of an unscheduled program: it runs for at least four values of one outer loop only.
+"""Samples of an unscheduled program: it runs for a few values of one outer loop, at least four.
 
 A block may be the only writer of an output, at an index that is one of its spatial iterators. Then
-it writes other elements for each value of this iterator, from inputs that it does not write. Where
-a loop drives the iterator and nothing else, running the loop for some of its values gives these
-elements exactly as the whole program does. Stages before the block run as a whole.
+it writes other elements for each value of this iterator, from inputs that it does not write. If a
+loop drives only this iterator, running the loop for a subset of its values gives exactly the whole
+program's elements for the subset. Stages before the block run as a whole.
 """
 
 from __future__ import annotations

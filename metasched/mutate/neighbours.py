@@ -16,9 +16,9 @@ from metasched.schedule.trace import Trace
 def neighbours(trace: Trace) -> list[Trace]:
     """All traces in which one decision differs by its smallest step, constraints kept.
 
-    A tiling gives one prime factor of one part to another part, or changes the size it is of; a
-    categorical step takes any other of its candidates (see `mended`); a location any other place.
-    The order is that of the trace; last come tilings that trade a factor (see `trades`).
+    A tiling moves one prime factor from one part to another, or changes its total size. A
+    categorical step takes any other of its candidates (see `mended`), a location any other place.
+    The order follows the trace; tilings that trade a factor come last (see `trades`).
     """
     found: list[Trace] = []
     for position, entry in trace.sampling():

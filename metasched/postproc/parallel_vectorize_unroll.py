@@ -34,9 +34,9 @@ KEYS = (VECTORIZE, PARALLEL, UNROLL, UNROLL_IMPLICIT)
 class RewriteParallelVectorizeUnroll:
     """Vectorise leaves, spread the outer loops of each nest over the cores, unroll reductions.
 
-    An annotation on a block is for this block, one on the root for every block without its own. The
-    annotations are removed, so that candidates with the same loops are the same program. A loop
-    kind that a dependence forbids is not set.
+    An annotation on a block is for this block; an annotation on the root is for every block without
+    an annotation. The annotations are removed, so that candidates with the same loops are the same
+    program. A loop kind that a dependence forbids is not set.
     """
 
     @property
@@ -89,7 +89,7 @@ class RewriteParallelVectorizeUnroll:
 
 
 def _scheduled(scope: Block) -> list[BlockToken]:
-    """The blocks below a block in program order, without those that an instruction computes."""
+    """The blocks below a block in program order, without blocks inside a tensor instruction."""
     found: list[BlockToken] = []
     for child in Scope.of(scope).realizes:
         found.append(child.token)

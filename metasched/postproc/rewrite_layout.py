@@ -38,9 +38,9 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class RewriteLayout:
-    """See the file's docstring. A weight stays as it is if several blocks read it, or one block at
-    several places or in overlapping windows. A stage that only prepares the weight runs
-    ahead of time, too."""
+    """See the file's docstring. A weight keeps its layout if several blocks read it, or if one
+    block reads it at several places or in overlapping windows. A stage that only prepares the
+    weight runs ahead of time, too."""
 
     @property
     def name(self) -> str:

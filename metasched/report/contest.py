@@ -1,4 +1,5 @@
-"""A contest: our kernel and other libraries are timed in turns, so that noise affects all of them.
+"""A contest: our kernel and other libraries are timed in turns, so that noise affects all
+contestants.
 
 Each contestant is a worker process without tuning variables in its environment (`report.peers`).
 Contestants take turns in short bursts. A ratio is the median over the rounds of two bursts next to
@@ -128,7 +129,7 @@ def contest(
 
 @contextlib.contextmanager
 def _noting(notes: dict[str, str], name: str) -> Iterator[None]:
-    """Record the failure of one contestant as its note, and let the contest go on."""
+    """Record the failure of one contestant as its note, and continue the contest."""
     try:
         yield
     except MeasureError as error:
@@ -136,6 +137,6 @@ def _noting(notes: dict[str, str], name: str) -> Iterator[None]:
 
 
 def ratio(theirs: Standing, ours: Standing) -> float | None:
-    """Their time over ours: the median over the rounds; None when one of them has no time."""
+    """Their time over ours: the median over the rounds; None when either has no time."""
     pairs = [t / o for t, o in zip(theirs.bursts, ours.bursts, strict=False)]
     return statistics.median(pairs) if pairs else None

@@ -89,7 +89,7 @@ def _cpu() -> Finding:
     target = Target.native()
     name = f"{target.arch}, {target.num_cores} cores, {target.vector_bits}-bit vectors"
     ok = target.arch == "x86_64" and target.has("avx2", "fma")
-    cost = "kernels use narrow vectors or none: AVX2 and FMA are what the space is made for"
+    cost = "kernels use narrow vectors or none: the search space is made for AVX2 and FMA"
     return Finding("CPU", ok, name, "" if ok else cost)
 
 
@@ -110,9 +110,9 @@ def _kernel() -> Finding:
     """Compile, load and run a small program, from the parser to the loader."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a lack of OpenMP is a finding of its own
+            warnings.simplefilter("ignore")  # a lack of OpenMP is a separate finding
             selftest()
-    except Exception as error:  # whatever fails here is what the user wants to know
+    except Exception as error:  # any failure is a finding
         return Finding(
             "compile and run", False, f"{type(error).__name__}: {error}", "see above", True
         )

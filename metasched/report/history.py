@@ -30,7 +30,7 @@ class Trial:
         seconds: of one call, infinite for a failure.
         round: number of its round, over all sessions.
         predicted: the model's score, None where there was none.
-        machine: name of the machine that measured it, empty where it is unknown.
+        machine: name of the machine that measured it, empty if unknown.
     """
 
     number: int

@@ -38,7 +38,7 @@ _NEEDED = {
     "onnxruntime": {"onnxruntime": "ONNX Runtime", "onnx": "the package onnx"},
 }
 _SAMPLE = 0.002  # seconds: a sample makes as many calls as fill it
-_LEAST, _LONG = 5, 0.2  # samples of a burst at least, of calls that take less than so many seconds
+_LEAST, _LONG = 5, 0.2  # least samples of a burst, if a call takes less than the seconds
 
 
 def what_is_missing(peer: str) -> str:
@@ -164,5 +164,5 @@ def prepare(name: str, op: str, shape: tuple[int, ...], trace: str | None) -> bo
 
 
 def burst(budget: float) -> float:
-    """Median seconds of a call of the contestant, in a burst of so many seconds."""
+    """Median seconds of a call of the contestant, in a burst of `seconds`."""
     return _BURSTS[0](budget)

@@ -21,7 +21,7 @@ class Series:
 
     Attributes:
         name: for the legend; empty for none.
-        points: (x, y); those that are not finite, or not positive on a logarithmic axis, are left
+        points: (x, y); points that are not finite, or not positive on a logarithmic axis, are left
             out.
         kind: a line through them, steps that hold each value until the next, or dots.
         titles: text shown when the pointer rests on a dot, one for each point.

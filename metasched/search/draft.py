@@ -54,7 +54,7 @@ class Rows:
 
 
 class Draft:
-    """One design space as a table, made from any trace of it whose domains are filled in."""
+    """One design space as a table, made from any of its traces with known domains."""
 
     def __init__(self, trace: Trace, seed: int) -> None:
         self.trace = trace
@@ -146,7 +146,7 @@ class Draft:
         return good, left
 
     def _evaluate(self, expr: Expr, numbers: Array) -> Any:
-        """The values of an expression over whole columns; None where a part of it is no column."""
+        """The values of an expression over whole columns; None if a part is not a column."""
         if isinstance(expr, (IntImm, FloatImm)):
             return expr.value
         column = self.columns.get(expr)

@@ -1,4 +1,4 @@
-"""The final comparison: the fastest programs are timed again before one of them is the winner."""
+"""The final comparison: the fastest programs are timed again to choose the winner."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from metasched.search.run import TaskRun
 FINALISTS = 8  # programs in the final, at least
 FINALISTS_PER_TRIAL = 1 / 8  # programs in the final of a long run
 CLOSE = 1.15  # a finalist takes at most this many times the seconds of the best
-ALWAYS = 4  # programs that take part whatever their times: the best time may be far too low
-PRELIMINARY_ROUNDS = 3  # turns, at least, that choose the finalists among twice as many programs
+ALWAYS = 4  # the fastest, always in the final: the best time may be far too low
+PRELIMINARY_ROUNDS = 3  # turns, at least, that choose the finalists from twice their number
 FINAL_ROUNDS = 8  # turns of the final, at least
 SECONDS_PER_TRIAL = 1 / 128  # seconds that the turns may take together, for each trial of the run
 # The time of a program differs between processes: one kernel took 35 to 45 us in most of 40

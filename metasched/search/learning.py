@@ -23,7 +23,7 @@ LEAST = 8  # programs below which a task teaches nothing
 
 
 def samples_of(store: Store) -> tuple[list[Sample], int]:
-    """The tasks of a store, and how many records this version cannot replay any more.
+    """The tasks of a store, and the number of records that this version cannot replay.
 
     A task is a workload on a target and machine; each program counts once, with its latest time.
     """

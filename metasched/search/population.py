@@ -280,7 +280,7 @@ class Population:
     """The candidates that were measured, each program once.
 
     Attributes:
-        measured: (candidate, median seconds) of those measured and right, the fastest first.
+        measured: (candidate, median seconds) of each right candidate, the fastest first.
         seen: keys of all programs measured in this or an earlier run, failures too.
     """
 

@@ -49,7 +49,7 @@ from metasched.search.strategy import SearchTask
 
 _RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
 _FROM_OTHER_MACHINES = 16  # fastest programs of other machines that a run measures first
-_RETIMED = 3  # programs timed again after a round: those with the fewest readings and the most
+_RETIMED = 3  # programs with the fewest readings, and as many with the most, that are timed again
 _RETIMED_AMONG = 12  # the fastest programs, from which the programs to time again are chosen
 _RETIMED_CLOSE = 1.15  # a program timed again takes at most this many times the best seconds
 _GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
@@ -84,11 +84,11 @@ def uninterrupted() -> Iterator[None]:
 
 @dataclass
 class Progress:
-    """How far a task is.
+    """Progress of a task.
 
     Attributes:
         trials: candidates measured, in earlier runs on the same store too.
-        failed: those that failed.
+        failed: candidates that failed.
         history: best seconds after each trial of this run.
         failures: statuses of the failures of this run with one message each.
     """
@@ -248,7 +248,7 @@ class TaskRun:
         return [guess]
 
     def _read_again(self) -> None:
-        """Time `_RETIMED` of the fastest programs once more; the median of all readings counts.
+        """Time `_RETIMED` of the fastest programs again; the median of all readings counts.
 
         The minimum of many noisy times is biased low: a machine has states that last for seconds,
         and the memory of a process has a layout. Programs that were timed several times serve as
@@ -412,7 +412,7 @@ class TaskRun:
             teach(model, self.workload, reloaded, times)
 
     def _reloaded(self, record: Record) -> SearchCandidate | None:
-        """The program of a record; None when this version does not replay it any more."""
+        """The program of a record; None when this version cannot replay it."""
         try:
             trace = Trace.from_json(json.dumps(record.trace))
             space = record.space

@@ -117,7 +117,7 @@ class GradientScheduler:
     history: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # A task that goes on from an earlier run has had its first round, and the later ones.
+        # A task that continues an earlier run has had these rounds already.
         self._earlier = [-(-run.progress.trials // self.round_size) for run in self.runs]
         self.history = [
             [run.best_seconds] if rounds else []

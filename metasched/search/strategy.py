@@ -42,7 +42,7 @@ class Strategy(Protocol):
         ...
 
     def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
-        """Learn from a measured round; infinity stands for a failure."""
+        """Learn from a measured round; infinity means a failure."""
         ...
 
 

@@ -30,7 +30,7 @@ def chain(*modules: Module) -> Module:
 
 
 def choose(*modules: Module) -> Module:
-    """A module that offers the alternatives of all modules, each run on the same schedule."""
+    """A module that runs all modules on the same schedule and offers all their alternatives."""
 
     def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
         return [after for module in modules for after in module(sch.copy(), block)]

@@ -117,7 +117,7 @@ class SpaceGenerator:
 
     def _apply(self, module: Module, sch: Schedule, func: str, token: BlockToken) -> list[Schedule]:
         realize = sch.state.index.blocks.get(token)
-        if realize is None or _within_instruction(sch, realize):  # None: inlined by now
+        if realize is None or _within_instruction(sch, realize):  # None: inlined before
             return [sch]
         if RULE in realize.block.annotations and not getattr(module, "takes_rules", False):
             return [sch]
@@ -166,7 +166,7 @@ class ScheduleFn:
 
     Attributes:
         fn: the function of a schedule.
-        postprocs, mutators: as those of `SpaceGenerator`.
+        postprocs, mutators: as for `SpaceGenerator`.
     """
 
     fn: Callable[[Schedule], Any]
@@ -184,7 +184,8 @@ class ScheduleFn:
 
 @dataclass(frozen=True)
 class Union:
-    """The design spaces of several generators; postprocs and mutators are those of the first."""
+    """The design spaces of several generators; the first generator gives the postprocs and
+    mutators."""
 
     generators: tuple[Space, ...]
 
@@ -207,7 +208,7 @@ class Union:
         return tuple(dict.fromkeys(n for g in self.generators for n in getattr(g, "notes", ())))
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
-        """All design spaces, those of the first generator first."""
+        """All design spaces, in the order of the generators."""
         parts = enumerate(self.generators)
         return [t for i, g in parts for t in g.generate(source, target, derive_seed(seed, i))]
 
@@ -310,7 +311,7 @@ def _checked(made: Any) -> list[Schedule]:
 
 
 def _thinned(found: list[Schedule]) -> list[Schedule]:
-    """At most MAX_SPACES alternatives, spread evenly over those found."""
+    """At most MAX_SPACES of the alternatives found, spread evenly."""
     if len(found) <= MAX_SPACES:
         return found
     return [found[i * len(found) // MAX_SPACES] for i in range(MAX_SPACES)]

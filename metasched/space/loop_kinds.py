@@ -263,8 +263,8 @@ def _spread(sch: Schedule, child: Child, func: str | None, depth: int, count: in
 
 
 def _leading(sch: Schedule, child: Child, jobs: int, depth: int) -> int:
-    """How many loops of a nest, from the one at `depth` on, to run in parallel; 0 where it is not
-    worth it or illegal."""
+    """How many loops of a nest, from the one at `depth` on, to run in parallel; 0 if a parallel
+    loop does not pay or is illegal."""
     children = sch.state.scope(child.realize).under(child.loops[depth])
     kinds = {loop.kind for c in children for loop in c.loops}
     if kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:

@@ -30,7 +30,7 @@ class Operand:
         bytes: bytes of all elements.
         contiguous: whether the lanes are contiguous in memory, which makes packing optional.
         batch: positions of the other spatial iterators in its indices; each value of these
-            iterators has its own panel.
+            iterators has a separate panel.
         rows: how many results use each element.
         stride: elements between two steps of the innermost reduction if the lanes are contiguous;
             0 where the stride is unknown.

@@ -1,8 +1,8 @@
 """Why a design space offers nothing for a block: no tiles, no parallel loop, no vectors.
 
-Not the modules are asked but the design spaces: a block is told of where no space has tiled it, or
-where no loop over it can run in parallel or in vector lanes. Each sentence names the block and the
-first condition that fails.
+Reads the design spaces, not the modules. A block is named if no space has tiled it, or if no loop
+over it can run in parallel or in vector lanes. Each sentence names the block and the first
+condition that fails.
 """
 
 from __future__ import annotations

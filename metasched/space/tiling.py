@@ -84,7 +84,7 @@ def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule
 
 
 def untouched(child: Child) -> bool:
-    """Whether the loops over a block are plain, its own, and each is one of its iterators."""
+    """Whether the loops over a block are plain and private to it, and each loop is one iterator."""
     own = {loop.var for loop in child.loops}
     if len(child.realize.iter_values) != len(own) or set(child.realize.iter_values) != own:
         return False

@@ -187,7 +187,7 @@ def _vectors(arch: str, features: Iterable[str]) -> tuple[int, int]:
 
 
 def _implied(mcpu: str, arch: str) -> tuple[str, ...]:
-    """The features that the name of a processor stands for."""
+    """The features that the name of a processor implies."""
     native, known = Target.native(), CPU_FEATURES.get(arch, {})
     if mcpu == native.mcpu and arch == native.arch:
         return native.features

@@ -22,7 +22,7 @@ class Gpu(Target):
     Attributes:
         vector_bits: widest load of one thread.
         cache_line: bytes of a cache line.
-        l3_bytes: last cache of the chip, 0 where it is unknown.
+        l3_bytes: last-level cache of the chip, 0 if unknown.
         max_threads_per_block: threads of a block at most.
         max_shared_memory_per_block: bytes of shared memory of a block at most.
         registers_per_block: 32-bit registers of a block.
@@ -51,7 +51,7 @@ class Gpu(Target):
         return cls(**values)
 
     def machine_model(self) -> MachineModel:
-        """The near memory is what the threads of a block share, registers are those of a thread."""
+        """The near memory is the shared memory of a block's threads; registers are per thread."""
         near = max(self.max_shared_memory_per_block, 64)
         own = self.registers_per_block // max(self.max_threads_per_block, 1)
         third = self.l3_bytes or 16 * near

@@ -36,7 +36,7 @@ Kind = TypeVar("Kind", bound="type[Target]")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine: what code may use and what schedules should know of it.
+    """A machine: the features that code may use, and the numbers that schedules need.
 
     Each kind of machine is a subclass with fields of its own, entered by `target_kind`.
 

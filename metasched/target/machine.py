@@ -23,7 +23,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """What the cost model knows of a machine; cycles are those of one core.
+    """What the cost model knows of a machine; cycles are cycles of one core.
 
     Attributes:
         cores: that run iterations of a parallel loop.

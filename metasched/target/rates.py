@@ -13,7 +13,7 @@ from metasched.hardware import machine_name
 
 
 def remembered(what: str, now: float, best: Callable[[float, float], float]) -> float:
-    """Keep the better one of a value measured now and the stored one, and return it.
+    """Store the better of a value just measured and the stored value, and return it.
 
     Args:
         what: was measured: the key.
@@ -33,7 +33,7 @@ def remembered(what: str, now: float, best: Callable[[float, float], float]) -> 
 def measured_costs(key: str) -> dict[str, float]:
     """What instructions cost on this machine, by name: see `MachineModel.costs`.
 
-    `key` is that of the target whose code was measured. Empty before anything was.
+    `key` is the key of the target whose code was measured. Empty before anything was.
     """
     start = f"{machine_name()} {key} {COST}"
     return {k.removeprefix(start): v for k, v in _known().items() if k.startswith(start)}

@@ -76,8 +76,8 @@ def test_an_error_with_json_is_one_json_value_too(cli):
 
 
 def test_a_missing_file(cli, tmp_path):
-    refused(cli("tune", tmp_path / "none.py"), "there is no file")
-    refused(cli("show", "none.py:f"), "there is no file none.py")
+    refused(cli("tune", tmp_path / "none.py"), "does not exist")
+    refused(cli("show", "none.py:f"), "the file none.py does not exist")
 
 
 def test_a_file_without_the_function_says_which_it_has(cli, program):
@@ -484,8 +484,8 @@ def test_a_workload_that_the_database_has_not(cli, tuned):
 
 
 def test_options_of_show_that_would_change_nothing(cli, tuned):
-    refused(cli("show", "gmm", "--target", "native"), "--target is for --what llvm and --what asm")
-    refused(cli("show", tuned.trace, "--what", "asm"), "--what asm is of a program")
+    refused(cli("show", "gmm", "--target", "native"), "--target needs --what llvm and --what asm")
+    refused(cli("show", tuned.trace, "--what", "asm"), "--what asm needs a program")
 
 
 def test_options_of_build_that_a_trace_cannot_take(cli, tuned):

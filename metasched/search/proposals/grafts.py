@@ -14,7 +14,7 @@ _GRAFTED = 4  # fastest programs whose decisions are tried in the other spaces
 class Grafts:
     """Puts the decisions of the fastest programs into the best program of each other space.
 
-    A space looks slow as long as only slow register blocks of it were measured.
+    A space looks slow while only its slow register blocks were measured.
     """
 
     name = "grafts"

@@ -13,7 +13,7 @@ _PARENTS = 4
 
 
 class Neighbours(Unreserved):
-    """Neighbours, not replayed yet, of the four fastest programs, those of the fastest first.
+    """Neighbours, not yet replayed, of the four fastest programs in order of speed.
 
     None before `EvolutionOptions.stale` rounds without a new best.
     """

@@ -10,9 +10,7 @@ from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.source import SearchState, changes
 
 _PARENTS = 2  # fastest programs whose neighbours are tried
-_CONTEXT = (
-    2  # a decision is new unless a program with it differs from the parent in so many at most
-)
+_CONTEXT = 2  # a program with a new decision differs from the parent in more decisions
 
 Step = tuple[int, int]
 """A design space and the position of a sampling step in it."""

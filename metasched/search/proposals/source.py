@@ -148,7 +148,7 @@ class Source(Protocol):
     name: str
 
     def requests(self, state: SearchState, count: int) -> Iterable[Request]:
-        """Replays to do, about `count` of them."""
+        """About `count` replays to do."""
         ...
 
     def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:

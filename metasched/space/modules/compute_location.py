@@ -45,10 +45,10 @@ class RandomComputeLocation:
 class StageAtTile:
     """Offer to compute an untiled producer (a padding stage) for each tile of its consumer.
 
-    Offers two variants, the stage computed for each outer tile and the stage on its own; only the
-    second if the outer tiles pack or prefetch an operand: such tiles would recompute the same rows.
-    Where each lane of the consumer reads its own column of the stage (a depthwise convolution, a
-    pooling), the stage is computed for each register block, which then holds its window, too. The
+    Offers two variants: the stage computed for each outer tile, and the stage in a separate nest.
+    If the outer tiles pack or prefetch an operand, only the second is offered, because such tiles
+    would recompute the same rows. In a depthwise convolution or a pooling each lane of the consumer
+    reads only one column of the stage; then the stage is computed for each register block. The
     variants are design spaces, not a sampled location, so the steps of a space do not depend on
     decisions.
 
@@ -141,7 +141,7 @@ def _stage(sch: Schedule, block: BlockRV) -> tuple[Scope, Sequence[Child]] | Non
 def _window(scope: Scope, child: Child, buffer: Buffer) -> int:
     """How many loops a register-tiled block shares with the block that stores its results.
 
-    0 where a lane reads more than its own column of `buffer`.
+    0 if a lane reads more than one column of `buffer`.
     """
     lanes = {loop.var for loop in child.loops if loop.kind is ForKind.VECTORIZED}
     bound = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
@@ -183,5 +183,6 @@ def _rows(child: Child, producers: list[Child]) -> int | None:
 
 
 def _long_spatial(child: Child) -> int:
-    """The spatial iterators of the rows of a reduction: those of its output, units left out."""
+    """The spatial iterators of the rows of a reduction: the spatial iterators of its output with an
+    extent above 1."""
     return sum(v.is_spatial and as_int(v.dom.extent) != 1 for v in child.block.iter_vars)

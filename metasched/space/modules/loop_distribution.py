@@ -1,6 +1,6 @@
-"""loop_distribution: each statement in a nest of its own, so that other modules can schedule it.
+"""loop_distribution: one loop nest for each statement, so that other modules can schedule it.
 
-A loop that several blocks share stops tiling, and often vectors and threads, of all of them. The
+A loop around several blocks prevents tiling of these blocks, and often vectors and threads. The
 module offers the program with every loop distributed and every block with several outputs cut, as
 far as dependences allow, beside the program as written. A third program sums updates in private
 buffers (`C += A · B` after `C = beta * C`), which gives them an init and one writer.

@@ -6,9 +6,9 @@ It rewrites iterators in three ways, so that later tiling modules find plain ite
     c in 256, index c // 64          ->  groups c // 64 and channels c % 64 (convolution in groups)
     o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
 
-Where the lanes stay few (three colours), a variant has lanes along the rows instead (w in 32), and
-stores the image with these side by side. Where the lanes are columns of an image that do not fill
-whole vectors (NCHW), a variant has lanes along the channels, and transposes the results at the end.
+If the lanes stay few (three colours), a variant takes lanes along the rows (w in 32) and stores the
+image with the rows' elements side by side. If the lanes are image columns that do not fill whole
+vectors (NCHW), a variant takes lanes along the channels and transposes the results at the end.
 
 First, the block is made to read the sources of producers that only move elements (transpositions).
 

@@ -47,7 +47,7 @@ class MultiLevelTiling:
         reuse_read: copies of the operands, all at the same one of its `levels`.
         reuse_write: a copy of the result; a consumer that finishes each element serves as its
             write-back.
-        filter_fn: blocks to tile instead of those where data reuse is found.
+        filter_fn: blocks to tile, in place of the blocks with data reuse.
     """
 
     structure: str = "SSRSRS"

@@ -8,9 +8,8 @@
                     C[tile i, tile j] += instruction(A[tile i, tile k], B[tile k, tile j])
             store the results, or the consumer, fused
 
-The mapping of the block's iterators to the loops of the instruction is that of
-`schedule.auto_tensorize`. Instructions that compute lanes of short dot products have a module of
-their own, `tensor_instruction`.
+`schedule.auto_tensorize` maps the block's iterators to the loops of the instruction. The module
+`tensor_instruction` handles instructions that compute lanes of short dot products.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ WAYS = 2
 WORK = 2.0
 """By how much padding to whole tiles may multiply the work."""
 TILES = 4
-"""So many instructions of a register block are tried even where their results do not fit."""
+"""Register blocks of at most this many instructions are tried even if their results do not fit the
+registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class MultiLevelTilingWithIntrin:
     """Offer tiles of an instruction (see the file's docstring), beside the unchanged block.
 
     Attributes:
-        intrin_name: of the tensor intrinsic; None for all registered ones that the target has, but
-            those for which `use_tensor_instruction` is.
+        intrin_name: of the tensor intrinsic; None for all registered intrinsics that the target
+            has, without the ones that `use_tensor_instruction` handles.
         structure: letters S and R, outermost level first. The first level runs in parallel; the
             last R, if there are several, and what follows it are unrolled.
         max_innermost_factor: limit of the innermost part of each loop, in instructions.
@@ -108,7 +108,7 @@ class MultiLevelTilingWithIntrin:
         return [*found, sch]
 
     def _instructions(self) -> list[list[str]]:
-        """The names of the intrinsics to offer, those with one description together."""
+        """The names of the intrinsics to offer, grouped by their descriptions."""
         found: list[list[str]] = []
         given = TensorIntrin.names() if self.intrin_name is None else [self.intrin_name]
         for name in given:
@@ -180,7 +180,7 @@ class MultiLevelTilingWithIntrin:
     def _before(
         self, sch: Schedule, block: BlockRV, way: TensorizeMapping, read: int | None
     ) -> tuple[set[Buffer], set[Buffer]]:
-        """The operands that are copied ahead of time, and those copied before the loops."""
+        """The operands to copy ahead of time, and the operands to copy before the loops."""
         node = sch.get(block)
         constants = sch.state.func_of(sch.state.block(block))[1].constants
         operands = {b: load for b, load in way.operands.items() if b is not way.result}
@@ -236,8 +236,9 @@ class MultiLevelTilingWithIntrin:
         held: Sequence[ExprRV],
         steps: bool,
     ) -> None:
-        """Results that fit the registers as far as one instruction's do, and an unrolled body that
-        is not too long; the first of the factors `held` is that of the `steps`."""
+        """Require results that fit the registers as far as one instruction's results do, and a
+        limited unrolled body; with `steps`, the first factor of `held` counts the unrolled
+        reduction steps."""
         result = way.operands[way.result].buffer.dtype.bits
         room = self.registers * self.vector_bits * 3 // 4 // (way.results * result)
         tiles = held[1:] if steps else held
@@ -340,7 +341,7 @@ def _grows(node: Block, load: BufferLoad) -> bool:
 
 
 def _moves_all(node: Block, axis: Axis) -> bool:
-    """Whether an iterator moves all operands, as that of a batch does."""
+    """Whether an iterator moves all operands, as a batch iterator does."""
     var = node.iter_vars[axis.position].var
     regions = (*node.reads, *node.writes)
     return all(any(var in free_vars(r.min) for r in region.region) for region in regions)

@@ -5,8 +5,8 @@ result in each lane of several vector registers, so that a row is reduced at the
 operations. It notes the number of registers on the block, and the lowering writes the loops, for
 any extent.
 
-A matrix that few rows use (a product with a vector) is read from memory unpacked: along its own
-rows by vector_reduction, and across them by depth_blocking, several rows at a time.
+A matrix that few rows use (a product with a vector) is read from memory unpacked: along its rows by
+vector_reduction, and across several rows at a time by depth_blocking.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class VectorReduction:
 
 
 def _loads(block: Block) -> list[Access]:
-    """The loads of a reduction, without those of its result."""
+    """The loads of a reduction, without the loads of its result."""
     result = block.writes[0].buffer
     return [a for a in accesses(block) if not a.is_write and a.buffer is not result]
 

@@ -5,11 +5,11 @@
         their maxima, exponentials, sums
         R rows of the output             # another product
 
-As FlashAttention does (Dao et al. 2022), the results between two products stay in the cache: a
-block of rows needs R rows of them, not all. The rows pass through the whole chain at once, so that
-no running value is corrected and results are those of the unfused program.
+As FlashAttention does (Dao et al. 2022), the results between two products stay in the cache: R rows
+of the output need R rows of these results, not all. The rows pass through the whole chain at once,
+so no running value is corrected, and the results equal the unfused program's results.
 
-The chain becomes one block around blocks, whose leaves the tilings that come later then tile.
+The chain becomes one block around blocks. Later modules tile its leaves.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from metasched.space.tiling import changed, product, untouched
 MOST_ROWS = 128
 """Rows of a block at most: the tiles inside need no more to reuse what they read."""
 FEWEST_ROWS = 8
-"""Rows of a block at least, where there are so many."""
+"""Rows of a block at least, if the output has this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What of a program can be computed with blocks of rows of an output.
+    """The stages that can be computed for a block of rows of an output.
 
     Attributes:
         rows: how many leading loops of the output are rows.
@@ -108,7 +108,8 @@ class FuseRowBlocks:
         return None
 
     def _moved(self, sch: Schedule, output: Child, producers: list[Child], rows: int) -> Chain:
-        """Move producers to one row of the output, on a copy; those that two rows need stay."""
+        """Move producers to one row of the output, on a copy; a producer that two rows need
+        stays."""
         probe = sch.copy()
         place = probe.get_loops(probe.get_block(output.block.name))[rows - 1]
         names: list[str] = []

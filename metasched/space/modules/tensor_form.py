@@ -238,8 +238,8 @@ def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:
 def _cost(name: str) -> float:
     """What an implementation costs, in vector multiply-adds.
 
-    The declared costs of the machine instructions that it calls; without one, its own operations on
-    each result.
+    The declared costs of the machine instructions that it calls; without a declared cost, its
+    operations on each result.
     """
     intrin = TensorIntrin.get(name)
     declared = [op.cost for op in called(intrin.impl)]

@@ -7,10 +7,10 @@
                 for i2, j2 in unrolled: C[i, 16 columns] += instruction(A[i, 4 steps], B)
             store the block, or the consumer, fused
 
-The tilings are those of `register_tiling` and `depth_blocking`, with instructions (`tensor_form`)
-in the place of vectors of multiply-adds. All fitting instructions of the target are offered, and
-the unchanged block, too, because an instruction is not always faster. Of one family, which differs
-in the width of the registers alone, the widest is offered that fits.
+`register_tiling` and `depth_blocking` make the tilings, with instructions (`tensor_form`) in place
+of vector multiply-adds. The module offers all fitting instructions of the target, and the unchanged
+block, because an instruction is not always faster. Of instructions that differ only in register
+width, it offers the widest that fits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """tile_transposition: move elements from rows to columns in square tiles.
 
-Where the stores of a block are contiguous along one iterator and a load along another, either the
-loads or the stores touch another cache line for each element. In tiles as wide as a vector each
-line is used up while it is in the cache, and a tile that is only moved is transposed in registers
+If the stores of a block are contiguous along one iterator and a load along another, each element
+touches another cache line, in the loads or in the stores. Tiles as wide as a vector use each cache
+line up while it is cached. A tile that is only moved is transposed in registers
 (`codegen.transpose`).
 """
 
@@ -27,7 +27,8 @@ class TileTransposition:
     """Offer tiles for an untouched block without reductions; and the block as it was.
 
     Attributes:
-        vector_bits: of a vector register: a square has as many rows and columns as lanes.
+        vector_bits: of a vector register: a tile has as many rows and columns as a vector has
+            lanes.
         squares: choices of how many squares stand above each other in a tile.
     """
 
