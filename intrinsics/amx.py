@@ -107,7 +107,7 @@ def tile_impl(name: str, group: int, kinds: tuple[str, ...]) -> PrimFunc:
 
 
 def tiles(letters: str, kinds: tuple[str, ...], feature: str, meaning: Meaning) -> None:
-    """Enter an instruction on tiles and its intrinsic; `letters` are those of its name."""
+    """Enter an instruction on tiles and its intrinsic; `letters` occur in its name."""
     a, b, c = map(DType, kinds)
     group = 32 // a.bits
     lanes = ROWS * ROW_BYTES * 8 // a.bits

@@ -173,7 +173,7 @@ def viewed(value: Expr, kind: DType) -> Expr:
 def bytes_(letters: str, a: str, b: str, feature: str) -> None:
     """sdot, udot, usdot: four products in each lane. smmla, ummla, usmmla: eight, two rows by two.
 
-    Unsigned sums are those of signed ones with another name.
+    Unsigned instructions compute the same sums as signed instructions, under other names.
     """
     i32, operands = f"{I32}x4", f"{I32}x4 {a}x16 {b}x16"
     dots = declare(f"llvm.aarch64.neon.{letters}dot.v4i32.v16i8", i32, operands, feature, sums(4))

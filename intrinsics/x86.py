@@ -41,7 +41,7 @@ def bfloat_sums(acc: Array, a: Array, b: Array) -> Array:
 
 
 def normal(x: Array) -> Array:
-    """The numbers with zero for those that are denormal in float32 and bfloat16."""
+    """Replace numbers that are denormal in float32 and bfloat16 by zero."""
     small = np.abs(x) < np.finfo(np.float32).tiny
     return np.where(small, np.copysign(np.zeros_like(x), x), x)
 

@@ -1,7 +1,7 @@
 """Accesses: the elements that a block loads and stores, their strides in loops, their bytes.
 
-`accesses` reads the body of a leaf block. Of a block that holds other blocks, pointers or foreign
-code, only the declared regions are known: `exact_accesses` gives None.
+`accesses` reads the body of a leaf block. For a block that holds other blocks, pointers or foreign
+code, only the declared regions are known, and `exact_accesses` gives None.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _bound_in(expr: Expr) -> frozenset[Var]:
 
 @fact
 def accesses(block: Block) -> tuple[Access, ...]:
-    """The loads and stores of a block's init and body, without those of blocks inside (cached).
+    """The loads and stores of a block's init and body, excluding blocks inside (cached).
 
-    An access that occurs twice in the same place of the loops inside is listed once.
+    An access that occurs twice under the same inner loops is listed once.
     """
     seen: dict[object, Access] = {}
     for part in block.stmts:
@@ -98,16 +98,16 @@ def _collect(top: Stmt, *, in_init: bool) -> Iterator[Access]:
 def exact_accesses(block: Block) -> tuple[Access, ...] | None:
     """`accesses` where they are complete, None where only declared regions are known.
 
-    Only regions are known of a block that holds a block, matches or views a buffer, or uses
+    Only the regions are known if the block holds a block, matches or views a buffer, or uses
     pointers or foreign code.
     """
     return accesses(block) if transparent(block) else None
 
 
 def updates_in_place(block: Block, buffer: Buffer) -> bool:
-    """Whether the body reads of `buffer` nothing but the one element that it writes.
+    """Whether the only element of `buffer` that the body reads is the element that it writes.
 
-    True as well when nothing of it is read, or when only declared regions are known.
+    True as well when the body does not read `buffer`, or when only declared regions are known.
     """
     exact = exact_accesses(block) or ()
     body = [a for a in exact if a.buffer is buffer and not a.in_init]
@@ -184,8 +184,8 @@ class Pattern:
     """How a read region follows from the write region of a block.
 
     Attributes:
-        axes: for each dimension of the read the dimension of the write whose index it is, -1 for a
-            constant.
+        axes: for each dimension of the read the dimension of the write with the same index, -1 for
+            a constant.
         shifted: whether some index is the write's plus a constant.
     """
 
@@ -206,7 +206,7 @@ class Pattern:
 
 
 def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
-    """Which index of `write` each index of `read` is; None where an index is of another form.
+    """Match each index of `read` with an index of `write`; None where an index does not match.
 
     The indices of the write must be plain variables. An index of the read is a constant, or an
     index of the write plus a constant.

@@ -1,6 +1,6 @@
-"""What a block is within its scope: the conditions that the legality of primitives rests on.
+"""Properties of a block within its scope, which the legality checks of primitives require.
 
-Every condition returns None when it holds and a Failure that says why when it does not.
+Every check returns None when the property holds, and a Failure with the reason when not.
 """
 
 from __future__ import annotations
@@ -200,14 +200,14 @@ def complete_or_reduction(
 
 
 def stage_pipeline(scope: Scope, moved: Block | None = None) -> Failure | None:
-    """Whether a scope is a pipeline of stages, each reading only what earlier ones have written.
+    """Whether a scope is a pipeline of stages, each reading only results of earlier stages.
 
     The statements of the scope are loops and blocks only, no block overwrites an element that an
     earlier block reads, and every child has region cover. Cached with the scope.
 
     Args:
-        moved: the only block that is to be moved, or None for any: a buffer that is overwritten
-            matters only where this block touches it.
+        moved: the block to be moved, None for any block. With a block, a buffer that is overwritten
+            matters only where the block touches this buffer.
     """
     failure = _stage_pipeline(scope.block)
     if failure is None or moved is None or failure.slug != "write-after-read":

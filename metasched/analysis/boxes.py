@@ -37,7 +37,7 @@ _NOTHING: frozenset[tuple[Expr, int]] = frozenset()
 def upper_span(low: Expr, extent: Expr, varying: Ranges) -> Span:
     """Bounds of one dimension while the `varying` variables take all their values.
 
-    Remembered by value: candidates of one space ask about many equal dimensions.
+    Cached by value: candidates of one space have many equal dimensions.
     """
     names = (*free_vars(low), *free_vars(extent))
     return _upper_span(low, extent, *[(v, varying[v]) for v in names if v in varying])
@@ -74,9 +74,9 @@ def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
 
 
 def lower_box(region: Region, predicate: Expr, varying: Ranges) -> Spans | None:
-    """A box that the region surely fills while the `varying` variables take all their values.
+    """A box that the region certainly fills while the `varying` variables take all their values.
 
-    None if no such box is known.
+    None if such a box is not known.
     """
     limits = _limits(predicate, varying)
     if limits is None:

@@ -5,10 +5,10 @@ on its iterators alone. Closing a block binds a new iterator to each loop variab
 mentions, or takes the iterator that is bound to the variable already. An iterator whose domain
 mentions loops gets the box around this domain.
 
-A new iterator is spatial where its instances are proved to write different elements and to read of
-these buffers nothing but the element that they write; otherwise the new iterator is opaque.
+A new iterator is spatial where its instances are proved to write different elements, and to read
+only their own element of the written buffers. Otherwise the new iterator is opaque.
 
-A buffer that `T.reads` or `T.writes` leave out is added there. A loop with a step becomes a loop
+A buffer that `T.reads` or `T.writes` omits is added there. A loop with a step becomes a loop
 that counts by one, so that its two ends alone give its values. A variable around blocks
 (`x = i * 2`) is replaced by its value, unless the value reads memory.
 """
@@ -57,14 +57,14 @@ Loops = dict[Var, Range]
 
 
 def close_blocks(func: PrimFunc) -> PrimFunc:
-    """`func` with every block closed: the same object where all blocks are closed already."""
+    """`func` with every block closed; `func` itself where all blocks are closed."""
     closed = _closed_body(func.body)
     return func if closed is None else map_body(func, lambda _: closed)
 
 
 @fact
 def _closed_body(body: Stmt) -> Stmt | None:
-    """The body of a function with closed blocks; None where all are closed already (cached)."""
+    """The body of a function with closed blocks; None where all blocks are closed (cached)."""
     closed = _close(body, None)
     return None if closed is body else closed
 

@@ -1,4 +1,4 @@
-"""Region cover of one buffer: does a block read only elements that its producers surely wrote?
+"""Region cover of one buffer: does a block read only elements that its producers always wrote?
 
 Producers and consumer are compared within one iteration of the loops they share. The writes of a
 producer count as the largest box that they surely fill without gaps. The reads of the consumer
@@ -90,7 +90,7 @@ def covered(
     """Whether `producers` write, below `shared` loops, all that `child` reads of `buffer`.
 
     With `guarded`, a read under a condition needs only the elements for which the condition holds.
-    Without, all declared elements that lie in the buffer are needed. Proofs are remembered by the
+    Without it, all declared elements that lie in the buffer are needed. Proofs are cached by the
     values of blocks, bindings and loop ends.
     """
     skipped = _skipped(child, producers)
@@ -145,7 +145,7 @@ def _remember(key: tuple[object, ...]) -> None:
 
 
 def _bound_key(child: Child) -> tuple[object, ...]:
-    """All that the iterators of a child depend on."""
+    """The cache key of a child: its block, bindings, predicate and loops."""
     realize = child.realize
     loops = [(p.var, p.min, p.extent, p.thread) for p in child.loops]
     return (_own_key(realize.block), realize.iter_values, realize.predicate, *loops)
@@ -219,7 +219,7 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     depend on other loops or on data. Cached.
     """
     if "auto_copy" in block.annotations:
-        return True  # (a copy of its region as far as that lies in the buffer)
+        return True  # such a block copies the part of its region that lies in the buffer
     children, loose = collect([block.body])
     makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
     if not makers:

@@ -6,7 +6,7 @@ order, and accesses whose indices are proved to differ are accepted.
 
 Two accesses to one element are harmless when
 - the buffer is private: allocated in the scope, used only below the loop, and every iteration reads
-  only what it has written before (each iteration can have memory of its own); or
+  only elements that the same iteration wrote before (so each iteration can use a copy); or
 - every element gets one value only: one block writes it, different instances write different
   elements (or the block is a copy), and the elements that the block reads get one value only.
 Under a change of order, updates of one element by a commutative reduction are harmless as well.
@@ -237,7 +237,7 @@ def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] |
 def conflicts(
     scope: Scope, top: For, harmless: Callable[[Touch, Touch], bool]
 ) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
-    """The pairs of accesses below `top`, one a write, that may touch one element and do harm."""
+    """The pairs of accesses below `top`, one a write, that may conflict in one element."""
     lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
     for a, b in _pairs(scope, top):
         distance = None if harmless(a, b) else _meet(a, b, top, lets)
@@ -246,7 +246,7 @@ def conflicts(
 
 
 def _pairs(scope: Scope, top: For) -> Iterator[tuple[Touch, Touch]]:
-    """The pairs of accesses of one buffer below `top`, one of them a write."""
+    """The pairs of accesses to one buffer below `top`, at least one access a write."""
     by_buffer: dict[Buffer, list[Touch]] = {}
     for touch in _touches_under(top, scope):
         by_buffer.setdefault(touch.buffer, []).append(touch)
@@ -273,7 +273,7 @@ def carried_dependence(
         scope: the scope the loop belongs to.
         thread: the thread tag the loop is to be bound to; memory that the threads share is then
             not private.
-        private: accept buffers of which each iteration can have a copy of its own (right for
+        private: accept buffers of which each iteration can have a private copy (right for
             `parallel`, whose iterations allocate; wrong for lanes of a vector).
         allow_reduction: accept iterations that update one element by a commutative reduction (the
             loop is to become a cross-thread reduction).
@@ -358,9 +358,10 @@ def feeds_reduction(loop: For, child: Child) -> bool:
 def commutes(block: Block, buffer: Buffer) -> bool:
     """Whether the instances of a block that update one element of `buffer` may change order.
 
-    They may where the block has reduction iterators and reads of the buffer only the element that
-    it writes. With an init, the element must determine the spatial iterators, so that the init sets
-    each element once. An argmin or argmax must not decide ties by order, nor let a NaN do so.
+    They may if the block has reduction iterators and the only element of the buffer that it reads
+    is the element that it writes. With an init, the element must determine the spatial iterators,
+    so that the init sets each element once. An argmin or argmax must not decide
+    ties by order, nor let a NaN do so.
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
@@ -419,14 +420,14 @@ def harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, privat
 
 
 def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
-    """Whether each iteration of `loop` reads of `buffer` only what it has itself written before.
+    """Whether each iteration of `loop` reads only elements of `buffer` that it wrote before.
 
     False as well when the buffer is touched outside of the loop or outside of blocks, and when a
     reduction continues in the buffer from one iteration to the next.
     """
     under = scope.under(loop)
     users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
-    if any(c not in under or _goes_on(c, loop) for c in users):
+    if any(c not in under or _continues(c, loop) for c in users):
         return False
     for stmt, _ in scope.loose:
         accesses = [load.buffer for e in stmt.exprs for load in loads_of(e)]
@@ -441,8 +442,8 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     return True
 
 
-def _goes_on(child: Child, loop: For) -> bool:
-    """Whether a reduction that its init starts in one iteration of `loop` continues in a later."""
+def _continues(child: Child, loop: For) -> bool:
+    """Whether a reduction initialized in one iteration of `loop` continues in a later iteration."""
     if child.block.init is None:
         return False
     pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)

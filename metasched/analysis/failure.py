@@ -1,4 +1,4 @@
-"""Failure: why a condition does not hold, as a slug, a sentence made on demand, and the node."""
+"""Failure: why a condition does not hold, as a slug, a lazy message, and the node."""
 
 from __future__ import annotations
 

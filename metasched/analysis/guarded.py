@@ -1,4 +1,4 @@
-"""Reads under conditions: what a block's body loads, and what holds where it does."""
+"""Reads under conditions: the loads of a block's body, and the conditions that hold at each."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Read:
 
 @fact
 def guarded_reads(block: Block) -> tuple[Read, ...] | None:
-    """The loads in a block's init and body with the conditions they stand under (cached).
+    """The loads in a block's init and body with the conditions around them (cached).
 
     None for a block that is not transparent, holds vectors, or has indices that depend on its own
     writes.
@@ -149,9 +149,9 @@ def _in_expr(
 
 
 def stores_always(block: Block, buffer: Buffer) -> bool:
-    """Whether a block stores every element that it may store, whatever its conditions are.
+    """Whether a block stores every element that it may store, whatever the conditions inside.
 
-    The init stores the element, or both sides of a condition, or a store under no condition.
+    The init, both branches of a condition, or an unconditional store must store the element.
     """
     first = set() if block.init is None else _stored(block.init, buffer)[0]
     surely, maybe = _stored(block.body, buffer)

@@ -8,7 +8,7 @@ adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c; remainders whose e dif
 c are one unknown. Tightening the interval of every unknown against every equation, with a
 divisibility test, proves what affine schedules produce: splits, fuses, tiles, strides and shifted
 stencils. Where tightening proves nothing, quotients and remainders are eliminated from the
-equations and tightening starts again. Accesses that are then not proved apart count as touching.
+equations and tightening starts again. Accesses that are then not proved disjoint count as touching.
 
 A bound that holds only because of a predicate (the binding of a guarded iterator) is passed as an
 extra constraint: a linear form of one side or both, and its interval.
@@ -39,7 +39,7 @@ _KEPT = 3
 
 
 class Outside:
-    """The container of all variables but `moving`: those with one value in both executions."""
+    """All variables except `moving`: the variables with one value in both executions."""
 
     __slots__ = ("moving",)
 

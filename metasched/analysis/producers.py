@@ -16,8 +16,8 @@ def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
     """Whether every element a child reads from its producers was written by them before.
 
     Producers are grouped by the loops that they share with the child. Each group must write, within
-    one iteration of these loops, all that the child reads there of the buffer. Groups that write
-    different elements must do so together.
+    one iteration of these loops, all that the child reads there of the buffer. If the groups write
+    different elements, they must together write all these elements.
     """
     child = scope.child(token)
     for buffer in dict.fromkeys(r.buffer for r in inputs(child.block)):

@@ -1,8 +1,7 @@
 """Whether loops have an iteration: an extent may depend on loops around it, or on data.
 
-An extent of shape variables alone is assumed to be positive, as everywhere: a program on empty
-buffers leaves its results unwritten. An extent that depends on other loops has to be proved
-positive.
+An extent of shape variables alone is assumed positive: a program on empty buffers has no results
+to write. An extent that depends on other loops must be proved positive.
 """
 
 from __future__ import annotations

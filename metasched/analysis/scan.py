@@ -1,7 +1,7 @@
 """Scans: recognise a store that combines its own last result with a new value.
 
     B[j] = B[j - 1] + x(j)                                    # a cumulative sum
-    B[j] = T.if_then_else(j == 0, y, B[j - 1] + x(j))         # one that says how it starts
+    B[j] = T.if_then_else(j == 0, y, B[j - 1] + x(j))         # with an explicit first value
 
 Sum, product, minimum and maximum are associative, so the results of several steps may be computed
 side by side: x(0), x(0) + x(1), ... first, then each of them plus the result before.
@@ -43,8 +43,8 @@ class Scan:
         kind: the operator.
         before: the load of the result of the step before.
         added: what is combined with it.
-        restarts: where a step takes `start` instead; it holds in the first step at most. None
-            where the scan goes on from what the buffer holds.
+        restarts: the condition of a step that takes `start` instead; true in the first step at
+            most. None where the scan continues from the value in the buffer.
     """
 
     kind: type[BinaryOp]
@@ -66,7 +66,7 @@ class Scan:
 
 
 def match_scan(store: BufferStore, var: Var, extent: int | None) -> Scan | None:
-    """The scan along `var`, which counts from 0, that a store makes; None for anything else."""
+    """The scan along `var`, which counts from 0, that a store computes; None for other stores."""
     dtype = store.buffer.dtype
     if store.predicate is not None or not (dtype.is_int or dtype in ("float32", "float64")):
         return None

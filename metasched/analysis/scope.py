@@ -206,7 +206,7 @@ class _Parts:
 
 
 class Scope:
-    """The child blocks of a scope block and the edges between them; make one with `Scope.of`.
+    """The child blocks of a scope block and the edges between them; see `Scope.of`.
 
     Attributes:
         block: the scope block.
@@ -314,9 +314,10 @@ def writes(block: Block, buffer: Buffer) -> bool:
 
 
 def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: bool) -> bool:
-    """Whether some instances of two blocks may touch one element of `buffer`.
+    """Whether an instance of each of two blocks may touch one element of `buffer`.
 
-    `reads_a` takes what `a` reads, else what it writes; likewise `reads_b`. Cached by blocks.
+    With `reads_a` the regions that `a` reads count, else those it writes; likewise `reads_b`.
+    Cached by blocks.
     """
     x, y = buffer_uses(a).get(buffer), buffer_uses(b).get(buffer)
     return x is not None and y is not None and _touch(x, y, reads_a, reads_b)

@@ -1,6 +1,6 @@
-"""Loop fusion: may two nests that ran one after the other run iteration by iteration?
+"""Loop fusion: may two consecutive nests run iteration by iteration?
 
-Two nests of equal shape may become one when no iteration of the later nest depends on a later
+Two nests of equal shape may be fused when no iteration of the later nest depends on a later
 iteration of the earlier nest, or overwrites what such an iteration reads.
 """
 
@@ -65,7 +65,7 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
             def sentence(var: Var = var) -> str:
                 return (
                     f"in one nest {b.show()} before {a.show()} in a later iteration of "
-                    f"{var.name}, as it must not"
+                    f"{var.name}; in two nests their order is reversed"
                 )
 
             return Failure("backward-dependence", sentence, b.child.block if b.child else None)

@@ -1,4 +1,4 @@
-"""Region cover by witnesses: for each element that is read, the instance that has written it.
+"""Region cover by witnesses: for each element read, the instance that wrote the element.
 
 The indices of a write are solved for the loops of the producer. The element is written if the
 solution is proved to lie within the loops, to satisfy the predicate and to give back the element.
@@ -70,7 +70,7 @@ def witnessed(child: Child, buffer: Buffer, writers: Sequence[Writer], *, guarde
         above.bind(loop.var, Range(loop.min, loop.extent))
     above = above.assume(child.realize.predicate)
     return all(
-        _some(known, element, writers)
+        _is_written(known, element, writers)
         for read in _reads(child, buffer, guarded)
         for known, element in _places(above, child, read)
     )
@@ -116,11 +116,11 @@ def _places(
 
 
 def _holding(known: Analyzer, condition: Expr) -> Analyzer | None:
-    """The facts that hold where a condition holds as well; None where the condition never holds."""
+    """The known facts and a condition together; None where the condition never holds."""
     return None if known.simplify(condition) is FALSE else known.assume(condition)
 
 
-def _some(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Writer]) -> bool:
+def _is_written(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Writer]) -> bool:
     """Whether one writer, or several writers in different cases, have written the element."""
     options: list[_Instance] = []
     for writer in writers:

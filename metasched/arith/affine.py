@@ -6,7 +6,7 @@ analysis that needs such a sum asks one of the views on `terms`:
 - `as_written`, for iterator maps and the cost model: the sum on the face of the expression;
 - `linear`, for questions about indices: casts that keep the value are read through;
 - `linear_address`, for addresses: as written, and the two halves of a fused loop join;
-- `Analyzer.linear`, for proofs: an atom is what is known of it.
+- `Analyzer.linear`, for proofs: an atom is replaced by the sum that the facts give.
 
 The cost model folds `as_written` twice: `cost.index_stride` asks how far each loop moves an index,
 `cost.guard_fraction` which values each loop gives it.
@@ -53,7 +53,7 @@ def terms(
 
     Args:
         casts: read through casts that keep the value of a signed integer; else they are atoms.
-        atoms: what the caller knows an atom to be: a sum that stands for it, or None.
+        atoms: gives the sum that equals an atom, or None.
     """
     found: dict[Expr, int] = {}
     const = 0
@@ -160,7 +160,7 @@ _RULES: dict[type[Expr], Callable[[Interval, Interval], Interval]] = {
 
 
 def atom_interval(atom: Expr, of: Callable[[Expr], Interval]) -> Interval | None:
-    """The interval of an operation, given those of its operands; None for any other atom.
+    """The interval of an operation, given its operands' intervals; None for any other atom.
 
     The arithmetic is that of mathematical integers: the caller knows whether the type wraps.
     """

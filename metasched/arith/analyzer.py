@@ -80,7 +80,7 @@ class Analyzer:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The context of a proof from facts. Its results are weaker, so it has memos of its own."""
+        """The context of a proof from facts. Its results are weaker, so its memos are separate."""
         kept = self._linear, self._bounds, self._simple
         self._linear, self._bounds, self._simple = self._aside
         self.proving = True
@@ -93,7 +93,7 @@ class Analyzer:
     # ---- what is known -------------------------------------------------------------------
 
     def bind(self, var: Var, known: Known) -> None:
-        """Say what `var` is: a Range, a pair (lowest, highest), or an expression it equals."""
+        """Define `var` by a Range, a pair (lowest, highest), or an expression that it equals."""
         self._learn(var, known)
         self._forget()
 
@@ -235,7 +235,7 @@ class Analyzer:
         return self.normal(result, expr.dtype) if len(result.terms) > 1 else result
 
     def _known_sum(self, atom: Expr) -> Linear | None:
-        """What an atom is by all that is known, None for a variable that is itself."""
+        """The sum that an atom equals by the known facts, None for a variable without facts."""
         found = self._linear.get(atom)
         if found is not None:
             return found

@@ -98,7 +98,7 @@ def union(a: Interval, b: Interval) -> Interval:
 
 
 def of_type(dtype: DType) -> Interval:
-    """What the type alone says. Index types (int32, int64) are taken as unbounded integers."""
+    """The values of a type. Index types (int32, int64) count as unbounded integers."""
     if dtype.is_bool or (dtype.is_int and not is_index(dtype)):
         return dtype.range
     return EVERYTHING

@@ -204,7 +204,7 @@ def _leading(an: Analyzer, gap: Linear, kind: type[Compare]) -> Linear | None:
     return None
 
 
-# ---- what a condition teaches ------------------------------------------------------------
+# ---- facts from conditions ---------------------------------------------------------------
 
 
 def learn(an: Analyzer, condition: Expr) -> None:

@@ -1,6 +1,6 @@
 """Iterations that certainly run and at which a value leaves its range.
 
-A path lists what stands around an access, outermost first: loops, let bindings and conditions.
+A path lists the loops, let bindings and conditions around an access, outermost first.
 A point is an iteration that reaches the access. `at_samples` tries points with NumPy; `at_corner`
 proves the same for one corner of loops with symbolic extents.
 """
@@ -39,7 +39,7 @@ class Point:
     loops: tuple[Var, ...]
 
     def of(self, value: Expr) -> str:
-        """What an expression is there."""
+        """The value of an expression at this point, as text."""
         return show_expr(Analyzer().simplify(substitute(value, self.values)))
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def is_plain(expr: Expr) -> bool:
 
 
 def _concerned(path: Path, values: list[Expr]) -> frozenset[Var]:
-    """The variables that decide what `values` are and whether the iteration runs."""
+    """The variables on which `values`, and whether the iteration runs, depend."""
     found: set[Var] = set()
     for value in values:
         found |= free_vars(value)
@@ -248,7 +248,7 @@ def at_corner(path: Path, value: Expr, extent: Expr) -> Point | None:
 
 
 def _needed(path: Path) -> Iterator[Expr]:
-    """What decides whether an iteration runs."""
+    """The expressions that decide whether an iteration runs."""
     for entry in path:
         if isinstance(entry, For):
             yield from entry.exprs

@@ -170,7 +170,7 @@ class IndexMap:
 def _box(
     ins: tuple[Var, ...], outputs: tuple[Expr, ...], an: Analyzer | None, *ends: tuple[Expr, Expr]
 ) -> list[Range]:
-    """See `map_ranges`; replays ask for the same again and again."""
+    """See `map_ranges`; cached, since replays repeat the same maps."""
     typed = {v: Var(v.name, low.dtype) for v, (low, _) in zip(ins, ends, strict=True)}
     moved = [replaced(o, typed) for o in outputs]
     known = {v: Range(*pair) for v, pair in zip(typed.values(), ends, strict=True)}
@@ -201,7 +201,7 @@ def _inverted(
 def _solved(
     outputs: Sequence[Expr], ranges: Mapping[Var, Range]
 ) -> tuple[tuple[Var, ...], dict[Var, Expr]]:
-    """Variables for the outputs, and what the inputs are in terms of them."""
+    """Variables for the outputs, and the inputs as expressions of these variables."""
     found = detect_iter_map(outputs, ranges, level="bijective")
     if found.error is not None:
         raise MetaschedError(f"the index map has no inverse: {found.error}")

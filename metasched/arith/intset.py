@@ -232,7 +232,7 @@ def _relax_all(
 
 
 def _constant(low: Expr, size: Expr, dom: Domain) -> list[tuple[Var, Expr, Expr]] | None:
-    """What of `dom` matters to one dimension, where that is ranges of constants."""
+    """The part of `dom` that one dimension depends on, if its ranges are constant; else None."""
     given: list[tuple[Var, Expr, Expr]] = []
     for var in free_vars(low) | free_vars(size):
         values = dom.get(var)
@@ -246,7 +246,7 @@ def _constant(low: Expr, size: Expr, dom: Domain) -> list[tuple[Var, Expr, Expr]
 
 @lru_cache(maxsize=1 << 14)
 def _relaxed(low: Expr, size: Expr, *given: tuple[Var, Expr, Expr]) -> Range | None:
-    """One dimension relaxed, remembered by value: siblings have many of them in common."""
+    """Relax one dimension; cached by value, since candidates share many dimensions."""
     return _relax_one(_Evaluation({v: Range(a, b) for v, a, b in given}, None), low, size)
 
 
@@ -342,7 +342,7 @@ def _is_box(
 
 
 def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> Analyzer:
-    """What is known when the loops `among` those of `ranges` have an iteration.
+    """`an` with the facts that hold when the loops `among` have an iteration.
 
     An extent of symbols alone is then positive. A reduction without iterations leaves its result
     unwritten, whether its loop was split or not.
@@ -398,7 +398,7 @@ def union_regions(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Rang
 
 
 def intersect(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Range]:
-    """The box of what lies in both (an extent may come out as zero or less)."""
+    """The intersection of two boxes; an extent may be zero or less."""
     an = analyzer or Analyzer()
     result = []
     for x, y in zip(a, b, strict=True):

@@ -6,7 +6,7 @@
     init = store(C, (i, j), 0)
     func = function("matmul", [A, B, C], [stage("C", [vi, vj, vk], update, init=init)])
 
-The regions that a block reads and writes are found from its body, as those of a script are.
+The regions that a block reads and writes are inferred from its body, as in a script.
 `stage`, `store` and `function` make most programs; `grid` and `block` build other nests.
 """
 
@@ -86,7 +86,7 @@ def grid(extents: Mapping[str, ExprLike], body: Callable[..., Stmt]) -> Stmt:
 
 
 def stage(name: str, iters: Sequence[IterVar], body: Stmt, *, init: Stmt | None = None) -> Stmt:
-    """A block in a nest of its own, one loop for each iterator."""
+    """A block in a new loop nest, one loop for each iterator."""
     extents = {f"i{n}": v.dom.extent for n, v in enumerate(iters)}
     return grid(
         extents, lambda *loops: block(name, dict(zip(iters, loops, strict=True)), body, init=init)

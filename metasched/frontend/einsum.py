@@ -27,9 +27,9 @@ def einsum(
     Args:
         subscripts: a letter for each dimension of each operand; without "->" the result has the
             letters that occur once, sorted.
-        shapes: of the operands.
-        dtype: of the operands.
-        out_dtype: of the products, their sum and the result; None for `dtype`.
+        shapes: the operands' shapes.
+        dtype: the operands' type.
+        out_dtype: the type of the products, their sum and the result; None for `dtype`.
         name: the function's `global_symbol`.
 
     Raises MetaschedError when subscripts and shapes do not fit.
@@ -58,7 +58,7 @@ def einsum(
 
 
 def _parse(subscripts: str) -> tuple[list[str], str]:
-    """The letters of each operand, and those of the result."""
+    """The letters of each operand, and the letters of the result."""
     left, arrow, result = subscripts.replace(" ", "").partition("->")
     spelled = left.split(",")
     letters = "".join(spelled)

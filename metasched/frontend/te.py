@@ -42,7 +42,7 @@ from metasched.script.builder import lookup, max_value, min_value, pair, typed
 
 
 class ReduceAxis(Var):
-    """What a reduction runs over: the integers from `low`, `extent` of them."""
+    """A reduction axis: `extent` integers from `low` on."""
 
     __slots__ = ("extent", "low")
     low: Expr
@@ -109,9 +109,9 @@ def compute(
     """A tensor whose element at (i, j, ...) is `fcompute(i, j, ...)`.
 
     Args:
-        name: of the tensor.
-        block: the name of its block; None for that of the tensor.
-        varargs_names: of the indices, for a function of `*indices`.
+        name: the tensor's name.
+        block: the block's name; None for the tensor's name.
+        varargs_names: the names of the indices, for a function of `*indices`.
 
     Raises MetaschedError when the function takes another number of indices, or gives no value.
     """
@@ -196,7 +196,7 @@ def create_prim_func(
 ) -> PrimFunc:
     """The function that computes the last of `args`, and all that it needs, from the others.
 
-    Each computed tensor becomes a block of its name; those that are no arguments are temporaries.
+    Each computed tensor becomes a block of its name. Tensors not in `args` are temporaries.
 
     Args:
         args: parameters in calling order, given and computed ones.

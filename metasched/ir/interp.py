@@ -2,11 +2,11 @@
 
 It runs every function, as written, scheduled or lowered. It exposes programs that rely on an order
 or value that is not defined: the iterations of parallel and thread-bound loops run in a shuffled
-order (by `seed`), the lanes of a vectorized loop run in lockstep (every lane finishes a statement
-before any begins the next, stores of one statement in lane order), fresh memory holds NaN or a
-sentinel.
+order (by `seed`). The lanes of a vectorized loop run in lockstep: every lane finishes a statement
+before any lane begins the next, and stores of one statement run in lane order. Fresh memory holds
+NaN or a sentinel.
 
-The meaning in short:
+The semantics in short:
 - Integers wrap; `//` and `%` round down, Div and Mod truncate; division of integers by zero is an
   error. Floats are rounded to their type after each operation; min and max propagate NaN; a float
   converted to an integer saturates (NaN gives 0). `And`, `Or` and `Select` evaluate all operands,
@@ -59,15 +59,15 @@ def run(
         args: one argument for each parameter: a NumPy array of the buffer's type and shape, a
             number for a scalar. A one-dimensional buffer also takes a contiguous array of any rank.
         name: which function of a module that has several.
-        seed: of the order in which parallel iterations run.
+        seed: seed of the order in which parallel iterations run.
         check_undefined: also raise when an element of fresh memory is read before it is written.
         check_regions: also raise when a block touches an element outside its declared regions.
 
     Returns:
-        What the function returns, None for most.
+        The function's return value, None for most functions.
 
     Raises:
-        InterpretError: the arguments do not fit, or the program does something without meaning.
+        InterpretError: the arguments do not fit, or the program has an undefined operation.
     """
     func = _choose(source, name)
     compiler = LaneCompiler(check_undefined, check_regions)

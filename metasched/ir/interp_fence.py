@@ -2,7 +2,7 @@
 
 Used under `check_regions`. A fence is the check of one block. An access is checked by the fences of
 all blocks between it and the definition of its buffer. A root block that declares nothing has no
-fence, and a view made by a match or a declaration counts as a buffer of its own.
+fence. A view made by a match or a declaration counts as a separate buffer.
 """
 
 from __future__ import annotations

@@ -43,11 +43,11 @@ class Effect(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """An operation that Call applies; the table is `ir.op.OPS`, its meanings are in the consumers.
+    """An operation that Call applies, listed in `ir.op.OPS`; each consumer defines its meaning.
 
     Attributes:
         name: the word after `T.` in scripts.
-        effect: what evaluating it may do.
+        effect: the side effects that evaluating the operation may have.
         arity: number of arguments, None for any.
     """
 
@@ -75,8 +75,8 @@ class HardwareOp:
         feature: the CPU features it needs, joined by `+`; alternatives are separated by `|`.
         meaning: a function of NumPy arrays, one an operand, that gives the lanes of the result;
             integers wrap around to the type of the result.
-        cost: how many vector multiply-adds of float32 run in the time of one call, about; a tuning
-            run measures it where it can.
+        cost: the number of float32 vector multiply-adds that run in the time of one call, about;
+            a tuning run measures it where it can.
     """
 
     name: str
@@ -102,7 +102,7 @@ def hardware_op(name: str) -> HardwareOp | None:
 
 
 def called_instruction(node: object) -> HardwareOp | None:
-    """The declared machine instruction that an expression is a call of, None if it is none."""
+    """The declared machine instruction that an expression calls; None for other expressions."""
     if not isinstance(node, Call) or node.op.name not in INSTRUCTION_CALLS:
         return None
     name = node.args[0]

@@ -2,8 +2,8 @@
 
 A `Checker` is made once for a signature. `quick` reads a few attributes of each plain array and
 number, and accepts the common calls. `complete` turns tensors into arrays and makes the outputs
-that the caller left out. Calling the checker itself finds the words for an argument that does not
-fit.
+that the caller left out. Calling the checker itself makes the error message for an argument that
+does not fit.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Checker:
             if plain.shape != packed.shape:
                 self._specs[position].hint = (
                     f"; {plain.name} is a constant weight, which the kernel takes packed: call its "
-                    f"pack({', '.join(w.name for _, w, _ in signature.packed)}) once and pass what "
-                    "that returns"
+                    f"pack({', '.join(w.name for _, w, _ in signature.packed)}) once and pass its "
+                    "result"
                 )
         scalars = {p.name for p in signature.params if isinstance(p, ScalarArg)}
         self._named = bool(signature.symbols or scalars)
@@ -52,8 +52,8 @@ class Checker:
     def complete(
         self, arguments: Sequence[Any], named: Mapping[str, Any] | None = None
     ) -> tuple[list[Any], list[np.ndarray[Any, Any]], list[Any]]:
-        """All arguments in order with tensors as arrays, the outputs that were made here, and the
-        objects that hold the tensors' memory.
+        """All arguments in order with tensors as arrays, the outputs that `complete` allocated, and
+        the objects that hold the tensors' memory.
 
         Raises KernelError for arguments that are missing, unknown or given twice, and for tensors
         that cannot be read.

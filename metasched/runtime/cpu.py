@@ -31,7 +31,7 @@ class NativeProgram:
     """Machine code in this process; see `devices.LoadedProgram`."""
 
     def __init__(self, native: Native, clock: Callable[[], float]) -> None:
-        """`clock`: what times the calls."""
+        """`clock` gives the seconds by which calls are timed."""
         self._native, self._clock = native, clock
 
     def call(self, values: Sequence[Any]) -> tuple[int, float]:
@@ -42,11 +42,11 @@ class NativeProgram:
 
     def repeat(self, values: Sequence[Any]) -> Repeat:
         """Give a function that runs the program n times in one native loop and is timed."""
-        native = self._native  # whose machine code lives as long as it does
+        native = self._native  # keeps the machine code loaded
         return clocked(lambda calls: native.repeat(*values, calls), self._clock)
 
     def pack(self, values: Sequence[Any]) -> int:
-        """Pack the constant weights; the failure code."""
+        """Pack the constant weights; gives the failure code."""
         return int(self._native.pack(*values))
 
 
@@ -54,7 +54,7 @@ def build_kernel(
     func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool, *,
     forced: bool = False,
 ) -> Kernel:  # fmt: skip
-    """What `metasched.build` returns for a CPU."""
+    """The Kernel that `metasched.build` returns for a CPU."""
     symbol = name if forced else str(func.attrs.get("global_symbol", name))
     compiled = _compiled(func, target, symbol, opt_level, checked)
     return Kernel(
@@ -70,7 +70,7 @@ def export_files(
     func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool,
     folder: str | Path, stem: str | None,
 ) -> Exported:  # fmt: skip
-    """What `metasched.export` writes for a CPU, this one or another."""
+    """Write the files of `metasched.export` for a CPU, of this machine or another."""
     compiled = _compiled(func, target, name, opt_level, checked)
     return export(compiled, target, folder, name=stem, workload_hash=structural_hash(func))
 
@@ -78,7 +78,7 @@ def export_files(
 def _compiled(
     func: PrimFunc, target: Target, symbol: str, opt_level: int | None, checked: bool
 ) -> Compiled:
-    """Machine code; serial, with a warning, if it is for this machine and that has no OpenMP."""
+    """Compile; serially, with a warning, for this machine if it has no OpenMP runtime."""
     parallel = has_openmp() or target.here() is not None
     if not parallel and _is_parallel(func):
         warnings.warn(

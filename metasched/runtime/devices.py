@@ -1,7 +1,7 @@
 """The table of devices: how a program for one kind of target becomes code that runs, and how fast.
 
 A kind of target has one row, `DeviceOf`, registered under the kind's name by `DEVICES.register`.
-What may be done to a program for a kind stands in the table of `kinds`.
+The table of `kinds` holds the search space of each kind of target.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Program(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of target that it runs on."""
+        """The kind of target that the program runs on."""
         ...
 
     @property
@@ -81,8 +81,8 @@ class DeviceMemory(Protocol):
     """The arrays of a task in the memory of a device.
 
     Attributes:
-        where: how the arrays lie at present.
-        usual: how they lie unless asked otherwise.
+        where: the present layout of the arrays (see `place`).
+        usual: the default layout.
     """
 
     where: str
@@ -123,14 +123,14 @@ class ProgramsOf:
     """How worker processes compile, load and feed programs of one kind.
 
     Attributes:
-        compile: `(function, target, parallel) -> program`; parallel loops run serially where the
-            last is false.
-        load: `(program, serial) -> ` what can be called here. A serial program runs in the calling
-            thread alone: time that the thread waits for a core is not the program's.
-        memory: of arrays; MeasureError when there is not enough.
-        guarding: ways to lay arrays out (`DeviceMemory.place`) in which each access outside of an
-            array ends the process; a candidate runs once in each before it is timed. None where the
-            memory of the device has no such way.
+        compile: `(function, target, parallel) -> program`; without `parallel`, parallel loops run
+            serially.
+        load: `(program, serial) -> LoadedProgram`. A serial program runs in the calling thread
+            alone; the time that this thread waits for a core is not counted.
+        memory: `(arrays) -> DeviceMemory`; MeasureError when there is not enough.
+        guarding: layouts of arrays (`DeviceMemory.place`) in which an access outside of an array
+            ends the process. A candidate runs once in each layout before it is timed. Empty where
+            the memory of the device has no such layout.
     """
 
     compile: Callable[[PrimFunc, Target, bool], Program]
@@ -141,17 +141,17 @@ class ProgramsOf:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOf:
-    """How code for the targets of one kind is made and judged.
+    """How code for targets of one kind is compiled, exported and timed.
 
     Attributes:
-        build: `(function, target, name, options) -> kernel`, something callable on arrays; the
-            options are those of `metasched.build` beside the target and the name.
-        export: the same followed by a folder and the stem of the files, for `metasched.export`;
+        build: `(function, target, name, options) -> kernel`, an object callable on arrays; the
+            options are the other options of `metasched.build`.
+        export: the same arguments, then a folder and the stem of the files, for `metasched.export`;
             None where no files are made.
-        usable: the target as this process can use it, fewer cores for example.
-        peak: the measured rate of the target in GFLOP/s of float32 for so many threads; None
-            where no rate bounds what kernels reach.
-        programs: how a LocalRunner measures on the device; None where another runner does.
+        usable: the target as this process can use it, with fewer cores for example.
+        peak: `(target, threads)` -> the measured GFLOP/s of float32; None where no rate bounds
+            kernels.
+        programs: how a LocalRunner measures on the device; None where a LocalRunner cannot.
     """
 
     build: Callable[..., Any]

@@ -85,11 +85,11 @@ def array_of(value: Any) -> tuple[np.ndarray[Any, Any], Any]:
 
 
 def _capsule(value: Any) -> Any:
-    """The tensor's capsule in the newer protocol, which tells read-only memory; else in the older
+    """The tensor's capsule in the newer protocol, which marks read-only memory; else in the older
     protocol."""
     try:
         return value.__dlpack__(max_version=(1, 0))
-    except TypeError:  # a library from before there were versions
+    except TypeError:  # a library older than the versioned protocol
         return value.__dlpack__()
 
 
@@ -98,7 +98,7 @@ def _described(capsule: Any) -> tuple[_Tensor, bool]:
     if _is_capsule(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
         if managed.major != 1:
-            raise Unreadable(f"comes by version {managed.major} of DLPack; this reads 1")
+            raise Unreadable(f"has version {managed.major} of DLPack; only version 1 can be read")
         return managed.tensor, not managed.flags & _READ_ONLY
     if _is_capsule(capsule, b"dltensor"):
         return _Tensor.from_address(_pointer_of(capsule, b"dltensor")), True

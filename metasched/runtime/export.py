@@ -26,7 +26,7 @@ from metasched.target import Target
 
 MANIFEST_VERSION = 1
 MOST_ARGUMENTS = 1000
-"""Of a kernel that is called from here: ctypes passes 1024."""
+"""The limit for a kernel called from Python: ctypes passes at most 1024."""
 _C_TYPES = {"bool": "uint8_t", "float32": "float", "float64": "double", "float16": "uint16_t",
             "bfloat16": "uint16_t"}  # fmt: skip
 _C_WORDS = frozenset(
@@ -111,7 +111,7 @@ def _write(
         os.replace(work / file, place / file)
     if not linked:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(place / f"{stem}.so")  # one of an earlier export would not fit the manifest
+            os.unlink(place / f"{stem}.so")  # an older library would not match the manifest
     paths = {suffix: place / f"{stem}.{suffix}" for suffix in ("o", "h", "json", "so")}
     library = paths["so"] if linked else None
     return Exported(paths["o"], paths["h"], paths["json"], library, note)
@@ -255,7 +255,7 @@ def _extent(data: Any) -> Extent:
 
 
 def header(signature: Signature, stem: str, target: Target | None = None) -> str:
-    """The C header: one function on plain pointers, with what the caller must keep to."""
+    """The C header: one function on plain pointers, with the caller's obligations."""
     guard = f"METASCHED_{''.join(c if c.isalnum() else '_' for c in stem).upper()}_H"
     lines = [_describe(p) for p in signature.params]
     for position, _, _ in signature.packed:
@@ -298,7 +298,7 @@ def header(signature: Signature, stem: str, target: Target | None = None) -> str
 
 
 def _machine_lines(target: Target | None) -> list[str]:
-    """What the machine must be that runs the code."""
+    """The header's lines on the machines that can run the code."""
     if target is None:
         return []
     features = ", ".join(sorted(target.features)) or "none"
@@ -307,7 +307,7 @@ def _machine_lines(target: Target | None) -> list[str]:
 
 
 def _pack_lines(pack: Signature | None) -> list[str]:
-    """The declaration of the function that packs constant weights; nothing without any."""
+    """The declaration of the function that packs constant weights; empty without such weights."""
     if pack is None:
         return []
     return [

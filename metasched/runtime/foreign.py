@@ -45,8 +45,8 @@ def require_known_calls(
     """Refuse a program that calls foreign functions which are not allowed by name.
 
     Args:
-        source: what a trace gave.
-        allow: the names of foreign functions that it may call.
+        source: the program that a trace gave.
+        allow: the names of foreign functions that the program may call.
         where: the trace, for the message.
 
     Raises TraceError naming the functions and showing the first call.

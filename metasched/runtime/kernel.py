@@ -38,7 +38,7 @@ class Bound:
         """Run the kernel; KernelError if an assertion of the program fails or memory runs out."""
         code = self._run()
         if code:
-            raise KernelError(f"{self.kernel.name}: {self.kernel._said(code)}")
+            raise KernelError(f"{self.kernel.name}: {self.kernel._failure_text(code)}")
 
     def __repr__(self) -> str:
         return f"<Bound {self.kernel!r}>"
@@ -78,7 +78,7 @@ class Kernel:
         self._check = Checker(signature, self.name, workload_hash)
         self._packer = Packer(signature, native, workload_hash) if signature.pack else None
 
-    if not TYPE_CHECKING:  # a checker shall go on to refuse names that are not there
+    if not TYPE_CHECKING:  # type checkers still refuse unknown names
 
         def __getattr__(self, name: str) -> Any:
             known = () if name.startswith("_") else dir(type(self))
@@ -87,19 +87,19 @@ class Kernel:
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Run on arrays and scalars in the order of the program's parameters, or by their names.
 
-        An array is NumPy's, or a tensor on the CPU of any library that has DLPack (PyTorch's, say):
-        its memory is used as it is. An output that is left out is made, filled with zeros, and
-        returned: one array, or a tuple in the order of the parameters. Nothing left out: None.
+        An array is NumPy's, or a CPU tensor of any library with DLPack, PyTorch for example; the
+        kernel works on its memory. Outputs that are left out are allocated with zeros and returned:
+        one array, or a tuple in the order of the parameters. None if no output is left out.
 
-        Raises KernelError for arguments it does not accept, before running; and when an assertion
-        of the program fails or a temporary buffer cannot be had.
+        Raises KernelError before running for arguments that do not fit; and when an assertion of
+        the program fails or a temporary buffer cannot be allocated.
         """
         values = None if named else self._check.quick(arguments)
         if values is None:
             return self._general(arguments, named)
         code = self._call(*values)
         if code:
-            raise KernelError(f"{self.name}: {self._said(code)}")
+            raise KernelError(f"{self.name}: {self._failure_text(code)}")
         return None
 
     def _general(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -126,10 +126,10 @@ class Kernel:
 
         The weights are the parameters that the function marks by `layout_free_buffers`, in the
         order of the mark; the result is one array for one weight, a tuple for several. Another
-        kernel, even of the same function, may take them in another layout, and refuses these; from
-        arrays that were stored and read again it can tell by their shape alone.
+        kernel, even of the same function, may need another layout, and refuses these arrays. Of
+        arrays that were stored and read again, a kernel checks the shape only.
 
-        Raises KernelError when there is no such parameter, or naming the weight that does not fit.
+        Raises KernelError without such a parameter, or naming the weight that does not fit.
         """
         if self._packer is None:
             raise KernelError(
@@ -155,7 +155,7 @@ class Kernel:
             min_repeat_ms: a sample makes as many calls as fill this many milliseconds.
             before: run before each sample, untimed; a sample is then a single call.
 
-        Raises KernelError as a call does, and where a number is none or too small.
+        Raises KernelError as a call does, and for an option that is no number or too small.
         """
         repeat = self.repeat(*arguments)
         for what, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
@@ -199,7 +199,7 @@ class Kernel:
         """The assembly text."""
         return self._need().asm()
 
-    def _said(self, code: int) -> str:
+    def _failure_text(self, code: int) -> str:
         return self._native.failure(self.signature, code)
 
     def _need(self) -> Compiled:

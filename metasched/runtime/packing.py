@@ -1,4 +1,4 @@
-"""Pack constant weights, once, before the calls of the kernel that takes them packed."""
+"""Pack the constant weights of a kernel once, before its calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metasched.runtime.native import Native
 class Packed(np.ndarray[Any, Any]):
     """A packed weight that names its kernel by the hash of the kernel's program.
 
-    A copy as a plain array, for example read from a file, has lost the hash; its shape must tell.
+    A copy as a plain array, for example read from a file, has no hash; only its shape is checked.
     """
 
     def __array_finalize__(self, source: Any) -> None:

@@ -9,7 +9,7 @@ from metasched.codegen.openmp import REMEDY, openmp_runtime
 from metasched.target import Target
 
 SERIAL = f"no OpenMP runtime (libgomp) was found: parallel loops run serially; {REMEDY}"
-"""What the lack of a runtime costs, and the remedy."""
+"""The warning without an OpenMP runtime."""
 
 
 def has_openmp() -> bool:
@@ -36,8 +36,8 @@ def library_file() -> str | None:
 
 
 def linked() -> list[str]:
-    """What a linker needs for parallel loops: the file of the OpenMP runtime, and its folder if a
-    package brought the file."""
+    """A linker's arguments for parallel loops: the file of the OpenMP runtime, and its folder if
+    the file is part of a Python package."""
     runtime = openmp_runtime()
     if runtime is None or not runtime.file:
         return ["-lgomp"]

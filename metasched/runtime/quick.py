@@ -167,8 +167,11 @@ def _of_plain_symbols(signature: Signature) -> Quick:
 
 
 def _row(param: BufferArg | ScalarArg) -> tuple[Any, Any, bool | None, Any]:
-    """What is compared of an argument: of an array its type, extents, whether it is written and
-    the bits of its address that are 0; of a number its type, name, None and range."""
+    """The attributes of an argument that are compared.
+
+    Of an array: type, extents, whether it is written, and the bits of its address that must be 0.
+    Of a number: type, name, None and range.
+    """
     if isinstance(param, BufferArg):
         dtype = DType(param.dtype).numpy
         return dtype, param.shape, param.written, dtype.itemsize - 1

@@ -50,7 +50,7 @@ class Timing:
 
 
 Repeat = Callable[[int], float]
-"""Calls a program so many times; the seconds that all took, by the clock of its device."""
+"""Calls a program the given number of times; gives the total seconds by its device's clock."""
 
 
 def clocked(run: Callable[[int], object], clock: Callable[[], float] = time.perf_counter) -> Repeat:
@@ -80,12 +80,12 @@ def measure(
     """Time a kernel.
 
     Args:
-        repeat: calls the kernel n times and says how long that took.
+        repeat: calls the kernel n times and gives the total seconds.
         warmup: calls before the first sample.
         repeats: number of samples.
         min_repeat_ms: a sample makes as many calls as fill this time.
-        before: run before each sample, untimed (flushing the cache, say); then a sample is a
-            single call, for only the first would see what `before` prepared.
+        before: run before each sample, untimed, to flush the cache for example. A sample is then a
+            single call, since only the first call would see the effect of `before`.
     """
     if warmup:
         repeat(warmup)

@@ -163,7 +163,7 @@ class BodyReader(CallReader):
         found = self.word(call, self.value(call.func))
         if isinstance(found, Region):
             if len(items) > 1:
-                self.fail(items[1].context_expr, "this scope stands in a with of its own")
+                self.fail(items[1].context_expr, "this scope needs a separate `with`")
             return self._region_body(node, call, found)
         if not isinstance(found, Scoped):
             self.fail(call, "this word opens no scope")

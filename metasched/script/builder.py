@@ -1,8 +1,8 @@
 """The expression words of the T namespace: functions that build IR, callable from any Python.
 
-Operands are expressions or Python numbers. A number takes the type of the other operand; two
-numbers are computed by Python; with an expression among them the node is built as written,
-nothing is folded. Statement words (`T.grid`, `T.block`, ...) belong to the parser.
+Operands are expressions or Python numbers. A number takes the type of the other operand; Python
+computes two numbers. With an expression among the operands the node is built as written, without
+folding. Statement words (`T.grid`, `T.block`, ...) belong to the parser.
 """
 
 from __future__ import annotations

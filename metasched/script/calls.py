@@ -33,7 +33,7 @@ class CallReader(ScalarReader):
     def word(self, node: ast.Call, fn: Any) -> Any:
         """Call a statement word."""
         if not isinstance(fn, StatementWord):
-            self.fail(node, f"{describe(fn)} does not belong here; a statement word of T does")
+            self.fail(node, f"a statement word of T is needed here, not {describe(fn)}")
         return self._perform(node, fn, *self.arguments(node))
 
     def _perform(
@@ -42,8 +42,8 @@ class CallReader(ScalarReader):
         handler = STATEMENTS[fn.name]
         name = self.reads_scalar([*args, *kwargs.values()])
         if name is not None and fn.name not in _EVALUATED:
-            self.fail(node, f"{name} is assigned again, and T.{fn.name} keeps what it is given",
-                      f"name its value of now: n = T.let({name})")  # fmt: skip
+            self.fail(node, f"{name} is assigned again, and T.{fn.name} would read it later",
+                      f"keep its present value: n = T.let({name})")  # fmt: skip
         try:
             _signature(handler).bind(self, node, *args, **kwargs)
         except TypeError as error:

@@ -2,7 +2,7 @@
 
 A function under `@T.prim_func` is the user's own code, imported by the user. So its script may call
 captured functions, read computed attributes, and use Python's comprehensions and lambdas. Texts,
-traces and databases come from strangers: they are read under `plain.Stored` and run nothing.
+traces and databases may be untrusted: they are read under `plain.Stored`, which runs no code.
 """
 
 from __future__ import annotations

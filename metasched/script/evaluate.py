@@ -108,7 +108,7 @@ class Evaluator(Indexing):
         return self.guard(node, typed, value, dtype)  # type: ignore[no-any-return]
 
     def guard(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function of ours; what it refuses is reported at `node`."""
+        """Call a function of metasched and report its error at `node`."""
         try:
             return fn(*args, **kwargs)
         except ParseError as error:

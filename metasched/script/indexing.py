@@ -45,7 +45,7 @@ class Indexing(ABC):
 
     @abstractmethod
     def guard(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function of ours; what it refuses is reported at `node`."""
+        """Call a function of metasched and report its error at `node`."""
 
     @abstractmethod
     def fail(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:

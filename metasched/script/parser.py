@@ -128,7 +128,7 @@ def prim_func(
 ) -> PrimFunc | Callable[[FunctionType], PrimFunc]:  # fmt: skip
     """Read a function as a program (decorator).
 
-    The function itself is never executed; Python functions that its script calls are, now.
+    The function itself is never executed; Python functions that its script calls run at decoration.
 
     Args:
         private: leave out the attribute `global_symbol`, which is the function's name otherwise.

@@ -153,7 +153,7 @@ class Reader(Evaluator):
     def draft(self, node: ast.AST) -> BlockDraft:
         """The block being read; raises if there is none but the implicit root."""
         if not self.drafts or self.drafts[-1] is self.implicit:
-            self.fail(node, "this stands only inside a block", 'write with T.block("name"):')
+            self.fail(node, "this word is allowed only in a block", 'write with T.block("name"):')
         return self.drafts[-1]
 
     def iterator(self, node: ast.AST, name: str, dom: Range, kind: IterKind, value: Any) -> Var:

@@ -201,7 +201,7 @@ class ScalarReader(StoreReader):
             name = self.reads_scalar(found.value)
             if name is not None:
                 self.fail(node, f"{name} is assigned again, and T.meta_var would read it later",
-                          f"name its value of now: n = {name}")  # fmt: skip
+                          f"keep its present value: n = {name}")  # fmt: skip
             return [], found
         if type(found) in (tuple, list):
             parts = [self.kept(node, part) for part in found]

@@ -169,7 +169,7 @@ def remap(
         if domain is None:
             p.fail(
                 node.args[1] if len(node.args) > 1 else node,
-                f"T.axis.remap binds loop variables; number {i} is not one",
+                f"T.axis.remap binds loop variables; binding {i} is no loop variable",
                 "write T.axis.spatial(extent, value) or T.axis.reduce(extent, value)",
             )
         out.append(p.iterator(node, p.hint(i, "v"), domain, REMAP[letter], loop))

@@ -73,7 +73,7 @@ class Graph:
         if not isinstance(place, int) or isinstance(place, bool):
             raise ParseError(f"{brief(place)} is not the place of a node")
         if not 0 <= place < len(self.done):
-            raise ParseError(f"node {brief(place)} does not stand before the one that uses it")
+            raise ParseError(f"node {brief(place)} must come before the node that uses it")
         return self.done[place]
 
     def read(self, node: Any) -> Any:
@@ -120,7 +120,7 @@ class Record:
         """A field as `at` reads it, of a given kind."""
         found = self.at(name)
         if not isinstance(found, kind):
-            raise ParseError(f"{self.kind}.{name} is a {type(found).__name__}, which has no place")
+            raise ParseError(f"{self.kind}.{name} cannot be a {type(found).__name__}")
         return found
 
     def expr(self, name: str) -> Any:

@@ -113,19 +113,19 @@ def _binary(kind: type[nodes.BinaryOp]) -> Callable[[Record], Expr]:
 def _lanes(r: Record) -> int:
     lanes = as_int(r.at("lanes"))
     if lanes is None:
-        raise ParseError(f"a {r.kind} of no fixed number of lanes cannot be read")
+        raise ParseError(f"a {r.kind} without a fixed number of lanes cannot be read")
     return lanes
 
 
 def _shuffle(r: Record) -> Expr:
     places = [as_int(i) for i in r.many("indices")]
     if None in places:
-        raise ParseError("a tirx.Shuffle at places that are no constants cannot be read")
+        raise ParseError("a tirx.Shuffle with indices that are not constant cannot be read")
     return Shuffle(r.many("vectors"), [p for p in places if p is not None])
 
 
 def _call(r: Record) -> Any:
-    """Read a call; calls that are statements in our IR become statements."""
+    """Read a call; calls that are statements in metasched's IR become statements."""
     name, args = r.typed("op", str).rpartition(".")[2], r.many("args", (Expr, Buffer))
     if name == "buffer_data":
         r.graph.owners[args[0].data] = args[0]
@@ -172,7 +172,7 @@ def _for(r: Record) -> Stmt:
     extent, step, thread = r.expr("extent"), r.at("step"), r.at("thread_binding")
     if as_int(step) == 1:
         step = None
-    if step is not None:  # TVM's extent is stop - start, ours the number of steps
+    if step is not None:  # TVM's extent is stop - start; metasched's is the number of steps
         extent = (extent + (step - 1)) // step
     return For(r.typed("loop_var", Var), r.expr("min"), extent, _FOR_KINDS[number],
                r.body("body"), thread, r.notes(), step)  # fmt: skip
@@ -202,7 +202,7 @@ def _decl(r: Record) -> Wrapping:
         return Wrapping(lambda body: Allocate(buffer, body))
     owner = r.graph.owners.get(pointer)
     if owner is None:
-        raise ParseError(f"the memory of {buffer.name} is of no buffer that stands before")
+        raise ParseError(f"no earlier buffer has the memory of {buffer.name}")
     root = r.graph.roots.setdefault(buffer.data, r.graph.roots.get(owner.data, owner.data))
     view = replace(buffer, data=root)
 

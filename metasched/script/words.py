@@ -146,7 +146,7 @@ def named_arguments(
 
 
 def infers(node: Call) -> bool:
-    """Whether the node is equal to the one that its spelling without a type gives."""
+    """Whether the node's spelling without a type gives an equal node."""
     op = node.op
     if op.arity is not None and len(node.args) != op.arity:
         return False

@@ -132,7 +132,7 @@ def test_a_byte_offset_counts(kernel):
         ({"bits": 4}, "has elements of float4 in 1 lanes"),
         ({"lanes": 4}, "has elements of float32 in 4 lanes, which no program has"),
         ({"code": 0}, r"argument 1 \(A\): has dtype int32, expected a NumPy array of float32"),
-        ({"versioned": True, "major": 2}, "comes by version 2 of DLPack; this reads 1"),
+        ({"versioned": True, "major": 2}, "has version 2 of DLPack; only version 1 can be read"),
         ({"data": 4}, ""),
     ],
 )

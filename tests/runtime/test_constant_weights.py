@@ -58,7 +58,7 @@ def test_a_weight_that_is_not_packed_is_refused(kernel):
     assert str(caught.value) == (
         "product: argument 2 (Y): has shape (1, 5, 8), expected a NumPy array of float32 "
         "(2, 5, 4); Y is a constant weight, which the kernel takes packed: call its pack(Y) once "
-        "and pass what that returns"
+        "and pass its result"
     )
 
 

@@ -43,7 +43,12 @@ def test_a_loop_is_cut_where_no_value_goes_back(read, write, late, legal):
     sch = Schedule(before)
     loop = sch.get_loops("first")[0]
     if not legal:
-        check_refused(sch, lambda: sch.fission(loop), "backward-dependence", "as it must not")
+        check_refused(
+            sch,
+            lambda: sch.fission(loop),
+            "backward-dependence",
+            "in two nests their order is reversed",
+        )
         return
     assert [sch.get(part).var.name for part in sch.fission(loop)] == ["i_0", "i_1"]
     check_transform(before, sch)

@@ -170,7 +170,7 @@ def test_a_block_with_a_variable_is_scheduled():
     ("s = 0.0\nfor i in T.vectorized(8):\n    for j in range(6):\n        s += A[i, j]\nB[0] = s",
      "whose iterations run side by side"),
     ("n = 4\nfor i in range(2):\n    n = n - 1\n    C = T.alloc_buffer((n,))",
-     "n is assigned again, and T.alloc_buffer keeps what it is given"),
+     "n is assigned again, and T.alloc_buffer would read it later"),
     ("n = 4\nfor i in range(2):\n    n = n - 1\n    with T.block('b'):\n"
      "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial keeps what it is"),
     ("v = A[0, 0:4] + 1.0\nfor i in range(2):\n    v = v + 1.0\nB[0:4] = v",

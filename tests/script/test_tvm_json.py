@@ -283,13 +283,13 @@ BAD = {
     "an iterator of kind 7 cannot be read": lambda g: g("tirx.Evaluate", value=g(
         "tirx.IterVar", dom=g("ir.Range", min=g.number(0), extent=g.number(1)), var=g.var("v"),
         iter_type=7, thread_tag=0)),
-    "no fixed number of lanes": lambda g: g("tirx.Evaluate", value=g(
+    "without a fixed number of lanes": lambda g: g("tirx.Evaluate", value=g(
         "tirx.Broadcast", value=g.number(1), lanes=g.var("n"))),
-    "node 900 does not stand before": lambda g: g("tirx.Evaluate", value=900),
+    "node 900 must come before": lambda g: g("tirx.Evaluate", value=900),
     "'x' is not the place of a node": lambda g: g("tirx.Evaluate", value="x"),
     "a tirx.Evaluate has no field 'value'": lambda g: g("tirx.Evaluate"),
     "it has no fields": lambda g: g.data("tirx.Evaluate", 3),
-    "tirx.Evaluate.value is a str, which has no place": lambda g: g(
+    "tirx.Evaluate.value cannot be a str": lambda g: g(
         "tirx.Evaluate", value=g.text("x")),
     "operands are int32 and float32": lambda g: g("tirx.Evaluate", value=g(
         "tirx.Add", a=g.number(1), b=g.real(1.0))),
@@ -297,7 +297,7 @@ BAD = {
         "ir.IntImm", ty=g.type("int33"), value=1)),
     "foo on a buffer cannot be read": lambda g: g(
         "tirx.Evaluate", value=g.call("tirx.foo", g.buffer("A", 4))),
-    "the memory of A is of no buffer": lambda g: g("tirx.DeclBuffer", buffer=g.buffer("A", 4),
+    "no earlier buffer has the memory of A": lambda g: g("tirx.DeclBuffer", buffer=g.buffer("A", 4),
                                                    data=g.var("p", g("ir.PointerType"))),
 }  # fmt: skip
 
@@ -318,7 +318,7 @@ def test_program_of_names_nodes_it_cannot_read(message: str) -> None:
 TEXTS = {
     "{": "not JSON",
     "[]": "there is no list of nodes",
-    '{"nodes": [], "root_index": 0}': "node 0 does not stand before",
+    '{"nodes": [], "root_index": 0}': "node 0 must come before",
     '{"nodes": [3], "root_index": 0}': "a node: it has no type",
     '{"nodes": [], "b64ndarrays": []}': "JSON of a TVM before 0.20",
 }
