@@ -75,6 +75,7 @@ from metasched.ir.visit import (
     substitute,
     walk_exprs,
 )
+from metasched.lower.passes.fold_choice import fold_choice
 
 _KINDS = (Add, Mul, Max, Min, Sub)
 _WIDTH = 64  # of a loop without a note
@@ -146,9 +147,25 @@ def _apart(target: BufferStore, added: Expr, known: Mapping[Var, Range]) -> bool
     return all(facts.prove(compare(LT, i, at)) or facts.prove(compare(GT, i, at)) for i in indices)
 
 
+def _choice(loop: For) -> Stmt | None:
+    """A noted argmin or argmax in lanes, see `lower.passes.fold_choice`."""
+    stmt, width, extent = loop.body, 0, as_int(loop.extent)
+    while isinstance(stmt, AttrStmt) and stmt.key == FOLD:
+        width = as_int(stmt.value) or 0
+        stmt = stmt.body
+    while extent is not None and width > extent:
+        width //= 2
+    if extent is None or width < 2 or width & (width - 1):
+        return None
+    return fold_choice(loop, stmt, width)
+
+
 def _loop(stmt: Stmt, known: Mapping[Var, Range], free: bool) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
         return None
+    chosen = _choice(stmt)
+    if chosen is not None:
+        return chosen
     first, loop = _init_apart(stmt) if free else (None, stmt)
     found, extent = noted(loop), as_int(loop.extent)
     if found is None and free:

@@ -1,0 +1,191 @@
+"""argmin and argmax along contiguous memory, in the lanes of vectors.
+
+    for k in range(n): if V[k] > M: M = V[k]; N = k        # under the note of `fold`
+
+becomes, with the best value of each lane and the number of its chunk in registers,
+
+    vector l < w: best[l] = -inf; chunk[l] = -1
+    for c in range(n // w): vector l < w: take V[c * w + l] and c where the value is better
+    p = the first (or last) k of the lanes that hold the best of all values
+    the update for k = p alone; the loop as written where no lane took a value
+
+The update for p compares the pair with the old one as written, and gives the bits of the value at
+p. Where an update takes NaN, its result depends on the order: a flag says that a NaN was there, and
+then the loop runs as written too.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from metasched.analysis.block import FOLD
+from metasched.analysis.choice import Choice
+from metasched.analysis.reducer import choice_of, updates_of
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import INT32, INT64, DType
+from metasched.ir.expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    And,
+    Cast,
+    Expr,
+    IntImm,
+    Max,
+    Min,
+    Select,
+    Var,
+    as_expr,
+    as_int,
+    logical_and,
+)
+from metasched.ir.op import call
+from metasched.ir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    Stmt,
+    seq,
+)
+from metasched.ir.visit import free_vars, fresh_copy, substitute
+
+
+def fold_choice(loop: For, update: Stmt, width: int) -> Stmt | None:
+    """The statements above for a loop around an update; None where it is no argmin or argmax that
+    they compute."""
+    stores = updates_of(update)
+    found = choice_of(stores) if stores else None
+    if found is None or stores is None or any(loop.var in free_vars(s.indices[0]) for s in stores):
+        return None
+    choice, new = found
+    value, index = new[choice.at], new[1 - choice.at]
+    dtype = value.dtype
+    first = _takes_first(choice, index, loop.var)
+    if first is None or not (dtype.is_int or dtype in ("float32", "float64")):
+        return None
+    if dtype.is_float and not choice.pairs:
+        return None
+    return _Lanes(loop, update, choice, value, first, width).stmts()
+
+
+def _takes_first(choice: Choice, index: Expr, var: Var) -> bool | None:
+    """Whether the first of equal values wins, or else the last; None where neither does."""
+    if choice.ties in ("first", "last"):
+        return choice.ties == "first"
+    inner = index.value if isinstance(index, Cast) and index.dtype.bits >= 32 else index
+    step = as_int(Analyzer().simplify(substitute(inner, {var: var + 1}) - inner))
+    return None if step is None or step <= 0 else choice.ties == "smaller"
+
+
+class _Lanes:
+    """The loops of one argmin or argmax."""
+
+    def __init__(
+        self, loop: For, update: Stmt, choice: Choice, value: Expr, first: bool, width: int
+    ) -> None:
+        self.loop, self.update, self.choice, self.value = loop, update, choice, value
+        self.first, self.width, self.extent = first, width, as_int(loop.extent) or 0
+        kind = INT64 if value.dtype.bits == 64 else INT32
+        self.larger = choice.name == "argmax"
+        self.best = Buffer.of("best", (width,), value.dtype, scope="local")
+        self.chunk = Buffer.of("chunk", (width,), kind, scope="local")
+        self.odd = Buffer.of("odd", (width,), kind, scope="local")
+        self.top = Buffer.of("top", (1,), value.dtype, scope="local")
+        self.at = Buffer.of("at", (1,), kind, scope="local")
+        self.any_odd = Buffer.of("any_odd", (1,), kind, scope="local")
+        self.checked = value.dtype.is_float and not choice.skips_nan
+
+    def stmts(self) -> Stmt:
+        """All statements, with their buffers."""
+        kind, zero = self.chunk.dtype, as_expr(IntImm(INT64, 0))
+        full, rest = divmod(self.extent, self.width)
+        none = kind.range[1] if self.first else -1
+        lane = Var("lane", INT64)
+        start = [_set(self.best, lane, self._worst()), _set(self.chunk, lane, as_expr(-1, kind))]
+        if self.checked:
+            start.append(_set(self.odd, lane, as_expr(0, kind)))
+        steps: list[Stmt] = [_for(lane, self.width, seq(start), ForKind.VECTORIZED)]
+        number = Var(self.loop.var.name, INT64)
+        steps.append(_for(number, full, self._take(number, self.width)))
+        if rest:
+            steps.append(self._take(as_expr(IntImm(INT64, full)), rest))
+        lane = Var("lane", INT64)
+        position = _of(self.chunk, lane) * self.width + Cast(kind, lane)
+        holds = And(EQ(_of(self.best, lane), _of(self.top, zero)), _of(self.chunk, lane) >= 0)
+        place = Select(holds, position, as_expr(none, kind))
+        steps.append(_set(self.top, zero, self._worst()))
+        steps.append(self._tree(self.top, Max if self.larger else Min, self.best, None))
+        steps.append(_set(self.at, zero, as_expr(none, kind)))
+        steps.append(self._tree(self.at, Min if self.first else Max, None, (lane, place)))
+        sure: Expr = _of(self.at, zero) < none if self.first else _of(self.at, zero) >= 0
+        if self.checked:
+            steps.append(_set(self.any_odd, zero, as_expr(0, kind)))
+            steps.append(self._tree(self.any_odd, Max, self.odd, None))
+            sure = logical_and(sure, EQ(_of(self.any_odd, zero), as_expr(0, kind)))
+        won = Cast(self.loop.var.dtype, _of(self.at, zero))
+        body = fresh_copy(substitute(self.update, {self.loop.var: won}), _fresh)
+        steps.append(IfThenElse(sure, body, self.loop))
+        out: Stmt = seq(steps)
+        for buffer in (self.best, self.chunk, self.odd, self.top, self.at, self.any_odd):
+            if self.checked or buffer not in (self.odd, self.any_odd):
+                out = Allocate(buffer, out)
+        return out
+
+    def _worst(self) -> Expr:
+        """The value that no other is worse than."""
+        dtype: DType = self.value.dtype
+        if dtype.is_float:
+            return as_expr(-inf if self.larger else inf, dtype)
+        return as_expr(dtype.range[0 if self.larger else 1], dtype)
+
+    def _take(self, number: Expr, lanes: int) -> Stmt:
+        """Take the values of one chunk where they are better."""
+        lane = Var("lane", INT64)
+        value = substitute(self.value, {self.loop.var: number * self.width + lane})
+        old, kind = _of(self.best, lane), self.chunk.dtype
+        compare = {(True, True): GT, (True, False): GE, (False, True): LT, (False, False): LE}
+        better = compare[self.larger, self.first](value, old)
+        body = [
+            _set(self.chunk, lane, Select(better, Cast(kind, number), _of(self.chunk, lane))),
+            _set(self.best, lane, Select(better, value, old)),
+        ]
+        if self.checked:
+            nan = Select(call("isnan", value), as_expr(1, kind), _of(self.odd, lane))
+            body.insert(0, _set(self.odd, lane, nan))
+        return _for(lane, lanes, seq(body), ForKind.VECTORIZED)
+
+    def _tree(
+        self,
+        into: Buffer,
+        kind: type[Max] | type[Min],
+        lanes: Buffer | None,
+        values: tuple[Var, Expr] | None,
+    ) -> Stmt:
+        """Combine all lanes in an element; code generation does it as a tree."""
+        zero = as_expr(IntImm(INT64, 0))
+        lane = Var("lane", INT64) if values is None else values[0]
+        added = values[1] if lanes is None and values is not None else _of(lanes, lane)  # type: ignore[arg-type]
+        store = _set(into, zero, kind(_of(into, zero), added))
+        return _for(lane, self.width, AttrStmt(None, FOLD, IntImm("int32", 1), store))
+
+
+def _fresh(var: Var) -> Var:
+    return Var(var.name, var.dtype)
+
+
+def _of(buffer: Buffer, at: Expr) -> BufferLoad:
+    return BufferLoad(buffer, (at,))
+
+
+def _set(buffer: Buffer, at: Expr, value: Expr) -> BufferStore:
+    return BufferStore(buffer, value, (at,))
+
+
+def _for(var: Var, extent: int, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
+    return For(var, IntImm(INT64, 0), IntImm(INT64, extent), kind, body)

@@ -1,0 +1,79 @@
+"""An argmin or argmax in vector lanes gives the bits of the program as written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codegen.kernels import NATIVE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.ir.interp import run
+from metasched.lower.pipeline import lower
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+ROWS = """
+@T.prim_func
+def f(V: T.Buffer((4, {n}), "float32"), N: T.Buffer((4,), "int32"), M: T.Buffer((4,), "float32")):
+    for a, b in T.grid(4, {n}):
+        with T.block("argmax"):
+            i, k = T.axis.remap("SR", [a, b])
+            T.block_attr({{"pragma_fold_lanes": {width}}})
+            with T.init():
+                N[i] = -1
+                M[i] = {start}
+            {update}
+"""
+KEEPS = """x: T.float32 = V[i, k]
+            c = {condition}
+            n: T.int32 = T.Select(c, N[i], k)
+            M[i] = T.Select(c, M[i], x)
+            N[i] = n"""
+TAKES = """if V[i, k] {compare} M[i]:
+                M[i] = V[i, k]
+                N[i] = k"""
+FORMS = {
+    "first": TAKES.format(compare=">"),
+    "last": TAKES.format(compare=">="),
+    "minimum": TAKES.format(compare="<"),
+    "keeps": KEEPS.format(condition="M[i] >= x"),
+    "by index": KEEPS.format(condition="M[i] > x or (M[i] == x and N[i] < k)"),
+}
+ODD = [0.0, -0.0, 1.0, 1.0, 2.0, np.nan, np.inf, -np.inf, -3.4028234663852886e38]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("n", "width", "finite"), [(13, 8, True), (40, 16, False), (8, 8, False)])
+def test_ties_zeros_infinities_and_nan(form, n, width, finite):
+    start = "T.min_value('float32')" if finite else "-T.infinity('float32')"
+    if form == "minimum":
+        start = start.replace("min_value", "max_value").replace("-T", "T")
+    func = parse(ROWS.format(n=n, width=width, start=start, update=FORMS[form]))
+    sch = Schedule(func)
+    block = sch.get_block("argmax")
+    sch.decompose_reduction(block, sch.get_loops(block)[1])
+    assert "chunk" in lower(sch.func, NATIVE).script()
+    kernel = build(sch, target="native")
+
+    @settings(max_examples=8, deadline=None)
+    @given(st.data())
+    def check(data):
+        allowed = data.draw(st.lists(st.sampled_from(ODD), min_size=1, max_size=4))
+        cells = st.lists(st.sampled_from(allowed), min_size=4 * n, max_size=4 * n)
+        values = np.array(data.draw(cells), "float32").reshape(4, n)
+        found = []
+        for call in (lambda *arrays: run(func, *arrays), kernel):
+            index, best = np.zeros(4, "int32"), np.zeros(4, "float32")
+            call(values, index, best)
+            found.append((index.tolist(), best.tobytes()))
+        assert found[0] == found[1]
+
+    check()
+
+
+def test_an_index_that_is_not_in_order_decides_no_ties_in_lanes():
+    update = FORMS["by index"].replace("N[i] < k", "N[i] < 40 - k").replace(", k)", ", 40 - k)")
+    func = parse(ROWS.format(n=40, width=8, start="-T.infinity('float32')", update=update))
+    assert "chunk" not in lower(func, NATIVE).script()
