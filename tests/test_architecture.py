@@ -63,7 +63,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
-    ("lower", 2000, "passes.* packing table cpu pipeline"),
+    ("lower", 2100, "passes.* packing table cpu pipeline"),
     (
         "codegen",
         3850,
