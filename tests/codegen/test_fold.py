@@ -18,7 +18,7 @@ def main(A: T.Buffer((5, {n}), "{dtype}"), C: T.Buffer((5,), "{dtype}")):
 """
 UPDATES = (
     "C[vi] + A[vi, vj]", "A[vi, vj] * C[vi]", "T.max(C[vi], A[vi, vj])", "T.min(A[vi, vj], C[vi])",
-    "C[vi] + A[vi, vj] * A[vi, 0]",
+    "C[vi] + A[vi, vj] * A[vi, 0]", "C[vi] - A[vi, vj]",
 )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_a_maximum_of_lanes_keeps_nan_wherever_it_stands() -> None:
     [
         _rows("C[vi] + A[vi, vj]", note="other"),
         _rows("C[vi] + A[vi, vj]", n=12),
-        _rows("C[vi] - A[vi, vj]"),
+        _rows("A[vi, vj] - C[vi]"),
         _rows("C[vi] + C[vi] * A[vi, vj]"),
         _rows("C[vi] + T.call_pure_extern('float32', 'cbrtf', A[vi, vj])"),
     ],
