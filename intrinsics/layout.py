@@ -1,20 +1,25 @@
-"""Changes of layout in registers, for every machine: rows interleaved into groups."""
+"""Changes of layout in registers, for every machine: rows interleaved into groups, and widened."""
 
 from __future__ import annotations
 
+from metasched.ir.expr import cast
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Shuffle
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.script import tir as T
 
 
-def interleave(lanes: int, group: int, kind: str) -> tuple[PrimFunc, PrimFunc]:
-    """D[i, k] = S[k, i]: of `group` rows the elements of each column side by side."""
+def interleave(
+    lanes: int, group: int, kind: str, wide: str | None = None
+) -> tuple[PrimFunc, PrimFunc]:
+    """D[i, k] = S[k, i]: of `group` rows the elements of each column side by side, in type `wide`,
+    which is their own type by default."""
+    to = wide or kind
 
     @T.prim_func
     def interleave_desc(
         S: T.Buffer((group, lanes), kind, offset_factor=1),
-        D: T.Buffer((lanes, group), kind, offset_factor=1),
+        D: T.Buffer((lanes, group), to, offset_factor=1),
     ) -> None:
         with T.block("root"):
             T.reads(S[0:group, 0:lanes])
@@ -22,20 +27,21 @@ def interleave(lanes: int, group: int, kind: str) -> tuple[PrimFunc, PrimFunc]:
             for i, k in T.grid(lanes, group):
                 with T.block("move"):
                     vi, vk = T.axis.remap("SS", [i, k])
-                    D[vi, vk] = S[vk, vi]
+                    D[vi, vk] = cast(to, S[vk, vi])
 
     order = [k * lanes + i for i in range(lanes) for k in range(group)]
 
     @T.prim_func
     def interleave_impl(
         S: T.Buffer((group, lanes), kind, offset_factor=1, strides=[T.int32(), 1]),
-        D: T.Buffer((lanes, group), kind, offset_factor=1),
+        D: T.Buffer((lanes, group), to, offset_factor=1),
     ) -> None:
         with T.block("root"):
             T.reads(S[0:group, 0:lanes])
             T.writes(D[0:lanes, 0:group])
             D[0, T.ramp(T.int32(0), 1, lanes * group)] = Shuffle(
-                [S.vload([k, 0], f"{kind}x{lanes}") for k in range(group)], order
+                [cast(f"{to}x{lanes}", S.vload([k, 0], f"{kind}x{lanes}")) for k in range(group)],
+                order,
             )
 
     return interleave_desc, interleave_impl
@@ -47,3 +53,7 @@ for lanes in (16, 8, 4):
             TensorIntrin.register(
                 f"lanes.interleave_{lanes}x{group}_{kind}", *interleave(lanes, group, kind)
             )
+    for kind in ("int8", "uint8"):
+        TensorIntrin.register(
+            f"lanes.interleave_{lanes}x2_{kind}_int16", *interleave(lanes, 2, kind, "int16")
+        )

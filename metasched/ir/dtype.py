@@ -72,6 +72,20 @@ class DType(str):
         mantissa, exponent = _LARGEST[self.scalar]
         return (2.0 - 2.0**-mantissa) * 2.0**exponent
 
+    def holds(self, other: DType) -> bool:
+        """Whether each number of the type `other`, an integer or a float, is one of this type."""
+        if self.is_int and other.is_int:
+            low, high = self.range
+            return low <= other.range[0] and other.range[1] <= high
+        if not self.is_float or not (other.is_float or other.is_int):
+            return False
+        mantissa, exponent = _LARGEST[self.scalar]
+        if other.is_int:
+            return max(map(abs, other.range)) <= 1 << mantissa + 1 and exponent > mantissa
+        digits, reach = _LARGEST[other.scalar]
+        wider = self.bits > other.bits and mantissa >= digits and exponent >= reach
+        return wider or self.scalar is other.scalar
+
     @property
     def is_int(self) -> bool:
         """Signed or unsigned integer (bool excluded)."""

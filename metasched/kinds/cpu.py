@@ -44,6 +44,7 @@ from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
 from metasched.space.modules.vector_update import VectorUpdate
+from metasched.space.modules.widen_operands import WidenOperands
 from metasched.target import Target, cpu_of
 
 
@@ -66,6 +67,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         AutoInline(),
         FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         MatrixForm(bits),
+        WidenOperands(),
         UseTensorInstruction(DepthBlocking(blocks), target.features),
         MultiLevelTilingWithIntrin(
             features=target.features,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from metasched.analysis.access import accesses
 from metasched.arith.indexmap import IndexMap
-from metasched.ir.expr import Expr, Var, as_int
-from metasched.ir.stmt import Block
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import Cast, Expr, Var, as_int
+from metasched.ir.stmt import Block, BufferStore
 from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
@@ -87,6 +88,8 @@ def packed_panel(
     """
     which: tuple[str | int, ...] = ("read", *operand.place)
     panel = sch.reindex(block, which)
+    if operand.contiguous:
+        _converted(sch, panel)
     node = sch.get(block)
     index = [r.buffer for r in node.reads].index(sch.get(panel).writes[0].buffer)
     region = node.reads[index].region
@@ -94,6 +97,32 @@ def packed_panel(
     if step > 1:
         sch.overcompute(panel, [step if n == dim else 1 for n in range(len(region))])
     return panel, dim
+
+
+def _converted(sch: Schedule, panel: BlockRV) -> None:
+    """Let a panel convert what it copies, in the place of a stage that converts it for the panel
+    alone."""
+    scope = sch.state.scope(sch.state.block(panel))
+    for producer in scope.producers(sch.get(panel).token):
+        body = producer.block.body
+        value = body.value if isinstance(body, BufferStore) else None
+        converts = isinstance(value, Cast) and isinstance(value.value, BufferLoad)
+        if converts and len(scope.consumers(producer.token)) == 1:
+            sch.compute_inline(sch.get_block(producer.block.name))
+
+
+def constant_buffers(sch: Schedule, block: BlockRV) -> set[Buffer]:
+    """The constant weights of a function, and what stages make of a weight alone.
+
+    Such a stage runs ahead of time, as the packing of the weight does (`lower.packing`).
+    """
+    _, func = sch.state.func_of(sch.state.block(block))
+    found = set(func.constants)
+    for child in sch.state.scope(sch.state.block(block)).realizes:
+        written = {r.buffer for r in child.block.writes}
+        if {r.buffer for r in child.block.reads} - written <= found and child.block.reads:
+            found |= written
+    return found
 
 
 def strips(sch: Schedule, panel: BlockRV, dim: int, width: Expr | ExprRV) -> None:

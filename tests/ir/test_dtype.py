@@ -77,3 +77,19 @@ def test_no_common_type():
 def test_wrapping_is_twos_complement():
     assert [wrap(DType("int8"), v) for v in (127, 128, -129, 300)] == [127, -128, 127, 44]
     assert wrap(DType("uint8"), -1) == 255
+
+
+SMALL = ["int8", "uint8", "int16", "uint16", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("narrow", SMALL)
+@pytest.mark.parametrize("wide", [*SMALL, "int32", "uint32", "float32", "float64"])
+def test_a_type_holds_what_comes_back_unchanged(wide, narrow):
+    """Every number of sixteen bits or fewer, there and back, against `holds`."""
+    bits, kind = DType(narrow).bits, DType(narrow).numpy
+    with np.errstate(all="ignore"):
+        every = np.arange(1 << bits, dtype=f"uint{bits}").view(kind).astype(np.float64)
+        every = every[np.isfinite(every)]
+        there = every.astype(DType(wide).numpy).astype(np.float64)
+    whole = DType(wide).is_float or not DType(narrow).is_float
+    assert DType(wide).holds(DType(narrow)) == (whole and bool(np.all(there == every)))

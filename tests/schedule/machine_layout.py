@@ -168,12 +168,13 @@ def storage_align(p: Any) -> None:
     p.sch.storage_align(p.block(), 0, p.number(5) - 2, factor, p.number(factor))
 
 
-def unsafe_set_dtype(p: Any) -> None:
+def set_dtype(p: Any) -> None:
     """To types that hold what the machine's arguments make of the program."""
     realize = p.pick(p.realizes())
     dtype = realize.block.writes[0].buffer.dtype if realize.block.writes else None
     wide = "float64" if dtype is not None and dtype.is_float else "int64"
-    p.sch.unsafe_set_dtype(p.handle(realize), 0, wide)
+    step = p.pick([p.sch.unsafe_set_dtype, p.sch.widen_dtype])
+    step(p.handle(realize), 0, wide)
 
 
 def annotate_buffer_access(p: Any) -> None:
@@ -209,6 +210,6 @@ LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "overcompute": (5, overcompute),
     "decompose_padding": (4, decompose_padding),
     "storage_align": (2, storage_align),
-    "unsafe_set_dtype": (1, unsafe_set_dtype),
+    "unsafe_set_dtype widen_dtype": (1, set_dtype),
     "annotate_buffer_access": (3, annotate_buffer_access),
 }

@@ -1,4 +1,4 @@
-"""annotate_buffer_access, unsafe_hide_buffer_access, unsafe_set_dtype."""
+"""annotate_buffer_access, unsafe_hide_buffer_access, unsafe_set_dtype, widen_dtype."""
 
 from __future__ import annotations
 
@@ -230,3 +230,20 @@ def test_dtype_refusals():
     try_("same-dtype", "B is float32 already", "float32")
     try_("not-allocated", "is a parameter", "float16", "C")
     try_("no-such-buffer", "has no write buffer 3", "float16", index=3)
+
+
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+def test_a_wider_type_keeps_every_value(wide):
+    """The loads that were cast to float32 are cast from the wide type, not from float16."""
+    sch = Schedule(halved)
+    sch.widen_dtype("B", 0, wide)
+    assert f'B = T.alloc_buffer((8, 12), "{wide}")' in sch.script()
+    assert "float16" not in sch.script().partition('T.block("C")')[2]
+    check_transform(halved, sch)
+
+
+def test_a_type_that_is_not_wider_is_refused():
+    for dtype in ("bfloat16", "int64", "float8_e5m2"):
+        sch = Schedule(halved)
+        step = lambda: sch.widen_dtype("B", 0, dtype)  # noqa: B023, E731
+        check_refused(sch, step, "narrower", f"{dtype} does not hold all values of float16")

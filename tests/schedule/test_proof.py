@@ -266,6 +266,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "unsafe_hide_buffer_access": (update, lambda s: s.unsafe_hide_buffer_access("A", "read", [1])),
     "unsafe_set_dtype": (softmax, lambda s: s.unsafe_set_dtype("E", 0, "int64")),
     "vectorize": (matmul_relu, of("D", 1, lambda s, j: s.vectorize(j))),
+    "widen_dtype": (softmax, lambda s: s.widen_dtype("E", 0, "float64")),
     "write_at": (matmul, write_at),
 }
 

@@ -1,4 +1,8 @@
-"""unsafe_set_dtype: stores a temporary buffer in another type, with casts where it is used."""
+"""unsafe_set_dtype, widen_dtype: store a temporary buffer in another type.
+
+Both cast what is stored, and cast it back where it is loaded. The first takes any type. The second
+takes a type that holds all values of the old one; a load that is cast at once needs no cast back.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ from collections.abc import Mapping
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Expr, cast
+from metasched.ir.expr import Cast, Expr, cast
 from metasched.ir.stmt import Block, BufferStore, Stmt, evolve
 from metasched.ir.visit import substitute_buffers, transform
-from metasched.schedule import edit
+from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_pointers
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -33,6 +37,36 @@ def unsafe_set_dtype(
     rewrite   B[i] = A[i]; C[i] = B[i]
               -> B[i] = T.Cast("float16", A[i]); C[i] = T.Cast("float32", B[i])
     """
+    site, buffers = _retyped(state, block, buffer_index, dtype)
+    state.commit(edit.wrap(site, lambda s: _recast(s, buffers)))
+
+
+@primitive(of_block=ways.with_buffers("write", "float64"))
+def widen_dtype(
+    state: State, block: BlockLike, buffer_index: int | str | Buffer, dtype: str
+) -> None:
+    """Keep a buffer that `block` writes in a type that holds all values of its own type.
+
+    Results stay the same. A load that is cast to another type is cast directly from the new one.
+    Views of the buffer change their type with it.
+
+    requires  the buffer is allocated by a block and used by loads, stores and views only; a scalar
+              type that holds all values of its own type
+    rewrite   B[i] = A[i]; C[i] = B[i]
+              -> B[i] = T.Cast("float64", A[i]); C[i] = T.Cast("float32", B[i])
+    """
+    site, buffers = _retyped(state, block, buffer_index, dtype)
+    for old, new in buffers.items():
+        if not new.dtype.holds(old.dtype):
+            why = f"{new.dtype} does not hold all values of {old.dtype}, the type of {old.name}"
+            raise state.error("narrower", why, site)
+    state.commit(edit.wrap(site, lambda s: _direct(_recast(s, buffers), buffers)))
+
+
+def _retyped(
+    state: State, block: BlockLike, buffer_index: int | str | Buffer, dtype: str
+) -> tuple[Block, dict[Buffer, Buffer]]:
+    """The block that allocates a buffer, and for it and its views those of another type."""
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     old = pick_buffer(state, realize, "write", buffer_index)
@@ -55,10 +89,10 @@ def unsafe_set_dtype(
             buffer.name, buffer.shape, wanted, buffer.scope, buffer.strides, buffer.elem_offset,
             buffer.align, buffer.offset_factor,
         )  # fmt: skip
-    state.commit(edit.wrap(site, lambda s: _recast(s, buffers)))
+    return site, buffers
 
 
-def _recast(site: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
+def _recast(site: Stmt, buffers: Mapping[Buffer, Buffer]) -> Block:
     def on_expr(node: Expr) -> Expr | None:
         if not isinstance(node, BufferLoad) or node.buffer not in buffers:
             return None
@@ -74,5 +108,21 @@ def _recast(site: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
         return None
 
     changed = substitute_buffers(transform(site, on_stmt, on_expr), buffers)
+    assert isinstance(changed, Block)
+    return changed
+
+
+def _direct(site: Block, buffers: Mapping[Buffer, Buffer]) -> Block:
+    """Leave out the cast back of a load that is cast again."""
+    wide = set(buffers.values())
+
+    def on_expr(node: Expr) -> Expr | None:
+        if not isinstance(node, Cast) or not isinstance(node.value, Cast):
+            return None
+        load = node.value.value
+        stored = isinstance(load, BufferLoad) and load.buffer in wide
+        return cast(node.dtype, load) if stored else None
+
+    changed = transform(site, None, on_expr)
     assert isinstance(changed, Block)
     return changed

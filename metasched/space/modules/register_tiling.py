@@ -34,6 +34,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import (
     Operand,
+    constant_buffers,
     copied_together,
     fill_panel,
     lane_operands,
@@ -129,7 +130,7 @@ class RegisterTiling:
         position = node.iter_vars.index(vector)
         found = []
         operands = lane_operands(node, vector.var)
-        constants = sch.state.func_of(sch.state.block(block))[1].constants
+        constants = constant_buffers(sch, block)
         ahead = tuple(o for o in operands if node.reads[o.place[0]].buffer in constants)
         if form is not None:
             step = 1 if extent % lanes == 0 else padding_step(extent, lanes) or lanes

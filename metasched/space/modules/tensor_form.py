@@ -12,7 +12,7 @@ in which the instruction reads it, the group innermost; the copy is an instructi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from metasched.analysis.access import accesses
@@ -24,7 +24,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Var, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import Block, IterVar
+from metasched.ir.stmt import Block
 from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.intrinsics import TensorIntrin, called
@@ -105,7 +105,8 @@ class TensorForm:
         rest = [loop for n, loop in enumerate(loops) if n not in (lane, group)]
         outer, inner = sch.split(lanes, [None, self.lanes])
         sch.reorder(*rest, outer, inner, last)
-        interleave = f"lanes.interleave_{self.lanes}x{self.group}_{self.own}"
+        kind = self.own if source.buffer.dtype is self.own else f"{source.buffer.dtype}_{self.own}"
+        interleave = f"lanes.interleave_{self.lanes}x{self.group}_{kind}"
         if across and TensorIntrin.get(interleave, allow_missing=True) is not None:
             sch.tensorize(inner, interleave)
         else:
@@ -147,24 +148,62 @@ def forms(
         features: of the target.
         intrins: the names to choose from, all registered ones when None.
     """
-    vector = vector_iter(block)
+    kinds = _operands(block)
     found: dict[tuple[int, int, DType], list[str]] = {}
-    for name in TensorIntrin.names() if intrins is None else intrins:
-        intrin = TensorIntrin.get(name)
-        shape = lane_shape(intrin.desc)
-        if vector is None or shape is None or intrin.lacks(features):
-            continue
-        shared, own, result = (b.dtype for b in shape)
-        lanes, group = shape[1].constant_shape() or (0, 0)
-        if lanes * result.bits > bits or block.writes[0].buffer.dtype is not result:
-            continue
-        if _operands(block, vector) == (shared, own):
-            found.setdefault((lanes, group, own), []).append(name)
-    work = {name: key[0] * key[1] / _cost(name) for key, names in found.items() for name in names}
+    for name, shape in _fitting(block, bits, features, intrins):
+        if (shape[0].dtype, shape[1].dtype) == kinds:
+            lanes, group = shape[1].constant_shape() or (0, 0)
+            found.setdefault((lanes, group, shape[1].dtype), []).append(name)
+    work = {name: _rate(name) for names in found.values() for name in names}
     least = SLOWER * max(work.values(), default=0.0)
     fast = {key: tuple(n for n in names if work[n] >= least) for key, names in found.items()}
     order = sorted(fast, key=lambda key: -key[0])
     return [TensorForm(fast[key], *key, "SSRRSR") for key in order if fast[key]]
+
+
+def fastest(
+    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
+) -> float:
+    """The rate of the fastest instruction for a block's operands (see `_rate`); 0 without one."""
+    names = [name for form in forms(block, bits, features, intrins) for name in form.names]
+    return max(map(_rate, names), default=0.0)
+
+
+def wider_types(
+    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
+) -> dict[DType, float]:
+    """The types that hold a block's operands, and are not theirs, for which the target has
+    instructions, with the rates of the fastest."""
+    kinds = _operands(block)
+    found: dict[DType, float] = {}
+    if kinds is None:
+        return found
+    for name, (shared, own, _) in _fitting(block, bits, features, intrins):
+        wide = own.dtype
+        if shared.dtype is wide and {wide} != {*kinds} and all(wide.holds(k) for k in kinds):
+            found[wide] = max(found.get(wide, 0.0), _rate(name))
+    return found
+
+
+def _fitting(
+    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
+) -> Iterator[tuple[str, tuple[Buffer, Buffer, Buffer]]]:
+    """The intrinsics of a target with the type of a block's result, and the operands of each."""
+    for name in TensorIntrin.names() if intrins is None else intrins:
+        intrin = TensorIntrin.get(name)
+        shape = lane_shape(intrin.desc)
+        if shape is None or intrin.lacks(features):
+            continue
+        lanes, result = (shape[1].constant_shape() or (0,))[0], shape[2].dtype
+        if lanes * result.bits <= bits and block.writes[0].buffer.dtype is result:
+            yield name, shape
+
+
+def _rate(name: str) -> float:
+    """The products of an instruction in the time of a vector multiply-add."""
+    shape = lane_shape(TensorIntrin.get(name).desc)
+    assert shape is not None
+    return math.prod(shape[1].constant_shape() or ()) / _cost(name)
 
 
 def family(name: str) -> str:
@@ -192,10 +231,12 @@ def lane_shape(desc: PrimFunc) -> tuple[Buffer, Buffer, Buffer] | None:
     return shared[0], own[0], result
 
 
-def _operands(block: Block, vector: IterVar) -> tuple[DType, DType] | None:
+def _operands(block: Block) -> tuple[DType, DType] | None:
     """The types of the operand that all lanes share and of the operand of the lanes."""
-    result = block.writes[0].buffer
+    vector, result = vector_iter(block), block.writes[0].buffer
     loads = [a for a in accesses(block) if not a.is_write and a.buffer is not result]
+    if vector is None:
+        return None
     along = [any(vector.var in free_vars(i) for i in a.indices) for a in loads]
     if sorted(along) != [False, True]:
         return None

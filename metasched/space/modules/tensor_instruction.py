@@ -11,6 +11,8 @@
 of vector multiply-adds. The module offers all fitting instructions of the target, and the unchanged
 block, because an instruction is not always faster. Of instructions that differ only in register
 width, it offers the widest that fits.
+Instructions for wider types are offered where they are more than half as fast: `widen_operands`
+converts the operands before the block, such as bytes to int16 for the exact products of vpmaddwd.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.depth_blocking import DepthBlocking
 from metasched.space.modules.register_tiling import padding_step
-from metasched.space.modules.tensor_form import TensorForm, family, forms, grouped
+from metasched.space.modules.tensor_form import (
+    TensorForm,
+    family,
+    fastest,
+    forms,
+    grouped,
+    wider_types,
+)
+from metasched.space.modules.widen_operands import widen, widens
 from metasched.space.strides import vector_iter
 from metasched.space.tiling import changed, epilogue, tileable
 
@@ -52,10 +62,22 @@ class UseTensorInstruction:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        found = []
-        blocks = self.slices.blocks
+        found = self._offered(sch, block)
+        bits = self.slices.blocks.vector_bits
+        now = fastest(sch.get(block), bits, self.features, self.intrins)
+        for wide, rate in wider_types(sch.get(block), bits, self.features, self.intrins).items():
+            if 2 * rate > now and widens(sch.get(block), wide):
+                for variant in changed(sch, partial(widen, block, wide)):
+                    found += self._offered(variant, block)
+                    sch.refused += variant.refused
+        return [*found, sch]
+
+    def _offered(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        """The tilings with the instructions for the operands as they are."""
+        found: list[Schedule] = []
+        bits = self.slices.blocks.vector_bits
         done: set[str] = set()
-        for form in forms(sch.get(block), blocks.vector_bits, self.features, self.intrins):
+        for form in forms(sch.get(block), bits, self.features, self.intrins):
             form = form.without(done)
             if not form.names:
                 continue
@@ -64,7 +86,7 @@ class UseTensorInstruction:
                 sch.refused += way.refused
                 done |= {family(name) for name in form.names if made}
                 found += made
-        return [*found, sch]
+        return found
 
     def _grouped(self, sch: Schedule, block: BlockRV, form: TensorForm) -> list[Schedule]:
         """The block with a reduction cut into groups, padded first by the first padding that the

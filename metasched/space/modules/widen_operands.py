@@ -1,0 +1,82 @@
+"""widen_operands: convert the operands of a product to a wider type once, before it reads them.
+
+    A, B in bfloat16; C += float32(A) * float32(B)    ->  A32 = float32(A)
+                                                          B32 = float32(B)
+                                                          C += A32 * B32
+
+A register block converts each element once for each row or column of registers that uses it.
+Converted ahead, elements cost nothing there, and the tilings after this module see a product of
+float32. An operand that a tiling packs is converted while it is packed (`space.packing`). Without
+an instruction for bfloat16, or with one at half the rate, this is the faster way.
+`use_tensor_instruction` converts operands in the same way, to the types of its instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from metasched.analysis.access import accesses
+from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import DType
+from metasched.ir.stmt import Block
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.strides import FEW, rows_of
+from metasched.space.tiling import changed, tileable
+
+
+@dataclass(frozen=True, slots=True)
+class WidenOperands:
+    """Offer a product of operands in the type of its sums, where these are floats.
+
+    See the file's docstring. The unchanged block is offered, too.
+    """
+
+    @property
+    def name(self) -> str:
+        return "widen_operands"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        if not tileable(sch, block):
+            return [sch]
+        result = sch.get(block).writes[0].buffer.dtype
+        if not result.is_float or not widens(sch.get(block), result):
+            return [sch]
+        return [sch, *changed(sch, partial(widen, block, result))]
+
+
+def widens(node: Block, wide: DType) -> bool:
+    """Whether a type holds the values of both operands of a block, and one has a narrower type.
+
+    False where at most `FEW` results use an operand: the conversion would move more memory than
+    the block.
+    """
+    kinds = {b.dtype for b in _operands(node)}
+    return bool(kinds - {wide}) and all(wide.holds(kind) for kind in kinds)
+
+
+def widen(block: BlockRV, wide: DType, sch: Schedule) -> None:
+    """Convert every narrower operand: where a stage makes it, or in a copy."""
+    for buffer in _operands(sch.get(block)):
+        if buffer.dtype is wide:
+            continue
+        scope = sch.state.scope(sch.state.block(block))
+        made = scope.writers(buffer)
+        alone = buffer in scope.block.alloc_buffers and len(scope.readers(buffer)) == 1
+        if alone and len(made) == 1 and all(r.buffer is not buffer for r in made[0].block.reads):
+            stage = sch.get_block(made[0].block.name)
+        else:
+            position = [r.buffer for r in sch.get(block).reads].index(buffer)
+            stage = sch.cache_read(block, position, "global")
+        sch.widen_dtype(stage, 0, str(wide))
+
+
+def _operands(node: Block) -> list[Buffer]:
+    """The two buffers that a block reads, at one place each, for more than `FEW` results; none
+    where it reads otherwise."""
+    result = node.writes[0].buffer
+    loads = [a for a in accesses(node) if not a.is_write and a.buffer is not result]
+    found = list(dict.fromkeys(a.buffer for a in loads))
+    single = len(found) == len(loads) == 2
+    return found if single and all(rows_of(node, a) > FEW for a in loads) else []
