@@ -26,7 +26,7 @@ def wide_spaces(func, target=OLD):
         ("gmm_bf16", (1, 18, 24, 4)),
         ("gmm_f16io", (1, 17, 24, 3)),
         ("gmm_bf16io", (2, 18, 17, 2)),
-        ("c2d_f16io", (1, 5, 4, 1, 24, 2, 1, 0)),
+        ("c2d_f16io", (1, 6, 6, 1, 24, 2, 1, 0)),
     ],
 )
 @pytest.mark.parametrize("constant", [False, True])
