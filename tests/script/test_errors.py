@@ -112,7 +112,7 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("B = T.match_buffer(h)", 1, "T.match_buffer(h)", "T.match_buffer on a handle needs a shape"),
     ("B = T.match_buffer(h, 4)\nC = T.match_buffer(h, 4)", 2, "T.match_buffer(h, 4)",
      "h is matched already"),
-    ("B = T.match_buffer(A[0:4, 0:4])", 1, "T.match_buffer(A[0:4, 0:4])", "only inside a block"),
+    ("B = T.match_buffer(A[0:4, 0:4])", 1, "T.match_buffer(A[0:4, 0:4])", "only in a block"),
     ("B = T.alloc_buffer((4,), 'int33')", 1, "T.alloc_buffer((4,), 'int33')", "not a data type"),
     ("B = T.alloc_buffer(('n',))", 1, "T.alloc_buffer(('n',))", "declare n = T.int32()"),
     ("B = T.decl_buffer((4,), data=3)", 1, "T.decl_buffer((4,), data=3)", "data= is A.data of"),

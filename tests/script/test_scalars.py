@@ -172,7 +172,7 @@ def test_a_block_with_a_variable_is_scheduled():
     ("n = 4\nfor i in range(2):\n    n = n - 1\n    C = T.alloc_buffer((n,))",
      "n is assigned again, and T.alloc_buffer would read it later"),
     ("n = 4\nfor i in range(2):\n    n = n - 1\n    with T.block('b'):\n"
-     "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial keeps what it is"),
+     "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial would read it later"),
     ("v = A[0, 0:4] + 1.0\nfor i in range(2):\n    v = v + 1.0\nB[0:4] = v",
      "v is float32x4 and is assigned again"),
     ("for i in range(2):\n    if i > 0:\n        A = B\n    B[i] = 1.0", "'A' has a value in an outer scope"),
