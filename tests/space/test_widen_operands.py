@@ -21,15 +21,14 @@ def wide_spaces(func, target=OLD):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
+    ("name", "shape", "constant"),
     [
-        ("gmm_bf16", (1, 18, 24, 4)),
-        ("gmm_f16io", (1, 17, 24, 3)),
-        ("gmm_bf16io", (2, 18, 17, 2)),
-        ("c2d_f16io", (1, 6, 6, 1, 24, 2, 1, 0)),
+        ("gmm_bf16", (1, 18, 24, 4), True),
+        ("gmm_f16io", (1, 17, 24, 3), False),
+        ("gmm_bf16io", (2, 18, 17, 2), False),
+        ("c2d_f16io", (1, 6, 6, 1, 24, 2, 1, 0), True),
     ],
 )
-@pytest.mark.parametrize("constant", [False, True])
 def test_candidates_compute_the_same(name, shape, constant):
     workload = get(name)
     func = workload.func(shape, constant_weights=constant)
@@ -54,8 +53,9 @@ def test_candidates_compute_the_same(name, shape, constant):
                 np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["gmm_u8s8s32", "gmm_s8s8s32"])
-@pytest.mark.parametrize("shape", [(1, 18, 32, 4), (1, 17, 19, 3)])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("gmm_u8s8s32", (1, 18, 32, 4)), ("gmm_s8s8s32", (1, 17, 19, 3))]
+)
 def test_bytes_as_words_for_instructions(name, shape):
     """vpmaddwd on int16 is exact for all bytes, signed or not."""
     sch = computes_the_same(get(name).func(shape), OLD, draws=1)
