@@ -37,6 +37,7 @@ from metasched.cost.features import features, work
 from metasched.cost.lightgbm import train_prior
 from metasched.database.store import Store
 from metasched.ir.equal import structural_hash
+from metasched.kinds import default_trace
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.local import LocalRunner
 from metasched.measure.replay import ReplayRunner
@@ -133,7 +134,8 @@ def timed_twice(func, modules, machine: Recorded | None, rounds: int) -> list[li
     """Seconds of programs that take turns, two times over, each in processes of its own."""
     if machine is not None:
         return [machine.times(modules)] * 2
-    with LocalRunner(func) as runner:
+    default = program(func, default_trace(func).to_json())["main"]
+    with LocalRunner(func, default_schedule=default) as runner:
         again = [
             [beside_each_other(runner.interleave(modules, rounds, fresh=True)) for _ in range(7)]
             for _ in range(2)

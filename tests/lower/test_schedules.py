@@ -303,7 +303,7 @@ def main(A: T.Buffer((40,), "float32")):
 """
     compiled = agree(text, np.zeros(40, "float32"))
     assert "masked.store" in compiled.llvm_ir
-    assert re.search(r" store <\d+ x float>", compiled.llvm_ir)
+    assert re.search(r"\bstore <\d+ x float>", compiled.llvm_ir)
 
 
 def test_register_tiles_are_unrolled() -> None:

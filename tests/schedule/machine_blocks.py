@@ -49,13 +49,19 @@ def of_updates(name: str) -> Callable[[Player], None]:
     return play
 
 
-def fission(p: Player) -> None:
-    """Distribute a random loop over the statements in it."""
-    p.sch.fission(p.loop())
+def of_loops(name: str) -> Callable[[Player], None]:
+    """A step on a random loop."""
+
+    def play(p: Player) -> None:
+        getattr(p.sch, name)(p.loop())
+
+    return play
 
 
 BLOCK_OPS = {
-    "fission": (4, fission),
+    "fission": (4, of_loops("fission")),
+    "decompose_scan": (4, of_loops("decompose_scan")),
+    "privatize_update": (4, of_loops("privatize_update")),
     "decompose_outputs": (12, of_updates("decompose_outputs")),
     "privatize_reduction": (4, of_updates("privatize_reduction")),
     "blockize": (8, blockize),

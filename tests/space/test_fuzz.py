@@ -25,7 +25,7 @@ def main(A: T.Buffer((5,), "float32"), C: T.Buffer((5,), "float32")):
 
 def test_candidates_of_odd_programs_compute_the_same() -> None:
     tally = Tally()
-    for number in range(CASES) if CASES else (0, 7, 12):
+    for number in range(CASES) if CASES else (3, 7, 12):
         case = case_of(number)
         try:
             play(case, tally, 2 if not CASES else 4)
