@@ -42,7 +42,7 @@ def tuned(cli, files, *more: object):
 
 
 def test_measuring_processes_know_the_instruction_of_a_plugin_file(cli, files):
-    ran = tuned(cli, files, "--json", "--trials", 12, "--strategy", "random", "--model", "random")
+    ran = tuned(cli, files, "--json", "--trials", 32, "--strategy", "random", "--model", "random")
     assert ran.code == 0, ran.err
     assert ran.json()["failed"] == 0, ran.json()["failures"]
     records = [r for r in Store("work/metasched.db").all() if r.status is Status.OK]
@@ -51,7 +51,7 @@ def test_measuring_processes_know_the_instruction_of_a_plugin_file(cli, files):
         for record in records
         for step in record.trace["steps"] if step["kind"] == "tensorize"
     }  # fmt: skip
-    assert used & {"my.pairs", "my.pairs_in_software"}
+    assert used >= {"my.pairs", "my.pairs_in_software"}
 
 
 RUNNER = """
