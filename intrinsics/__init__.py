@@ -1,1 +1,1 @@
-"""Tensor intrinsics: one file for each instruction family, description and implementation each."""
+"""Tensor intrinsics, one file for each instruction family: descriptions and implementations."""

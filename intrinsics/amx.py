@@ -1,8 +1,8 @@
 """AMX: products of whole tiles, 16 rows of 64 bytes each, on Intel's matrix unit.
 
-In `matmul_16x16x64_u8i8i32`, sixteen rows of A, of 64 uint8 each, meet sixteen columns of B. B has
-groups of neighbouring steps side by side: `B[k, j, g]` belongs to step `4 * k + g` of column `j`.
-The rows of A and B may lie in memory at any distance.
+`matmul_16x16x64_u8i8i32` multiplies sixteen rows of A, of 64 uint8 each, by sixteen columns of B. B
+stores groups of neighbouring steps side by side: `B[k, j, g]` belongs to step `4 * k + g` of column
+`j`. The rows of A and B may lie in memory at any distance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def byte_tiles(acc: Array, a: Array, b: Array) -> Array:
 
 
 def bfloat_tiles(acc: Array, a: Array, b: Array) -> Array:
-    """acc plus two sums, of the even steps and of the odd ones, each rounded at every step."""
+    """acc plus two sums, of the even steps and of the odd steps, each rounded at every step."""
     x, y = (v.astype(np.float32) for v in groups(a, b))
     parts = np.zeros((2, ROWS, COLUMNS), np.float32)
     for k in range(ROWS):
@@ -87,7 +87,7 @@ def tile(source: Buffer) -> Expr:
 
 
 def tile_impl(name: str, group: int, kinds: tuple[str, ...]) -> PrimFunc:
-    """C = name(C, A, B), where the rows of A and B may lie apart; C lies together."""
+    """C = name(C, A, B), where the rows of A and B may lie apart, and C is contiguous."""
     depth, whole = ROWS * group, ROWS * COLUMNS
 
     @T.prim_func
@@ -107,7 +107,7 @@ def tile_impl(name: str, group: int, kinds: tuple[str, ...]) -> PrimFunc:
 
 
 def tiles(letters: str, kinds: tuple[str, ...], feature: str, meaning: Meaning) -> None:
-    """Enter an instruction on tiles and its intrinsic; `letters` occur in its name."""
+    """Register an instruction on tiles and its intrinsic; `letters` are part of its LLVM name."""
     a, b, c = map(DType, kinds)
     group = 32 // a.bits
     lanes = ROWS * ROW_BYTES * 8 // a.bits

@@ -1,8 +1,8 @@
 """AArch64: products of bytes and of bfloat16 in the vector registers of NEON.
 
-Names say lanes, steps and types of A, B and C: in `dot_4x4_i8i8i32`, four int32 results each take
-four products of an int8 that all lanes share and an int8 of their own. In `matmul_2x2x8_i8i8i32`,
-two rows of A meet two rows of B, each of eight int8.
+Names give lanes, steps and types of A, B and C. `dot_4x4_i8i8i32` has four int32 results; each adds
+four products of an int8 that all lanes share and an int8 of its own lane. `matmul_2x2x8_i8i8i32`
+multiplies two rows of A by two rows of B, each of eight int8.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FLOAT32_TINY = np.float32(2.0**-126)
 def odd_sum(a: Array, b: Array) -> Array:
     """a + b of float32, rounded to odd; subnormal operands and results count as zero.
 
-    Rounded to odd: a result that is not exact has 1 as its last bit. The sum in float64 is exact or
-    gets the same treatment, so that cutting it off to float32 rounds the exact sum.
+    Rounding to odd sets the last bit of an inexact result to 1. The sum in float64 is exact or is
+    rounded to odd as well, so that truncating it to float32 rounds the exact sum.
     """
     x, y = (flushed(np.asarray(v, np.float32)).astype(np.float64) for v in (a, b))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -79,7 +79,7 @@ def byte_matmul(acc: Array, a: Array, b: Array) -> Array:
 
 
 def bfloat_matmul(acc: Array, a: Array, b: Array) -> Array:
-    """acc[i, j] + the products a[i, k] * b[j, k], two after two as `bfloat_dots` adds them."""
+    """acc[i, j] + the products a[i, k] * b[j, k], added in pairs as `bfloat_dots` does."""
     x, y = (v.reshape(4, 2, 2) for v in row_products(a, b))
     for pair in range(2):
         acc = bfloat_dots(acc, x[:, pair].reshape(-1), y[:, pair].reshape(-1))
@@ -109,7 +109,7 @@ def matmul_desc(depth: int, kinds: tuple[str, ...]) -> PrimFunc:
 
 
 def two_rows(source: Buffer) -> Expr:
-    """Two rows as one vector, by a single load where they lie one behind the other."""
+    """Two rows as one vector, by a single load if the rows are contiguous."""
     width = int(source.constant_shape()[1])  # type: ignore[index]
     zero, one = IntImm("int32", 0), IntImm("int32", 1)
 
@@ -142,7 +142,7 @@ def matmul_impl(depth: int, kinds: tuple[str, ...], product: Product) -> PrimFun
 
 
 def matmul(name: str, depth: int, kinds: tuple[str, ...], product: Product) -> None:
-    """Enter the intrinsic of two rows by two rows."""
+    """Register the intrinsic that multiplies two rows by two rows."""
     TensorIntrin.register(name, matmul_desc(depth, kinds), matmul_impl(depth, kinds, product))
 
 
@@ -150,8 +150,8 @@ def instruction(name: str, shared: str | None = None, swapped: bool = False) -> 
     """C = name(C, A, B), where C may have another type of the same size.
 
     Args:
-        name: of the machine instruction.
-        shared: the type of A, where A is the bits of a group, which all lanes share.
+        name: the name of the machine instruction.
+        shared: the type of A, if A is the bits of a group that all lanes share.
         swapped: the instruction takes B before A.
     """
 
@@ -171,9 +171,10 @@ def viewed(value: Expr, kind: DType) -> Expr:
 
 
 def bytes_(letters: str, a: str, b: str, feature: str) -> None:
-    """sdot, udot, usdot: four products in each lane. smmla, ummla, usmmla: eight, two rows by two.
+    """Register sdot, udot, usdot (four products in each lane) and smmla, ummla, usmmla (two rows by
+    two rows of eight).
 
-    Unsigned instructions compute the same sums as signed instructions, under other names.
+    `letters` are the part of LLVM's names that differs between signed and unsigned instructions.
     """
     i32, operands = f"{I32}x4", f"{I32}x4 {a}x16 {b}x16"
     dots = declare(f"llvm.aarch64.neon.{letters}dot.v4i32.v16i8", i32, operands, feature, sums(4))
@@ -191,7 +192,7 @@ def bytes_(letters: str, a: str, b: str, feature: str) -> None:
 
 
 def bfloat() -> None:
-    """bfdot and bfmmla: products of bfloat16, two after two, summed in float32."""
+    """Register bfdot and bfmmla: pairs of products of bfloat16, summed in float32."""
     operands, kinds = f"{F32}x4 {BF16}x8 {BF16}x8", (BF16, BF16, F32)
     dots = declare(
         "llvm.aarch64.neon.bfdot.v4f32.v8bf16", f"{F32}x4", operands, "bf16", bfloat_dots

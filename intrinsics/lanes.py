@@ -1,4 +1,4 @@
-"""Functions that the families share: lanes of short dot products, described and implemented."""
+"""Functions that the families share: descriptions and implementations of lanes of dot products."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INT16, INT32, INT64 = ((-(1 << n - 1), (1 << n - 1) - 1) for n in (16, 32, 64))
 def declare(
     name: str, result: str, operands: str, feature: str, meaning: Meaning, cost: float = 1.0
 ) -> str:
-    """Enter a machine instruction; its operands are separated by spaces. Returns its name."""
+    """Register a machine instruction and return its name; spaces separate the types of operands."""
     kinds = tuple(DType(word) for word in operands.split())
     HARDWARE.register(name, HardwareOp(name, DType(result), kinds, feature, meaning, cost))
     return name
@@ -37,12 +37,12 @@ def use(name: str, *args: Expr) -> Expr:
 
 
 def short(kinds: tuple[str, ...]) -> str:
-    """The types as names of intrinsics have them: `u8i8i32`, `bf16bf16f32`."""
+    """The types as in the names of intrinsics: `u8i8i32`, `bf16bf16f32`."""
     return "".join(k.replace("uint", "u").replace("int", "i").replace("float", "f") for k in kinds)
 
 
 def sums(group: int, low: int = INT64[0], high: int = INT64[1]) -> Meaning:
-    """acc + the sum of `group` neighbouring products, in each lane; kept within [low, high]."""
+    """acc + the sum of `group` neighbouring products in each lane, limited to [low, high]."""
 
     def meaning(acc: Array, a: Array, b: Array) -> Array:
         wide = np.asarray(a, np.int64) * np.asarray(b, np.int64)
@@ -53,7 +53,7 @@ def sums(group: int, low: int = INT64[0], high: int = INT64[1]) -> Meaning:
 
 
 def repeated(word: Expr, kind: str, lanes: int) -> Expr:
-    """The parts of an integer, as values of a type, in each of `lanes` lanes."""
+    """Repeat an integer in `lanes` lanes, and read its bits as values of a type."""
     total = word.dtype.bits // DType(kind).bits * lanes
     return call("reinterpret", Broadcast(word, lanes), dtype=DType(kind).with_lanes(total))
 
@@ -85,8 +85,10 @@ def dot_desc(lanes: int, group: int, kinds: tuple[str, ...]) -> PrimFunc:
 
 
 def dot_impl(lanes: int, group: int, kinds: tuple[str, ...], product: Product) -> PrimFunc:
-    """C = product(C, A, B), where C and B are whole vectors and A is the bits of its group as one
-    integer, which `repeated` puts into all lanes."""
+    """C = product(C, A, B), where C and B are whole vectors.
+
+    A is one integer, the bits of its group; `repeated` puts the integer into all lanes.
+    """
     a, b, c = kinds
     total = lanes * group
     word = DType(f"int{DType(a).bits * group}")
@@ -110,6 +112,6 @@ def dot_impl(lanes: int, group: int, kinds: tuple[str, ...], product: Product) -
 
 
 def dot(name: str, lanes: int, group: int, kinds: tuple[str, ...], product: Product) -> None:
-    """Enter the intrinsic of lanes of dot products."""
+    """Register an intrinsic that computes a dot product in each lane."""
     desc, impl = dot_desc(lanes, group, kinds), dot_impl(lanes, group, kinds, product)
     TensorIntrin.register(name, desc, impl)

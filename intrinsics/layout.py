@@ -1,4 +1,4 @@
-"""Changes of layout in registers, for every machine: rows interleaved into groups, and widened."""
+"""Layout changes in registers, for every machine: rows are interleaved into groups and widened."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from metasched.script import tir as T
 def interleave(
     lanes: int, group: int, kind: str, wide: str | None = None
 ) -> tuple[PrimFunc, PrimFunc]:
-    """D[i, k] = S[k, i]: of `group` rows the elements of each column side by side, in type `wide`,
-    which is their own type by default."""
+    """D[i, k] = S[k, i]: the elements of a column of `group` rows side by side.
+
+    `wide` is the type of D, by default the type of S.
+    """
     to = wide or kind
 
     @T.prim_func

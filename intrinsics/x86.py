@@ -1,7 +1,7 @@
 """x86: products of bytes, of 16-bit integers, of bfloat16 and of float16 in vector registers.
 
-Names say lanes, steps and types of A, B and C: in `dot_16x4_u8i8i32`, sixteen int32 results each
-take four products of a uint8 that all lanes share and an int8 of their own.
+Names give lanes, steps and types of A, B and C. `dot_16x4_u8i8i32` has sixteen int32 results; each
+adds four products of a uint8 that all lanes share and an int8 of its own lane.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ U8, I8, I16, I32 = "uint8", "int8", "int16", "int32"
 
 
 def bfloat_sums(acc: Array, a: Array, b: Array) -> Array:
-    """acc + the products of two neighbours, the upper one first: each sum rounded once to float32.
+    """acc + the products of two neighbours, the upper first; each sum is rounded once to float32.
 
     Denormal numbers count as zero, in operands, sums and results.
     """
     wide = [normal(np.asarray(x, np.float64)) for x in (a, b)]
     pairs = (wide[0] * wide[1]).reshape(-1, 2)
     total = normal(np.asarray(acc, np.float32))
-    for side in (1, 0):  # float64 holds a product, and a sum to more digits than float32 can tell
+    for side in (
+        1,
+        0,
+    ):  # a product is exact in float64; a sum has enough digits to round to float32
         total = normal((total + pairs[:, side]).astype(np.float32))
     return total
 
@@ -62,7 +65,7 @@ def each_byte(value: int) -> Expr:
 
 
 def one_instruction(name: str, lanes: int, kind: str, first: bool = True) -> Product:
-    """C = name(C, A, B), with A of type `kind`; where it is not the `first` factor, (C, B, A)."""
+    """C = name(C, A, B), or C = name(C, B, A) unless A is the `first` factor; A has type `kind`."""
 
     def product(acc: Expr, word: Expr, b: Expr) -> Expr:
         a = repeated(word, kind, lanes)
@@ -74,8 +77,9 @@ def one_instruction(name: str, lanes: int, kind: str, first: bool = True) -> Pro
 def signed_product(name: str, lanes: int) -> Product:
     """int8 times int8 by the instruction for uint8 times int8.
 
-    A + 128 is not negative, and has the bits of A with the first one flipped; what that adds to the
-    sum, 128 times the sum of B, is computed beside it. Sums wrap around, so the result is exact.
+    A + 128 is not negative; its bits are the bits of A with the first bit flipped. This adds 128
+    times the sum of B to the result, which is computed and subtracted. Sums wrap around, so the
+    result is exact.
     """
 
     def product(acc: Expr, word: Expr, b: Expr) -> Expr:
@@ -87,11 +91,11 @@ def signed_product(name: str, lanes: int) -> Product:
 
 
 def halved_product(names: tuple[str, str], lanes: int, unsigned_first: bool = True) -> Product:
-    """uint8 times int8 where there is no VNNI, exact for all inputs.
+    """uint8 times int8 on machines without VNNI, exact for all inputs.
 
-    Two products in 16 bits saturate when the unsigned factors are large. Their lowest seven bits
-    and their highest one are multiplied apart: 2 * 127 * 128 and 2 * 128 * 128 stay within the
-    sixteen bits of a sum.
+    The sum of two products in 16 bits saturates when the unsigned factors are large. So the lowest
+    seven bits of a factor and its highest bit are multiplied separately. Their sums, 2 * 127 * 128
+    and 2 * 128 * 128, fit 16 bits.
     """
     by_bytes, by_words = names
 
@@ -116,7 +120,7 @@ def wide_registers(bits: int) -> str:
 
 
 def vnni(bits: int) -> None:
-    """vpdpbusd and vpdpwssd, in the AVX-512 encoding or the shorter one of AVX-VNNI."""
+    """Register vpdpbusd and vpdpwssd, in the encoding of AVX-512 or of AVX-VNNI."""
     wide, lanes = bits // 8, bits // 32
     feature = f"avx512vnni{wide_registers(bits)}" + ("" if bits == 512 else "|avxvnni")
     i32, words = f"{I32}x{lanes}", f"{I16}x{2 * lanes}"
@@ -140,7 +144,7 @@ def vnni(bits: int) -> None:
 
 
 def signed_bytes() -> None:
-    """vpdpbssd: int8 times int8 in one instruction."""
+    """Register vpdpbssd: int8 times int8 in one instruction."""
     name = declare(
         "llvm.x86.avx2.vpdpbssd.256", f"{I32}x8", f"{I32}x8 {I8}x32 {I8}x32", "avxvnniint8", sums(4)
     )
@@ -148,7 +152,8 @@ def signed_bytes() -> None:
 
 
 def multiply_add(bits: int, names: tuple[str, str], feature: str) -> None:
-    """vpmaddubsw and vpmaddwd: neighbouring products added, of bytes in 16 bits with saturation."""
+    """Register vpmaddubsw and vpmaddwd, which add neighbouring products; the sums of vpmaddubsw
+    have 16 bits and saturate."""
     lanes = bits // 32
     i16, i32 = f"{I16}x{2 * lanes}", f"{I32}x{lanes}"
     bytes_ = f"{U8}x{4 * lanes} {I8}x{4 * lanes}"
@@ -164,7 +169,7 @@ def multiply_add(bits: int, names: tuple[str, str], feature: str) -> None:
 
 
 def bfloat(bits: int) -> None:
-    """vdpbf16ps: two products of bfloat16, summed in float32; denormal numbers count as zero."""
+    """Register vdpbf16ps: two products of bfloat16, summed in float32; denormals count as zero."""
     lanes = bits // 32
     f32, pairs = f"float32x{lanes}", f"bfloat16x{2 * lanes}"
     name = declare(
@@ -177,7 +182,7 @@ def bfloat(bits: int) -> None:
 
 
 def half() -> None:
-    """vfmadd on float16, which vectors of float16 become without an intrinsic."""
+    """Register vfmadd on float16; code generation also uses it for vectors without an intrinsic."""
     for bits in (512, 256, 128):
         kind = f"float16x{bits // 16}"
         feature = f"avx512fp16{wide_registers(bits)}"

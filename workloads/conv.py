@@ -61,7 +61,7 @@ def _dims(shape: Shape, rank: int) -> tuple[tuple[int, ...], int, int, int, int,
 
 
 def conv_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Any of the four: one matrix product for each position of the kernel."""
+    """The reference of all convolutions: one matrix product for each position of the kernel."""
     rank = x.ndim - 2
     sizes, _, co, k, s, p, d = _dims(shape, rank)
     wide = accumulator(x)
@@ -79,7 +79,7 @@ def c2d_io_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def conv_flops(rank: int, shape: Shape) -> float:
-    """Two for each tap inside the input, input channel and output channel."""
+    """Two operations for each tap inside the input, input channel and output channel."""
     sizes, ci, co, k, s, p, d = _dims(shape, rank)
     return 2.0 * shape[0] * ci * co * taps(sizes, k, s, p, d)
 

@@ -31,7 +31,7 @@ def grp(shape: Shape) -> PrimFunc:
 
 
 def grp_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The groups one by one."""
+    """The reference of GRP: one convolution for each group."""
     n, h, wd, ci, co, k, s, p, d, g = shape
     part = (n, h, wd, ci // g, co // g, k, s, p, d)
     xs, ws = np.split(x, g, axis=3), np.split(w, g, axis=3)

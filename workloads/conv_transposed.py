@@ -1,9 +1,9 @@
 """Transposed convolution T2D, NHWC, weight [kh,kw,CI,CO].
 
-Output position h receives X[i] * W[kh] where i * stride + kh - pad = h. When the stride divides
-the kernel, each output position has kernel/stride such taps along a dimension, and the program
-sums exactly these; otherwise zeros are inserted between the inputs and a plain convolution with
-the flipped kernel follows.
+Output position h receives X[i] * W[kh] for i * stride + kh - pad = h. If the stride divides the
+kernel, each output position has kernel / stride of these taps along a dimension, and the program
+sums exactly these taps. Otherwise zeros are inserted between the inputs, and a plain convolution
+with the flipped kernel follows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _out(size: int, kernel: int, stride: int, pad: int) -> int:
 def _by_phase(shape: Shape) -> PrimFunc:
     n, h, w, ci, co, k, s, p = shape
     ho, wo, t = _out(h, k, s, p), _out(w, k, s, p), k // s
-    # Output h uses inputs (h + pad) // stride - t for t below kernel / stride; `lead` zeros make
-    # the smallest index is 0.
+    # Output h uses inputs (h + pad) // stride - t for t below kernel / stride. With `lead` zeros in
+    # front, the smallest index is 0.
     lead = t - 1 - p // s
     hp, wp = (ho - 1 + p) // s + lead + 1, (wo - 1 + p) // s + lead + 1
     X, W = te.placeholder((n, h, w, ci), name="X"), te.placeholder((k, k, ci, co), name="W")
@@ -72,7 +72,7 @@ def _with_zeros(shape: Shape) -> PrimFunc:
 
 
 def t2d_reference(shape: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Each input scattered over the output, then the padding cut off."""
+    """The reference of T2D: scatter each input over the output, then cut the padding off."""
     n, h, wd, _, co, k, s, p = shape
     full = np.zeros((n, (h - 1) * s + k, (wd - 1) * s + k, co), x.dtype)
     for i in range(k):

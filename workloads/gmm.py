@@ -1,8 +1,8 @@
 """Matrix products: GMM (batched matmul) and TBG (transpose, then batched matmul).
 
-The names of low precision say the types: `gmm_u8s8s32` those of both operands and of the result,
-`gmm_bf16` those of the operands, with a result in float32, and `gmm_bf16io` has bfloat16 in and
-out. Sums are in int32 or float32.
+The names of low precision give the types. `gmm_u8s8s32` names both operands and the result.
+`gmm_bf16` names the operands; the result is float32. Operands and result of `gmm_bf16io` are
+bfloat16. Sums are in int32 or float32.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def gmm_io_reference(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def accumulator(x: np.ndarray) -> type:
-    """The type sums of products of `x` are formed in."""
+    """The type of sums of products of `x`."""
     return np.int32 if np.issubdtype(x.dtype, np.integer) else np.float32
 
 
@@ -84,7 +84,7 @@ LOW_SHAPES = (
     (1, 128, 768, 768), (1, 128, 2304, 768), (1, 197, 768, 768), (12, 128, 128, 64),
     (12, 384, 384, 64), (12, 384, 64, 384),
 )  # fmt: skip
-"""The usual shapes of low precision: ten more of transformers, heads in batches, and odd sizes."""
+"""The usual shapes of low precision, with shapes of transformers, heads in batches, odd sizes."""
 TBG_SHAPES = ((1, 128, 16, 64), (1, 128, 12, 64), (1, 64, 12, 128), (1, 128, 12, 128))
 
 

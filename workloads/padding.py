@@ -1,4 +1,4 @@
-"""Padding around convolutions: sizes, taps inside the input, and the stage that adds it.
+"""Padding around convolutions: sizes, taps inside the input, and the padding stage.
 
 Tensors are batches of channels-last images: dimensions 1 and so on are padded.
 """
@@ -36,19 +36,23 @@ def _taps(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
 
 
 def pad_array(x: np.ndarray, dims: tuple[int, ...], pad: int, fill: int = 0) -> np.ndarray:
-    """`x` with `fill` `pad` times on both sides of each of `dims`."""
+    """Pad an array on both sides of each of `dims` by `pad` elements of value `fill`."""
     widths = [(pad, pad) if d in dims else (0, 0) for d in range(x.ndim)]
     return np.pad(x, widths, constant_values=fill)
 
 
 def padded(x: te.Tensor, dims: Sequence[int], pad: int, fill: int = 0) -> te.Tensor:
-    """`x` with `fill` `pad` times on both sides of each of `dims`: a stage, unless `pad` is 0."""
+    """Pad a tensor on both sides of each of `dims` by `pad` elements: a stage unless `pad` is 0."""
     sizes = {d: as_int(x.shape[d]) + 2 * pad for d in dims}
     return filled_around(x, sizes, pad, fill) if pad else x
 
 
 def filled_around(x: te.Tensor, sizes: Mapping[int, int], lead: int, fill: int = 0) -> te.Tensor:
-    """`x` behind `lead` times `fill` along some dimensions, filled up to `sizes`."""
+    """Put `lead` elements of value `fill` before a tensor, and as many behind as `sizes` asks for.
+
+    Args:
+        sizes: the extents of the result in the dimensions that are padded.
+    """
 
     def element(*at: Expr) -> Expr:
         inside = [within(at[d], lead, lead + as_int(x.shape[d])) for d in sizes]

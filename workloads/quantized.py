@@ -1,11 +1,11 @@
-"""Quantized operators: bytes in, sums in int32, requantized to bytes by the same function.
+"""Quantized operators: byte operands, sums in int32, requantized to bytes in the same function.
 
 QGMM, QC2D and QDEP are ONNX's QLinearMatMul and QLinearConv, and PyTorch's quantized linear and
 conv2d: uint8 or int8 activations, int8 weights with a scale for each output channel o.
 
     Y[.., o] = saturate(round((sum of X * W + B[o]) * S[o]) + zero point of Y)
 
-`round` takes the even one of two nearest integers. The parameters follow from those of a network:
+`round` rounds halves to even. The inputs S and B follow from the parameters of a network:
 
     S[o] = scale of X * scale of W[o] / scale of Y
     B[o] = bias[o] - zero point of X * (sum of W over all but o)        # `folded_bias`
@@ -143,14 +143,14 @@ def _with_border(shape: Shape, x: np.ndarray) -> np.ndarray:
 def _draw(
     build: Callable[[Shape], PrimFunc], rng: np.random.Generator, shape: Shape
 ) -> list[np.ndarray]:
-    """Inputs as networks have them: bytes of all values, and scales that fill the range of Y."""
+    """Inputs like a network's: bytes of all values, and scales that fill the range of Y."""
     X, W, B, _ = build(shape).buffers[:-1]
     kind, sizes = str(X.dtype), B.constant_shape() or ()
     low, high = X.dtype.range
     x = rng.integers(low, high + 1, X.constant_shape(), dtype=kind)
     w = rng.integers(-128, 128, W.constant_shape(), dtype=np.int8)
     bias = rng.integers(-1000, 1001, sizes, dtype=np.int32)
-    deviation = 74.0**2 * math.sqrt(w.size / bias.size)  # of sums of products of bytes
+    deviation = 74.0**2 * math.sqrt(w.size / bias.size)  # standard deviation of the sums
     s = (rng.uniform(20.0, 60.0, sizes) / deviation).astype(np.float32)
     return [x, w, folded_bias(bias, w, ZEROS[kind][0]), s]
 

@@ -1,4 +1,4 @@
-"""What a workload is: an operator with a builder, a NumPy reference, its shapes and its cost."""
+"""Workload: an operator with a builder, a NumPy reference, its usual shapes and its operations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Workload:
         shapes: the usual shapes; a short benchmark runs the first.
         flops: shape -> floating-point (or integer) operations; a multiply-add counts as 2, and
             only taps inside the input count.
-        dtype: type of the inputs (of the first, where they differ).
+        dtype: type of the inputs (of the first input if they differ).
         weights: positions of the inputs that are the same in every call of a trained network.
-        draw: (generator, shape) -> inputs, where small integers or a normal distribution are no
-            inputs that the operator gets.
-        in_place: the program may read and write each of its buffers, and so does the reference.
+        draw: (generator, shape) -> inputs, for operators that need other inputs than small integers
+            or normally distributed values.
+        in_place: whether the program, and the reference, may read and write each of the buffers.
             The inputs are then arrays for all buffers.
     """
 
@@ -49,7 +49,7 @@ class Workload:
     def shape_of(self, values: Shape | None = None) -> Shape:
         """`values` checked against the parameters; None gives the first usual shape.
 
-        Raises ValueError for a wrong number of values or one that is negative.
+        Raises ValueError for a wrong number of values and for a negative value.
         """
         if values is None:
             return self.shapes[0]
@@ -63,13 +63,13 @@ class Workload:
         return tuple(int(v) for v in values)
 
     def func(self, shape: Shape | None = None, constant_weights: bool = False) -> PrimFunc:
-        """The program for a shape (default: the first usual one).
+        """The program for a shape (default: the first usual shape).
 
         Args:
             constant_weights: mark the weights as constant, so that a schedule may have them packed
                 ahead of time.
 
-        Raises ValueError for a wrong shape, and for constant weights where there are none.
+        Raises ValueError for a wrong shape, and for constant weights of an operator without any.
         """
         func = self.build(self.shape_of(shape))
         if not constant_weights:
@@ -80,7 +80,7 @@ class Workload:
 
     def inputs(self, shape: Shape | None = None, seed: int = 0, integers: bool = True) -> list[Any]:
         """The arrays that the reference takes: small integers (sums are exact) or normally
-        distributed values; what `draw` gives, where the operator has it."""
+        distributed values; if the operator has `draw`, its values."""
         rng = np.random.default_rng(seed)
         if self.draw is not None:
             return self.draw(rng, self.shape_of(shape))
@@ -94,7 +94,7 @@ class Workload:
         return copies if self.in_place else [*copies, self.output(shape)]
 
     def expected(self, inputs: Sequence[np.ndarray], shape: Shape | None = None) -> list[Any]:
-        """What the arrays of `arguments` hold after the program has run, by the reference."""
+        """The contents of the arrays of `arguments` after the program has run, by the reference."""
         arrays = [array.copy() for array in inputs]
         result = self.reference(self.shape_of(shape), *arrays)
         return arrays if self.in_place else [*arrays, result]

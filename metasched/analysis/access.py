@@ -33,9 +33,11 @@ class Access:
     """One load or store in the body of a block.
 
     Attributes:
-        indices: over the block's iterators and what the block binds inside.
-        loops: the loops inside the block that stand around it, outermost first.
-        in_init: whether it stands in the block's init.
+        buffer: the buffer that is accessed.
+        indices: the indices, over the block's iterators and the variables bound inside the block.
+        is_write: whether the access is a store.
+        loops: the loops inside the block around the access, outermost first.
+        in_init: whether the access stands in the block's init.
         inner: the variables bound inside the block (by loops and lets).
     """
 
@@ -184,9 +186,9 @@ class Pattern:
     """How a read region follows from the write region of a block.
 
     Attributes:
-        axes: for each dimension of the read the dimension of the write with the same index, -1 for
-            a constant.
-        shifted: whether some index is the write's plus a constant.
+        axes: for each dimension of the read, the dimension of the write with the same index; -1 if
+            the index is a constant.
+        shifted: whether an index of the read is an index of the write plus a constant.
     """
 
     axes: tuple[int, ...]
@@ -239,9 +241,14 @@ def is_constant_tensor(block: Block) -> bool:
 
 
 def stride_of(access: Access, child: Child, loop: For) -> int | None:
-    """By how many elements an access moves from one iteration of `loop` to the next.
+    """The distance in elements of an access in two consecutive iterations of `loop`.
 
-    None when the stride is not one constant (symbolic strides, indices with // or % of the loop).
+    Args:
+        access: an access of the child's body.
+        child: the block.
+        loop: a loop above the block, or inside it.
+
+    Returns None if the distance is not constant: symbolic strides, indices with // or % of `loop`.
     """
     total = 0
     values = child.realize.bindings

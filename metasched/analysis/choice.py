@@ -3,9 +3,10 @@
     if V[k] > M: M = V[k]; N = k                       # takes the new pair where it is better
     N, M = Select(M >= V[k], (N, M), (k, V[k]))        # keeps the old pair where it is as good
 
-The two differ in what NaN does. No comparison with NaN holds: the first never takes a NaN, so NaN
-is left out, in any order of the values. The second takes it, and the value after it replaces it:
-the result depends on the order, so that only programs without NaN may be reordered.
+The two forms treat NaN differently, because no comparison with NaN holds. The first form never
+takes a NaN, so NaN changes nothing in any order of the values. The second form takes a NaN, and
+then takes the value after it. Its result depends on the order, so only programs without NaN may be
+reordered.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ FLIPPED: dict[type[Compare], type[Compare]] = {GT: LT, LT: GT, GE: LE, LE: GE, E
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """The condition under which a component keeps its old, or takes its new, content.
+    """The condition that decides whether a component keeps its old content or takes the new.
 
     Attributes:
-        keeps: whether the component stays where the condition holds; else it changes there.
-        compare: of the value of the pair that wins with the value of the other.
-        by_index: where the values are equal, of the index that wins with the other; None where the
-            comparison of the values decides ties.
+        keeps: True if the component keeps its old content where the condition holds; False if it
+            takes the new content there.
+        compare: the comparison (winner's value, loser's value) in the condition.
+        by_index: the comparison (winner's index, loser's index) for equal values; None if `compare`
+            decides ties.
     """
 
     keeps: bool
@@ -52,7 +54,7 @@ class Test:
     by_index: type[Compare] | None = None
 
     def holds(self, value: Sequence[Expr], index: Sequence[Expr]) -> Expr:
-        """The condition for a pair of (old, new) values and one of (old, new) indices."""
+        """The condition for the pairs `value` and `index`, each (old, new)."""
         first, second = (0, 1) if self.keeps else (1, 0)
         better: Expr = self.compare(value[first], value[second])
         if self.by_index is None:
@@ -62,20 +64,21 @@ class Test:
         return either
 
     def chosen(self, condition: Expr, old: Expr, new: Expr) -> Expr:
-        """The content of a component afterwards."""
+        """The content of a component after the update."""
         return Select(condition, old, new) if self.keeps else Select(condition, new, old)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An argmin or argmax.
+    """An argmin or argmax over two components, one for the value and one for the index.
 
     Attributes:
-        at: the component that holds the value; the other one holds the index.
-        index: when the index changes.
-        value: when the value changes; None where it is the minimum or maximum of both.
-        ties: which of equal values the index belongs to: the `first` or `last` in the order of the
-            updates, or the one whose index is `smaller` or `larger`.
+        at: the position of the value component, 0 or 1.
+        index: the condition by which the index changes.
+        value: the condition by which the value changes; None if the value is the minimum or maximum
+            of both.
+        ties: the index that is kept for equal values: `first` or `last` in the order of the
+            updates, or the `smaller` or `larger` index.
     """
 
     at: int
@@ -96,16 +99,17 @@ class Choice:
 
     @property
     def pairs(self) -> bool:
-        """Whether value and index always come from the same update: one test decides both."""
+        """Whether one condition decides both components, so that value and index belong
+        together."""
         return self.value == self.index
 
     @property
     def skips_nan(self) -> bool:
-        """Whether a NaN changes nothing, wherever it stands."""
+        """Whether a NaN among the values never changes the result."""
         return self.pairs and not self.index.keeps
 
     def combine(self, old: Values, new: Values) -> Values:
-        """The better of two pairs, by the same tests."""
+        """The better of the pairs `old` and `new`, by the conditions of both components."""
         at = self.at
         value, index = (old[at], new[at]), (old[1 - at], new[1 - at])
         condition = self.index.holds(value, index)
@@ -118,13 +122,13 @@ class Choice:
 
 
 def match_choice(values: Values, lhs: Values, at: int) -> tuple[Choice, Values] | None:
-    """The argmin or argmax that two updates compute, and the pair that they compare with the old
-    one; None for no match.
+    """The argmin or argmax that two updates compute, and the new pair that they compare with the
+    old pair; None for no match.
 
     Args:
-        values: what the two components become.
-        lhs: the loads of their old contents.
-        at: the component that holds the value.
+        values: the values that the updates store in the two components.
+        lhs: the loads of the old contents.
+        at: the position of the value component.
     """
     picked = _pick(values[1 - at], lhs[1 - at])
     if picked is None:
@@ -156,8 +160,10 @@ def _direction(test: Test) -> bool:
 
 
 def _pick(value: Expr, load: Expr) -> tuple[bool, Expr, Expr] | None:
-    """(whether the condition keeps, the condition, the new content) of a choice between the old
-    content and a new one."""
+    """Split a choice between the old content `load` and a new content.
+
+    Returns (whether the condition keeps the old content, the condition, the new content).
+    """
     if isinstance(value, Select):
         condition, a, b = value.condition, value.a, value.b
     elif isinstance(value, Call) and value.op.name == "if_then_else":
@@ -174,11 +180,11 @@ def _pick(value: Expr, load: Expr) -> tuple[bool, Expr, Expr] | None:
 def _test(
     condition: Expr, keeps: bool, load: Expr, indices: tuple[Expr, Expr]
 ) -> tuple[Test, Expr] | None:
-    """The test that a condition makes, and the value that it compares with the old one.
+    """A condition as a `Test`, and the new value that it compares with the old value.
 
     Args:
         load: the old value.
-        indices: the old index and the new one.
+        indices: the old index and the new index.
     """
     for better, tie in _sides(condition, Or):
         if not isinstance(better, Compare) or load not in better.children:
@@ -200,7 +206,8 @@ def _test(
 def _tie(
     condition: Expr, values: tuple[Expr, Expr], indices: tuple[Expr, ...]
 ) -> type[Compare] | None:
-    """The comparison of the index that wins with the other, in `values equal and indices so`."""
+    """The comparison of indices in a condition `values are equal and indices compare`; None for
+    another condition."""
     for equal, order in _sides(condition, And):
         if not isinstance(equal, EQ) or {equal.a, equal.b} != set(values):
             continue

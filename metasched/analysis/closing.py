@@ -196,7 +196,7 @@ def _captured(realize: BlockRealize, loops: Loops) -> BlockRealize:
 
 
 def _domain(v: IterVar, block: Block, loops: Loops) -> tuple[Range, Expr | None]:
-    """A domain without loop variables, and the offset that its binding must subtract for it.
+    """A domain without loop variables, and the offset that the binding must subtract.
 
     The init of a reduction runs at the minimum of the domain. A minimum that changes with loops is
     subtracted from the binding, and the iterator then counts from zero.
@@ -224,8 +224,7 @@ def _whole_type(var: Var) -> Range:
 
 
 def independent_iters(block: Block) -> set[Var]:
-    """The iterators of a block such that instances that differ in them cannot disturb each
-    other."""
+    """The iterators in which instances can differ without touching the same written element."""
     exact = exact_accesses(block) is not None
     for buffer in {r.buffer for r in block.writes} & {r.buffer for r in block.reads}:
         if not (exact and updates_in_place(block, buffer)):

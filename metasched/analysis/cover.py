@@ -89,9 +89,11 @@ def covered(
 ) -> Failure | None:
     """Whether `producers` write, below `shared` loops, all that `child` reads of `buffer`.
 
-    With `guarded`, a read under a condition needs only the elements for which the condition holds.
-    Without it, all declared elements that lie in the buffer are needed. Proofs are cached by the
-    values of blocks, bindings and loop ends.
+    Args:
+        guarded: True to require only the elements that loads read where the conditions around them
+            hold; False to require all declared elements that lie in the buffer.
+
+    Proofs are cached by the values of blocks, bindings and loop ends.
     """
     skipped = _skipped(child, producers)
     key = (buffer, shared, guarded, skipped, _bound_key(child), *map(_bound_key, producers))
@@ -112,8 +114,12 @@ def covered_in_parts(
 ) -> Failure | None:
     """Whether each element that `child` reads of `buffer` is written by one group of producers.
 
-    The key of a group is the number of loops that the group shares with `child`. No two groups
-    write one element.
+    Args:
+        child: the consumer.
+        groups: producers by the number of loops that they share with `child`; no two groups write
+            the same element.
+        buffer: the buffer that the producers write.
+        guarded: see `covered`.
     """
     producers = [p for group in groups.values() for p in group]
     skipped = _skipped(child, producers)
@@ -219,7 +225,7 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     depend on other loops or on data. Cached.
     """
     if "auto_copy" in block.annotations:
-        return True  # such a block copies the part of its region that lies in the buffer
+        return True  # a generated copy writes the part of its region that lies in the buffer
     children, loose = collect([block.body])
     makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
     if not makers:

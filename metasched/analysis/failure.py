@@ -11,12 +11,12 @@ from metasched.ir.stmt import Stmt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failure:
-    """A condition that does not hold; the analyses return None where it does.
+    """A condition that does not hold. Analyses return None in place of it if the condition holds.
 
     Attributes:
-        slug: a short word, the same for every failure of one kind.
-        sentence: the failed condition in words, with the expressions involved, or a function that
-            makes the sentence (a search drops thousands of failures unread; `message` renders).
+        slug: the kind of the failure in one word, such as `no-init`.
+        sentence: the failed condition in words, with the expressions involved; or a function that
+            makes the sentence when `message` is read, because a search reads few messages.
         node: the statement or expression that fails the condition.
     """
 

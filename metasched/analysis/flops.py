@@ -1,9 +1,8 @@
 """Operation counts: how many arithmetic operations a program executes on its data.
 
 Each arithmetic node, comparison of floats and mathematical function in a stored or let value counts
-one. Index arithmetic and conditions on indices count nothing. Of the branches of a conditional the
-costlier counts, predicates of blocks are ignored, and the body of a loop of unknown extent counts
-once.
+one. Index arithmetic and conditions on indices count nothing. A conditional counts as its costlier
+branch. Predicates of blocks are ignored. The body of a loop of unknown extent counts once.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def _count(stmt: Stmt) -> float:
 
 
 def _reductions(block: Block) -> int:
-    """How many instances share one execution of the init."""
+    """The number of instances of a reduction for each execution of its init."""
     total = 1
     for v in block.iter_vars:
         extent = as_int(v.dom.extent) if v.is_reduce else 1

@@ -1,7 +1,7 @@
-"""Guards: linear forms that conditions keep from being positive.
+"""Guards: conditions as linear forms that are at most 0 where the condition holds.
 
-The predicate of a block guards all its accesses; a condition in its body guards the loads that
-stand under it.
+The predicate of a block guards all accesses of the block. A condition in the body guards the loads
+below the condition.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ def predicate_guards(child: Child) -> tuple[Linear, ...]:
 
 
 def _form(part: Expr, ranges: Ranges) -> Linear | None:
-    """The form that a condition keeps from being positive; None where the condition gives none.
+    """The linear form that is at most 0 where a condition holds; None if there is none.
 
-    A number that differs from the first or last of its `ranges` lies inside.
+    `f != c` gives a form if c is an end of the interval of `f` under `ranges`: `f` then lies on one
+    side of c.
     """
     if not isinstance(part, (LT, LE, GT, GE, NE)) or not part.a.dtype.is_int or loads_of(part):
         return None
@@ -47,7 +48,7 @@ def _form(part: Expr, ranges: Ranges) -> Linear | None:
 
 @fact
 def _conditions(block: Block) -> dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]]:
-    """The conditions under which a body loads an element, those of all its loads (cached)."""
+    """For each element, the conditions that hold at every load of it in the body (cached)."""
     found: dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]] = {}
     for read in guarded_reads(block) or ():
         parts = frozenset(p for c in read.conditions for p in _parts(c))
@@ -60,7 +61,7 @@ _OPPOSITE = {EQ: NE, NE: EQ, LT: GE, GE: LT, GT: LE, LE: GT}
 
 
 def _parts(condition: Expr) -> list[Expr]:
-    """The conditions that hold together where a condition holds, negations resolved."""
+    """Split a condition into conditions that all hold where it holds; negations are resolved."""
     if isinstance(condition, And):
         return _parts(condition.a) + _parts(condition.b)
     if isinstance(condition, Not):
@@ -75,7 +76,7 @@ def _parts(condition: Expr) -> list[Expr]:
 
 
 def load_guards(child: Child, access: Access) -> tuple[Linear, ...]:
-    """Forms that the conditions around a load keep from being positive, over loop variables."""
+    """The forms, over loop variables, that are at most 0 by the conditions around a load."""
     if access.is_write:
         return ()
     domains = {v.var: v.dom for v in child.block.iter_vars}
@@ -88,7 +89,7 @@ def load_guards(child: Child, access: Access) -> tuple[Linear, ...]:
 
 
 def _over_loops(form: Linear, bound: Mapping[Var, Expr]) -> Linear:
-    """A form over iterators as one over loop variables."""
+    """Rewrite a form over iterators as a form over loop variables."""
     total = Linear({}, form.const)
     for atom, factor in form.terms.items():
         total = total.plus(linear(substitute(atom, bound)), factor)
@@ -96,7 +97,7 @@ def _over_loops(form: Linear, bound: Mapping[Var, Expr]) -> Linear:
 
 
 def tight(guards: Iterable[Linear], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
-    """The guards that are tighter than the ranges of their loops, by their terms."""
+    """The guards that are tighter than the ranges of their loops, keyed by their terms."""
     spans = ((form, form_interval(form, ranges)) for form in guards)
     tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
     return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}

@@ -1,7 +1,7 @@
 """Enumeration of the iterations of small nests: which pairs of instances touch one element?
 
-`overlap_distances` proves from bounds and remainders that no two instances do. Where this proof
-fails and the nest is small, all iterations are enumerated, and the answer is exact.
+`overlap_distances` can prove from bounds and remainders that no two instances touch one element. If
+that proof fails and the nest is small, all iterations are enumerated, and the answer is exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _Columns: TypeAlias = list[NDArray[np.int64]]
 
 
 class Place(NamedTuple):
-    """An access: the box that it touches, over the variables of `loops`, which `condition` cuts."""
+    """An access: the box that it touches, over the variables of `loops`, where `condition`
+    holds."""
 
     box: tuple[Side, ...]
     loops: tuple[For, ...]
@@ -32,9 +33,9 @@ class Place(NamedTuple):
 def distances(a: Place, b: Place, top: Var) -> dict[Var, NDArray[np.int64]] | None:
     """The distances from `a` to `b` in each shared loop from `top` inwards, one for each pair.
 
-    The pairs are the instances that touch one element in one iteration of the loops above `top`.
-    None where there are more than `_MOST` pairs, or where they are not known before the program
-    runs.
+    A pair is an instance of `a` and an instance of `b` that touch one element in one iteration of
+    the loops above `top`. Returns None for more than `_MOST` pairs, or if the pairs depend on
+    values that are known only when the program runs.
     """
     shared = 0
     while shared < min(len(a.loops), len(b.loops)) and a.loops[shared] is b.loops[shared]:
@@ -57,7 +58,7 @@ def distances(a: Place, b: Place, top: Var) -> dict[Var, NDArray[np.int64]] | No
 def ahead(
     apart: Mapping[Var, NDArray[np.int64]], order: Sequence[Var]
 ) -> NDArray[np.signedinteger[Any]]:
-    """For each pair 1 where `b` runs after `a` in loops of this order, -1 before, 0 for equal."""
+    """For each pair 1 if `b` runs after `a` in loops of this order, -1 if before, 0 if equal."""
     sign = np.zeros_like(apart[order[0]])
     for var in order:
         sign = np.where(sign == 0, np.sign(apart[var]), sign)

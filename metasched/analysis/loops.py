@@ -24,7 +24,7 @@ def loops_above(ancestors: Iterable[Stmt]) -> tuple[For, ...]:
 
 
 def chain(loop: For) -> tuple[For, ...]:
-    """`loop` and the loops below it as long as each is the only statement of the one before."""
+    """`loop` and the loops below, as long as each is the only statement of the loop around it."""
     loops = [loop]
     while isinstance(loops[-1].body, For):
         loops.append(loops[-1].body)
@@ -40,5 +40,5 @@ def perfect_nest(stmt: Stmt) -> tuple[tuple[For, ...], Stmt]:
 
 
 def is_chain(loops: Sequence[For]) -> bool:
-    """Whether each loop is the only statement of the one before it."""
+    """Whether each loop is the only statement of the loop before it in `loops`."""
     return all(a.body is b for a, b in pairwise(loops))

@@ -1,7 +1,8 @@
 """Reducers: recognise the commutative reduction that an init and an update compute.
 
-Single reductions (`C = C + x`, product, minimum, maximum, and, or) and tuples: several independent
-ones side by side (sum and sum of squares), or argmin and argmax (see `analysis.choice`).
+A single reduction is a sum (`C = C + x`), product, minimum, maximum, `and` or `or`. A tuple is
+several independent single reductions (sum and sum of squares), or an argmin or argmax (see
+`analysis.choice`).
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ class Reduction:
     """result = combine(result, rhs), starting from the identity.
 
     Attributes:
-        name: sum, prod, min, max, and, or, argmin, argmax, or `tuple` for several side by side.
-        buffers: where the results live, one for each component.
-        indices: the element of them that is updated, the same in all.
-        identity: for each component the value that changes nothing.
-        lhs: the loads of the result so far.
-        rhs: what is combined into it.
+        name: sum, prod, min, max, and, or, argmin, argmax, or `tuple` for several reductions.
+        buffers: the result buffer of each component.
+        indices: the indices of the updated element, equal in all result buffers.
+        identity: the start value of each component, which changes no result.
+        lhs: for each component the load of the result so far.
+        rhs: for each component the value that is combined into the result.
         commutative: whether the order never matters; False for an argmin or argmax that decides
             ties by order.
-        liberties: what a function must allow (see `ir.func.LIBERTIES`) so that an argmin or argmax
-            gives the same where its values are combined in another order.
+        liberties: the liberties (see `ir.func.LIBERTIES`) that a function must grant so that the
+            values of an argmin or argmax may be combined in another order.
     """
 
     name: str
@@ -93,8 +94,8 @@ def identity_holds(name: str, value: Expr) -> bool:
 
 
 def identity_of(value: Expr) -> Expr | None:
-    """What changes nothing in the sum, difference, product, minimum or maximum that gives a value;
-    None for another operation."""
+    """The identity of the operation that computes `value`: a sum, difference, product, minimum or
+    maximum. None for another operation."""
     dtype = value.dtype
     if isinstance(value, (Add, Sub, Mul)):
         return as_expr(int(isinstance(value, Mul)), dtype)
@@ -106,9 +107,9 @@ def identity_of(value: Expr) -> Expr | None:
 
 
 def match_reducer(init: Stmt | None, update: Stmt) -> Reduction | None:
-    """The reduction that `init` and `update` (the parts of one block) compute, None for no match.
+    """The reduction that the init and the update of one block compute; None for no match.
 
-    The init must store the identity of what the update combines with.
+    The init must store the identity of the operation in the update.
     """
     return None if init is None else _match(init, update)
 
@@ -163,8 +164,8 @@ def keeps_order(update: Stmt) -> bool:
 def _starts(choice: Choice, identity: Values) -> bool:
     """Whether each partial result of an argmin or argmax may start from the values of its init.
 
-    The better of equal pairs is the pair itself, so the start may take part more than once. But
-    where the last of equal values wins, a start after values no better than it would win.
+    Combining a pair with an equal pair gives the same pair, so a start pair may take part more than
+    once. But if the last of equal values wins, a later start pair would replace an equal value.
     """
     if not all(isinstance(value, (IntImm, FloatImm)) for value in identity):
         return False
@@ -176,8 +177,8 @@ def _starts(choice: Choice, identity: Values) -> bool:
 
 
 def choice_of(stores: Sequence[BufferStore]) -> tuple[Choice, Values] | None:
-    """The argmin or argmax that two stores compute, and the pair that they compare with the old
-    one, in the order of the stores; None for no match."""
+    """The argmin or argmax that two stores compute, and the new pair that they compare with the old
+    pair, in the order of the stores; None for no match."""
     if len(stores) != 2:
         return None
     lhs = tuple(BufferLoad(s.buffer, s.indices) for s in stores)
@@ -191,11 +192,10 @@ def choice_of(stores: Sequence[BufferStore]) -> tuple[Choice, Values] | None:
 
 
 def updates_of(stmt: Stmt) -> list[BufferStore] | None:
-    """The stores of a straight line of code, each into a buffer of its own, with lets replaced;
-    None for anything else.
+    """The stores of straight-line code, each into another buffer, with lets replaced by values.
 
-    A test around the line gives choices between the old contents and the new ones. None as well
-    where a store reads a buffer that an earlier store wrote: it would read the new value.
+    A condition around the code turns each value into a choice between the new and the old content.
+    Returns None for other statements, and if a store reads a buffer that an earlier store wrote.
     """
     lets: dict[Var, Expr] = {}
     while isinstance(stmt, LetStmt):
@@ -251,7 +251,8 @@ def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
 
 
 def _single(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
-    """(operator, rest) of `load op rest`, also where the load stands in a chain of the operator."""
+    """(operator, rest) of `load op rest`, where the load may also stand deeper in a chain of one
+    operator."""
     if isinstance(value, Sub):
         inner = _single(value.a, load) if value.a is not load else (Add, as_expr(0, value.dtype))
         if inner is None or inner[0] is not Add:

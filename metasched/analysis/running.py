@@ -1,7 +1,7 @@
 """Whether loops have an iteration: an extent may depend on loops around it, or on data.
 
-An extent of shape variables alone is assumed positive: a program on empty buffers has no results
-to write. An extent that depends on other loops must be proved positive.
+An extent over shape variables alone is assumed positive, because a program on empty buffers writes
+no results. An extent that depends on other loops must be proved positive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from metasched.ir.visit import free_vars, reads_memory
 
 
 def is_dependent(loop: For, variables: Collection[Var]) -> bool:
-    """Whether the ends of a loop depend on some variables, or on data."""
+    """Whether the ends of a loop depend on the given variables, or on data."""
     ends = (loop.min, loop.extent)
     return any(reads_memory(e) or any(v in variables for v in free_vars(e)) for e in ends)
 
@@ -38,6 +38,7 @@ def surely_run(loops: Sequence[For], start: int, exempt: Collection[Var] = ()) -
 
     Args:
         loops: a chain, outermost first.
+        start: the position of the first loop that must have an iteration.
         exempt: variables of loops that may be empty.
     """
     if all(type(loop.extent) is IntImm and loop.extent.value > 0 for loop in loops[start:]):

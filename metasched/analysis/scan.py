@@ -3,8 +3,8 @@
     B[j] = B[j - 1] + x(j)                                    # a cumulative sum
     B[j] = T.if_then_else(j == 0, y, B[j - 1] + x(j))         # with an explicit first value
 
-Sum, product, minimum and maximum are associative, so the results of several steps may be computed
-side by side: x(0), x(0) + x(1), ... first, then each of them plus the result before.
+Sum, product, minimum and maximum are associative, so several steps may be computed at once: first
+x(0), x(0) + x(1), ... without the last result, then each partial sum plus the last result.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class Scan:
 
     Attributes:
         kind: the operator.
-        before: the load of the result of the step before.
-        added: what is combined with it.
-        restarts: the condition of a step that takes `start` instead; true in the first step at
-            most. None where the scan continues from the value in the buffer.
+        before: the load of the last result.
+        added: the value that a step combines with the last result.
+        restarts: the condition under which a step stores `start`; it can hold in the first step
+            only. None if the first step reads its last result from the buffer, too.
+        start: the value that is stored where `restarts` holds.
     """
 
     kind: type[BinaryOp]
@@ -55,7 +56,7 @@ class Scan:
 
     @property
     def identity(self) -> Expr:
-        """The value that changes no other; -0.0 for sums, since 0.0 + -0.0 is 0.0."""
+        """The identity of the operator; -0.0 for sums of floats, because -0.0 + 0.0 is 0.0."""
         dtype = self.before.dtype
         if self.kind in (Add, Mul):
             number = int(self.kind is Mul)
@@ -66,7 +67,13 @@ class Scan:
 
 
 def match_scan(store: BufferStore, var: Var, extent: int | None) -> Scan | None:
-    """The scan along `var`, which counts from 0, that a store computes; None for other stores."""
+    """The scan along a variable that a store computes; None for another store.
+
+    Args:
+        store: the only statement of a block.
+        var: the iterator of the scan, which counts from 0.
+        extent: the number of steps; None if unknown.
+    """
     dtype = store.buffer.dtype
     if store.predicate is not None or not (dtype.is_int or dtype in ("float32", "float64")):
         return None

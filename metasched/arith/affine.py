@@ -8,8 +8,8 @@ analysis that needs such a sum asks one of the views on `terms`:
 - `linear_address`, for addresses: as written, and the two halves of a fused loop join;
 - `Analyzer.linear`, for proofs: an atom is replaced by the sum that the facts give.
 
-The cost model folds `as_written` twice: `cost.index_stride` asks how far each loop moves an index,
-`cost.guard_fraction` which values each loop gives it.
+The cost model uses `as_written` in two places: `cost.index_stride` computes how far each loop moves
+an index, and `cost.guard_fraction` which values each loop gives an expression.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def terms(
     `i // 8`, `A[i]`, `i * n`. Iterative, so that sums of thousands of terms are legal.
 
     Args:
-        casts: read through casts that keep the value of a signed integer; else they are atoms.
-        atoms: gives the sum that equals an atom, or None.
+        expr: the expression.
+        casts: whether to read through casts that keep the value of a signed integer; otherwise a
+            cast is an atom.
+        atoms: a function from an atom to a sum that equals it, or to None.
     """
     found: dict[Expr, int] = {}
     const = 0
@@ -112,8 +114,7 @@ def linear(expr: Expr) -> Linear:
 
 @lru_cache(maxsize=1 << 15)
 def linear_address(expr: Expr) -> Linear:
-    """`terms` of an address, with the two halves of a fused loop joined:
-    x // c * c + x % c is x."""
+    """`terms` of an address, where x // c * c + x % c, the two digits of a fused loop, become x."""
     found = as_written(expr)
     for rest in [t for t in found.terms if isinstance(t, FloorMod)]:
         whole, by, factor = floordiv(rest.a, rest.b), rest.b, found.terms.get(rest, 0)
@@ -124,12 +125,13 @@ def linear_address(expr: Expr) -> Linear:
 
 
 def interval(expr: Expr, ranges: Ranges) -> Interval:
-    """The values `expr` can take while each variable stays in its range (others: any value)."""
+    """The interval of `expr` while each variable stays in its range; other variables are
+    unbounded."""
     return form_interval(linear(expr), ranges)
 
 
 def form_interval(form: Linear, ranges: Ranges) -> Interval:
-    """The values of a sum, as `interval`."""
+    """The interval of a sum; see `interval`."""
     low: float = form.const
     high: float = form.const
     for atom, coef in form.terms.items():
@@ -162,7 +164,7 @@ _RULES: dict[type[Expr], Callable[[Interval, Interval], Interval]] = {
 def atom_interval(atom: Expr, of: Callable[[Expr], Interval]) -> Interval | None:
     """The interval of an operation, given its operands' intervals; None for any other atom.
 
-    The arithmetic is that of mathematical integers: the caller knows whether the type wraps.
+    The operation is computed on unbounded integers; the caller has to check whether the type wraps.
     """
     rule = _RULES.get(type(atom))
     if rule is not None:

@@ -2,8 +2,8 @@
 
 Integer arithmetic is done on linear forms (`arith.linear`), never by rewriting trees. Arithmetic
 of the index types int32 and int64 is assumed not to overflow. Narrower and unsigned integers count
-as mathematical integers only where their bounds prove that nothing wraps. Of floating-point
-expressions only the integers inside are simplified.
+as unbounded integers only if their bounds prove that nothing wraps. In floating-point expressions
+only the integers inside are simplified.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Analyzer:
     """Facts about variables, and what follows from them.
 
     Args:
-        ranges: for each variable a Range, a pair (lowest, highest) of integers where None is
-            unbounded, or an expression that it equals.
+        ranges: for each variable a Range, or a pair (lowest, highest) of integers or None for
+            unbounded, or an expression that the variable equals.
         keep_units: keep variables that have a single value, instead of writing the value.
     """
 
@@ -80,7 +80,10 @@ class Analyzer:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The context of a proof from facts. Its results are weaker, so its memos are separate."""
+        """The context of a proof from facts.
+
+        Such a proof may use fewer facts, so its results are weaker and are cached separately.
+        """
         kept = self._linear, self._bounds, self._simple
         self._linear, self._bounds, self._simple = self._aside
         self.proving = True
@@ -93,7 +96,7 @@ class Analyzer:
     # ---- what is known -------------------------------------------------------------------
 
     def bind(self, var: Var, known: Known) -> None:
-        """Define `var` by a Range, a pair (lowest, highest), or an expression that it equals."""
+        """Define `var` by a Range, a pair (lowest, highest), or an expression that `var` equals."""
         self._learn(var, known)
         self._forget()
 
@@ -146,7 +149,7 @@ class Analyzer:
     # ---- questions -----------------------------------------------------------------------
 
     def simplify(self, expr: Expr) -> Expr:
-        """An equal expression in canonical form; meaning never changes within the ranges."""
+        """An expression in canonical form that equals `expr` for all values in the ranges."""
         if type(expr) is IntImm:
             return expr
         found = self._simple.get(expr)
@@ -166,7 +169,7 @@ class Analyzer:
         return found
 
     def prove(self, condition: Expr) -> bool:
-        """Whether `condition` certainly holds; False says only that it was not proved."""
+        """Whether `condition` is proved to hold; False means only that there is no proof."""
         return self.simplify(condition) is TRUE
 
     def equal(self, a: Expr, b: Expr) -> bool:
@@ -256,7 +259,7 @@ class Analyzer:
         return found
 
     def normal(self, value: Linear, dtype: object) -> Linear:
-        """A sum whose quotients, remainders and minima have been put together."""
+        """A sum in which the quotients, remainders and minima of equal values are joined."""
         value = self.merged(value)
         if len(value.terms) < 2:
             return value
@@ -267,7 +270,7 @@ class Analyzer:
         return value
 
     def merged(self, value: Linear) -> Linear:
-        """A sum whose quotients and remainders have been put together."""
+        """A sum in which the quotients and remainders of equal values are joined."""
         if len(value.terms) > 1:
             for atom in value.terms:
                 kind = type(atom)
@@ -311,7 +314,7 @@ class Analyzer:
         return prove.nonnegative(self, end.plus(value, -1).shifted(-1))
 
     def rewrite(self, expr: Expr) -> Expr:
-        """`simplify` without the cache across analyzers."""
+        """`simplify`, without the cache that analyzers share."""
         found = self._simple.get(expr)
         if found is None:
             dtype = expr.dtype

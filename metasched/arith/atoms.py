@@ -1,4 +1,4 @@
-"""Atoms: linear form, bounds and congruence of each kind of integer expression that is no sum."""
+"""Linear form, bounds and congruence of each kind of integer expression that is no sum."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
 
 
 def _divide_narrow(an: Analyzer, e: FloorDiv | FloorMod, x: Linear, d: Linear, want: int) -> Linear:
-    """Types that wrap: only what needs no new intermediate value."""
+    """Divide in a type that wraps; only rules that need no new intermediate value apply."""
     if not d.terms and d.const > 0:
         lo, hi = an.linear_bounds(x)
         if lo // d.const == hi // d.const:
@@ -133,7 +133,7 @@ def _divide_narrow(an: Analyzer, e: FloorDiv | FloorMod, x: Linear, d: Linear, w
 
 
 def _truncated(an: Analyzer, e: Div | Mod) -> Linear:
-    # C's x / d and x % d are the floor ones where x >= 0 and d > 0
+    # truncating division equals floor division if x >= 0 and d > 0
     if an.interval(e.a)[0] >= 0 and an.interval(e.b)[0] > 0:
         return an.linear((FloorDiv if type(e) is Div else FloorMod)(e.a, e.b))
     a, b = an.rewrite(e.a), an.rewrite(e.b)
@@ -158,7 +158,7 @@ def _cast(an: Analyzer, e: Cast) -> Linear:
     source, to = e.value.dtype, e.dtype
     if not source.is_int:
         return Linear({Cast(to, an.rewrite(e.value)): 1}, 0)
-    # narrowing is a ring homomorphism; widening is one where the value did not wrap
+    # narrowing is a ring homomorphism; widening is a homomorphism if the value did not wrap
     if to.bits <= source.bits:
         value: Linear | None = an.linear(e.value)
     else:
@@ -200,7 +200,7 @@ def _choice(an: Analyzer, e: Expr) -> Linear:
 
 def _call(an: Analyzer, e: Call) -> Linear:
     if e.op.effect > Effect.READ:
-        raise rules.Unchanged  # two such calls are two events
+        raise rules.Unchanged  # the call has effects: two equal calls must not become one
     if e.op.name == "likely":
         return an.linear(e.args[0])
     if e.op.name in ("shift_left", "shift_right") and is_index(e.dtype):

@@ -15,7 +15,7 @@ EVERYTHING: Interval = (-INF, INF)
 
 
 class Bounds(NamedTuple):
-    """An interval for callers: its ends are integers, None where it has no end."""
+    """An interval with integer ends; None for an unbounded end."""
 
     lo: int | None
     hi: int | None

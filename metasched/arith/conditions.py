@@ -40,10 +40,11 @@ _OPPOSITE: dict[type[Compare], type[Compare]] = {EQ: NE, NE: EQ, LT: GE, GE: LT,
 
 
 def conjuncts(condition: Expr, *, hints: bool = True) -> list[Expr]:
-    """The conditions that `condition` is the conjunction of, in order; none for true.
+    """Split a conjunction into its conditions, in order; an empty list for true.
 
     Args:
-        hints: look into the hint `likely`, and leave it out.
+        condition: the conjunction.
+        hints: whether to replace the hint `likely(x)` by x.
     """
     result: list[Expr] = []
     stack = [condition]
@@ -125,7 +126,7 @@ def _compare(an: Analyzer, e: Compare) -> Expr:
 
 
 def _decide(an: Analyzer, kind: type[Compare], gap: Linear) -> bool | None:
-    """Whether `gap kind 0` always (True) or never (False) holds."""
+    """True if `gap kind 0` always holds, False if it never holds, None if neither is proved."""
     if kind is EQ or kind is NE:
         lo, hi = an.linear_bounds(gap)
         if lo == hi == 0:
@@ -208,7 +209,7 @@ def _leading(an: Analyzer, gap: Linear, kind: type[Compare]) -> Linear | None:
 
 
 def learn(an: Analyzer, condition: Expr) -> None:
-    """Add to `an` that `condition` holds."""
+    """Add the fact that `condition` holds to an analyzer."""
     stack = [condition]
     while stack:
         cond = stack.pop()
@@ -273,7 +274,7 @@ def _learn_equal(an: Analyzer, gap: Linear) -> None:
 
 
 def _learn_unequal(an: Analyzer, gap: Linear) -> None:
-    """x != c tightens the range of x where c is its end."""
+    """Learn x != c, which tightens the range of x if c is an end of the range."""
     if len(gap.terms) != 1:
         return
     ((atom, c),) = gap.terms.items()

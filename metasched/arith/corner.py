@@ -1,8 +1,8 @@
-"""Iterations that certainly run and at which a value leaves its range.
+"""Finds an iteration that certainly runs and in which a value leaves its range.
 
-A path lists the loops, let bindings and conditions around an access, outermost first.
-A point is an iteration that reaches the access. `at_samples` tries points with NumPy; `at_corner`
-proves the same for one corner of loops with symbolic extents.
+A path lists the loops, let bindings and conditions around an access, outermost first. A point is an
+iteration that reaches the access. `at_samples` tries many points with NumPy, for constant extents.
+`at_corner` proves for symbolic extents that one corner of the loops is such a point.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from metasched.ir.visit import free_vars, substitute, walk_exprs
 
 Path: TypeAlias = "tuple[For | tuple[Var, Expr] | Expr, ...]"
 _Values: TypeAlias = dict[Var, NDArray[np.int64]]
-_ALL = 1 << 13  # iterations up to which a loop is entered at each of its values
-_MOST = 1 << 16  # iterations that are tried at once
+_ALL = 1 << 13  # the most points for which a loop is tried at all its values
+_MOST = 1 << 16  # the most points that are tried at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,10 @@ def at_samples(path: Path, value: Expr, extent: Expr) -> Point | None:
 
 
 def at_all(path: Path, values: Sequence[Expr]) -> list[NDArray[np.int64]] | None:
-    """The values of expressions at every iteration of a path, in one order for all; None where the
-    iterations are many, or where only running the program can tell."""
+    """The values of expressions at every iteration of a path, in the same order for all.
+
+    None if there are too many iterations, or if the values are known only when the program runs.
+    """
     points: _Values = {}
     count = 1
     try:
@@ -146,7 +148,7 @@ def at_all(path: Path, values: Sequence[Expr]) -> list[NDArray[np.int64]] | None
 
 
 def _mentioned(path: Path, *values: Expr) -> tuple[Var, ...]:
-    """The variables of a path that the values mention; a message names only these variables."""
+    """The variables of a path that the values mention, for a message."""
     mentioned = frozenset[Var]().union(*map(free_vars, values))
     bound = [e.var if isinstance(e, For) else e[0] for e in path if not isinstance(e, Expr)]
     return tuple(v for v in bound if v in mentioned)
@@ -157,7 +159,7 @@ def _kept(points: _Values, mask: NDArray[np.bool_]) -> tuple[_Values, int]:
 
 
 def _entered(loop: For, points: _Values, count: int, matters: bool) -> tuple[_Values, int]:
-    """The points inside a loop: all iterations up to `_ALL` points, else those at its two ends."""
+    """The points inside a loop: all iterations, or for over `_ALL` points the first and last."""
     low, size = _number(loop.min, points, count), _number(loop.extent, points, count)
     step = 1 if loop.step is None else int(_number(loop.step, points, 1)[0])
     most = int(size.max(initial=0))
@@ -191,7 +193,10 @@ _LARGE = 1 << 62
 
 
 def _number(expr: Expr, points: _Values, count: int) -> NDArray[np.int64]:
-    """The value of an index or a condition at each point; _Unknown where memory or types matter."""
+    """The value of an index or a condition at each point.
+
+    Raises _Unknown if the value depends on memory or on the width of a type.
+    """
     found = np.asarray(_evaluate(expr, points), np.int64)
     return np.broadcast_to(found, (count,)) if found.ndim == 0 else found
 
@@ -223,7 +228,7 @@ def _evaluate(expr: Expr, points: _Values) -> Any:
 
 
 def _within(values: Any, least: int, most: int) -> Any:
-    """The numbers, small enough that the next operation cannot wrap in 64 bits; else _Unknown."""
+    """Check that the next operation on the numbers cannot wrap in 64 bits; else raise _Unknown."""
     if np.any(np.less(values, least)) or np.any(np.greater(values, most)):
         raise _Unknown
     return values
@@ -233,8 +238,10 @@ def _within(values: Any, least: int, most: int) -> Any:
 
 
 def at_corner(path: Path, value: Expr, extent: Expr) -> Point | None:
-    """A corner of the loops at which `value` is certainly not in 0 : extent, whatever the
-    symbols are for which loops over them run."""
+    """A corner of the loops at which `value` is certainly not in 0 : extent.
+
+    This holds for all values of the symbols for which the loops run.
+    """
     if not all(map(is_plain, _needed(path))):
         return None
     for beyond, least in (
@@ -257,8 +264,10 @@ def _needed(path: Path) -> Iterator[Expr]:
 
 
 def _corner(path: Path, value: Expr) -> tuple[dict[Var, Expr], Analyzer] | None:
-    """The corner of the loops at which `value` is least, loop by loop from the innermost on, if
-    that iteration certainly runs; with what is known there."""
+    """The corner of the loops at which `value` is least, and an analyzer with the facts there.
+
+    Loops are fixed at an end one by one, from the innermost. None unless the corner certainly runs.
+    """
     an, chosen = _running(path), {}
     for entry in reversed(path):
         if isinstance(entry, tuple):
@@ -287,7 +296,7 @@ def _corner(path: Path, value: Expr) -> tuple[dict[Var, Expr], Analyzer] | None:
 
 
 def _running(path: Path) -> Analyzer:
-    """What is known of the symbols when the loops over them have an iteration."""
+    """The facts about symbols that hold if each loop over symbols has an iteration."""
     an, bound = Analyzer(), set[Var]()
     for entry in path:
         if isinstance(entry, For):

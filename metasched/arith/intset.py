@@ -1,4 +1,4 @@
-"""Symbolic intervals and boxes: what an index or a region covers over the values of variables."""
+"""Symbolic intervals and boxes: the values of an index or region while variables run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ _Ends: TypeAlias = tuple[Linear, Linear]
 
 
 class _Evaluation:
-    """One evaluation: the domain, an analyzer that knows it, the ends found so far."""
+    """One evaluation: the domain, an analyzer with the domain's facts, and the ends found so
+    far."""
 
     __slots__ = ("an", "dom", "ends")
 
@@ -119,7 +120,7 @@ def _atom_ends(scope: _Evaluation, atom: Expr) -> _Ends | None:
 
 
 def _product_ends(scope: _Evaluation, atom: Expr) -> _Ends | None:
-    """One factor runs, the rest is fixed and does not change sign."""
+    """The ends of a product of one varying factor and fixed factors whose sign is known."""
     running = [f for f in factors(atom) if not free_vars(f).isdisjoint(scope.dom)]
     ends = _ends_of(scope, Linear({running[0]: 1}, 0)) if len(running) == 1 else None
     if ends is None:
@@ -172,10 +173,15 @@ def region_of(
     shape: Sequence[Expr] | None = None,
     analyzer: Analyzer | None = None,
 ) -> list[Range] | None:
-    """The box that indices cover while `dom` runs, an upper bound.
+    """A box that holds the indices while the variables of `dom` run.
 
-    Where no bound is found the dimension is covered whole if `shape` is given, else the result
-    is None.
+    Args:
+        indices: the index of each dimension.
+        dom: the range or interval of each variable.
+        shape: the extents of the buffer, which bound a dimension without another bound.
+        analyzer: further facts.
+
+    Returns None if a dimension has no bound and `shape` is not given.
     """
     points = [Range(i, IntImm(i.dtype, 1)) for i in indices]
     return relax_ranges(points, dom, shape, analyzer)
@@ -189,7 +195,8 @@ def relax_ranges(
 ) -> list[Range] | None:
     """The box that holds every instance of `ranges` while `dom` runs; see `region_of`.
 
-    Bounds in `dom` may depend on each other (`j` up to `i + 1`): what they leave is relaxed again.
+    Bounds in `dom` may depend on other variables of `dom` (`j` up to `i + 1`): relaxing is repeated
+    until none is left.
     """
     found = _relax_all(ranges, dom, shape, analyzer)
     for _ in dom:
@@ -285,9 +292,15 @@ def lower_region(
     predicate: Expr = TRUE,
     analyzer: Analyzer | None = None,
 ) -> list[Range] | None:
-    """A box every element of which lies in some instance of `region` while `ranges` run.
+    """A box that the instances of `region` fill while the variables of `ranges` run.
 
-    Exact for affine independent accesses; None when no such box is known.
+    Args:
+        region: the range of each dimension.
+        ranges: the values of the variables.
+        predicate: the condition under which an instance counts.
+        analyzer: further facts.
+
+    The box is exact for affine independent indices. None if no filled box is known.
     """
     if not _is_box(region, ranges, analyzer):
         return None
@@ -321,8 +334,11 @@ def lower_region(
 def _is_box(
     region: Sequence[Range], ranges: Mapping[Var, Range], analyzer: Analyzer | None
 ) -> bool:
-    """Whether ranges that depend on each other or on data matter to a region: those of its indices
-    leave no box, others may be empty."""
+    """Whether the ranges form a box, as far as a region depends on them.
+
+    False if a range over which the indices run depends on another variable or on data, or if
+    the range of another variable may be empty.
+    """
     if all(type(r.extent) is IntImm and type(r.min) is IntImm for r in ranges.values()):
         return True
     used = frozenset().union(*(free_vars(r.min) for r in region))
@@ -344,8 +360,7 @@ def _is_box(
 def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> Analyzer:
     """`an` with the facts that hold when the loops `among` have an iteration.
 
-    An extent of symbols alone is then positive. A reduction without iterations leaves its result
-    unwritten, whether its loop was split or not.
+    An extent over symbols alone is then positive.
     """
     for var in sorted(among, key=lambda v: v.name):
         extent, least = ranges[var].extent, 1
@@ -360,10 +375,10 @@ def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> 
 def _runs(
     region: Sequence[Range], ranges: Mapping[Var, Range], predicate: Expr, analyzer: Analyzer
 ) -> bool:
-    """Whether the predicate does no more than narrow what the indices run over.
+    """Whether the predicate only narrows the ranges of the variables that the indices use.
 
-    A condition on what no index runs over may leave out everything, and so may one that leaves an
-    iterator no value.
+    A condition on other variables may exclude all instances, and so may a condition that leaves a
+    variable no value.
     """
     narrowed = narrowed_ranges(ranges, predicate)
     moving: set[Var] = set()
@@ -384,7 +399,7 @@ def _runs(
 
 
 def union_regions(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Range]:
-    """The smallest box that holds both."""
+    """The smallest box that holds both boxes."""
     an = analyzer or Analyzer()
     result = []
     for x, y in zip(a, b, strict=True):

@@ -1,4 +1,4 @@
-"""Indices solved for their iterators: which instance of a block touches a given element."""
+"""Solves indices for their iterators, to find the instance of a block that touches an element."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from metasched.ir.visit import free_vars
 def left_inverse(
     indices: Sequence[Expr], iters: Mapping[Var, Range], outputs: Sequence[Expr]
 ) -> dict[Var, Expr] | str:
-    """The iterators that `indices` mention, as expressions of the values `outputs` of the indices.
+    """Solve indices for the iterators that they mention.
 
-    For all iterators within `iters`, the values of their indices give back the iterators. Values
-    that no iterators have give anything. A sentence says why the indices cannot be solved.
+    Args:
+        indices: the indices, over the iterators.
+        iters: the range of each iterator.
+        outputs: the values of the indices.
+
+    Returns each iterator as an expression of `outputs`, or a text that says why there is no
+    solution. For values that no iteration takes, the expressions have no meaning.
     """
     used = {v: r for v, r in iters.items() if any(v in free_vars(i) for i in indices)}
     found = detect_iter_map(indices, used, level="bijective")
@@ -42,7 +47,7 @@ def _from_minimum(iters: Mapping[Var, Range], from_zero: Mapping[Var, Expr]) -> 
 
 
 def _upward(index: Expr, value: Expr, iters: Mapping[Var, Range]) -> tuple[Expr, Expr]:
-    """An index and its value, both negated where the index falls with all its iterators."""
+    """An index and its value, both negated if all coefficients of the index are negative."""
     terms = Analyzer().linear(index).terms
     moving = [c for atom, c in terms.items() if not free_vars(atom).isdisjoint(iters)]
     if not moving or max(moving) > 0:
@@ -52,7 +57,7 @@ def _upward(index: Expr, value: Expr, iters: Mapping[Var, Range]) -> tuple[Expr,
 
 
 def _joined(pairs: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """Indices `e // c` and `e % c` put together to `e`, whose value theirs give."""
+    """Replace pairs of indices `e // c` and `e % c` by `e`, and likewise their values."""
     an = Analyzer()
     for high, quotient in pairs:
         if not isinstance(high, FloorDiv):
@@ -70,7 +75,7 @@ def _digit(an: Analyzer, high: FloorDiv, low: FloorMod) -> bool:
 
 
 def _without_gaps(indices: Sequence[Expr], iters: Mapping[Var, Range]) -> dict[Var, Range]:
-    """The iterators over more values, so that each fills the stride of the next one in a sum."""
+    """The ranges of iterators, enlarged so that each fills the stride of the next in a sum."""
     out, an = dict(iters), Analyzer()
     for index in indices:
         terms = [(abs(c), a) for a, c in an.linear(index).terms.items() if a in out]

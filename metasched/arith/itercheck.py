@@ -1,4 +1,4 @@
-"""Independence of the digits that an iterator map uses: no overlap, and no gap where forbidden."""
+"""Checks that the digits in an iterator map do not overlap, and leave no gaps where forbidden."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def depth(mark: IterMark) -> int:
 
 
 def check(reader: Reader, exprs: Sequence[Expr], sums: list[IterSum], bijective: bool) -> None:
-    """Every digit is used once; at the bijective level every digit is used. Raises NotAffine."""
+    """Check that no digit is used twice and, if `bijective`, that every digit is used.
+
+    Raises:
+        NotAffine: if a check fails.
+    """
     uses: dict[IterMark, list[IterSplit]] = {}
     for total in sums:
         for s in total.splits:

@@ -1,6 +1,6 @@
-"""Predicates of iterator maps: what a conjunction of bounds leaves of the iterators.
+"""Predicates of iterator maps: applies a conjunction of bounds to the iterators.
 
-A bound on one iterator narrows its range; a bound on a sum of iterators makes that sum a limited
+A bound on one iterator narrows its range. A bound on a sum of iterators makes the sum a limited
 group (`iterform.Group`).
 """
 
@@ -37,9 +37,10 @@ from metasched.ir.visit import free_vars
 def narrowed(
     ranges: Mapping[Var, Range], predicate: Expr
 ) -> tuple[dict[Var, Range], list[tuple[Linear, Expr]]]:
-    """Conditions on one iterator narrow its range; the others come back as forms >= 0.
+    """Narrow the ranges of iterators by the conditions of a predicate on single iterators.
 
-    Bounds on sums of iterators come before bounds on digits of such sums, which depend on them.
+    Returns the ranges, and each other condition as a linear form that is >= 0. Bounds on sums of
+    iterators come first, because bounds on digits of a sum depend on them.
     """
     result = dict(ranges)
     reader = Reader(ranges, keep_units=True)
@@ -64,7 +65,7 @@ def is_empty(run: Range) -> bool:
 
 
 def narrowed_ranges(ranges: Mapping[Var, Range], condition: Expr) -> Mapping[Var, Range]:
-    """The ranges where `condition` holds, as far as it bounds single iterators."""
+    """The ranges of iterators under `condition`; only bounds on single iterators count."""
     result = ranges
     for cond in conjuncts(condition):
         try:
@@ -75,7 +76,7 @@ def narrowed_ranges(ranges: Mapping[Var, Range], condition: Expr) -> Mapping[Var
 
 
 def _gaps(reader: Reader, cond: Expr) -> list[Linear]:
-    """`cond` as linear forms that are >= 0."""
+    """The linear forms that are >= 0 if and only if `cond` holds."""
     if not isinstance(cond, Compare) or isinstance(cond, NE) or not cond.a.dtype.is_int:
         raise NotAffine(f"the predicate {show_expr(cond)} is no bound on iterators")
     a, b = reader.an.exact(cond.a), reader.an.exact(cond.b)
@@ -95,7 +96,8 @@ def _gaps(reader: Reader, cond: Expr) -> list[Linear]:
 
 
 def _narrow(reader: Reader, ranges: dict[Var, Range], gap: Linear, atom: Expr) -> bool:
-    """Apply c * atom + rest >= 0 to a variable's range, if the atom is a variable (// constant)."""
+    """Narrow a variable's range by c * atom + rest >= 0; False unless the atom is a variable or
+    the quotient of a variable by a constant."""
     var, unit = atom, 1
     if type(atom) is FloorDiv and type(atom.b) is IntImm and atom.b.value > 0:
         var, unit = atom.a, atom.b.value

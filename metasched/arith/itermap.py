@@ -1,7 +1,7 @@
-"""Affine iterator maps: which expressions enumerate a box exactly, and what follows from it.
+"""Affine iterator maps: decides whether expressions of loop variables enumerate a box.
 
-`detect_iter_map` decides whether expressions of loop iterators take every point of a box
-independently of each other; blocks whose bindings do are what schedules may reorder.
+`detect_iter_map` decides whether the expressions take every point of a box, each independently of
+the others. Schedule steps may reorder loops of blocks whose bindings have this property.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Level: TypeAlias = Literal["none", "surjective", "bijective"]
 
 @dataclass(frozen=True, slots=True)
 class IterMap:
-    """The result of a detection: one sum for each expression, or `error`, a sentence.
+    """The result of a detection: one sum for each expression, or a sentence in `error`.
 
-    `literal`: simplified, the expressions would be no such sums any more.
+    `literal` is True if the expressions are sums of digits only without simplification.
     """
 
     sums: tuple[IterSum, ...]
@@ -77,13 +77,13 @@ def detect_iter_map(
         exprs: integer expressions of the iterators.
         ranges: the iterators, with constant or symbolic extents; other variables are fixed.
         predicate: a conjunction of bounds on fused iterators; anything else is an error.
-        level: "surjective" demands that the values fill a box, each independent of the others;
-            "bijective" also that every point comes from one instance; "none" demands nothing
-            beyond affine form.
-        simplify_trivial: write iterators of one value as that value.
+        level: "surjective" requires that the values fill a box, each independent of the others;
+            "bijective" also that every point comes from one instance; "none" requires affine form
+            only.
+        simplify_trivial: whether to replace iterators of extent one by their value.
 
-    Returns: an IterMap; `error` names the offending expression. The idea is TVM's
-    DetectIterMap; results are memoised by value.
+    Returns an IterMap, whose `error` names the offending expression. The idea is TVM's
+    DetectIterMap. Results are cached by value.
     """
     return _known(_FOUND, _attempt, exprs, ranges, (predicate, level, simplify_trivial))
 
@@ -96,11 +96,12 @@ def why_no_box(
     *,
     unit_steps: bool = False,
 ) -> str | None:
-    """Why the values do not fill a box, each independent of the others; None where they do.
+    """Say why the values do not fill a box, each independent of the others; None if they do.
 
     Args:
+        values: integer expressions of the iterators.
         ranges, predicate, level: as for `detect_iter_map`.
-        unit_steps: demand as well that the leading digit of each value has the scale one.
+        unit_steps: whether the smallest digit of each value must have the scale one.
     """
     if predicate is TRUE and tiles(values, ranges, every=level == "bijective"):
         return None
@@ -114,7 +115,7 @@ def why_no_box(
 def _known(
     table: dict[Any, T], make: Callable[..., T], exprs: Any, ranges: Mapping[Var, Range], how: _How
 ) -> T:
-    """What `make` gives for these arguments, remembered by value."""
+    """The result of `make` for these arguments, cached by value."""
     key = (tuple(exprs), how, *[(v, r.min, r.extent) for v, r in ranges.items()])
     found = table.get(key)
     if found is None:
@@ -179,7 +180,11 @@ def _detect(
 def sum_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr:
     """An iterator sum as an expression of its iterators.
 
-    `ranges` as the detection had them, narrowed by its predicate: marks count from their minima.
+    Args:
+        total: the sum.
+        ranges: the ranges given to the detection, narrowed by its predicate, because marks count
+            from the minima of these ranges.
+        dtype: the type of the expression.
     """
     result: Expr | None = None
     for s in total.splits:
@@ -220,10 +225,9 @@ def iter_map_simplify(
     level: Level = "surjective",
     simplify_trivial: bool = True,
 ) -> list[Expr]:
-    """The expressions in the normal form of their iterator map, else simply simplified.
+    """Rewrite expressions in the normal form of their iterator map, or simplify them without a map.
 
-    Used on block bindings after split and fuse. `simplify_trivial=False` keeps iterators of one
-    value visible.
+    Used on block bindings after split and fuse. The arguments are as for `detect_iter_map`.
     """
     if predicate is TRUE and level == "surjective" and not simplify_trivial:
         simple = in_mixed_radix(exprs, ranges)
@@ -252,7 +256,7 @@ def _simplified(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -
 
 
 def digits_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:
-    """`sum_expr` in the form that a detection reads again; None for sizes that are no constants.
+    """`sum_expr` in a form that a detection can read again; None unless all sizes are constants.
 
     The simplifier moves what it can out of a quotient. It turns (i * 8 + j) // 6 into
     i + (i * 2 + j) // 6, and (i * 8 + j) % 6 into (i * 2 + j) % 6. These two are no longer digits
@@ -274,7 +278,7 @@ def digits_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Ex
 
 
 def _digit_expr(s: IterSplit, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:
-    """A digit as an expression of those digits of its mark that it depends on."""
+    """A digit as an expression of only the digits of its mark that it depends on."""
     source, lower, extent, whole = s.mark.source, s.lower, s.extent, s.mark.extent
     if not (isinstance(lower, int) and isinstance(extent, int) and isinstance(whole, int)):
         return None
@@ -300,8 +304,9 @@ def _with_part_in(
 ) -> tuple[IterSum, int, int] | None:
     """The digits of a dense sum of `whole` values that total % top // lower depends on.
 
-    Returns their sum, divided by how many values there are below them; that number; and how many
-    values they have with what is below them. All digits of a sum that a predicate limits count.
+    Returns the sum of these digits, divided by n, the number of values of the smaller digits; n;
+    and the number of values of these and the smaller digits together. If a predicate limits the
+    sum, all digits are returned.
     """
     digits = [(s, s.scale, s.extent) for s in total.splits]
     sizes = [(a, b) for _, a, b in digits if isinstance(a, int) and isinstance(b, int)]
@@ -322,8 +327,12 @@ def _with_part_in(
 def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[Var, Expr]:
     """The iterators as expressions of the values of a bijective map.
 
-    `outputs` are the values of `sums`, in order. Iterators are given from zero: their minimum
-    (the narrowed one where a predicate narrows it) is taken off. Those of one value do not occur.
+    Args:
+        sums: the sums of the map.
+        outputs: the values of `sums`, in order.
+
+    Each iterator is counted from zero: its minimum, narrowed by the predicate, is subtracted.
+    Iterators of extent one do not occur.
     """
     an = Analyzer()
     values: dict[IterMark, Expr] = {}
@@ -349,7 +358,7 @@ def inverse_iter_map(sums: Sequence[IterSum], outputs: Sequence[Expr]) -> dict[V
 
 
 def _give(values: dict[IterMark, Expr], s: IterSplit, total: Expr, above: bool) -> None:
-    """Add to its mark what the digit `s` contributes, `total` being the sum that holds it."""
+    """Add the part that digit `s` of the sum `total` contributes to the value of its mark."""
     dtype = total.dtype
     digit = total
     if s.scale != 1:

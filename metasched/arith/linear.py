@@ -43,7 +43,7 @@ class Linear:
         return Linear({a: c * factor for a, c in self.terms.items()}, self.const * factor)
 
     def single(self) -> Expr | None:
-        """The atom, when this is one atom with coefficient 1 and nothing else."""
+        """The atom if the sum is one atom with coefficient 1, else None."""
         if self.const == 0 and len(self.terms) == 1:
             ((atom, c),) = self.terms.items()
             return atom if c == 1 else None
@@ -92,7 +92,7 @@ def factors(atom: Expr) -> list[Expr]:
 
 
 def product(parts: Iterable[Expr]) -> Expr | None:
-    """The product of atoms, None of none."""
+    """The product of atoms; None for no atoms."""
     result: Expr | None = None
     for part in parts:
         result = part if result is None else Mul(result, part)
@@ -100,7 +100,7 @@ def product(parts: Iterable[Expr]) -> Expr | None:
 
 
 def without(atom: Expr, parts: list[Expr]) -> list[Expr] | None:
-    """The factors of `atom` left after taking away `parts`, None when some are missing."""
+    """The factors of `atom` without `parts`; None if a part is no factor of `atom`."""
     left = factors(atom)
     for part in parts:
         for i, factor in enumerate(left):
@@ -134,9 +134,9 @@ def multiply(a: Linear, b: Linear) -> Linear:
 
 
 def emit(value: Linear, dtype: DType) -> Expr | None:
-    """The expression: positive terms, a positive constant, then what is subtracted.
+    """Write a sum as an expression: positive terms, a positive constant, then negative terms.
 
-    None when a number does not fit the (index) type; narrower types wrap, where that is exact.
+    None if a number does not fit an index type. In narrower types numbers wrap, which is exact.
     """
     const, terms = value.const, value.terms
     low, high = dtype.range

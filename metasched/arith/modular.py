@@ -34,12 +34,12 @@ def times(a: Modular, b: Modular) -> Modular:
 
 
 def either(a: Modular, b: Modular) -> Modular:
-    """What holds of a value that is one of two."""
+    """The congruence of a value that is one of two values."""
     return make(gcd(gcd(a.coeff, b.coeff), a.base - b.base), a.base)
 
 
 def floordiv(a: Modular, d: int) -> Modular:
-    """a // d for d > 0: exact when d divides the step, as then the remainder is constant."""
+    """a // d for d > 0; exact if d divides the step, because the remainder is then constant."""
     return make(a.coeff // d, a.base // d) if a.coeff % d == 0 else ANY
 
 

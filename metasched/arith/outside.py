@@ -1,10 +1,10 @@
-"""Accesses that certainly miss their buffer, each with an iteration that certainly runs.
+"""Finds accesses that certainly leave their buffer, each with an iteration that certainly runs.
 
-Nothing is guessed. A loop is entered only where its extent says that it runs. A condition counts
-only where it holds for the iteration shown. What cannot be evaluated (an element of another buffer,
-a call) proves nothing. Constant programs are evaluated at many iterations at once. Programs with
-symbolic extents are evaluated at the corners of their loops, for every value of the symbols for
-which the loops run.
+An access is reported only if the loops around it are certain to run this iteration, and all
+conditions around it hold there. A value that cannot be evaluated (an element of another buffer, a
+call) proves nothing. Programs with constant extents are evaluated at many iterations at once.
+Programs with symbolic extents are evaluated at the corners of their loops; the proof then holds for
+all values of the symbols for which the loops run.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ _LEAVING = (Break, Continue, Return)
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What certainly goes wrong.
+    """An access that certainly leaves its buffer, or an extent that is certainly negative.
 
     Attributes:
-        message: in one sentence, with the iteration.
+        message: the fault in one sentence, with the iteration.
         hint: what to write instead.
-        access: the load or the region (of a store, the load from its place); None for an extent.
-        stack: the statements from the outermost to the one that holds it.
+        access: the load or the region; for a store, the load of the same element; None for an
+            extent.
+        stack: the statements around the access, outermost first.
     """
 
     message: str
@@ -101,14 +102,18 @@ def _visit(stmt: Stmt, path: Path, above: tuple[Stmt, ...]) -> Iterator[Outside]
         yield from _visit(stmt.then, (*path, stmt.condition), stack)
         if stmt.orelse is not None:
             yield from _visit(stmt.orelse, (*path, logical_not(stmt.condition)), stack)
-    elif not isinstance(stmt, While):  # whether its body runs depends on what is stored
+    elif not isinstance(stmt, While):  # whether the body of a While runs depends on memory
         inside = (*path, (stmt.var, stmt.value)) if isinstance(stmt, LetStmt) else path
         for part in stmt.stmts:
             yield from _visit(part, inside, stack)
 
 
 def _sequence(stmt: SeqStmt, path: Path, above: tuple[Stmt, ...]) -> Iterator[Outside]:
-    """Statements in order: an assertion guards what follows it, after a way out nothing is sure."""
+    """Visit statements in order.
+
+    An assertion guards the statements after it. After a break, continue or return, no statement is
+    certain to run.
+    """
     for part in stmt.items:
         yield from _visit(part, path, above)
         if isinstance(part, AssertStmt):
@@ -160,7 +165,7 @@ def _store(stmt: BufferStore, path: Path, stack: tuple[Stmt, ...]) -> Iterator[O
 
 
 def _loads(expr: Expr, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
-    """The loads of an expression; the sides of a choice are behind its condition."""
+    """Visit the loads of an expression; a load in a side of a choice runs under its condition."""
     if not any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
         return
     work: list[tuple[Expr, Path]] = [(expr, path)]
@@ -171,10 +176,10 @@ def _loads(expr: Expr, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]
         choice = isinstance(node, Call) and node.op.name == "if_then_else"
         if isinstance(node, Select) or choice:
             condition, a, b = node.children
-            if condition.dtype == "bool":  # else lanes choose, or numbers
+            if condition.dtype == "bool":  # other conditions choose by lane, or are numbers
                 work += [(b, (*known, logical_not(condition))), (a, (*known, condition))]
             work.append((condition, known))
-        elif isinstance(node, (And, Or)):  # the second may be decided by the first
+        elif isinstance(node, (And, Or)):  # the second operand may not be evaluated
             first = node.a if isinstance(node, And) else logical_not(node.a)
             work += [(node.b, (*known, first)), (node.a, known)]
         elif isinstance(node, Let):
@@ -187,7 +192,7 @@ def _loads(expr: Expr, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]
 
 
 def _access(load: BufferLoad, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
-    """Lanes of a vector go on in the next row, so of those only the first is looked at."""
+    """Check one access; of a vector that may continue in the next row, only the first lane."""
     buffer = load.buffer
     for axis, (index, extent) in enumerate(zip(load.indices, buffer.shape, strict=True)):
         for end in _ends(index) if buffer.ndim == 1 else _ends(index)[:1]:
@@ -214,7 +219,7 @@ def _room(extent: Expr) -> str:
 
 
 def _ends(index: Expr | Range) -> tuple[Expr, ...]:
-    """The first and the last index of a range or a vector; none of a vector that is no ramp."""
+    """The first and the last index of a range or a vector; empty for a vector that is no ramp."""
     if isinstance(index, Range):
         return (index.min,) if index.is_point else (index.min, index.min + index.extent - 1)
     if isinstance(index, Ramp):
@@ -226,8 +231,11 @@ def _ends(index: Expr | Range) -> tuple[Expr, ...]:
 
 @fact
 def _conditional(block: Block) -> bool:
-    """Whether regions of a block may well leave their buffers: what it touches depends on
-    conditions or on blocks inside, or the regions are those that the user asked for."""
+    """Whether the regions of a block may legally leave their buffers.
+
+    They may if the accesses depend on conditions or on blocks inside, or if a schedule step has
+    declared the regions.
+    """
     if any(key.startswith("explicit_") for key in block.annotations):
         return True
     return any(
@@ -241,8 +249,10 @@ def _conditional(block: Block) -> bool:
 def _region(
     block: Block, region: BufferRegion, path: Path, stack: tuple[Stmt, ...]
 ) -> Iterator[Outside]:
-    """A declared region that leaves its buffer where nothing that the body touches does; what is
-    inferred of it is an upper bound and may leave the buffer too."""
+    """A declared region that leaves its buffer although the inferred region does not.
+
+    An inferred region is an upper bound of the accesses, so it may leave the buffer, too.
+    """
     found = _leaves(region.region, region.buffer, path)
     if found is None:
         return
@@ -275,6 +285,6 @@ def _certain(path: Path, value: Expr, extent: Expr) -> Point | None:
 
 
 def _always_inside(path: Path, value: Expr, extent: Expr) -> bool:
-    """Whether the bounds of the loops around say so: the quick way out."""
+    """Whether the bounds of the loops prove that `value` is in 0 : extent; a fast test."""
     least, most = known_of(path).interval(value)
     return type(extent) is IntImm and least >= 0 and most < extent.value

@@ -50,7 +50,7 @@ def nonnegative(an: Analyzer, value: Linear) -> bool:
     if not an.facts:
         return _search(an, value, _DEPTH, set())
     if an.proving:
-        return False  # inside a proof from facts only bounds count: it has to end
+        return False  # inside a proof from facts only bounds are used, so that the proof ends
     with an.aside():
         return _search(an, value, _DEPTH, set())
 
@@ -106,7 +106,7 @@ def _bounded_vars(an: Analyzer, value: Linear) -> list[Expr]:
     found: dict[Expr, None] = {}
     for atom in value.terms:
         if not is_index(atom.dtype):
-            continue  # its parts may wrap
+            continue  # the operands of the atom may wrap
         for factor in factors(atom):
             if factor in an.symbolic or (factor is not atom and _finite(an, factor)):
                 found[factor] = None
@@ -154,7 +154,7 @@ def _relax_atom(an: Analyzer, value: Linear, atom: Expr, c: int) -> Iterator[Lin
 
 
 def _by_cases(an: Analyzer, value: Linear, depth: int, seen: Seen) -> bool:
-    """A minimum is one of its two sides: the claim has to hold for both."""
+    """Prove the claim for both sides of a minimum, because the minimum equals one of them."""
     for atom, c in value.terms.items():
         if not is_index(atom.dtype):
             continue

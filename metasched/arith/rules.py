@@ -1,7 +1,7 @@
-"""Rules on linear forms: quotients, remainders, minima. Each comment is the identity it applies.
+"""Rules for quotients, remainders and minima of linear forms; a comment states each identity.
 
-The functions take an analyzer, whose ranges must make the identity hold, and linear forms of
-mathematical integers: the analyzer has dealt with narrow types.
+A rule applies if the analyzer's ranges prove its side conditions. Linear forms are over unbounded
+integers here; the analyzer handles narrow types before.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def number(dtype: DType, value: int) -> Expr:
 
 
 def _reduced(an: Analyzer, x: Linear, d: int) -> tuple[Linear, Linear, bool]:
-    """x = d*q + r with the coefficients of r between -d and d: (q, r, whether 0 <= r < d).
+    """Write x = d*q + r with the coefficients of r between -d and d: (q, r, whether 0 <= r < d).
 
-    Quotient and remainder share it, so that they can be put together again.
+    Quotient and remainder both use this q and r, so that they can be joined again.
     """
     q: dict[Expr, int] = {}
     r: dict[Expr, int] = {}
@@ -49,7 +49,7 @@ def _reduced(an: Analyzer, x: Linear, d: int) -> tuple[Linear, Linear, bool]:
     for atom, c in x.terms.items():
         k, rest = divmod(c, d)
         if rest and c < 0:
-            k, rest, negative = k + 1, rest - d, True  # towards zero: the sign is kept
+            k, rest, negative = k + 1, rest - d, True  # rounded to zero: the rest keeps its sign
         if k:
             q[atom] = k
         if rest:
@@ -101,7 +101,7 @@ def _nested_div(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
 
 
 def _by_scale(an: Analyzer, x: Linear, d: int) -> tuple[int, Linear, Linear] | None:
-    """x = s*h + l with 0 <= l < s, s > 1 the largest divisor of d that does it."""
+    """Write x = s*h + l with 0 <= l < s, where s > 1 is the largest divisor of d that allows it."""
     scales = sorted({gcd(c, d) for c in x.terms.values()} - {1}, reverse=True)
     for s in scales:
         high = {a: c // s for a, c in x.terms.items() if c % s == 0}
@@ -151,7 +151,7 @@ def _nested_mod(an: Analyzer, x: Linear, d: int, dtype: DType) -> Linear:
 def symbolic_divmod(
     an: Analyzer, x: Linear, d: Linear, dtype: DType
 ) -> tuple[Linear, Linear, bool]:
-    """x = d*q + r taken apart; (q, r, whether 0 <= r < d is proved) for a divisor like 4*n."""
+    """Write x = d*q + r for a symbolic divisor like 4*n: (q, r, whether 0 <= r < d is proved)."""
     if d.const or len(d.terms) != 1:
         same = d.terms == x.terms and d.const == x.const and bool(d.terms)
         if same:
@@ -180,9 +180,9 @@ def symbolic_divmod(
 
 
 def merge_parts(an: Analyzer, x: Linear) -> Linear:
-    """Put the parts of one value together again, until nothing changes.
+    """Join quotients and remainders of one value, until nothing changes.
 
-    With part(y, w, u) = y % u // w and u possibly infinite:
+    The identities, with part(y, w, u) = y % u // w and u possibly infinite:
     part(y,w,m)*c + part(y,m,u)*(c*m/w) -> part(y,w,u)*c, and
     part(y,w,u)*c - part(y,m,u)*(c*m/w) -> part(y,w,m)*c, and
     part(y,w,u)*c - part(y,w,m)*c -> part(y,m,u)*(c*m/w).
@@ -238,7 +238,8 @@ def _join(a: Part, b: Part) -> Part | None:
 
 
 def _whole_in(an: Analyzer, x: Linear, part: Part) -> tuple[int, Part] | None:
-    """Whether x holds c times the dividend y itself, so that the two combine."""
+    """The coefficient and the part that result if x also holds the dividend y of `part`; else
+    None."""
     y, w, u, k = part
     if u == INF:
         if k % w:
@@ -304,7 +305,8 @@ def extremum(
 
 
 def push_extremum(an: Analyzer, x: Linear, dtype: DType) -> Linear:
-    """min(a, b) + t -> min(a + t, b + t) where that makes one side a constant; with -, max."""
+    """Rewrite min(a, b) + t to min(a + t, b + t) if one side becomes constant; for
+    -min(a, b) + t the result is a max."""
     for atom, c in x.terms.items():
         if (type(atom) is Min or type(atom) is Max) and c in (1, -1) and len(x.terms) > 1:
             rest = Linear({k: v for k, v in x.terms.items() if k is not atom}, x.const)

@@ -1,4 +1,4 @@
-"""Subspace division: split bindings into a part for the outer loops and one for the inner."""
+"""Subspace division: splits bindings into a part for the outer and a part for the inner loops."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Divided:
 
     @property
     def is_outer(self) -> bool:
-        """Whether the inner loops take no part in it."""
+        """Whether the binding does not depend on the inner loops."""
         return isinstance(self.inner_extent, IntImm) and self.inner_extent.value == 1
 
     @property
     def is_inner(self) -> bool:
-        """Whether the outer loops take no part in it."""
+        """Whether the binding does not depend on the outer loops."""
         return isinstance(self.outer_extent, IntImm) and self.outer_extent.value == 1
 
 
@@ -66,12 +66,20 @@ def subspace_divide(
     predicate: Expr = TRUE,
     level: Level = "surjective",
 ) -> Division | None:
-    """Divide `bindings` over `ranges` into the part of `inner_vars` and that of the others.
+    """Divide bindings into a part over the outer loops and a part over the inner loops.
 
-    Every binding becomes outer * inner_extent + inner, where outer mentions no inner variable
-    and inner no other. None when they are no affine map or do not divide (an inner variable with
-    a stride above an outer one, a predicate that ties both together). The idea is TVM's
-    SubspaceDivide; used by blockize.
+    Every binding becomes outer * inner_extent + inner, where `inner` mentions inner variables only,
+    and `outer` mentions none. The idea is TVM's SubspaceDivide; `blockize` uses the function.
+
+    Args:
+        bindings: the values of a block's iterators.
+        ranges: the ranges of all loop variables.
+        inner_vars: the variables of the inner loops.
+        predicate: the predicate of the block.
+        level: as for `itermap.detect_iter_map`.
+
+    Returns None if the bindings are no affine map or do not divide. They do not divide if an inner
+    variable has a larger stride than an outer variable, or if a condition uses both.
     """
     found = detect_iter_map(bindings, ranges, predicate, level)
     if found.error is not None:
@@ -94,7 +102,7 @@ class _Divider:
         self.inner_conditions: dict[Expr, None] = {}
 
     def binding(self, total: IterSum, dtype: DType) -> Divided:
-        """One sum divided; a base stays with the side that the sum belongs to."""
+        """Divide one sum; the base goes to the side that the sum belongs to."""
         zero, one = IntImm(dtype, 0), IntImm(dtype, 1)
         base = total.base.astype(dtype)
         if not total.splits:
@@ -118,7 +126,7 @@ class _Divider:
         )
 
     def split(self, s: IterSplit, dtype: DType) -> _Halves:
-        """A digit, scale included, divided."""
+        """Divide one digit with its scale."""
         scale = size_expr(s.scale, dtype)
         side = self._side(s.mark)
         zero = IntImm(dtype, 0)
@@ -134,7 +142,8 @@ class _Divider:
         return self._digit(s, h, dtype)
 
     def _digit(self, s: IterSplit, h: _Halves, dtype: DType) -> _Halves:
-        """(outer * b + inner) // lower % extent, where the digit respects the border b."""
+        """Divide (outer * b + inner) // lower % extent; raises if the digit crosses the border
+        b."""
         lower, extent, b = s.lower, s.extent, h.inner_extent
         zero = IntImm(dtype, 0)
         scale = size_expr(s.scale, dtype)
@@ -154,7 +163,7 @@ class _Divider:
         raise _Indivisible
 
     def _mark(self, mark: IterMark, dtype: DType) -> _Halves:
-        """A sum of inner digits below outer ones."""
+        """Divide a mark; a sum must have its inner digits below its outer digits."""
         source = mark.source
         assert isinstance(source, IterSum)
         if not (isinstance(source.base, IntImm) and source.base.value == 0):
@@ -179,14 +188,14 @@ class _Divider:
         return _Halves(outer, outer_extent, inner, inner_extent)
 
     def _limited(self, mark: IterMark, outer: Expr, b: Size, dtype: DType) -> Size:
-        """The predicate outer * b + inner < extent, where the border divides the extent."""
+        """Divide the limit outer * b + inner < extent; b must divide the extent."""
         if not (isinstance(b, int) and isinstance(mark.extent, int) and mark.extent % b == 0):
             raise _Indivisible
         self.outer_conditions[self.an.simplify(outer < mark.extent // b)] = None
         return mark.extent // b
 
     def _whole_conditions(self, mark: IterMark, inner: bool, dtype: DType) -> None:
-        """Limits inside a mark that belongs to one side."""
+        """Add the limits inside a mark to the side that the mark belongs to."""
         source = mark.source
         if isinstance(source, Var):
             return
@@ -201,7 +210,7 @@ class _Divider:
             into[self.an.simplify(value >= 0)] = None
 
     def predicates(self, predicate: Expr) -> tuple[Expr, Expr]:
-        """(outer, inner): together they say what `predicate` said."""
+        """The predicates of the outer and inner part, whose conjunction equals `predicate`."""
         outer: Expr = TRUE
         inner: Expr = TRUE
         for cond in self.outer_conditions:

@@ -1,1 +1,1 @@
-"""Lowered functions to LLVM text, objects and loaded code."""
+"""codegen: turns lowered functions into LLVM text, object files and loaded code."""

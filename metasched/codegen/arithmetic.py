@@ -85,8 +85,8 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
 
 
 def _identity(kind: type[BinaryOp], a: Val, b: Val) -> Val | None:
-    """The result of x + 0, x - 0, x * 1, x * 0, x // 1 or x % 1, which needs no instruction; else
-    None."""
+    """The result of x + 0, x - 0, x * 1, x * 0, x // 1 or x % 1 without an instruction; None for
+    other operands."""
     if b.const is None:
         if a.const == 0 and kind is Add:
             return b
@@ -119,7 +119,7 @@ def _suffix(value: Val) -> str:
 
 
 def _divide(e: Emitter, kind: type[BinaryOp], a: Val, b: Val, nonneg: bool) -> Val:
-    """The four integer divisions; `nonneg` when neither operand is negative."""
+    """Emit one of the four integer divisions; `nonneg` says that no operand is negative."""
     dtype, lanes = a.dtype, a.lanes
     unsigned = dtype.kind == "uint" or nonneg
     divides = kind in (Div, FloorDiv)
@@ -149,8 +149,8 @@ def _splat_value(value: Val) -> int | None:
 
 
 def _safe_divisor(e: Emitter, a: Val, b: Val, unsigned: bool) -> tuple[Val, Val]:
-    """A divisor that cannot trap, and whether b is 0. The divisor is 1 where b is 0, and where b is
-    -1 and the dividend is the smallest integer."""
+    """A divisor that cannot trap, and whether b is 0. The divisor is 1 if b is 0, or if b is -1 and
+    the dividend is the smallest integer; otherwise b."""
     zero, one = literal(0, b.dtype, b.lanes), literal(1, b.dtype, b.lanes)
     is_zero = compare(e, EQ, b, zero)
     trap = is_zero
@@ -184,9 +184,11 @@ def _floor_fix(e: Emitter, a: Val, b: Val, truncated: Val, divides: bool) -> Val
 
 def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
     def rule(e: Emitter, a: Val, b: Val) -> Val:
-        """Emit min or max: NaN propagates; of two zeros the result may be either. LLVM's code tests
-        the first operand for NaN. So a constant, which needs no test, is put first; otherwise b,
-        since a is mostly an accumulator."""
+        """Emit min or max: NaN propagates; of two zeros the result may be either.
+
+        LLVM's code tests the first operand for NaN. So a constant, which needs no test, is put
+        first; otherwise b is put first, since a is mostly an accumulator.
+        """
         if not a.text.startswith(("splat", "0x")):
             a, b = b, a
         kind = type_suffix(a.dtype, a.lanes)
@@ -356,21 +358,21 @@ def _step(e: Emitter, op: str, value: Val, dtype: DType) -> Val:
 def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
     source = value.dtype
     if dtype.is_int:
-        if source == "float16":  # LLVM 22 with avx512fp16 gives the least int16 for NaN
+        if source == "float16":  # LLVM 22 with avx512fp16 converts NaN to the smallest int16
             value = _step(e, "fpext", value, FLOAT32)
         if value.lanes > 1 and not e.module.saturates_vectors:
             return _saturated(e, value, dtype)
         kind = "fptosi" if dtype.kind == "int" else "fptoui"
         suffix = _suffix(Val("", dtype, value.lanes))
         return e.intrinsic(f"llvm.{kind}.sat.{suffix}.{_suffix(value)}", dtype, value.lanes, value)
-    if source.kind == "bfloat":  # held as float already
+    if source.kind == "bfloat":  # registers hold bfloat16 as float
         value = _relabel(value, FLOAT32)
         return value if dtype == "float32" else convert(e, value, dtype)
     if dtype.kind == "bfloat":
         if source == "float64":
             value = _odd_rounded(e, value)
         return round_bfloat(e, _relabel(convert(e, value, FLOAT32), dtype))
-    if source == "float64" and dtype == "float16":  # the direct step would call a library
+    if source == "float64" and dtype == "float16":  # the direct conversion would call a library
         value = _odd_rounded(e, value)
     return _step(e, "fpext" if dtype.bits > value.dtype.bits else "fptrunc", value, dtype)
 
@@ -384,7 +386,7 @@ def _saturated(e: Emitter, value: Val, dtype: DType) -> Val:
         value = _relabel(value, FLOAT32)
     source, n = value.dtype, value.lanes
     low, high = dtype.range
-    if low:  # otherwise the lower limit replaces NaN
+    if low:  # for unsigned integers the lower limit, 0, replaces NaN
         value = select(e, compare(e, EQ, value, value), value, literal(0.0, source, n))
     least = literal(float(low), source, n)
     value = select(e, compare(e, GT, value, least), value, least)
@@ -399,7 +401,7 @@ def _saturated(e: Emitter, value: Val, dtype: DType) -> Val:
 
 
 def _odd_rounded(e: Emitter, value: Val) -> Val:
-    """float64 to float32 rounding to odd, so that a second rounding is exact."""
+    """Convert float64 to float32 by rounding to odd, so that a second rounding is exact."""
     near = _step(e, "fptrunc", value, FLOAT32)
     back = _step(e, "fpext", near, value.dtype)
     n, u32 = value.lanes, DType("uint32")

@@ -21,8 +21,8 @@ from metasched.lower.passes.check_bounds import check_bounds
 from metasched.lower.pipeline import lower_with_symbols
 from metasched.target import Target
 
-# Vectors, unrolling, hoisting and the reuse of loads are in the text already: on matmul candidates
-# level 2 gave the same speed as level 1 for twice the time.
+# The text already has vectors, unrolled bodies, hoisted values and reused loads. On candidates of a
+# matrix product, level 2 gives the same speed as level 1 in twice the compile time.
 _LEVEL = 1
 
 
@@ -33,11 +33,11 @@ class Compiled:
     Attributes:
         object: position-independent object file; the same bytes load in process and link.
         symbol: the C function, see `Signature`.
-        signature: its parameters.
-        llvm_ir: the text as emitted, before optimisation.
+        signature: the parameters of the function.
+        llvm_ir: the LLVM text before optimisation.
         externs: foreign symbols the object needs (`expf`, `GOMP_parallel`, ...).
         parallel: whether the code calls the OpenMP runtime.
-        options: (triple, mcpu, features, opt_level) it was compiled with.
+        options: the (triple, mcpu, features, opt_level) of the compilation.
         kind: the target's kind; empty for a kernel loaded from files.
     """
 
@@ -51,7 +51,7 @@ class Compiled:
     kind: str = ""
 
     def asm(self) -> str:
-        """The assembly text, generated again from the LLVM text."""
+        """The assembly text; LLVM generates it again from the LLVM text."""
         machine = _machine(*self.options)
         module = _optimised(self.llvm_ir, machine, self.options[3])
         return str(machine.emit_assembly(module))
@@ -72,7 +72,7 @@ def compile_func(
     its constant weights.
 
     Args:
-        name: C name of the kernel; its `global_symbol` or "main" when None.
+        name: C name of the kernel; None takes its `global_symbol`, or "main" without one.
         opt_level: LLVM's optimisation level; None chooses 1.
         parallel: False runs parallel loops serially and needs no OpenMP runtime.
         checked: check every load and store at run time.

@@ -2,11 +2,11 @@
 
 If all lanes have the same divisor b, the reciprocal r = 1 / b is hoisted out of the loops that do
 not change b. The product q = a * r is within two units of the last place of a / b. A fused
-operation gives the remainder a - q * b exactly, and q + remainder * r rounds to the exact quotient
-(Markstein 1990). The proof needs a divisor of moderate magnitude whose mantissa is not all ones;
-other divisors take the division instruction. A zero quotient keeps the sign of q. For an infinite q
-the remainder is NaN, and q is the quotient. Dividends below 2**-100 may give a quotient that is one
-unit in the last place too small.
+operation gives the remainder a - q * b exactly, and q + remainder * r rounds to the correctly
+rounded quotient (Markstein 1990). The proof needs a divisor of moderate magnitude whose mantissa is
+not all ones; other divisors take the division instruction. A zero quotient keeps the sign of q. For
+an infinite q the remainder is NaN, and q is the quotient. Dividends below 2**-100 may give a
+quotient that is one unit in the last place too small.
 
 In a function that allows reciprocals (`arcp`, see `ir.func.LIBERTIES`), the product is the result.
 """
@@ -26,8 +26,10 @@ _LEAST, _MOST = 2.0**-60, 2.0**60
 
 
 def divides_by_one(e: Emitter, a: Val, b: Val) -> bool:
-    """Whether `divide_by_one` applies: lanes, a scalar divisor, and either a function that allows
-    reciprocals or float32 and fused multiply-add on the target."""
+    """Whether `divide_by_one` applies to a vector a and a scalar b.
+
+    It applies if the function allows reciprocals, or to float32 on targets with fused multiply-add.
+    """
     if a.lanes == 1 or b.lanes > 1 or a.dtype not in ("float32", "float64"):
         return False
     return "arcp" in e.liberties or (a.dtype is FLOAT32 and e.module.has_fma)

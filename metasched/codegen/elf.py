@@ -10,7 +10,10 @@ _SYMBOL_TABLE = 2
 
 
 def undefined_symbols(obj: bytes) -> tuple[str, ...]:
-    """Names that the object uses and does not define, sorted. Raises BuildError for other files."""
+    """Names that the object uses but does not define, sorted.
+
+    Raises BuildError for files that are not 64-bit ELF objects.
+    """
     if obj[:6] != b"\x7fELF\x02\x01":
         raise BuildError("the code generator gave no 64-bit ELF object")
     (offset,) = struct.unpack_from("<Q", obj, 0x28)

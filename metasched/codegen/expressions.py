@@ -62,8 +62,8 @@ def _compare(e: Emitter, node: ir.Compare) -> Val:
 
 
 def _logical(e: Emitter, node: And | ir.Or) -> Val:
-    """Emit `and` or `or`. If the right operand reads memory, it is evaluated only where it decides
-    the result."""
+    """Emit `and` or `or`. A right operand that reads memory is evaluated only if it decides the
+    result."""
     is_and = isinstance(node, And)
     left = e.value(node.a)
     if left.const is not None:

@@ -1,5 +1,4 @@
-"""Contents of memory known within one basic block: repeated loads are reused, overwritten stores
-dropped.
+"""Contents of memory that are known within one basic block: loads are reused, dead stores dropped.
 
 Unrolled code loads the same element many times and stores to an accumulator after each step.
 Removing these while emitting keeps the text small and saves time in LLVM's optimiser. Buffers do

@@ -47,10 +47,10 @@ class ModuleEmitter:
     Attributes:
         externs: foreign symbols that the object will need.
         messages: texts of the assertions, by return code.
-        recorded: length of the failure record in 64-bit numbers, the assertion's code included.
-        uses_tiles: whether an instruction works on AMX tiles.
+        recorded: length of the failure record in 64-bit numbers, including the assertion's code.
+        uses_tiles: whether an instruction uses AMX tiles.
         has_fma: whether the target has fused multiply-adds.
-        rounds_bfloat: whether the target's instruction rounds to bfloat16 as `round_bfloat` does.
+        rounds_bfloat: whether the target has an instruction that rounds like `round_bfloat`.
     """
 
     def __init__(self, target: Target, name: str) -> None:
@@ -81,7 +81,7 @@ class ModuleEmitter:
         )
 
     def declare(self, name: str, signature: str, attributes: str = "") -> None:
-        """Declare a foreign function or intrinsic once; a second signature of the same name is an
+        """Declare a foreign function or intrinsic once; another signature of the same name is an
         error."""
         line = f"declare {signature} {attributes}".rstrip()
         known = self.declarations.setdefault(name, line)
@@ -112,7 +112,7 @@ class ModuleEmitter:
         return f"@{self.name}{RECORD}"
 
     def add_function(self, head: str, e: Emitter) -> None:
-        """Close the function written by `e`: `define HEAD { ... }` returning its %rc."""
+        """Finish the function written by `e`: `define HEAD { ... }`, which returns its %rc."""
         root = e.scopes[0]
         frees = []
         for slot in e.heap:
@@ -141,7 +141,7 @@ def emit_function(
 ) -> Signature:  # fmt: skip
     """Add `lowered` to a module under the C name `name`; returns the signature of `func`.
 
-    `symbols` are the 64-bit variables by which lowering replaced those that buffer shapes bind.
+    `symbols` are the 64-bit variables that replaced the shape variables during lowering.
     """
     e = Emitter(module, name, serial=not parallel, liberties=func.liberties)
     parameters = []
@@ -215,8 +215,8 @@ def _repeat(module: ModuleEmitter, name: str, parameters: list[str]) -> str:
 
 
 def shape_symbols(func: PrimFunc) -> tuple[Var, ...]:
-    """Variables in the shapes and strides of buffers that are no parameters, in order of
-    appearance."""
+    """Variables in the shapes and strides of buffers that are not parameters themselves, in order
+    of appearance."""
     params = {p for p in func.params if isinstance(p, Var)}
     found: dict[Var, None] = {}
     for buffer in func.buffers:

@@ -18,28 +18,28 @@ from metasched.ir.op import HardwareOp, hardware_op, lacking
 from metasched.target import Target, cpu_of
 from metasched.target.rates import COST, remembered
 
-# Number of independent chains: enough to hide the latency of an instruction on all pipes. The
-# remaining registers hold the constant operands.
+# The number of independent chains hides the latency of an instruction on all pipes. The remaining
+# registers hold the constant operands.
 _CHAINS, _OPERANDS = 24, 4
 _CALLS = 6 << 20
 _RUNS = 30
 
 
 def measured_peak(target: Target, what: str = "float32", threads: int | None = None) -> float:
-    """Measure the 10**9 operations in a second of generated loops in `threads` threads (default:
-    the target's cores).
+    """Measure the peak rate of generated loops, in 10**9 operations a second.
 
-    The best of several short runs, of this call and earlier calls on this machine: a run on a busy
-    machine may show half the rate. Takes about 0.2 s.
+    The result is the best of several short runs, of this call and earlier calls on this machine: a
+    run on a busy machine may show half the rate. A call takes about 0.2 s.
 
     Args:
-        target: this machine, or an older one whose code runs here.
+        target: this machine, or an older machine whose code runs here.
         what: `float32` or `float64` for multiply-adds; or the name of a declared instruction,
             whose products count as two operations each.
-        threads: the number of threads at once.
+        threads: how many threads run at the same time; None for the target's cores.
 
-    Raises BuildError for a type without multiply-add, an instruction that is not declared, that the
-    target lacks or that cannot be chained; TargetError for a target that is not this machine.
+    Raises BuildError for a type without multiply-add, for an instruction that is not declared, that
+    the target lacks or that cannot be chained. Raises TargetError for a target that is not this
+    machine.
     """
     run = multiply_adds(target, what, threads)
     now = 1.0 / min(run() for _ in range(_RUNS))
@@ -47,10 +47,10 @@ def measured_peak(target: Target, what: str = "float32", threads: int | None = N
 
 
 def measured_cost(target: Target, name: str) -> float:
-    """Measure the vector multiply-adds of float32 that run in the time of one call of a declared
-    instruction, on one core; rounded to quarters and kept for the cost model.
+    """Measure the cost of a declared instruction on one core, in vector multiply-adds of float32.
 
-    Raises as `measured_peak`.
+    The cost is rounded to quarters and kept for the cost model. Raises the same errors as
+    `measured_peak`.
     """
     one, other = _loop_of(target, name), _loop_of(target, "float32")
     best = [min(runs) for runs in zip(*((one(), other()) for _ in range(_RUNS // 2)), strict=True)]
@@ -61,7 +61,8 @@ def measured_cost(target: Target, name: str) -> float:
 def multiply_adds(
     target: Target, what: str = "float32", threads: int | None = None
 ) -> Callable[[], float]:
-    """Run the loops behind `measured_peak` once, briefly; gives seconds for 10**9 operations."""
+    """Make a function that briefly runs the loops of `measured_peak`; it gives the seconds for
+    10**9 operations."""
     run, count = _loop_of(target, what), threads or target.num_cores
     billions = 1e-9 * _link(target, what).operations * _CALLS * count
     return lambda: together([run] * count) / billions
@@ -73,8 +74,8 @@ class _Link:
 
     Attributes:
         kind, start: the LLVM type of a chain's value, and its first value.
-        declaration: of the instruction.
-        lines: with `{s}` for the number of a chain; they make %y{s} of %x{s}.
+        declaration: the LLVM declaration of the instruction.
+        lines: LLVM text that computes %y{s} from %x{s}, with `{s}` for the number of a chain.
         operands: the types of the other operands %o0, %o1, ...
         operations: arithmetic operations of one step.
     """
@@ -112,7 +113,7 @@ def _link(target: Target, what: str) -> _Link:
 
 
 def _of_instruction(op: HardwareOp) -> _Link:
-    """The step that passes the result on as the first operand of its type, else of its size."""
+    """The step whose result is the first operand with its type, or else with its size."""
     result = op.result
     size = result.bits * result.lanes
     same = [n for n, kind in enumerate(op.operands) if kind is result]
@@ -131,8 +132,8 @@ def _of_instruction(op: HardwareOp) -> _Link:
 
 
 def _loop_of(target: Target, what: str) -> Callable[[], float]:
-    """A function that makes _CALLS steps of the chains in this thread; gives the seconds of CPU
-    time."""
+    """Make a function that runs _CALLS steps of the chains in this thread; it gives the seconds of
+    CPU time."""
     link_ = _link(target, what)
     cpu = cpu_of(target)
     chains = max(1, min(_CHAINS, cpu.vector_registers - _OPERANDS))
@@ -143,7 +144,7 @@ def _loop_of(target: Target, what: str) -> Callable[[], float]:
 
     def seconds() -> float:
         assert library  # keeps the machine code loaded
-        start = time.thread_time()  # a thread that waits for a core takes no time by this clock
+        start = time.thread_time()  # this clock does not count time without a core
         run(steps)
         return time.thread_time() - start
 
@@ -151,7 +152,7 @@ def _loop_of(target: Target, what: str) -> Callable[[], float]:
 
 
 def together(runs: Sequence[Callable[[], object]]) -> float:
-    """Run functions at once in threads; gives seconds from the first start to the last end.
+    """Run functions in threads at the same time; the seconds from the first start to the last end.
 
     Each thread is bound to its own core: the scheduler may put two short threads on one core.
     """
@@ -189,7 +190,8 @@ def together(runs: Sequence[Callable[[], object]]) -> float:
 
 
 def _text(link_: _Link, chains: int, bits: int) -> str:
-    """`double peak(i64 n)`: n steps of independent chains, stored so that none is dead."""
+    """The text of `double peak(i64 n)`: n steps of independent chains, whose results are stored so
+    that LLVM removes none."""
     kind, start = link_.kind, link_.start
     every = dict.fromkeys((kind, *link_.operands))
     place = {t: f"@value{n}" for n, t in enumerate(every)}

@@ -1,4 +1,4 @@
-"""Lane scans: a short loop in which each step needs the step before becomes vector additions.
+"""Lane scans: a short loop whose steps each need the previous result becomes vector additions.
 
     for l in range(16):          # around a store annotated with `pragma_scan_lanes`
         B[l] = B[l - 1] + x[l]
@@ -62,7 +62,7 @@ def emit_scan(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
 
 
 def _before(scan: Scan) -> Expr:
-    """The result of the step before the first lane; the identity where the scan restarts."""
+    """The result of the step before the first lane; the identity if the scan restarts there."""
     if scan.restarts is None:
         return scan.before
     return call("if_then_else", scan.restarts, scan.identity, scan.before)

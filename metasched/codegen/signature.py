@@ -30,7 +30,7 @@ class BufferArg:
         shape: extents in elements.
         strides: in elements, always given (row-major when the program states none).
         compact: the strides are the row-major ones.
-        read, written: whether the kernel reads and writes the buffer.
+        read, written: whether the kernel reads the buffer, and whether it writes the buffer.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Signature:
     Attributes:
         symbol: name of the function in the object.
         params: buffers (pointers) and scalars in calling order.
-        symbols: extents that the shapes of the arguments bind, passed as int64 behind them.
-        messages: text of return code `i + FIRST_ASSERT`.
+        symbols: symbolic extents of the arguments, passed as int64 after the parameters.
+        messages: the text of return code `i + FIRST_ASSERT`, for each i.
         weights: positions of the constant weights, which the kernel takes packed.
         pack: the signature of the function in the same object that packs the weights. It takes the
             unpacked weights, then as many arrays to fill. None without constant weights.
-        record: length of `symbol_record` in 64-bit numbers. A failed assertion writes its code
-            there, then its values (see `failure`). 0 where no assertion has values. Calls at once
+        record: length of `symbol_record` in 64-bit numbers; 0 if no assertion has values. A failed
+            assertion writes its code there, then its values (see `failure`). Calls at the same time
             share the record; its reader sets the first number to 0 before the next call.
     """
 
@@ -113,7 +113,7 @@ class Signature:
 
 OUT_OF_MEMORY = 1
 FIRST_ASSERT = 16
-RECORD = "_record"  # the record's name is the function's with this suffix
+RECORD = "_record"  # the name of the record is the function's name with this suffix
 
 
 def extent_value(extent: Extent, values: Mapping[str, int]) -> int:

@@ -20,7 +20,8 @@ from metasched.ir.visit import free_vars
 
 
 def emit_transpose(e: Emitter, node: For) -> bool:
-    """Emit an unrolled loop as a transposition if it is one; returns whether it was."""
+    """Emit an unrolled loop as a transposition if it has this form; returns whether it was
+    emitted."""
     found = _match(e, node)
     if found is None:
         return False
@@ -77,8 +78,8 @@ def _factors(index: Expr, outer: Var, inner: Var) -> tuple[int, int] | None:
 
 
 def _exchanged(e: Emitter, rows: list[Val]) -> list[Val]:
-    """Transpose a square of rows: blocks off the diagonal change places, half as large in each
-    round."""
+    """Transpose a square of rows: each round exchanges the blocks off the diagonal, which are half
+    as large in the next round."""
     n = len(rows)
     half = n // 2
     while half:

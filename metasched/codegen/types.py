@@ -1,4 +1,4 @@
-"""Types and constants in LLVM text: how a value is held in a register and how in memory.
+"""Types and constants in LLVM text, for values in registers and in memory.
 
 bool is i1 in registers and a byte in memory. bfloat16 is a float in registers, already rounded to
 bfloat16, and i16 in memory. LLVM's own bfloat type would need library calls for conversions on

@@ -1,4 +1,4 @@
-"""Values in registers: how an instruction names them, and where they are known."""
+"""Values in registers: their names in LLVM text, and the scope in which they are known."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Val:
     """A value in a register or a literal.
 
     Attributes:
-        text: how instructions name it.
-        dtype: scalar type; `lanes` above 1 makes it a vector.
-        const: its number when it is a scalar literal.
-        depth: the scope at whose entry it is known; INLINE when it cannot be hoisted.
-        nonneg: an integer known to be 0 or more.
+        text: the register or literal in LLVM text.
+        dtype: scalar type; a value with `lanes` above 1 is a vector.
+        const: the number of a scalar literal; else None.
+        depth: the scope at whose entry the value is known; INLINE if it cannot be hoisted.
+        nonneg: whether the value is an integer known to be 0 or more.
     """
 
     __slots__ = ("const", "depth", "dtype", "lanes", "nonneg", "text")

@@ -97,7 +97,7 @@ def _one(
     peak: float,
     arguments: argparse.Namespace,
 ) -> list[dict[str, Any]] | None:
-    """The rows of one operator and shape; None when Ctrl-C ended its tuning."""  # fmt: skip
+    """Tune and time one operator: a row a library; None if Ctrl-C ended the tuning."""  # fmt: skip
     op, shape = case
     work = workloads.get(op)
     constant = arguments.constant_weights and bool(work.weights)

@@ -1,4 +1,4 @@
-"""metasched build: compile a program, scheduled without tuning, or the trace of a tuned one."""
+"""metasched build: compile a program scheduled without tuning, or the trace of a tuned program."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_trace(arguments: argparse.Namespace) -> bool:
-    """Whether a trace file is named; raises MetaschedError for options that a trace cannot take."""
+    """Whether the arguments name a trace file; raises MetaschedError for options that a trace
+    cannot take."""
     text = arguments.program
     if not text.endswith(".json") and (text.endswith(".py") or not Path(text).is_file()):
         return False

@@ -13,4 +13,4 @@ HELP = {
 }
 
 MODULES = {name: name for name in HELP} | {"db": "database"}
-"""Which file declares a command; only the one that is called is imported."""
+"""The file that declares each command; only the file of the command that runs is imported."""

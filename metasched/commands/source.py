@@ -18,7 +18,7 @@ CONSTANT = "the weights are the same in every call: they are packed ahead of tim
 
 @dataclass(frozen=True)
 class Program:
-    """A function with where it came from.
+    """A function and its origin.
 
     Attributes:
         name: for reports and files.
@@ -32,7 +32,7 @@ class Program:
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name a program."""
+    """Declare the arguments that name a program."""
     parser.add_argument(
         "program", help="a workload (gmm, c2d, ...), FILE.py:FUNCTION or FILE.py:MODULE.FUNCTION"
     )
@@ -41,7 +41,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name the machine, and the plug-in files that may bring it."""
+    """Declare the arguments that name the machine, and plug-in files that may declare it."""
     parser.add_argument(
         "--target", help="native (default), a tag, or features; see `metasched targets`"
     )
@@ -69,7 +69,7 @@ def target_of(arguments: argparse.Namespace, *, anywhere: bool = False) -> Targe
 
 
 def load(text: str, shape: str | None, constant_weights: bool = False) -> Program:
-    """The program that the arguments name; MetaschedError says what is wrong with them."""
+    """The program that the arguments name; raises MetaschedError for wrong arguments."""
     if _is_file(text):
         _refuse_options(shape, constant_weights)
         return _chosen(*_found(text))

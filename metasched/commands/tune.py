@@ -107,8 +107,8 @@ def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -
 
 
 def _numpy(program: Program, trace: Path | None) -> LibraryTime:
-    """NumPy's time for a workload of the suite, timed in turns with ours; empty if NumPy cannot be
-    timed."""
+    """NumPy's time for a workload of the suite, timed in turns with the winner; empty if NumPy
+    cannot be timed."""
     if program.workload is None or program.shape is None:
         return LibraryTime()
     side = side_by_side(program.workload, program.shape, ["numpy"], trace)["numpy"]

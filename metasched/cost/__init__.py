@@ -16,8 +16,8 @@ from metasched.errors import MetaschedError, words
 
 @functools.cache
 def lightgbm_lack() -> str:
-    """Why LightGBM cannot be used here, with the remedy; empty where it can."""
-    openmp_runtime()  # LightGBM needs libgomp: a copy that a package brought serves it, once loaded
+    """Why LightGBM cannot be used here, with the remedy; empty if it can be used."""
+    openmp_runtime()  # LightGBM needs libgomp; once loaded, a package's copy of libgomp serves
     try:
         import metasched.cost.lightgbm  # noqa: F401
     except ImportError as error:
@@ -31,7 +31,7 @@ def lightgbm_lack() -> str:
 
 
 def boosting() -> Any:
-    """The module that trains with LightGBM; MetaschedError says what to install where it cannot."""
+    """The module that trains with LightGBM; raises MetaschedError, which says what to install."""
     lack = lightgbm_lack()
     if lack:
         raise MetaschedError(f"a prior is trained with LightGBM: {lack}")
@@ -41,7 +41,7 @@ def boosting() -> Any:
 
 
 def regression(rows: np.ndarray, targets: np.ndarray) -> Regressor:
-    """What predicts a number for rows: a line and trees, without LightGBM a line alone."""
+    """Fit a regression of targets on rows: a line and trees, or only a line without LightGBM."""
     if lightgbm_lack():
         return LineRegression(rows, targets)
     from metasched.cost.lightgbm import Regression
@@ -50,7 +50,7 @@ def regression(rows: np.ndarray, targets: np.ndarray) -> Regressor:
 
 
 def _lightgbm(seed: int) -> CostModel:
-    """The model of trees; where LightGBM cannot be loaded the line, with a warning."""
+    """The model of trees; if LightGBM cannot be loaded, the model of a line, with a warning."""
     lack = lightgbm_lack()
     if lack:
         kernels = "" if openmp_runtime() else ", and parallel loops run serially"

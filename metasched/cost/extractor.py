@@ -55,14 +55,13 @@ def feature_extractor(
 
     Args:
         name: what `ms.tune(features=...)` and `metasched tune --features` call it.
-        names: of the numbers that the function returns, in their order.
-        version: to be raised with each change of what a number means. What a model has learnt is
-            stored with it, and is not used with another version.
+        names: the names of the numbers that the function returns, in their order.
+        version: to be raised when a number changes its meaning. A stored model names its version,
+            and is not used with another version.
         override: replace an extractor of that name.
 
-    Raises RegistryError when the name is taken, ValueError when the numbers have no names or twice
-    the same one, or the version is no integer of 1 or more; TypeError when what is decorated is no
-    function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable. Raises
+    ValueError when names are missing or repeated, or the version is not an integer of 1 or more.
     """
     listed = (names,) if isinstance(names, str) else tuple(names)
     if not listed or len(set(listed)) != len(listed) or not all(isinstance(n, str) for n in listed):

@@ -59,11 +59,11 @@ class FeatureSet:
     """What a cost model sees of the candidates for one kind of target.
 
     Attributes:
-        name: of the set; models trained on another set are refused.
-        version: raised with each change of what a number means.
-        names: of the numbers, in their order.
+        name: the name of the set; models trained on another set are refused.
+        version: raised when a number changes its meaning.
+        names: the names of the numbers, in their order.
         vector: `(program after postprocs, target, work) -> float32 vector`, as long as `names`.
-        work: `(unscheduled program, target) -> ` the scale of all times, the `work` of `vector`.
+        work: `(unscheduled program, target) -> ` the unit of all times, which `vector` takes.
     """
 
     name: str
@@ -79,8 +79,8 @@ def features(mod: IRModule | PrimFunc, target: Target, work: float = 0.0) -> np.
     Args:
         mod: the program after postprocs, not lowered.
         target: gives caches, vectors and cores.
-        work: what `work` says of the program before it was scheduled, the measure of all cycles;
-            0 to take it for the program's own.
+        work: the result of `work` for the unscheduled program, the unit of all cycles; 0 to compute
+            it from `mod`.
     """
     machine = target.machine_model()
     rows, nests, sizes = _rows(mod, machine)

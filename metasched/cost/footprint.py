@@ -27,13 +27,13 @@ class Footprint:
     """What one access touches, for each number k of innermost loops.
 
     Attributes:
-        bytes: of an element.
-        steps: flat element step of each loop, the inner loop first; None where it does not move
-            the access.
+        bytes: the bytes of an element.
+        steps: how many elements each loop moves the access, the inner loop first; None for a loop
+            that does not move the access.
         touched: elements that the k innermost loops touch.
         run: how many of these elements follow each other in memory.
-        asked: whether a prefetch asks for the lines ahead of time; they then cost as much as
-            consecutive lines.
+        asked: whether a prefetch requests the lines ahead of time; prefetched lines cost as much
+            as consecutive lines.
     """
 
     __slots__ = (

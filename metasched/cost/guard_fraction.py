@@ -16,7 +16,7 @@ from metasched.arith.conditions import conjuncts
 from metasched.ir import expr as ir
 from metasched.ir.expr import Expr, Var
 
-# A loop's index -> (distance, number) of the values that it gives a sum, and the least of all.
+# The least value of a sum, and for each loop (its index) the distance and number of its values.
 Digits = tuple[int, dict[int, tuple[int, int]]]
 
 

@@ -1,10 +1,10 @@
 """Guide: ranks the programs of a task without any measurement.
 
 The guide adds three scores with different errors: the prior of the machine itself, the priors of
-other machines, and the machine model's estimate of all cycles. A prior ranks programs like its
-training programs best. The estimate covers what no training program had. On 23 programs (odd
-shapes, and operators that no prior had seen) the first choice by the machine's prior reached 0.89
-of the best measured speed, by all three scores 0.94. Without the term for guards the three reached
+other machines, and the machine model's estimate of all cycles. A prior ranks programs well that
+resemble its training programs; the estimate needs no training programs. Measured on 23 programs
+(odd shapes, and operators that no prior had seen): the first choice by the machine's prior reached
+0.89 of the best measured speed. By all three scores it reached 0.94, without the term for guards
 0.92; only a transposition gained from this term.
 """
 
@@ -24,7 +24,7 @@ OWN, OTHER, ESTIMATE = 2.0, 1.0, 1.0
 """Weights of the scores: this machine's prior, all other priors together, and the machine model's
 estimate (a logarithm to base 2)."""
 GUARD = 0.4
-"""What each condition around the innermost block costs beside the estimate, which leaves it out."""
+"""The cost of each condition around the innermost block; the estimate does not include it."""
 _CYCLES, _GUARDS = (FEATURE_NAMES.index(f"machine.{name}") for name in ("all", "block.guards"))
 
 
@@ -32,7 +32,7 @@ class Guide(CostModel):
     """A cost model that learns nothing and needs no LightGBM.
 
     Args:
-        own: the prior of the machine itself, or that for all machines; None where there is none.
+        own: the prior of the machine itself, or the prior for all machines; None without a prior.
         others: the priors of other machines.
     """
 

@@ -28,8 +28,8 @@ STILL: IndexStride = {}
 def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
     """How each loop moves an integer expression, given how the loops move the variables in it.
 
-    Expressions that cannot be followed (loads, calls, selections) move with everything they
-    mention, by the width of what they mention.
+    An expression that cannot be analysed (a load, a call, a selection) moves with every loop of its
+    operands, by the widths of the operands.
     """
     kind = type(expr)
     if kind is Var:

@@ -1,10 +1,10 @@
 """LightGBMModel: a small ensemble of gradient-boosted rankers over the candidates' vectors.
 
-Times are ranked within one task (one query), so the scales of different tasks do not matter. A
-query for each round as well, against noise between rounds, ranked worse. After 64 trials the best
-of its top 16 reached 0.70 of the optimum, against 0.79. Training uses one thread: the training sets
-are too small for a second. An OpenMP team that spins between fits would also disturb the kernels
-being timed.
+Times are ranked within one task (one query), so the scales of different tasks do not matter. One
+query for each round of a task would cancel noise between rounds, but ranks worse: after 64 trials
+the best of its top 16 reached 0.70 of the optimum, against 0.79. Training uses one thread: the
+training sets are too small for a second. An OpenMP team that spins between fits would also disturb
+the kernels being timed.
 
 Boosting begins from a line fitted to the same programs. Trees predict a constant beyond the
 measured range, where a line extrapolates (Friedman and Popescu join rules and lines). With a prior,
@@ -33,7 +33,7 @@ class LightGBMModel(LineModel):
     """Ranks by LambdaMART; the same seed and the same data give the same scores.
 
     Args:
-        seed: of the random scores before the warm-up and of the members' samples.
+        seed: the seed of the random scores before the warm-up and of the members' samples.
         members: models in the ensemble; their disagreement is `spread`.
         iterations: boosting rounds of a member.
     """
@@ -121,7 +121,7 @@ def boosted(
     Args:
         rows: vectors of all tasks, one task after another.
         times: the seconds of each task.
-        settings: LightGBM's, over those that the data need.
+        settings: LightGBM's settings; they override the settings that follow from the data.
         iterations: boosting rounds.
         start: scores to begin from.
     """
@@ -173,7 +173,7 @@ def slim(model: str) -> str:
 
 
 def prior_scores(samples: Sequence[Sample]) -> Scores:
-    """What a prior trained on these tasks would say: for `quality.held_out`."""
+    """The scores of a prior trained on these tasks; `quality.held_out` calls them."""
     model = LightGBMModel()
     model.start_from(train_prior(samples))
     return model.predict
@@ -201,7 +201,7 @@ _TRAIN: dict[str, Any] = {
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
-# What differs for a prior, by held-out rank quality and the size of the file.
+# The settings of priors, chosen by held-out rank quality and the size of the file.
 _GENERAL: dict[str, Any] = {"learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 10}
 _GENERAL_ITERATIONS = 180
 

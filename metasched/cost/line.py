@@ -31,18 +31,19 @@ Scorer: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 # Measured candidates below which scores are random, unless there is a prior.
 WARM_UP = 8
 
-# The line: the penalty of its weights, and the deviation of its scores beside what the trees add.
-# Of a hundred programs of a depthwise convolution the best of its top 14 was 2 % from the optimum
-# after 32 measured ones (7 % at a deviation of 1, the same from 2 to 5), with trees alone 16 %;
-# after 128 ones 0.4 and 2.7 %. On a convolution the two are alike from 64 on.
+# The line: the penalty of its weights, and the deviation of its scores, to which the trees add
+# theirs. Distance from the optimum of the best in the top 14 of 100 programs of a depthwise
+# convolution: after 32 measured programs 2 % with the line (7 % at a deviation of 1, the same from
+# 2 to 5), 16 % with trees alone; after 128 programs 0.4 % and 2.7 %. On a convolution the two are
+# alike from 64 programs on.
 RIDGE, _STEEP = 0.5, 3.0
 
-# The penalty where the line is all there is, fitted to logarithms of time. On a made-up machine it
-# then put 0.87 of the pairs right after 16 programs and 0.89 after 128 (0.81 and 0.87 with the
-# targets of the line that trees begin from; with trees 0.83 and 0.88).
+# The penalty of a line without trees, fitted to logarithms of time. On a simulated machine it puts
+# 0.87 of the pairs right after 16 programs and 0.89 after 128. Fitted to speeds, like the line that
+# trees begin from, it puts 0.81 and 0.87 right; the trees 0.83 and 0.88.
 _ALONE = 2.0
 
-_FAR = 4.0  # logarithm of a ratio of times beyond which all are equally bad
+_FAR = 4.0  # programs count as equally bad beyond this logarithm of the ratio of times
 
 # A prior is dropped when it puts at most POOR of the pairs of a task in the right order (chance is
 # 0.5). The first JUDGED programs of the task decide, by the pairs whose times differ by more than
@@ -56,7 +57,7 @@ class LineModel:
     """Ranks by a line; the same seed and the same data give the same scores.
 
     Args:
-        seed: of the random scores before the warm-up.
+        seed: the seed of the random scores before the warm-up.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -66,7 +67,7 @@ class LineModel:
         self._seconds: list[np.ndarray] = []
         self._tasks: list[str] = []
         self._line: Ridge | None = None
-        self._trust = 1.0  # what a prior's score counts beside the line
+        self._trust = 1.0  # the weight of a prior's score beside the line
         self._fitted = 0
         self._prior: list[tuple[Scorer, float]] = []
         self._news = ""
@@ -153,7 +154,7 @@ class LineModel:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
             version, lengths = int(data["version"]), data["lengths"]
-            name = str(data.get("features", CPU_FEATURE_SET.name))  # files of before have none
+            name = str(data.get("features", CPU_FEATURE_SET.name))  # older files have no name
             rows, seconds = data["rows"], data["seconds"]
             tasks = [str(t) for t in data["tasks"]]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -195,7 +196,7 @@ class LineModel:
     def _judge(self) -> None:
         """Drop the prior if it does not order the measured programs.
 
-        Each task counts once, by its first JUDGED programs; all are new to the prior.
+        Each task counts once, by its first JUDGED programs, which the prior was not trained on.
         """
         if not self._prior:
             return
@@ -259,16 +260,18 @@ class LineRegression:
 
 
 def speeds(times: Sequence[np.ndarray]) -> np.ndarray:
-    """The speed of each program relative to the fastest of its task, minus the task's mean. The
-    result is scaled to the deviation of the line's scores; tasks follow one another."""
+    """The speed of each program relative to the fastest of its task, minus the task's mean.
+
+    The result is scaled to the deviation of the line's scores; tasks follow one another.
+    """
     shares = [(1.0 / s) / max(1.0 / s.min(), 1e-12) for s in times]
     joined = np.concatenate([s - s.mean() for s in shares])
     return joined * (_STEEP / max(float(joined.std()), 1e-12))
 
 
 def relative_logs(seconds: np.ndarray) -> np.ndarray:
-    """The logarithm of a program's speed relative to the median of its task; a failure counts as
-    twice as slow as the slowest."""
+    """The logarithm of each program's speed relative to the median of its task; a failure counts as
+    twice as slow as the slowest program."""
     right = seconds[np.isfinite(seconds)]
     if not len(right):
         return np.zeros(len(seconds))

@@ -1,11 +1,10 @@
 """Features in units of the machine: cycles, registers, caches and cores that a program uses.
 
-The numbers of `features` are counts: a tree that learns thresholds on counts learns one machine and
-one size of operator. The numbers here are ratios, so records of other operators and machines say
-something about this one:
+The numbers of `features` are counts: thresholds on counts fit one machine and one size of operator.
+The numbers of this file are ratios, so that a model learns from other operators and machines, too:
 
-- the cycles of the innermost register block, by a port model, over the ideal of the whole program;
-- the traffic between each two levels of the memory, over the same ideal: a store's working set is
+- the cycles of the innermost register block, by a port model, over the ideal cycles of the program;
+- the traffic between each two levels of the memory, over the same ideal. A store's working set is
   compared with the size of each cache, as in Halide's and Ansor's analyses;
 - the shares of the registers and of the cores that are used.
 """
@@ -37,10 +36,10 @@ class Nest:
     """A store with its loops, the inner first; the first access is the write.
 
     Attributes:
-        products: iterations of the k innermost loops.
-        outside: the moves through memory, not of temporaries that live in registers.
-        volumes: bytes of memory that they touch.
-        straight: loops that become straight code, for they move such temporaries.
+        products: iterations of the k innermost loops, for each k.
+        outside: the accesses to memory, without temporaries that live in registers.
+        volumes: bytes of memory that these accesses touch under the k innermost loops, for each k.
+        straight: loops that become straight code because they move temporaries in registers.
     """
 
     store: Store
@@ -52,8 +51,11 @@ class Nest:
     straight: set[int]
 
     def skipped(self) -> float:
-        """The share of iterations that remain after the lowering skips products with zeros. It
-        skips by tests around loops with enough work, and by leaving out rows of unrolled loops."""
+        """The share of iterations that remain after the lowering skips products with zeros.
+
+        The lowering puts tests around loops with enough work, and leaves out rows of unrolled
+        loops.
+        """
         tests = [t for t in self.store.notes.tests if t.skips]
         if not tests:
             return 1.0
@@ -69,11 +71,11 @@ class _Block:
     """The innermost block of a store: the `depth` innermost loops, which become straight code.
 
     Attributes:
-        compute, loads: cycles of the block.
-        chain: sums of one accumulator, one after another.
-        split: share of the loads that lie across two lines.
-        held: steps of the loops around for which the results stay in registers.
-        fold: lanes in which the loop is reduced that comes next, 0 for none.
+        compute, loads: cycles of the block for arithmetic and for loads.
+        chain: the number of additions to one accumulator, which run one after another.
+        split: the share of the loads that cross a cache line.
+        held: for how many iterations of the loops around the results stay in registers.
+        fold: the lanes in which the next loop is reduced, 0 if the loop is no lane reduction.
     """
 
     depth: int
@@ -92,13 +94,13 @@ class _Block:
 
 @dataclass(slots=True)
 class _Cost:
-    """What a store costs: its cycles on one core, and the number of cores it runs on.
+    """The cost of a store: its cycles on one core, and the number of cores it runs on.
 
     Attributes:
         ran: the share of the innermost blocks that conditions let through.
-        partial: the share of those that do only a part of their work.
-        levels: of the traffic from beyond the two near caches and from memory.
-        fits: how many of the inner loops touch no more than the two near caches hold.
+        partial: the share of these blocks that do only a part of their work.
+        levels: the cycles for traffic from beyond each of the two near caches, and from memory.
+        fits: how many of the inner loops touch no more than each of the two near caches holds.
     """
 
     nest: Nest
@@ -132,7 +134,7 @@ def machine_features(
     Args:
         nests: the stores.
         sizes: bytes of the arguments and of the temporaries.
-        work: `work_of` the program before it was scheduled, 0 to take it for this one's.
+        work: `work_of` the unscheduled program; 0 to compute it from `nests`.
     """
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
@@ -206,8 +208,8 @@ def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
 
 
 def _operations(store: Store, machine: MachineModel) -> float:
-    """The operations of one iteration; a multiply-add counts as 1, a mathematical function as 12, a
-    declared instruction as what it costs."""
+    """The operations of one iteration: a multiply-add counts as 1, a mathematical function as 12, a
+    declared instruction as its declared cost."""
     facts = store.facts
     if facts.instructions:
         own = sum(machine.costs.get(op.name, op.cost) for op in facts.instructions)
@@ -234,7 +236,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     order, products = nest.order, nest.products
     total = products[-1]
     block = _block(nest, machine)
-    if block.fold:  # the innermost loop runs in vectors that the lowering makes
+    if block.fold:  # the lowering turns the innermost loop into vectors
         trips = total / min(block.fold, order[0].extent)
     else:
         trips = total / products[block.depth]
@@ -343,7 +345,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
 
 
 def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> float:
-    """Vector registers that hold what an access touches in the block.
+    """The number of vector registers that hold the elements of an access in the block.
 
     Overlapping windows, such as those of neighbouring results of a convolution, share registers.
     """
@@ -364,7 +366,7 @@ def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> 
 
 
 def _splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool:
-    """Whether most vectors of `width` elements of an access lie across two lines of the cache."""
+    """Whether most vectors of `width` elements of an access cross a cache line."""
     size = access.bytes
     if width * size < line:
         return False

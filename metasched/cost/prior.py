@@ -1,8 +1,8 @@
 """The prior: models trained on records of other tasks, as a text file that ships with the package.
 
-The first line is a JSON object that says what it is (version of the features, records, quality on
-held-out tasks); then come LightGBM's text models, each after a line of its own. Reading it executes
-nothing; `cost.trees` scores by it without LightGBM.
+The first line is a JSON object: the version of the features, the records, the quality on held-out
+tasks. Then follow LightGBM's text models, each after a heading line. Reading the file executes
+nothing; `cost.trees` scores rows by the models without LightGBM.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Prior:
     """Text models of an ensemble, and where they come from.
 
     Attributes:
-        members: LightGBM's text of each model; the score is their mean, each times its scale.
-        scales: what brings the members' scores to one size.
+        members: LightGBM's text of each model; the score is the mean of their scaled scores.
+        scales: the factor of each member's scores, so that all members count alike.
         about: plain data for people: records, tasks, targets, quality on held-out tasks.
     """
 
@@ -52,7 +52,7 @@ class Prior:
         """Read a file.
 
         Raises:
-            DatabaseError: it cannot be read, is no prior, or is for other features.
+            DatabaseError: the file cannot be read, is no prior, or is for other features.
         """
         try:
             head, _, body = path.read_text(encoding="utf-8").partition("\n")
@@ -68,7 +68,7 @@ class Prior:
         known = CPU_FEATURE_SET
         if given not in (
             (known.name, known.version, len(known.names)),
-            (None, known.version, len(known.names)),  # files of before name no set
+            (None, known.version, len(known.names)),  # older files name no set
         ):
             raise DatabaseError(
                 f"prior {path} was trained on features of version {given[1]}, not "

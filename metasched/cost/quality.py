@@ -1,8 +1,8 @@
 """Rank quality: how well scores order programs by measured time, on tasks that were held out.
 
-Three numbers, as in the papers on learnt cost models (Ansor, TenSet, TLP): the share of the pairs
-of programs of one task whose order is right, and two ratios. The ratios are the best time of a task
-over the best time among the one, and among the five, with the highest scores.
+Three numbers, as in the papers on learnt cost models (Ansor, TenSet, TLP). The first is the share
+of the pairs of programs of one task whose order is right. The other two are ratios: the best time
+of a task over the best time among the programs with the highest score, or the five highest scores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Relative difference of two times below which they say nothing of the order.
+# Two times with a smaller relative difference say nothing about the order.
 NOISE = 0.03
 
 
@@ -22,9 +22,9 @@ class Sample:
 
     Attributes:
         task: key of the workload.
-        group: what is held out together (the operator, say).
-        vectors: their features, a row each.
-        seconds: their times, infinity for failures.
+        group: tasks of one group are held out together (the name of the operator, say).
+        vectors: the features of the programs, one row each.
+        seconds: the times of the programs, infinity for failures.
     """
 
     task: str
@@ -91,10 +91,10 @@ def held_out(
 
     Args:
         samples: all tasks; a task without two different times is left out.
-        train: learns from tasks and returns what scores vectors.
-        by_group: hold out whole groups (no other shape of the operator is learnt from) instead of
-            one fold of the tasks after another.
-        folds: how many, when not by group; the division is always the same.
+        train: a function that learns from tasks and returns a function that scores vectors.
+        by_group: hold out whole groups, so that no other shape of the operator is learnt from;
+            otherwise hold out one fold of the tasks after another.
+        folds: the number of folds, when not by group; the division is always the same.
     """
     useful = [s for s in samples if not np.isnan(agreement(np.zeros(len(s.seconds)), s.seconds))]
     found: dict[str, Quality] = {}

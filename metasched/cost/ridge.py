@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-_BEYOND = 4.0  # deviations from the mean at which a column stops to count for more
-_SAME = 1e-9  # a deviation that is none
+_BEYOND = 4.0  # a column counts at most this many standard deviations from its mean
+_SAME = 1e-9  # a smaller standard deviation counts as zero
 
 
 class Ridge:
     """A line through rows of numbers (Hoerl and Kennard).
 
     Args:
-        rows: what is known of each point.
+        rows: the columns of each point.
         targets: a number for each row.
         weight: the penalty of a coefficient, as a share of the number of rows.
     """

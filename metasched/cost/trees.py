@@ -11,7 +11,7 @@ import numpy as np
 from metasched.errors import DatabaseError, words
 
 _CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of a node's decision type
-_ZERO, _NAN = 1, 2  # what counts as missing, in the bits above them
+_ZERO, _NAN = 1, 2  # in the higher bits: whether zero, or NaN, counts as missing
 _TINY = 1e-35  # LightGBM's zero
 _CHUNK = 512  # rows that walk together
 
@@ -19,7 +19,7 @@ _CHUNK = 512  # rows that walk together
 class Trees:
     """The sum of a model's trees.
 
-    Raises DatabaseError for a text that is no such model, or one with categorical splits.
+    Raises DatabaseError for a text that is no LightGBM model, or has categorical splits.
     """
 
     def __init__(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Database: the protocol of databases, unions of several, and databases of users by name."""
+"""Database: the protocol of databases, unions of databases, and databases of users by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def database_kind(name: str, *, override: bool = False) -> Callable[[Factory], F
         name: what `ms.tune(database=...)` and `metasched tune --database` call it.
         override: replace a database of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     signature = "(folder) -> Database"
     return cast(
@@ -90,14 +90,14 @@ OWN = ("sqlite", "memory")
 
 
 class UnionDatabase(Database):
-    """Several databases as one: the best record is the fastest of all databases.
+    """Several databases as one: the best record is the fastest record of all databases.
 
     New records go into the first database. A program in several databases counts once, with the
-    record of the first.
+    record of the first database that has it.
     """
 
     def __init__(self, *databases: Database) -> None:
-        """Raises DatabaseError without a database."""
+        """Raises DatabaseError if no database is given."""
         if not databases:
             raise DatabaseError("a union of databases needs at least one")
         self.databases = databases
@@ -124,13 +124,13 @@ class UnionDatabase(Database):
         return [*found[0], *kept.values()][:limit]
 
     def close(self) -> None:
-        """Close all."""
+        """Close all databases."""
         for one in self.databases:
             one.close()
 
 
 class OrderedUnionDatabase(UnionDatabase):
-    """Several databases as one: the first with a right record of a workload gives the best.
+    """Several databases as one: the first database with a right record gives the best record.
 
     New records go into the first database.
     """

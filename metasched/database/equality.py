@@ -23,9 +23,9 @@ class ModuleEquality:
     """When two functions count as the same workload.
 
     Attributes:
-        key: a text for a function; functions of one key are equal.
-        apply: applies the trace of a function to a schedule of an equal one; raises ScheduleError
-            or TraceError where it does not fit.
+        key: gives a text for a function; functions with the same text are equal.
+        apply: applies the trace of a function to a schedule of an equal function; raises
+            ScheduleError or TraceError if the trace does not fit.
     """
 
     key: Callable[[PrimFunc], str]

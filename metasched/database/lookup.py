@@ -1,4 +1,4 @@
-"""Finding the record for a workload on a target: a Hit, or a Miss that says why."""
+"""Find the record for a workload on a target: a Hit, or a Miss that says why there is none."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def lookup(
 ) -> Hit | Miss:  # fmt: skip
     """The best record for a workload on a target.
 
-    Times of different machines do not compare. So the records of one machine are considered: of
-    `machine` if it has any, else of the machine with the most.
+    Times of different machines do not compare. So only records of one machine are considered: the
+    records of `machine` if there are any, else of the machine with the most records.
 
     Args:
-        store: where to look.
+        store: the database.
         workload_hash: structural hash of the unscheduled function.
         target: the machine to run on.
         script: the function's script, to name the nearest workload in a miss.
-        strict: accept a record of exactly this target only; otherwise also one of another target
-            whose code can run here.
+        strict: accept only a record of exactly this target; otherwise a record of another target
+            whose code can run here is accepted, too.
         machine: name of the preferred machine; None is this machine.
     """
     here = machine_name() if machine is None else machine
@@ -121,7 +121,7 @@ def explain(
 
 
 def first_change(theirs: str, ours: str) -> str:
-    """The first line in which two scripts differ, as a sentence; empty when they are equal."""
+    """A sentence about the first line in which two scripts differ; empty for equal scripts."""
     left, right = (text.strip().splitlines() for text in (theirs, ours))
     for a, b in zip(left, right, strict=False):
         if a.strip() != b.strip():

@@ -38,7 +38,7 @@ from metasched.files import atomic_write, path_of, read_json
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
-SCHEMA_VERSION = 1  # of records and trace files alike; a reader accepts every version up to its own
+SCHEMA_VERSION = 1  # of records and trace files; a reader accepts every version up to its own
 
 
 PositiveSeconds: TypeAlias = Annotated[FiniteFloat, Field(gt=0)]
@@ -57,14 +57,14 @@ class Measured(BaseModel):
 
     Attributes:
         workload_hash: structural hash of the unscheduled function.
-        workload: its script.
+        workload: the script of the function.
         target: the machine as `Target.to_json` gives it.
-        seed: of the run that found it.
+        seed: the seed of the run that found the candidate.
         trace: the trace as JSON data, in the format of `schedule.trace`.
         samples: seconds of one call, one value a sample.
         status: a value of `Status`.
         check: how the result was compared, in words.
-        machine: name of the machine that measured it, empty where that is unknown.
+        machine: name of the machine that measured the candidate, empty if unknown.
     """
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
@@ -110,7 +110,7 @@ class Measured(BaseModel):
 
     @property
     def ok(self) -> bool:
-        """Whether it was measured and found right."""
+        """Whether the candidate was measured and its results were right."""
         return self.status is Status.OK and bool(self.samples)
 
     @property
@@ -124,7 +124,7 @@ class Measured(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str = "text") -> Self:
-        """Read JSON text; `source` names it in errors.
+        """Read JSON text; errors name it by `source`.
 
         Raises the class's error (DatabaseError or TraceError) with source, position and field.
         """
@@ -142,7 +142,7 @@ class Measured(BaseModel):
 
     @classmethod
     def from_data(cls, data: Any, *, source: str = "data") -> Self:
-        """Validate plain data; errors as `from_json`."""
+        """Validate plain data. Raises the same errors as `from_json`."""
         if not isinstance(data, Mapping) or "schema_version" not in data:
             raise cls.ERROR(f"{source}: not a metasched {cls.NOUN} (no field schema_version)")
         version = data["schema_version"]
@@ -165,14 +165,14 @@ class Measured(BaseModel):
 
 
 class Record(Measured):
-    """One measured candidate, failed ones included, as the store keeps it.
+    """One measured candidate, which may have failed, as the store keeps it.
 
     Attributes:
         candidate_key: structural hash of the scheduled program.
-        index: its number in the run; 0 is the default schedule.
-        space: number of its design space, -1 where unknown.
+        index: the number of the candidate in the run; 0 is the default schedule.
+        space: the number of its design space, -1 if unknown.
         build_seconds: how long its build took.
-        predicted: the model's score before it was measured.
+        predicted: the model's score before the measurement.
     """
 
     candidate_key: str = ""
@@ -224,7 +224,8 @@ class TraceFile(Measured):
     def save(self, path: str | Path) -> Path:
         """Write the file whole or not at all; its folder is created.
 
-        Raises DatabaseError when the disk is full or the place not writable; an older file stays.
+        Raises DatabaseError when the disk is full or the folder is not writable; then an older file
+        stays as it was.
         """
         target = Path(path)
         try:

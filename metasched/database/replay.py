@@ -33,21 +33,22 @@ def replay(
     """Apply a stored trace to the function it was tuned for; nothing is drawn or measured.
 
     Args:
-        source: a trace file (`work/NAME.HASH.trace.json`), or a database, of which the fastest
-            record with a trace that applies is taken.
+        source: a trace file (`work/NAME.HASH.trace.json`), or a database: then the fastest record
+            whose trace applies is used.
         func: the unscheduled function.
-        target: where the result shall run; None is this machine.
-        allow_extern: foreign functions that the result may call, by name. A trace from elsewhere
-            may name any; a function of your own that calls one is built directly as it stands.
-        equality: when `func` counts as equal to the function of the trace: `structural`;
-            `ignore-constants`, whatever the values of floating constants; `anchor-block`, if the
-            block with the most operations is equal (other blocks are inlined where possible).
+        target: the machine on which the result shall run; None is this machine.
+        allow_extern: names of foreign functions that the result may call. They are refused by
+            default, because a trace from elsewhere may name any function.
+        equality: the name of the rule by which `func` counts as equal to the function of the
+            trace. `structural`: equal programs. `ignore-constants`: equal but for floating
+            constants. `anchor-block`: equal blocks with the most operations (other blocks are
+            inlined where possible).
 
     Returns the schedule; `metasched.build(schedule)` compiles it.
 
     Raises TraceMiss, a TraceError, when there is no trace for this workload, schema version or
-    machine (the message says what differs), and TraceError when the trace cannot be read, does not
-    replay or calls foreign code that is not allowed.
+    machine; the message says what differs. Raises TraceError when the trace cannot be read, does
+    not replay or calls foreign code that is not allowed.
     """
     only, machine, same = single(func), Target.of(target), EQUALITIES.get(equality)
     if isinstance(source, str | Path):
@@ -90,7 +91,7 @@ def single(source: PrimFunc | IRModule) -> PrimFunc:
 def _of_file(
     path: str | Path, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
 ) -> TraceFile:
-    """The record of a trace file; TraceMiss where it does not fit."""
+    """The record of a trace file; raises TraceMiss if the file does not fit."""
     stored = TraceFile.load(path)
     workload = structural_hash(func)
     if equality != "structural" and _key(same, single(parse(stored.workload))) == _key(same, func):
@@ -104,7 +105,7 @@ def _of_file(
 def _of_database(
     database: Database, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
 ) -> list[Measured]:
-    """The best records of all workloads that are equal, the function's own before all others."""
+    """The best records of all equal workloads; the function's own workload comes first."""
     own = structural_hash(func)
     found = [lookup(database, own, machine, script=func.script())]
     if equality != "structural":

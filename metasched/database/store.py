@@ -25,7 +25,7 @@ from metasched.files import read_json
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
-_APPLICATION = 0x4D534348  # "MSCH" in the file's header says whose it is
+_APPLICATION = 0x4D534348  # "MSCH": SQLite's application id of metasched's files
 _LOST = ("malformed", "not a database", "file is encrypted")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS workloads (hash TEXT PRIMARY KEY, script TEXT NOT NULL, name TEXT);
@@ -50,7 +50,7 @@ CHECKSUM = "checksum"  # the key of a record's checksum in its body
 
 
 def _checksum(body: dict[str, Any], row: Sequence[Any]) -> str:
-    """The checksum of a record: of its body, workload, target, candidate, status and median."""
+    """The checksum of a record's body, workload, target, candidate, status and median."""
     return hashlib.blake2b(json.dumps([*row, body]).encode(), digest_size=8).hexdigest()
 
 
@@ -59,8 +59,8 @@ class Store:
 
     Attributes:
         path: the file.
-        set_aside: where a corrupt file of that name was moved when it was found, or None.
-        unsaved: records that a full disk kept out; the next successful `put` writes them too.
+        set_aside: the new name of a corrupt file that was found under this path, or None.
+        unsaved: records that a full disk kept out; the next successful `put` writes them, too.
 
     Every method that reads leaves out damaged records; a warning names each once.
     """
@@ -70,12 +70,12 @@ class Store:
 
         Args:
             path: file name; `:memory:` keeps everything in memory.
-            read_only: refuse to write, and to create.
+            read_only: refuse to write and to create the file.
             timeout: seconds to wait for another tuner's transaction.
 
         Raises:
-            DatabaseError: the place cannot be written, the file belongs to another program or to a
-                later metasched. A corrupt file is no error: it is set aside with a warning.
+            DatabaseError: the path cannot be written, or the file belongs to another program or to
+                a later metasched. A corrupt file is no error: it is renamed with a warning.
         """
         self.path = Path(path)
         self.set_aside: Path | None = None
@@ -92,8 +92,8 @@ class Store:
     def put(self, records: Record | Iterable[Record]) -> None:
         """Store records, all or none.
 
-        Raises DatabaseError (disk full, no permission, file damaged); the records stay in
-        `unsaved` and everything stored before is intact.
+        Raises DatabaseError (disk full, no permission, file damaged). Then the records stay in
+        `unsaved`, and everything stored before is intact.
         """
         new = [records] if isinstance(records, Record) else list(records)
         pending = [*self.unsaved, *new]
@@ -165,7 +165,7 @@ class Store:
         return self._records(where + tail, tuple(given.values()))
 
     def keys(self, workload_hash: str, target: Target) -> set[str]:
-        """The keys of the candidates measured already, failed ones included."""
+        """The keys of the candidates that were measured, including candidates that failed."""
         rows = self._query(
             "SELECT DISTINCT candidate FROM records WHERE workload = ? AND target = ?",
             (workload_hash, target.key),
@@ -304,7 +304,7 @@ class Store:
             raise
 
     def _prepare(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Check whose file it is and that it is whole; create the tables."""
+        """Check that the file is metasched's and whole; create the tables."""
 
         def pragma(name: str) -> Any:
             return connection.execute(f"PRAGMA {name}").fetchone()[0]

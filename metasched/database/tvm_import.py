@@ -1,8 +1,8 @@
 """TVM's JSONDatabase (two files of JSON lines) as records: read as data, replayed, never executed.
 
-A line of the workloads is `["<hash>", "<base64 of the module's JSON>"]`, a line of the records
+A line of the workloads is `["<hash>", "<base64 of the module's JSON>"]`. A line of the records is
 `[workload, [trace, seconds or null, target or null, arguments or null]]`. Each trace is replayed on
-its workload; a trace that does not replay is reported with the reason, and the others are read.
+its workload. A trace that does not replay is reported with the reason, and the import goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Imported:
     """One line of the records.
 
     Attributes:
-        line: its number, from 1.
+        line: the number of the line, from 1.
         record: the imported record; None when it cannot be used.
         problem: why the line cannot be used; else empty.
     """
@@ -108,7 +108,7 @@ def _workload(place: str, line: Any) -> PrimFunc | str:
 
 
 def _module_text(text: str) -> bytes | str:
-    """The JSON in a workload: base64 of its length in eight bytes and itself, or as it is."""
+    """The JSON in a workload: plain, or base64 of its length in eight bytes and the JSON."""
     if text.lstrip().startswith("{"):
         return text
     try:
@@ -162,7 +162,7 @@ def _first_line(error: Exception) -> str:
 
 
 def fastest(found: list[Imported]) -> list[Record]:
-    """The fastest record of each workload, by TVM's times; the first where none has a time."""
+    """The fastest record of each workload, by TVM's times; the first record if none has a time."""
     best: dict[str, Record] = {}
     for item in found:
         if item.record is None:

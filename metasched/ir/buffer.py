@@ -14,7 +14,7 @@ from metasched.ir.intern import make, quick
 
 @quick
 class Range:
-    """`extent` consecutive integers, the first of which is `min`."""
+    """The integers from `min` to `min + extent - 1`."""
 
     min: Expr
     extent: Expr
@@ -35,15 +35,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """A multi-dimensional array; buffers are compared by identity, `name` is a hint.
+    """A multi-dimensional array. Buffers are compared by identity; `name` is a hint.
 
     Attributes:
-        shape: extents, constant or symbolic, in elements.
-        scope: storage scope, a prefix (`global shared warp local wmma.* ...`) and a free tag.
-        strides: in elements; empty means compact row-major.
-        elem_offset: position of the first element in its allocation, in elements; None means 0.
-        align: alignment of the data in bytes.
-        offset_factor: elem_offset is a multiple of this.
+        name: the preferred name in printed text.
+        shape: the extents, constant or symbolic, in elements.
+        dtype: the type of the elements.
+        scope: the storage scope, a prefix (`global shared warp local wmma.* ...`) and a free tag.
+        strides: the strides in elements; empty means compact row-major.
+        elem_offset: the position of the first element in its allocation, in elements; None means 0.
+        align: the alignment of the data in bytes.
+        offset_factor: a number of which `elem_offset` is a multiple.
         data: the pointer variable, for access to the raw address.
     """
 

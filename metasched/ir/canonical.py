@@ -1,11 +1,12 @@
-"""The canonical text of a program: equal texts are equal programs, whatever their names.
+"""The canonical text of a program: programs that are equal up to names have equal texts.
 
-Every definition (parameter, loop variable, iterator, buffer, let) gets a number in order of its
-occurrence, and the text mentions numbers only. For speed, parts that repeat between the candidates
-of a search are encoded once. An expression's text numbers its own leaves (`+ %0 %1`) and is kept on
-the interned node. A block's text numbers the leaves that it defines or takes from outside, and is
-kept with the block. A use of a text appends the numbers that its leaves have at this place: `(+ %0
-%1)<7,2>`. Every level numbers by occurrence, so equal structure gives equal text, in every process.
+Every definition (parameter, loop variable, iterator, buffer, let) gets a number in order of
+occurrence, and the text holds numbers in place of names. For speed, parts that several candidates
+of a search share are encoded once. An expression's text numbers its own leaves (`+ %0 %1`) and is
+cached on the interned node. A block's text numbers the leaves that the block defines or takes from
+outside, and is cached on the block. Where a cached text is used, the numbers of its leaves at this
+place are appended: `(+ %0 %1)<7,2>`. Numbers follow the occurrence at every level, so equal
+structure gives equal text in every process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ Node: TypeAlias = "Expr | Stmt | Buffer | BufferRegion | Range | PrimFunc | IRMo
 
 
 def expr_code(expr: Expr) -> tuple[str, tuple[Leaf, ...]]:
-    """The text of an expression over its own leaves, and the leaves in order; kept on the node."""
+    """The text of an expression over its own leaves, and the leaves in order; cached on the
+    node."""
     try:
         return expr._code  # type: ignore[no-any-return, attr-defined]
     except AttributeError:
@@ -62,7 +64,7 @@ def expr_code(expr: Expr) -> tuple[str, tuple[Leaf, ...]]:
         code = words[0], ()
     else:
         code = f"({' '.join(words)})", tuple(numbers)
-    if hidden:  # bound here: marked, so that the user of the text gives them no number
+    if hidden:  # leaves bound here are marked, so that the encoder gives them no number
         marks = [f"{i}" for i, leaf in enumerate(numbers) if leaf in hidden]
         code = f"{code[0]}!{','.join(marks)}", tuple(v for v in numbers if v not in hidden)
     object.__setattr__(expr, "_code", code)
@@ -94,7 +96,7 @@ def _head(node: Expr, numbers: dict[Leaf, int]) -> str:
 
 
 class Encoder:
-    """Collects the words of one scope: numbers its leaves, and lists those it did not define."""
+    """Collects the words of one scope, numbers its leaves, and lists its free leaves."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -102,7 +104,7 @@ class Encoder:
         self.free: list[Leaf] = []
 
     def use(self, leaf: Leaf) -> str:
-        """The number of a variable or buffer, a new one when it comes from outside."""
+        """The number of a variable or buffer; a free leaf gets a number at its first use."""
         found = self.numbers.get(leaf)
         if found is None:
             found = self.numbers[leaf] = str(len(self.numbers))
@@ -113,7 +115,7 @@ class Encoder:
         self.numbers[leaf] = str(len(self.numbers))
 
     def code(self, code: tuple[str, Sequence[Leaf]]) -> None:
-        """Append a text with its own leaves, numbered here."""
+        """Append a cached text and the numbers that its leaves have here."""
         text, leaves = code
         if leaves:
             numbers = self.numbers
@@ -194,7 +196,7 @@ class Encoder:
         rule = _STMT.get(type(stmt))
         if rule is not None:
             rule(self, stmt)
-        else:  # no definitions and nothing but parts
+        else:  # a statement that defines nothing and consists of its parts
             self.words.append(f"{type(stmt).__name__} {len(stmt.exprs)}")
             for expr in stmt.exprs:
                 self.expr(expr)
@@ -253,7 +255,7 @@ def _realize(enc: Encoder, s: BlockRealize) -> None:
 
 @fact
 def block_code(block: Block) -> tuple[str, tuple[Leaf, ...]]:
-    """The text of a block, and the leaves it takes from outside; kept in `block.facts`."""
+    """The text of a block, and the leaves it takes from outside; cached in `block.facts`."""
     enc = Encoder()
     _block(enc, block)
     return f"[{' '.join(enc.words)}]", tuple(enc.free)

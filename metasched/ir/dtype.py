@@ -13,7 +13,7 @@ from metasched.errors import TypeMismatchError, brief
 _EIGHT = (
     "float8_e4m3fn",
     "float8_e5m2",
-)  # each is a kind of its own, because bits do not identify it
+)  # each is a separate kind, because the number of bits does not identify the format
 _TEXT = re.compile(rf"({'|'.join(_EIGHT)}|int|uint|float|bfloat|bool|handle|void)(\d*)(?:x(\d+))?")
 _TABLE: dict[Any, DType] = {}
 _BITS = {
@@ -73,7 +73,7 @@ class DType(str):
         return (2.0 - 2.0**-mantissa) * 2.0**exponent
 
     def holds(self, other: DType) -> bool:
-        """Whether each number of the type `other`, an integer or a float, is one of this type."""
+        """Whether this type can hold each number of the type `other`, an integer or a float."""
         if self.is_int and other.is_int:
             low, high = self.range
             return low <= other.range[0] and other.range[1] <= high
@@ -113,7 +113,7 @@ class DType(str):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type of one lane (ml_dtypes supplies bfloat16 and those of eight bits)."""
+        """The NumPy type of one lane (ml_dtypes supplies bfloat16 and the 8-bit floats)."""
         if self.kind == "bfloat":
             brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
             return brain

@@ -1,8 +1,8 @@
 """Structural equality and hash: equal up to names, by the canonical text of `ir.canonical`.
 
-Names of variables, buffers, blocks and parameters and the order of annotation keys do not count;
-everything else does, with its type. A free variable equals only itself (unless `map_free_vars`); a
-free buffer equals any buffer of the same description.
+Names of variables, buffers, blocks and parameters do not count, and neither does the order of
+annotation keys. Everything else counts, including types. A free variable equals only itself (unless
+`map_free_vars`). A free buffer equals any buffer of the same description.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def structural_equal(a: Node, b: Node, map_free_vars: bool = False) -> bool:
     """Whether two pieces of IR are the same up to names.
 
     Args:
-        map_free_vars: let a free variable of `a` stand for a free variable of `b` (one to one).
+        a, b: the pieces of IR.
+        map_free_vars: whether a free variable of `a` may correspond to another free variable of
+            `b` (one to one).
     """
     if a is b:
         return True
@@ -49,8 +51,8 @@ def structural_equal(a: Node, b: Node, map_free_vars: bool = False) -> bool:
 def structural_hash(node: Node) -> str:
     """32 hexadecimal digits (blake2b) that agree for structurally equal nodes, in every process.
 
-    Free variables are numbered by their first use, so this is also the hash under
-    `map_free_vars`.
+    Free variables are numbered by their first use, so the digits also agree for nodes that are
+    equal under `map_free_vars`.
     """
     text = canonical(node)[0]
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

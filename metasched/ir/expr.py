@@ -2,7 +2,7 @@
 
 Grammar (every node has a `dtype`):
 
-    e ::= Var(name)                         a variable; identity, never its name, tells two apart
+    e ::= Var(name)                         a variable, compared by identity, never by name
         | IntImm(value) | FloatImm(value) | StringImm(value)
         | Add|Sub|Mul|Div|Mod|FloorDiv|FloorMod|Min|Max (a, b)      a, b of one dtype
         | EQ|NE|LT|LE|GT|GE (a, b)          -> bool
@@ -14,9 +14,9 @@ Grammar (every node has a `dtype`):
         | Call(op, args)                    an operation; it and the vectors are in `ir.op`
         | BufferLoad(buffer, indices)       in `ir.buffer`
 
-Div and Mod truncate on integers as C does; FloorDiv and FloorMod are Python's // and %. Nodes are
-interned over weak references: the same node built twice is one object, so `==`, `is` and `hash`
-never walk or build IR (`EQ` builds); constants equal their numbers. Operators fold, classes don't.
+Div and Mod truncate on integers as in C; FloorDiv and FloorMod are Python's // and %. Nodes are
+interned over weak references: a node built twice is one object, so `==` compares identities (`EQ`
+builds a comparison). Constants equal their numbers. Operators fold constants, classes do not.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Expr(Interned):
         return ()
 
     def rebuild(self, children: Sequence[Expr]) -> Expr:
-        """The same kind of node over other children (which keep their types)."""
+        """The same kind of node over other children of the same types."""
         return type(self)(*children) if children else self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -63,7 +63,7 @@ class Expr(Interned):
         return f"{type(self).__name__}({', '.join(repr(getattr(self, n)) for n in self.fields)})"
 
     def astype(self, dtype: DType | str) -> Expr:
-        """This value converted to `dtype` (itself when it has that type already)."""
+        """This value converted to `dtype`; the value itself if it already has this type."""
         return cast(dtype, self)
 
     # fmt: off
@@ -266,7 +266,7 @@ class Cast(Expr):
 
 
 class Select(Expr):
-    """`a` where `condition` holds, else `b`; both are evaluated (if_then_else is the lazy one)."""
+    """`a` where `condition` holds, else `b`; both are evaluated (`if_then_else` evaluates one)."""
 
     __slots__ = ("condition", "a", "b")
     condition: Expr

@@ -18,13 +18,13 @@ Param: TypeAlias = "Buffer | Var"
 LAYOUT_FREE = "layout_free_buffers"
 """The attribute that lists the positions of constant weights among the parameters."""
 FAST_MATH = "tir.fast_math"
-"""The attribute that names the liberties which generated code may take with floats."""
+"""The attribute that lists the changes of float arithmetic that generated code may make."""
 LIBERTIES = {
     "reassoc": "sums and products in any order, and zeros of either sign",
     "arcp": "a division as a product with the reciprocal",
     "nnan": "no operand and no result is NaN",
 }
-"""What a function may allow by `FAST_MATH`; the words are those of LLVM."""
+"""The words that `FAST_MATH` may list (LLVM's words), with their meanings."""
 
 
 class Printed:
@@ -51,7 +51,7 @@ class PrimFunc(Printed):
         body: the realisation of the root block for a schedulable function; any statement if
             lowered.
         attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
-            weights, which a schedule may have stored in another layout ahead of time),
+            weights, which a schedule may store in another layout before the kernel runs),
             `tir.finite` (see `lower.passes.zeros`), `tir.fast_math` (see `liberties`), ...
         ret_type: type of the returned value, void for none.
     """
@@ -76,8 +76,7 @@ class PrimFunc(Printed):
     def liberties(self) -> tuple[str, ...]:
         """The words of `LIBERTIES` that the function allows by `FAST_MATH`, in order.
 
-        Raises MetaschedError for other words: a function says what it allows, not just that it
-        may be fast.
+        Raises MetaschedError for other words.
         """
         given = self.attrs.get(FAST_MATH, "")
         words = given.split() if isinstance(given, str) else [str(given)]
@@ -117,7 +116,7 @@ class IRModule(Printed, Mapping[str, PrimFunc]):
 
     @staticmethod
     def of(source: PrimFunc | Mapping[str, PrimFunc]) -> IRModule:
-        """A module from a function (under the key "main") or from several by name.
+        """Make a module from a function (under the key "main") or a mapping of names to functions.
 
         Raises MetaschedError for anything else.
         """

@@ -50,9 +50,9 @@ class Interned:
 class Numeric:
     """Mixin of constants: equal to the Python number of their value, and to no other node.
 
-    Nodes are equal only to themselves. So 1, True and 1.0, 0.0 and -0.0, and one value in two types
-    are different keys of a dictionary. The hash is by identity, because a cache must not confuse
-    the number 4 with a node 4.
+    Two nodes are equal only if they are one object. So the nodes of 1, True and 1.0, of 0.0 and
+    -0.0, and of one value in two types are different keys of a dictionary. The hash is by identity,
+    because a cache must not confuse the number 4 with a node 4.
     """
 
     __slots__ = ()
@@ -68,7 +68,7 @@ _set = object.__setattr__
 
 
 def known(key: Any) -> Any:
-    """The existing node of this key, or None; it was checked when it was made."""
+    """The existing node of this key, which needs no further checks; None if there is none."""
     ref = _TABLE.get(key)
     return None if ref is None else ref()
 
@@ -76,7 +76,7 @@ def known(key: Any) -> Any:
 def make(cls: type[Any], key: Any, dtype: Any, values: tuple[Any, ...]) -> Any:
     """The node of `cls` with these field values, made once for each `key`.
 
-    The key must hold everything that tells two nodes apart (for constants the bit pattern).
+    The key must hold everything in which two nodes may differ (for constants the bit pattern).
     """
     ref = _TABLE.get(key)
     if ref is not None:
@@ -99,9 +99,10 @@ def quick(cls: type[C]) -> type[C]:
     """Make a frozen dataclass with slots, equal by identity, whose construction is five times
     faster.
 
-    The generated constructor of a frozen class calls `object.__setattr__` for each field. This one
-    fills an object of a class with the same layout and plain stores, then changes its class to
-    `cls`. Edits copy paths of trees, so most of their time is construction.
+    The constructor that `dataclass` generates for a frozen class calls `object.__setattr__` for
+    each field. The constructor made here fills an object of an unfrozen class with the same layout,
+    then changes its class to `cls`. Edits copy paths of trees, so they spend most time in
+    constructors.
     """
     cls = dataclass(frozen=True, slots=True, eq=False)(cls)
     names: dict[str, Any] = {"_class": cls}

@@ -1,10 +1,10 @@
 """The interpreter: the definition of what a program means, on NumPy arrays.
 
-It runs every function, as written, scheduled or lowered. It exposes programs that rely on an order
-or value that is not defined: the iterations of parallel and thread-bound loops run in a shuffled
-order (by `seed`). The lanes of a vectorized loop run in lockstep: every lane finishes a statement
-before any lane begins the next, and stores of one statement run in lane order. Fresh memory holds
-NaN or a sentinel.
+The interpreter runs every function, as written, scheduled or lowered. It exposes programs that rely
+on an undefined order or value: the iterations of parallel and thread-bound loops run in a shuffled
+order (by `seed`), and fresh memory holds NaN or a sentinel. The lanes of a vectorized loop run in
+lockstep: every lane finishes a statement before any lane begins the next, and the stores of one
+statement run in lane order.
 
 The semantics in short:
 - Integers wrap; `//` and `%` round down, Div and Mod truncate; division of integers by zero is an
@@ -19,8 +19,8 @@ The semantics in short:
   second barrier does not show; other thread loops run one thread after the other, nested loops of
   one tag as separate loops. A thread loop that carries a reduction runs in order, like the
   cross-thread reduction it is lowered to. `break`, `continue` and `return` in lockstep are errors.
-- Foreign calls, raw pointers and hardware instructions cannot be interpreted: evaluating one is an
-  error, a program that only contains one runs.
+- Foreign calls, raw pointers and hardware instructions without a declared meaning cannot be
+  interpreted: an error is raised when one is evaluated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks the contract of blocks: every element a block touches must be in a declared region.
 
 Used under `check_regions`. A fence is the check of one block. An access is checked by the fences of
-all blocks between it and the definition of its buffer. A root block that declares nothing has no
-fence. A view made by a match or a declaration counts as a separate buffer.
+all blocks between the access and the definition of its buffer. A root block that declares nothing
+has no fence. A view made by a match or a declaration counts as a separate buffer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Fences:
 
     @contextmanager
     def around(self, compiler: ExprCompiler, block: Block) -> Iterator[None]:
-        """Compile the parts of `block` behind its fence (closures are not shared across it)."""
+        """A context in which the parts of `block` are compiled with its fence.
+
+        Closures are not shared between code inside and outside of the fence.
+        """
         declares = block.iter_vars or block.reads or block.writes or self.blocks
         if not self.active or not declares:
             yield
@@ -54,7 +57,7 @@ class Fences:
         if not blocks:
             return None
         saved, memo = self.blocks, compiler.memo
-        self.blocks, compiler.memo = (), {}  # loads in declarations are no accesses of the body
+        self.blocks, compiler.memo = (), {}  # loads in declared regions are not checked
         try:
             guards = [_guard(compiler, block, buffer, write) for block in blocks]
         finally:

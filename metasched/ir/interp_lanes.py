@@ -1,7 +1,8 @@
 """Compiles statements to closures that run many environments in lockstep.
 
-The environments are the lanes of a vectorized loop or the threads of a block that synchronises:
-all finish a statement before any begins the next, and all evaluate a store before any writes.
+The environments are the lanes of a vectorized loop, or the threads of a loop with a barrier. All
+environments finish a statement before any begins the next, and all evaluate the value of a store
+before any environment writes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class LaneCompiler(StmtCompiler):
     """Compiles statements for one environment (`one`) and for lanes in lockstep (`all`)."""
 
     def all(self, stmt: Stmt) -> RunAll:
-        """Run in many environments, each statement in all of them before the next."""
+        """The function that runs a statement in many environments, each part in all before the
+        next."""
         rule = _ALL.get(type(stmt))
         if rule is not None:
             return rule(self, stmt)

@@ -42,7 +42,8 @@ def allocate(compiler: ExprCompiler, buffer: Buffer) -> Step:
 
 
 def bind_or_check(compiler: ExprCompiler, expr: Expr, what: str) -> Callable[[Env, int], None]:
-    """Give a new variable its value, or check that a known expression has it."""
+    """The function that gives a new variable a value, or checks that a known expression equals
+    it."""
     if isinstance(expr, Var) and expr not in compiler.slots:
         slot = compiler.slot(expr)
 
@@ -63,7 +64,8 @@ def bind_or_check(compiler: ExprCompiler, expr: Expr, what: str) -> Callable[[En
 def layout_binders(
     compiler: ExprCompiler, buffer: Buffer, *, offset_known: bool
 ) -> Callable[[Env, Any, int], None]:
-    """Bind (or check) the declared strides and offset of a buffer against those of an array."""
+    """The function that binds the declared strides and offset of a buffer to an array's, or checks
+    that they are equal."""
     strides = [
         bind_or_check(compiler, s, f"stride {i} of {buffer.name}")
         for i, s in enumerate(buffer.strides)
@@ -115,7 +117,7 @@ def match_view(compiler: ExprCompiler, match: MatchBufferRegion) -> Step:
                 raise InterpretError(f"{buffer.name} drops a dimension of extent {size}")
             box.append(first if i < lead else slice(first, first + size))
             start += first * (array.strides[i] // array.dtype.itemsize)
-        where = (*box, ...)  # (a view also where no dimension is left)
+        where = (*box, ...)  # with the ellipsis, NumPy gives a view even without dimensions
         view = array[where]
         for i, rule in enumerate(shape):
             rule(env, view.shape[i])

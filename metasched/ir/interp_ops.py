@@ -78,7 +78,7 @@ def converter(source: DType, dtype: DType) -> Rule:
 
 
 def _wide_int(make: Any, value: int) -> Value:
-    """An integer of up to 64 bits rounded once (going through float64 would round twice)."""
+    """An integer of up to 64 bits, rounded once (a conversion through float64 rounds twice)."""
     if -_EXACT <= value <= _EXACT:
         return make(value)
     return np.array(value, "int64" if value < 0 else "uint64").astype(make)[()]
@@ -240,7 +240,7 @@ def _same(_: DType, value: Value) -> Value:
 
 
 def _nothing(_: DType, *__: Value) -> Value:
-    """Do nothing: a hint, or an ordering that sequential execution satisfies anyway."""
+    """Do nothing: for a hint, or an ordering that sequential execution always satisfies."""
     return 0
 
 
@@ -254,7 +254,7 @@ OP_RULES.update(
     if_then_else=lambda _, c, a, b: a if c else b,  # the interpreter evaluates one side only
     likely=_same,
     ignore_loop_partition=_same,
-    ret=_same,  # in a statement, it leaves the function
+    ret=_same,  # as a statement, `ret` leaves the function
     undef=lambda dtype: undefined(dtype),
     assume=_nothing,
     prefetch=_nothing,

@@ -50,7 +50,7 @@ class _Continue(Exception):
 
 
 class ReturnSignal(Exception):
-    """Leaves the function; `value` is what it returns."""
+    """Raised to leave the function; `value` is the returned value."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__()
@@ -61,14 +61,14 @@ class StmtCompiler(ExprCompiler):
     """Compiles statements for one environment."""
 
     def one(self, stmt: Stmt) -> Run:
-        """Run for one environment."""
+        """The function that runs a statement in one environment."""
         rule = _ONE.get(type(stmt))
         if rule is None:
             raise InterpretError(f"{type(stmt).__name__} has no rule in the interpreter")
         return rule(self, stmt)
 
     def lockstep(self, loop: For) -> Run:
-        """Run a loop with all its iterations side by side; `interp_lanes` does it."""
+        """The function that runs all iterations of a loop in lockstep; see `interp_lanes`."""
         raise InterpretError(f"cannot run in lockstep: {describe(loop)}")
 
     def _seq(self, s: SeqStmt) -> Run:
@@ -281,8 +281,11 @@ class StmtCompiler(ExprCompiler):
         return run
 
     def bind(self, s: BlockRealize) -> tuple[Callable[[Env], bool], Callable[[Env], bool]]:
-        """`enter` binds the iterators and makes the block's buffers, false where the predicate
-        fails; `starts` says whether all reduce iterators are at their minimum."""
+        """The functions `enter` and `starts` of a block.
+
+        `enter` binds the iterators and allocates the block's buffers; it returns False if the
+        predicate fails. `starts` returns whether all reduce iterators are at their minimum.
+        """
         block = s.block
         predicate = None if s.predicate is TRUE else self.expr(s.predicate)
         values = [self.expr(v) for v in s.iter_values]
@@ -404,7 +407,7 @@ def side_by_side(s: For) -> bool:
 
 
 def crosses(s: For) -> bool:
-    """Whether a thread loop carries a reduction, which lowering turns into a cross-thread one."""
+    """Whether a thread loop carries a reduction, which lowering makes a cross-thread reduction."""
     if s.kind is not ForKind.THREAD_BINDING:
         return False
     return any(

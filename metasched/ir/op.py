@@ -1,10 +1,10 @@
 """Operations that Call applies, and the vector expressions.
 
-An Op holds name, effect and arity of an operation. Each consumer (interpreter, code generator,
-features) has a rule for its meaning, and a test checks that no rule is missing.
+An Op holds the name, effect and arity of an operation. Each consumer (interpreter, code generator,
+features) has a rule for the meaning of each operation; a test checks that no rule is missing.
 
 A HardwareOp describes one machine instruction: its types, the CPU features it needs and its
-meaning. The files of the folder intrinsics/ and plug-in files enter them in `HARDWARE`.
+meaning. The files of the folder intrinsics/ and plug-in files enter instructions in `HARDWARE`.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class HardwareOp:
         result: the type of the result, `int32x16`; text is read as a type.
         operands: the types of the operands, in order.
         feature: the CPU features it needs, joined by `+`; alternatives are separated by `|`.
-        meaning: a function of NumPy arrays, one an operand, that gives the lanes of the result;
-            integers wrap around to the type of the result.
-        cost: the number of float32 vector multiply-adds that run in the time of one call, about;
-            a tuning run measures it where it can.
+        meaning: a function from NumPy arrays, one for each operand, to the lanes of the result;
+            integers wrap to the type of the result.
+        cost: about how many float32 vector multiply-adds run in the time of one call; a tuning run
+            on a machine with the instruction measures the number.
     """
 
     name: str
@@ -110,8 +110,10 @@ def called_instruction(node: object) -> HardwareOp | None:
 
 
 def lacking(feature: str, features: Collection[str]) -> str:
-    """The CPU features that a HardwareOp's `feature` needs and `features` lack; "" if none. Of
-    several alternatives the first is reported."""
+    """The CPU features that `feature` of a HardwareOp needs and `features` lack; "" if none.
+
+    Of several alternatives the first is reported.
+    """
     have = {name.removeprefix("+") for name in features}
     ways = [[f for f in way.split("+") if f and f not in have] for way in feature.split("|")]
     return "" if [] in ways else " and ".join(ways[0])

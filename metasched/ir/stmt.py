@@ -17,11 +17,12 @@ Grammar:
     block ::= Block(name, iter_vars, reads, writes, body, init, alloc_buffers, match_buffers,
                     annotations, token)
 
-A block is a contract: its iterators' types, bindings and predicate, the regions it reads and
-writes. In a schedule its body mentions its own iterators (and those of blocks around it), never
-loop variables. A program as written may; `analysis.closing` then binds new iterators to them. A For
-is identified by its `var`, a Block by its `token`; both survive edits that keep them. The uniform
-access `stmts`, `exprs`, `rebuild` is what `ir.visit` traverses by.
+A block is a contract: the types, bindings and predicate of its iterators, and the regions that it
+reads and writes. In a schedule a block's body mentions iterators of the block and of blocks around
+it, never loop variables. In a program as written, a body may mention loop variables;
+`analysis.closing` then binds new iterators to them. A For is identified by its `var`, a Block by
+its `token`; edits that keep the loop or block keep them. `ir.visit` traverses all statements by
+`stmts`, `exprs` and `rebuild`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Stmt:
 
     @property
     def facts(self) -> dict[Any, Any]:
-        """The cache of facts about this subtree; never pickled, never stale."""
+        """The cache of facts about this subtree. It is never pickled, and stays valid, because
+        nodes do not change."""
         try:
             return self._facts
         except AttributeError:
@@ -229,7 +231,8 @@ class IfThenElse(Stmt):
 
 @quick
 class SeqStmt(Stmt):
-    """Statements in order. Build with `seq`, which flattens and never leaves a single one."""
+    """Statements in order. Build with `seq`, which flattens, and returns a single statement
+    itself."""
 
     items: tuple[Stmt, ...]
 
@@ -319,8 +322,10 @@ class AttrStmt(_Around):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AssertStmt(Stmt):
-    """End the function with an error if `condition` is false. `values` are numbers that complete
-    the message; only `lower.passes.check_bounds` gives them, scripts do not."""
+    """End the function with an error if `condition` is false.
+
+    `values` are numbers that complete the message; only `lower.passes.check_bounds` gives values.
+    """
 
     condition: Expr
     message: str
@@ -348,7 +353,8 @@ class Allocate(_Around):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeclBuffer(_Around):
-    """`buffer` is a view of `source`'s memory (shape, strides and offset its own) within `body`."""
+    """Within `body`, `buffer` is a view of the memory of `source`, with its own shape, strides and
+    offset."""
 
     buffer: Buffer
     source: Buffer
@@ -435,7 +441,7 @@ class Block(Stmt):
         return tuple(out)
 
     def rebuild(self, stmts: Sequence[Stmt], exprs: Sequence[Expr]) -> Block:
-        if tuple(exprs) == self.exprs:  # compared by identity: nothing above the body changed
+        if tuple(exprs) == self.exprs:  # expressions compare by identity: only the body changed
             init = stmts[0] if self.init is not None else None
             return evolve(self, body=stmts[-1], init=init)
         left = iter(exprs)

@@ -1,6 +1,7 @@
 """Checks that a program is well formed: one walk tracks the names in scope and asks the rules.
 
-The rules are in `ir.verify_rules`. It runs after every schedule step in tests, so it must be fast.
+The rules are in `ir.verify_rules`. Tests run the check after every schedule step, so it must be
+fast.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def verify(source: PrimFunc | IRModule, *, closed: bool = False) -> None:
     """Check every rule of `RULES` on a function or on all functions of a module.
 
     Args:
-        closed: demand that blocks mention no loop variables around them and declare all buffers
+        source: the function or module.
+        closed: whether blocks must mention no loop variables around them, and declare all buffers
             that they touch, as in every module that a schedule holds (`analysis.closing`).
 
     Raises:

@@ -48,8 +48,8 @@ class WalkState:
     """The state of the walk at a node, which the rules read."""
 
     func: PrimFunc
-    closed: bool = False  # whether blocks mention no loop variable outside and declare all
-    known: dict[Leaf, str] = field(default_factory=dict)  # leaf -> what it is
+    closed: bool = False  # see `verify`
+    known: dict[Leaf, str] = field(default_factory=dict)  # leaf -> its kind, for messages
     hidden: set[Leaf] = field(default_factory=set)  # loop variables outside the innermost block
     bound: set[Var] = field(default_factory=set)
     tokens: set[BlockToken] = field(default_factory=set)
@@ -63,7 +63,8 @@ Check: TypeAlias = Callable[[WalkState, Any], Iterator[str]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A slug, the sentence that must hold, the node classes it is about, and the check."""
+    """A rule: its slug, the sentence that must hold, the node classes that are checked, the
+    check."""
 
     slug: str
     sentence: str
@@ -351,7 +352,7 @@ def _declared_writes(at: WalkState, block: Block) -> Iterator[str]:
 
 @fact
 def touched(block: Block) -> tuple[set[Buffer], set[Buffer]]:
-    """The buffers that the block loads and stores, in nested blocks too; kept on the block."""
+    """The buffers that the block loads and stores, in nested blocks too; cached on the block."""
     loads: set[Buffer] = set()
     stores: set[Buffer] = set()
     inside = {*block.alloc_buffers, *(m.buffer for m in block.match_buffers)}
@@ -420,8 +421,10 @@ Loops: TypeAlias = dict[Expr, tuple[int, int]]
 
 
 def _plain_accesses(block: Block) -> Iterator[tuple[BufferStore | BufferLoad, Loops]]:
-    """Accesses that always happen when the block runs (under no condition, in loops of constant
-    positive extent), with the values that the loops around them take."""
+    """The accesses that always happen when the block runs, with the ranges of the loops around.
+
+    They stand under no condition, in loops of constant positive extent.
+    """
     stack: list[tuple[Stmt, Loops]] = [(s, {}) for s in block.stmts]
     while stack:
         node, loops = stack.pop()
@@ -444,7 +447,7 @@ def _plain_loads(expr: Expr) -> Iterator[BufferLoad]:
         while stack:
             node = stack.pop()
             if isinstance(node, (Call, Select, Let)):
-                continue  # may choose, or name a value
+                continue  # a choice may skip the load; a let hides the value of an index
             if isinstance(node, BufferLoad) and node.predicate is None:
                 yield node
             stack.extend(node.children)

@@ -1,7 +1,7 @@
-"""The traversals: walk, transform, substitute. Nothing else walks the tree by hand.
+"""The traversals of programs: walk, transform, substitute. No other file walks the tree by hand.
 
-Transformations share: a node whose parts are unchanged is returned as the very same object.
-Expressions are traversed with an explicit stack (sums of thousands of terms are legal).
+A transformation returns a node with unchanged parts as the same object. Expressions are traversed
+with an explicit stack, because sums of thousands of terms are legal.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def walk_exprs(expr: Expr) -> Iterator[Expr]:
 
 @lru_cache(maxsize=1 << 14)
 def loads_of(expr: Expr) -> tuple[BufferLoad, ...]:
-    """Every distinct load in an expression, those in indices included."""
+    """Every distinct load in an expression, including loads in indices."""
     return tuple([e for e in walk_exprs(expr) if isinstance(e, BufferLoad)])
 
 
@@ -93,7 +93,7 @@ def blocks_of(stmt: Stmt) -> Iterator[BlockRealize]:
 
 
 def free_vars(expr: Expr) -> frozenset[Var]:
-    """The variables an expression mentions and does not bind itself; cached on the node."""
+    """The variables that an expression mentions but does not bind; cached on the node."""
     known = expr._free
     if known is not None:
         return known
@@ -121,7 +121,7 @@ def free_vars(expr: Expr) -> frozenset[Var]:
 
 
 def stmt_vars(stmt: Stmt) -> frozenset[Var]:
-    """The variables a statement mentions and does not bind itself; cached on the node."""
+    """The variables that a statement mentions but does not bind; cached on the node."""
     found = stmt.facts.get("free")
     if found is None:
         parts = [free_vars(e) for e in stmt.exprs] + [stmt_vars(s) for s in stmt.stmts]
@@ -137,8 +137,10 @@ def stmt_vars(stmt: Stmt) -> frozenset[Var]:
 
 
 def layout_vars(block: Block) -> frozenset[Var]:
-    """The variables that are by themselves an extent, stride or offset of a matched buffer. The
-    match defines them unless a statement around the block does."""
+    """The variables that are a whole extent, stride or offset of a matched buffer.
+
+    The match defines such a variable, unless a statement around the block defines it.
+    """
     parts: list[Expr | None] = []
     for match in block.match_buffers:
         parts += (*match.buffer.shape, *match.buffer.strides, match.buffer.elem_offset)
@@ -156,7 +158,14 @@ def bound_vars(stmt: Stmt) -> frozenset[Var]:
 
 
 def transform_expr(expr: Expr, fn: ExprFn, memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Rebuild bottom-up; `fn` sees each node over transformed children, None keeps it."""
+    """Rebuild an expression bottom-up.
+
+    Args:
+        expr: the expression.
+        fn: a function from a node over transformed children to its replacement; None keeps the
+            node.
+        memo: replacements that are already known; new ones are added.
+    """
     memo = {} if memo is None else memo
     stack = [expr]
     while stack:
@@ -178,7 +187,7 @@ def transform_expr(expr: Expr, fn: ExprFn, memo: dict[Expr, Expr] | None = None)
 
 
 def replace_loads(expr: Expr, buffer: Buffer, fn: Callable[[BufferLoad], Expr]) -> Expr:
-    """`expr` with each load of `buffer` replaced; `fn` sees it over replaced indices."""
+    """`expr` with each load of `buffer` replaced by `fn(load)`; loads in indices come first."""
     if all(load.buffer is not buffer for load in loads_of(expr)):
         return expr
 
@@ -189,7 +198,14 @@ def replace_loads(expr: Expr, buffer: Buffer, fn: Callable[[BufferLoad], Expr]) 
 
 
 def transform(stmt: Stmt, on_stmt: StmtFn | None = None, on_expr: ExprFn | None = None) -> Stmt:
-    """Rebuild bottom-up; the functions see nodes over transformed parts, None keeps a node."""
+    """Rebuild a statement bottom-up.
+
+    Args:
+        stmt: the statement.
+        on_stmt: a function from a statement over transformed parts to its replacement; None keeps
+            the statement.
+        on_expr: the same for expressions.
+    """
     memo: dict[Expr, Expr] = {}
     whole = on_expr and (lambda e: transform_expr(e, on_expr, memo))
     return map_exprs(stmt, whole, on_stmt)
@@ -198,7 +214,8 @@ def transform(stmt: Stmt, on_stmt: StmtFn | None = None, on_expr: ExprFn | None 
 def map_exprs(
     node: Stmt, whole: Callable[[Expr], Expr] | None, on_stmt: StmtFn | None = None
 ) -> Stmt:
-    """As `transform`; `whole` replaces each expression that a statement holds directly."""
+    """Rebuild as `transform` does; `whole` replaces each expression that a statement directly
+    holds."""
     stmts, exprs = node.stmts, node.exprs
     new_stmts = tuple([map_exprs(s, whole, on_stmt) for s in stmts])
     new_exprs = exprs if whole is None else tuple([whole(e) for e in exprs])
@@ -213,10 +230,10 @@ def substitute(node: Expr, values: Mapping[Var, Expr]) -> Expr: ...
 @overload
 def substitute(node: Stmt, values: Mapping[Var, Expr]) -> Stmt: ...
 def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
-    """Replace free variables; subtrees that mention none of them are shared.
+    """Replace free variables; a subtree that mentions none of them is returned unchanged.
 
-    Blocks contain no loop variables, so substituting loop variables stops at them. Binders are not
-    renamed: the caller keeps variables unique (as `verify` demands).
+    Blocks contain no loop variables, so a substitution of loop variables ends at blocks. Bound
+    variables are not renamed: all variables of a program must be unique (`verify` checks this).
     """
     if isinstance(node, Expr):
         names = free_vars(node)
@@ -229,7 +246,8 @@ def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
 
 @lru_cache(maxsize=1 << 16)
 def _substituted(expr: Expr, *given: Expr | None) -> Expr:
-    """`expr` with values for its free variables, in their order; cached, as replays repeat it."""
+    """`expr` with values for its free variables, in their order; cached, because replays repeat
+    calls."""
     pairs = zip(free_vars(expr), given, strict=True)
     memo: dict[Expr, Expr] = {v: e for v, e in pairs if e is not None}
     replaced = frozenset(memo)
@@ -307,8 +325,8 @@ def _with_buffers(expr: Expr, *pairs: tuple[Buffer, Buffer]) -> Expr:
 def fresh_copy(stmt: Stmt, fresh_var: Callable[[Var], Var] | None = None) -> Stmt:
     """A clone whose loop variables, iterators, let variables and block tokens are all new.
 
-    `fresh_var` makes the new variable for an old one (default: same name and type). Buffers
-    allocated inside are kept: a caller that duplicates allocations replaces them itself.
+    `fresh_var` makes the new variable for an old variable (default: same name and type). Buffers
+    allocated inside are kept; a caller that duplicates allocations has to replace them.
     """
     make = fresh_var or (lambda v: Var(v.name, v.dtype))
     renamed: dict[Var, Expr] = {}

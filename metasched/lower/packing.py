@@ -1,4 +1,4 @@
-"""packing: what a program does to its constant weights alone becomes a function of its own.
+"""packing: split a program into its kernel and a function that packs the constant weights.
 
 A parameter listed in the attribute `layout_free_buffers` is a constant weight: it is the same in
 every call. A schedule may copy it into a layout of its choice, in a root-level block annotated
@@ -12,8 +12,8 @@ the two parts are taken apart:
                                                  for ...: Y[...] += X[...] * W[...]
 
 so that `f_pack` runs once, ahead of time, and `f(X, f_pack(W), Y)` computes what the program says.
-A constant weight that no block packs is copied by `f_pack` as it is: whoever calls the two need
-not know what a schedule chose. After TVM's layout_rewrite_preproc and SplitLayoutRewritePreproc.
+`f_pack` copies a constant weight that no block packs, so callers need not know what the schedule
+packs. After TVM's layout_rewrite_preproc and SplitLayoutRewritePreproc.
 
     split_packing(func)            here: Packing(main, pack), None without constant weights
     compile_func(func)             codegen: both in one object; `Signature.pack` describes `f_pack`
@@ -53,8 +53,9 @@ class Packing:
     """A program in its two parts.
 
     Attributes:
-        main: the kernel; it takes packed weights in the place of the constant ones.
-        pack: takes the constant weights, in the order of the mark, then the packed ones.
+        main: the kernel; its parameters are the packed weights instead of the constant weights.
+        pack: its parameters are the constant weights, in the order in which the attribute lists
+            them, then the packed weights.
     """
 
     main: PrimFunc
@@ -62,10 +63,11 @@ class Packing:
 
 
 def split_packing(func: PrimFunc) -> Packing | None:
-    """Split off the blocks that pack constant weights into a function of their own; None without
-    such weights.
+    """Move the blocks that pack constant weights into a function of their own; None if the function
+    has no constant weights.
 
-    Raises LowerError where a mark, or a block annotated PREPROC, cannot be.
+    Raises LowerError if `layout_free_buffers` marks a wrong parameter, or a block annotated PREPROC
+    cannot run ahead of time.
     """
     for complaint in wrong_marks(func):
         raise LowerError(complaint)
@@ -117,8 +119,7 @@ def _refusal(child: Child, why: str) -> LowerError:
 
 
 def _sources(func: PrimFunc, ahead: Sequence[Child]) -> dict[Buffer, Buffer]:
-    """Map each buffer that is written ahead of time to the constant weight from which it is
-    made."""
+    """Map each buffer that is written ahead of time to the constant weight that it is made from."""
     source: dict[Buffer, Buffer] = {}
     for child in ahead:
         block = child.block
@@ -179,8 +180,8 @@ def _as_parameter(weight: Buffer, packed: Buffer | None) -> Buffer:
 
 
 def _stored_as(body: Stmt, old: Buffer, new: Buffer) -> Stmt:
-    """Replace `old` by `new` in `body`; `new` may have a first dimension of extent one in
-    addition."""
+    """Replace `old` by `new` in `body`; `new` may have an additional first dimension of extent
+    one."""
     if old is new:
         return body
     if len(old.shape) == len(new.shape):

@@ -1,10 +1,10 @@
-"""TimeReference: the anchor and the calibration set, by which the times of a search compare.
+"""TimeReference: the anchor and the calibration set, which make the times of a search comparable.
 
 The speed of a machine drifts by more than candidates differ. So each candidate is timed in turns
 with one program, the anchor. The speed of the anchor relative to other programs differs between
-processes by up to a tenth, and all times of a process would be wrong by this factor. So each new
-process first times a calibration set: programs with known times, from which the time of the anchor
-in this process follows.
+processes by up to a tenth; all times of a process would be wrong by this factor. So each new
+process first times a calibration set: programs with known times. The time of the anchor in this
+process follows from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HANDOVER_SECONDS = 0.12  # seconds in which the program and the anchor take turn
 SET_SIZE = 6  # programs of a calibration set
 WITHIN = 1.4  # a program of the set takes at most this many times the seconds of the best
 SET_SECONDS = 0.25  # seconds in which the set takes turns with the anchor
-LEAST_ROUNDS = 4  # rounds of any turns
+LEAST_ROUNDS = 4  # the fewest rounds of turns
 OLD = 1.6  # a set is replaced when its median exceeds this many times the seconds of the best
 AGAIN_SECONDS = 0.15  # seconds in which the fastest programs are timed again
 
@@ -38,8 +38,8 @@ class TimeReference:
     Attributes:
         anchor: a program that was right, and the seconds that it takes in the present process.
         calibration: the calibration set: programs that were right and the seconds that they took.
-        unit: seconds of the clock in the present process for one second of the stored times; the
-            machine may be slower or faster than when the first times were taken.
+        unit: seconds of the clock in the present process for one second of the stored times: the
+            machine may be slower or faster than at the first times.
     """
 
     anchor: tuple[Program, float] | None = None
@@ -52,10 +52,10 @@ class TimeReference:
         return self.anchor and (self.anchor[0], self.anchor[1] * self.unit)
 
     def challenged(self, program: Program, seconds: float) -> bool:
-        """Whether a program seems HANDOVER times faster than the anchor, so may replace it.
+        """Whether a program seems HANDOVER times faster than the anchor, so that it may replace it.
 
-        Where there is no anchor, or the anchor is too slow to be timed in turns with the program,
-        the program becomes the anchor at once.
+        Without an anchor the program becomes the anchor at once. It also does so if the anchor is
+        too slow to be timed in turns with the program.
         """
         if self.anchor is None or seconds * BEHIND[1] < self.anchor[1]:
             self.anchor = program, seconds
@@ -64,8 +64,8 @@ class TimeReference:
     def replaced(self, program: Program, turns: Sequence[Sequence[float]]) -> float | None:
         """Make a program the anchor after its turns with the present anchor; returns its seconds.
 
-        None where the turns gave one of the two up. The first time of the program is biased: the
-        program was chosen because this time was low. So the time beside the old anchor counts.
+        None if one of the two was dropped from the turns. The first time of the program is biased:
+        the program was chosen because this time was low. So the time beside the old anchor counts.
         """
         if self.anchor is None or min(map(len, turns)) < 2:
             return None
@@ -74,9 +74,11 @@ class TimeReference:
         return self.anchor[1]
 
     def turns_with(self, count: int, sample: float) -> tuple[int, int]:
-        """How many of `count` programs are timed again in turns with the anchor, and the rounds.
+        """How many of `count` programs to time again in turns with the anchor, and in how many
+        rounds.
 
-        The programs are about as fast as the anchor. None where AGAIN_SECONDS hold too few calls.
+        The programs are about as fast as the anchor. No program if AGAIN_SECONDS hold too few
+        calls.
         """
         call = max(self.anchor[1] * self.unit if self.anchor else math.inf, sample)
         most = int(AGAIN_SECONDS / ((LEAST_ROUNDS + 1) * call)) - 1
@@ -86,7 +88,7 @@ class TimeReference:
     def beside_anchor(self, turns: Sequence[Sequence[float]]) -> list[float]:
         """Seconds of programs by their turns with the anchor, which stands first in `turns`.
 
-        Empty where the turns gave the anchor up.
+        Empty if the anchor was dropped from the turns.
         """
         if self.anchor is None or len(turns[0]) < max(map(len, turns)):
             return []
@@ -114,7 +116,8 @@ class TimeReference:
         """Set the seconds of the anchor in this process by its turns with the calibration set.
 
         Then the fastest program of the set becomes the anchor: it reacts to slow-downs of the
-        machine like the fast candidates that are timed next. `turns` are of `beside`.
+        machine like the fast candidates that are timed next. `turns` has the samples of the
+        programs of `beside`.
         """
         most = max(map(len, turns))
         first, *others = beside_each_other(turns)
@@ -136,7 +139,7 @@ class TimeReference:
 def spread(known: Iterable[tuple[_P, float]]) -> list[tuple[_P, float]]:
     """At most SET_SIZE programs with known times, from the fastest to WITHIN times as slow.
 
-    A set of the fastest alone would be biased: their times are low by luck in part.
+    A set of only the fastest programs would be biased: their times are low partly by luck.
     """
     ranking = sorted(known, key=lambda pair: pair[1])
     near = [pair for pair in ranking if pair[1] <= WITHIN * ranking[0][1]]
@@ -145,7 +148,8 @@ def spread(known: Iterable[tuple[_P, float]]) -> list[tuple[_P, float]]:
 
 
 def rounds_of_two(one: float, other: float, sample: float) -> int:
-    """Rounds in which two programs take turns, by the seconds of a call of each and of a sample."""
+    """The rounds in which two programs take turns, from the seconds of their calls and of a
+    sample."""
     return max(5, min(24, int(HANDOVER_SECONDS / (max(one, sample) + max(other, sample)))))
 
 

@@ -1,4 +1,4 @@
-"""BuilderSlot: a place for one build of a `Builder` at a time, waited for like a worker process."""
+"""BuilderSlot: one build of a `Builder` at a time, with the interface of a worker process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from metasched.foreign import ANYTHING, failure
 from metasched.measure.candidate import Builder, Built
 from metasched.measure.process import Reply, Worker
 
-_PATIENCE = 600.0  # seconds that a build may wait for its turn elsewhere
+_PATIENCE = 600.0  # seconds that a build may wait in the builder's own queue
 
 
 class BuilderSlot(Worker):
-    """Hands its jobs, which are builds, to a builder, which handles limits and crashes."""
+    """Passes builds to a builder, which handles limits and crashes."""
 
     def __init__(self, name: str, builder: Builder) -> None:
         """Nothing is submitted yet."""
@@ -27,19 +27,19 @@ class BuilderSlot(Worker):
 
     @property
     def busy(self) -> bool:
-        """A build was given and has not ended."""
+        """Whether a build was submitted and has not ended."""
         return self._future is not None
 
     @property
     def pid(self) -> int | None:
-        """None: no process is this slot's own."""
+        """None: a slot has no process of its own."""
         return None
 
     def start(self) -> None:
         """Nothing to start."""
 
     def submit(self, function: str, *arguments: Any, limit: float) -> None:
-        """Give a build, `(function to compile, target)`, to the builder."""
+        """Submit a build, `(function to compile, target)`, to the builder."""
         self._began = time.monotonic()
         self._deadline = self._began + limit + _PATIENCE
         self._woken, waking = socket.socketpair()
@@ -52,7 +52,7 @@ class BuilderSlot(Worker):
         self._future.add_done_callback(lambda _: _wake(waking))
 
     def pause(self, held: bool = True) -> None:
-        """Do nothing: builds elsewhere do not disturb a timing here."""
+        """Do nothing: builds of a builder do not disturb a timing here."""
 
     def close(self, grace: float = 0.3) -> None:
         """Forget the build."""

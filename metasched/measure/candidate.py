@@ -19,7 +19,7 @@ from metasched.target import Target
 
 
 class Status(enum.Enum):
-    """How a candidate ended. OK alone counts as measured; the rest are failures with a message."""
+    """How a candidate ended: OK, or a failure, which has a message."""
 
     OK = "ok"
     REPLAY_ERROR = "replay_error"  # the trace did not give a program
@@ -64,7 +64,7 @@ class Built:
         program: the compiled program, None for a failure.
         status: OK, or how the build failed.
         message: the reason of a failure, else empty.
-        seconds: that compiling took.
+        seconds: the seconds of compiling.
     """
 
     program: Program | None
@@ -78,9 +78,9 @@ class Outcome:
     """The result of measuring one candidate.
 
     Attributes:
-        status: how it ended.
-        seconds: time of one call, one value a sample; empty unless status is OK. Where an anchor
-            was timed in turns (see `samples.TimingPlan`), scaled to the anchor's usual speed.
+        status: how the candidate ended.
+        seconds: time of one call, one value a sample; empty unless status is OK. If an anchor was
+            timed in turns (see `samples.TimingPlan`), the times are scaled to its usual speed.
         message: the reason of a failure, else empty.
         build_seconds, run_seconds, check_seconds: seconds of building, of running the kernel, and
             of setting up and comparing its data.
@@ -120,10 +120,10 @@ class Runner(Protocol):
     def measure(
         self, candidates: Sequence[Candidate], on_outcome: OnOutcome | None = None
     ) -> list[Outcome]:
-        """Build, run and check each; the outcomes come in the order of the candidates.
+        """Build, run and check candidates; returns the outcomes in their order.
 
-        `on_outcome` is called as each one ends (in any order), so that an interrupt loses nothing.
-        Raises MeasureError when the machinery itself fails, never because of a candidate.
+        `on_outcome` is called when a candidate ends (in any order), so that an interrupt loses
+        nothing. Raises MeasureError when the runner itself fails, never because of a candidate.
         """
         ...
 
@@ -144,7 +144,7 @@ class Builder(Protocol):
         ...
 
     def close(self) -> None:
-        """End what compiles; closing twice is allowed."""
+        """End the processes that compile; closing twice is allowed."""
         ...
 
 
@@ -162,7 +162,7 @@ def builder(name: str, *, override: bool = False) -> Callable[[_Factory], _Facto
         name: what `ms.tune(builder=...)` and `metasched tune --builder` call it.
         override: replace a builder of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     enter = BUILDERS.decorator(name, "() -> Builder", None, override)
     return cast("Callable[[_Factory], _Factory]", enter)
@@ -171,13 +171,13 @@ def builder(name: str, *, override: bool = False) -> Callable[[_Factory], _Facto
 def runner(name: str, *, override: bool = False) -> Callable[[_Factory], _Factory]:
     """Register a runner: a class or function `(func, target) -> Runner`.
 
-    Where a builder is asked for as well, it is given as the argument `builder`.
+    If the user also chose a builder, it is passed as the argument `builder`.
 
     Args:
         name: what `ms.tune(runner=...)` and `metasched tune --runner` call it.
         override: replace a runner of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     enter = RUNNERS.decorator(name, "(func, target) -> Runner", None, override)
     return cast("Callable[[_Factory], _Factory]", enter)
@@ -185,7 +185,7 @@ def runner(name: str, *, override: bool = False) -> Callable[[_Factory], _Factor
 
 @contextmanager
 def opened_builder(given: Builder | str | None) -> Iterator[Builder | None]:
-    """The builder that is given, or a builder by its name, which is closed afterwards.
+    """The given builder, or the builder of a name, which is closed afterwards.
 
     Raises RegistryError for an unknown name, PluginError for a builder that cannot be made.
     """
@@ -201,12 +201,12 @@ def opened_builder(given: Builder | str | None) -> Iterator[Builder | None]:
 
 @runtime_checkable
 class Confirms(Protocol):
-    """A runner that may compare results with expected ones that are not confirmed yet."""
+    """A runner that may compare with expected results before they are confirmed."""
 
     @property
     def reference_confirmed(self) -> bool:
-        """Whether the unscheduled program confirmed the expected results; before it did, outcomes
-        are not stored."""
+        """Whether the unscheduled program has confirmed the expected results; before, outcomes are
+        not stored."""
         ...
 
 
@@ -233,7 +233,7 @@ class NamesMachine(Protocol):
 
 @runtime_checkable
 class ReadsAgain(Protocol):
-    """A runner that times candidates again which it measured."""
+    """A runner that can time again the candidates that it has measured."""
 
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Seconds of candidates by their keys; candidates may be left out.
@@ -245,7 +245,7 @@ class ReadsAgain(Protocol):
 
 @runtime_checkable
 class Compares(Protocol):
-    """A runner that compares finalists, and checks one on further data.
+    """A runner that compares finalists, and checks a finalist on further data.
 
     Attributes:
         options: limits and repetitions.
@@ -256,7 +256,7 @@ class Compares(Protocol):
     def interleave(
         self, candidates: Sequence[Candidate], rounds: int = 10, fresh: bool = False
     ) -> list[tuple[float, ...]]:
-        """Samples in seconds of candidates timed in turns, in a new process with `fresh`.
+        """Time candidates in turns, with `fresh` in a new process; samples in seconds.
 
         Raises MeasureError when a candidate cannot be built or run.
         """

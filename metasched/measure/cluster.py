@@ -1,9 +1,9 @@
-"""Building and measuring elsewhere, through any `concurrent.futures.Executor`.
+"""Build and measure on other machines, through any `concurrent.futures.Executor`.
 
 The executor (a process pool, dask's `client.get_executor()`, mpi4py.futures, ray's pool adapters)
-only carries calls. Each remote process keeps the local machinery, with its isolation, limits and
-checks: a LocalRunner for each task, workers that compile. A remote machine must be able to run code
-for the target. Plug-in files that bring a device or an instruction travel with the calls.
+only transports calls. Each remote process has a LocalRunner for each task and workers that compile,
+with the same isolation, limits and checks as on this machine. A remote machine must be able to run
+code for the target. Plug-in files that declare a device or an instruction are sent with the calls.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from metasched.measure.settings import MeasureOptions
 from metasched.registry import load_sources, plugin_sources
 from metasched.target import Target
 
-KEPT = 4  # tasks whose runners a remote process keeps: one round each, in turns, needs all of them
+KEPT = 4  # a remote process keeps the runners of this many tasks, which take turns
 _JOBS = "metasched.measure.jobs"
 _Known = Sequence[tuple[Candidate, float]]
 _Sources = Sequence[tuple[str, bytes]]
-_RUNNERS: dict[bytes, LocalRunner] = {}  # the one used last is the last
+_RUNNERS: dict[bytes, LocalRunner] = {}  # in order of last use
 _ONE_AT_A_TIME = threading.Lock()  # an executor's processes may call from several threads
 _LOADING = threading.Lock()
 _Idle = tuple[tuple[str, ...], Worker]  # a builder of this process, and its plug-in files
@@ -51,7 +51,7 @@ _IDLE: queue.SimpleQueue[_Idle] = queue.SimpleQueue()
 
 
 class ExecutorBuilder:
-    """Compiles programs through an executor, each call in a worker process of its own there."""
+    """Compiles programs through an executor; there, each call uses a worker process of its own."""
 
     def __init__(
         self, executor: Executor, options: MeasureOptions | None = None, *, owned: bool = False
@@ -59,9 +59,9 @@ class ExecutorBuilder:
         """Nothing is submitted yet.
 
         Args:
-            executor: where the calls go.
-            options: limits; `build_workers` is how many builds are asked for at once.
-            owned: `close` shuts the executor down; otherwise that is the caller's to do.
+            executor: runs the calls.
+            options: limits; `build_workers` is the number of builds at the same time.
+            owned: whether `close` shuts the executor down.
         """
         self._executor, self._owned = executor, owned
         self._options = options or MeasureOptions.of()
@@ -72,15 +72,15 @@ class ExecutorBuilder:
         return self._executor.submit(build_remotely, _sources(), dump((func, target)), limit)
 
     def close(self) -> None:
-        """End the workers that a remote process keeps, as far as a call still reaches it."""
+        """End the workers that a remote process keeps, if a call still reaches the process."""
         _end(self._executor, end_builders, self._owned)
 
 
 class ExecutorRunner:
-    """Measures candidates through an executor, `chunk` of them a call.
+    """Measures candidates through an executor, `chunk` candidates a call.
 
-    It has the abilities of a LocalRunner. Outcomes come back when the expected results are
-    confirmed in the remote process, so nothing of a run is ever held back here.
+    An ExecutorRunner has the abilities of a LocalRunner. Outcomes return when the expected results
+    are confirmed in the remote process, so this process never holds outcomes back.
 
     Attributes:
         options: limits and repetitions.
@@ -101,12 +101,12 @@ class ExecutorRunner:
         """Nothing is submitted yet.
 
         Args:
-            executor: where the calls go.
+            executor: runs the calls.
             func, target, options, default_schedule: as for LocalRunner.
-            chunk: candidates a call; more hide the latency of the network.
-            builder: compiles the candidates, on other machines than measure them; it stays the
-                caller's to close. None compiles where it is measured.
-            owned: `close` shuts the executor down; otherwise that is the caller's to do.
+            chunk: candidates a call; larger chunks hide the latency of the network.
+            builder: compiles the candidates on other machines; the caller closes it. None compiles
+                on the machine that measures.
+            owned: whether `close` shuts the executor down.
         """
         self.options = options or MeasureOptions.of()
         self._executor, self._builder, self._owned = executor, builder, owned
@@ -126,7 +126,7 @@ class ExecutorRunner:
         """See `Runner.measure`. Raises MeasureError when the executor itself fails."""
         found: dict[int, Outcome] = {}
         builds = self._builds(candidates)
-        waiting = deque(range(0, len(candidates), self._chunk))  # for their builds
+        waiting = deque(range(0, len(candidates), self._chunk))  # chunks that wait for builds
         runs: dict[Future[list[Outcome]], int] = {}
         with _failures():
             try:
@@ -161,7 +161,7 @@ class ExecutorRunner:
         return []
 
     def recall(self, known: _Known) -> None:
-        """See `LocalRunner.recall`; each remote process gets them when its runner is made."""
+        """See `LocalRunner.recall`; a remote process gets the candidates with its runner."""
         self._known = list(known)
 
     def machine(self) -> str:
@@ -170,7 +170,7 @@ class ExecutorRunner:
         return found
 
     def read_again(self, candidates: Sequence[Candidate]) -> dict[str, float]:
-        """See `LocalRunner.read_again`, of candidates that the answering process has measured."""
+        """See `LocalRunner.read_again`, for candidates that the answering process has measured."""
         found: dict[str, float] = self._ask("read_again", list(candidates))
         return found
 
@@ -192,11 +192,11 @@ class ExecutorRunner:
         return found
 
     def close(self) -> None:
-        """End the runners that a remote process keeps, as far as a call still reaches it."""
+        """End the runners that a remote process keeps, if a call still reaches the process."""
         _end(self._executor, end_runners, self._owned)
 
     def _builds(self, candidates: Sequence[Candidate]) -> dict[str, Future[Built]]:
-        """The builds of candidates by their keys, all begun; none without a builder."""
+        """Begin to build candidates; the builds by their keys, none without a builder."""
         if self._builder is None:
             return {}
         return {
@@ -208,7 +208,7 @@ class ExecutorRunner:
         return self._executor.submit(function, _sources(), self._task, *given)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """What a method of a remote runner returns."""
+        """Call a method of a remote runner and wait for its result."""
         with _failures():
             return self._call(functools.partial(call_runner, method), *arguments).result()
 
@@ -220,7 +220,7 @@ def _sources() -> _Sources:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Name what went wrong with an executor."""
+    """Turn the errors of an executor into MeasureError."""
     try:
         yield
     except (BrokenProcessPool, OSError) as error:
@@ -315,7 +315,7 @@ def end_builders() -> None:
 
 @builder("process")
 def builder_in_processes() -> ExecutorBuilder:
-    """Builds in a process pool of this machine, which shows how an executor is used."""
+    """Builds in a process pool of this machine: an example of a use of executors."""
     options = MeasureOptions.of()
     return ExecutorBuilder(_pool(options.build_workers), options, owned=True)
 
@@ -324,7 +324,7 @@ def builder_in_processes() -> ExecutorBuilder:
 def runner_in_a_process(
     func: PrimFunc, target: Target, builder: Builder | None = None
 ) -> ExecutorRunner:
-    """Measures in one process of a pool of this machine, which shows how an executor is used."""
+    """Measures in one process of a pool of this machine: an example of a use of executors."""
     options = MeasureOptions.of(cores=target.num_cores)
     return ExecutorRunner(_pool(1), func, target, options, builder=builder, owned=True)
 

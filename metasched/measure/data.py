@@ -1,14 +1,14 @@
 """Test data of a task: which values its inputs get, and how closely results must agree.
 
 Inputs are small integers in their dtype, smaller for longer sums. So sums and products are
-bit-equal in any order, and the comparison is exact. Sums of integers wrap around, so bytes take all
-values there: only large ones show a sum that saturates too early. Floats that scale such sums are
-powers of two, small enough that results do not all saturate.
+bit-equal in any order, and the comparison is exact. In sums of integers, which wrap around, bytes
+take all values: only large values show a sum that saturates too early. Floats that scale sums of
+bytes are powers of two, small enough that results do not all saturate.
 
-Where the program divides, takes exponentials or rounds, results may differ by 64 eps of the largest
-magnitude, or by 64 times the change that one more rounding of the inputs makes. The second bound is
-for small differences of large sums: their rounding errors are as large as the errors of the sums.
-Integers that were rounded from such floats may differ by one.
+If the program divides, takes exponentials or rounds, results may differ. The tolerance is 64 eps of
+the largest magnitude, or 64 times the change that one more rounding of the inputs makes. The second
+bound is for small differences of large sums, whose rounding errors are as large as the errors of
+the sums. Integers that were rounded from inexact floats may differ by one.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
 
 _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
-_FAST = 4  # times as much for a function that allows fast mathematics
-_SUMMANDS = 1 << 16  # normally distributed terms of a sum
-_HALVINGS = 10  # of a float that scales a sum of products of bytes, beside those for its length
+_FAST = 4  # factor of the tolerance for a function that allows fast mathematics
+_SUMMANDS = 1 << 16  # the most normally distributed terms of a sum; further terms are zero
+_HALVINGS = 10  # floats that scale a sum of n products of bytes go down to 2**-10 / n, about
 _NOTHING = 2.0**-30  # replaces zero in inputs that must be positive
 _EXACT_CALLS = frozenset(
     """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
@@ -67,12 +67,13 @@ class Array:
 
     Attributes:
         strides: in elements.
-        initial: False for an output that the program initialises itself: it is poisoned instead.
-        low, high: integers that fill it, both included.
-        eps: relative tolerance unit of its values.
-        noise: largest change of its values after one more rounding of each input; 0: not measured.
-        halvings: its floats are powers of two from 1 down to 2 ** -halvings; None: integers.
-        rounded: its integers may be floats that were rounded.
+        initial: False for an output that the program initialises itself; it is poisoned instead.
+        low, high: the smallest and the largest integer that fills the array.
+        eps: the unit of the relative tolerance of its values.
+        noise: the largest change of its values after one more rounding of each input; 0 if it was
+            not measured.
+        halvings: the array holds powers of two from 1 down to 2 ** -halvings; None for integers.
+        rounded: whether its integers may be rounded floats.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Everything about a workload that a runner needs beside the compiled program.
+    """The data of a workload that a runner needs besides the compiled program.
 
     Attributes:
         key: identifies the task and its kind of data in a worker.
@@ -124,8 +125,8 @@ class Task:
         """The same task on normally distributed inputs, compared with tolerance.
 
         The expected result is a serial sum, whose rounding errors grow as the square root of its
-        length (Higham and Mary 2019). Beyond 4096 terms the tolerance grows as these errors do.
-        Beyond 65536 terms the sum would stagnate, so most inputs are zero then: see `fill`.
+        length (Higham and Mary 2019). Beyond 4096 terms the tolerance grows in the same way. Sums
+        of more than 65536 terms would stagnate, so most of their inputs are zero: see `fill`.
         """
         why = self.why or "normally distributed data"
         growth = max(1.0, math.sqrt(min(self.terms, _SUMMANDS)) / 64)
@@ -148,7 +149,7 @@ def make_task(
 
     Args:
         func: the unscheduled function.
-        signature: of the function compiled.
+        signature: the signature of the compiled function.
         extents: a value for each symbolic extent, by name.
         scalars: values of scalar parameters, by name; 2 by default.
 
@@ -197,15 +198,14 @@ def make_task(
 
 
 def _longest_reduction(func: PrimFunc) -> int:
-    """The most elements that one result of a block is reduced from, or is a running value of
-    (constant extents)."""
+    """The most elements of one sum or scan of a block, counted over constant extents."""
     blocks = (s for s in walk_stmts(func.body) if isinstance(s, Block))
     reduced = ([as_int(v.dom.extent) or 1 for v in b.iter_vars if not v.is_spatial] for b in blocks)
     return max((math.prod(extents) for extents in reduced), default=1)
 
 
 def _largest_value(terms: int, eps: float) -> int:
-    """The largest input value: 4, less where a sum of `terms` products would not be exact.
+    """The largest input value: 4, or less if a sum of `terms` products would not be exact.
 
     The expected result is a serial sum, which loses more digits than any other order of summation.
     """
@@ -420,7 +420,7 @@ def compare(
 
 
 def _same_bytes(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
-    """Whether two arrays hold the same bytes; False as well where a quick test cannot decide."""
+    """Whether two arrays hold the same bytes; also False if a quick test cannot decide."""
     if not (a.flags.c_contiguous and b.flags.c_contiguous):
         return False
     address = (array.__array_interface__["data"][0] for array in (a, b))

@@ -1,8 +1,8 @@
 """Flows: the way of each candidate through builders and runner, written as one generator.
 
-A flow yields the steps that it needs, is sent the reply to each, and returns its result. `Flows`
-drives any number of flows: it gives builds to idle builders in order, and the runner to one flow at
-a time, which keeps the runner until the flow ends.
+A flow yields the steps that it needs, receives the reply to each step, and returns its result.
+`Flows` drives any number of flows. It gives builds to idle builders in order. It gives the runner
+to one flow at a time, which keeps the runner until the flow ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A function of the jobs' module with its arguments, and the limit of its seconds."""
+    """A function of the jobs' module with its arguments and a limit in seconds."""
 
     limit: float
     name: str
@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Do a job in whichever builder is idle."""
+    """Do a job in an idle builder."""
 
     job: Job
 
@@ -62,7 +62,7 @@ class Flows(Generic[T]):
     """Flows that share the workers of a runner.
 
     Attributes:
-        results: of the flows that have ended, by their numbers.
+        results: the results of the flows that have ended, by the numbers of the flows.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Flows(Generic[T]):
         """Nothing starts before `run`.
 
         Args:
-            workers: do the jobs.
-            flows: are numbered in this order.
-            ready: whether the runner can be given to a flow.
-            ended: is called with each result, after the runner was given to the next flow.
+            workers: the workers that do the jobs.
+            flows: the flows, numbered in this order.
+            ready: tells whether a flow may get the runner.
+            ended: called with each result, after the next flow has got the runner.
         """
         self._workers, self._ready, self._ended = workers, ready, ended
         self._flows = list(flows)
         self._new = deque(range(len(self._flows)))
         self._builds = deque[tuple[int, Job]]()
-        self._waiting = deque[int]()  # for the runner
-        self._holder: int | None = None  # of the runner
+        self._waiting = deque[int]()  # flows that wait for the runner
+        self._holder: int | None = None  # the flow that has the runner
         self.results: dict[int, T] = {}
 
     def run(self) -> list[T]:
@@ -136,7 +136,7 @@ class Flows(Generic[T]):
 
     def _end(self, number: int, result: T) -> None:
         self.results[number] = result
-        if self._holder == number:  # the next flow runs while this result is being noted down
+        if self._holder == number:  # the next flow runs while this result is stored
             self._holder = None
             self._feed()
         self._ended(number, result)

@@ -1,4 +1,4 @@
-"""What the instructions of a task's design spaces cost on this machine, measured once."""
+"""Measure the costs of the instructions in a task's design spaces on this machine, once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LIMIT = 10.0  # seconds for one instruction
 def measure_costs(spaces: Iterable[Trace], target: Target) -> None:
     """Measure the instructions of the spaces that were never measured here, for the cost model.
 
-    Another process runs them: an instruction that is declared wrongly may end it. An instruction
-    that fails keeps its declared cost, `HardwareOp.cost`.
+    Another process runs the instructions: a wrongly declared instruction may end the process. An
+    instruction that fails keeps its declared cost, `HardwareOp.cost`.
     """
     if not isinstance(target, Cpu) or target.here() is not None:
         return

@@ -1,4 +1,4 @@
-"""What workers do: build a program, compute expected results, try a candidate, compare two.
+"""The jobs of workers: build a program, compute expected results, check and time candidates.
 
 Builders call `build`. The process that runs candidates holds one `LoadedTask` for each task.
 """
@@ -96,10 +96,10 @@ def baseline(
     size when the program is built.
 
     Args:
-        func: the unscheduled program; it runs serially, its rows padded.
-        target: what it is compiled for.
+        func: the unscheduled program, which runs serially with padded rows.
+        target: the target that the program is compiled for.
         fd: the shared memory that takes the results.
-        settings: of `make_task`.
+        settings: arguments of `make_task`.
         default_schedule: runs instead of `func`, in parallel.
         sample: the part of `func` that runs instead of all of it.
     """
@@ -129,7 +129,7 @@ def expect(
     layout.
 
     Returns the task and the processor seconds of one call, without the time spent waiting for a
-    core. In the task, an output that the program does not overwrite wholly counts as initialised.
+    core. In the task, an output counts as initialised unless the program overwrites it wholly.
     """
     loaded = LoadedTask(task, fd, program.kind, program.signature)
     for number, array in enumerate(task.arrays):
@@ -190,7 +190,7 @@ def _taken(sample: Sample | None, number: int, values: NDArray[np.generic]) -> N
 
 
 def agree(task: Task, one: int, other: int, sample: Sample | None = None) -> str:
-    """The difference of the expected results in two pieces of shared memory, empty without one.
+    """The difference of the expected results in two pieces of shared memory; empty if equal.
 
     With `sample`, only the rows of the sample are compared.
     """
@@ -219,10 +219,11 @@ def trial(
     """Run a candidate once on poisoned outputs and check everything.
 
     Args:
-        where: how the arrays lie, None for the usual way. A guarding way (`ProgramsOf.guarding`)
-            ends the process at any access outside of an array, also at a read that changes no
-            result. The usual way finds writes, and reads that change a result, and names the array.
-        passed: the previous trial of the candidate, whose times are added.
+        where: the placement of the arrays, None for the usual placement. A guarding placement
+            (`ProgramsOf.guarding`) ends the process at any access outside an array, even at a read
+            that changes no result. The usual placement finds writes, and reads that change a
+            result, and names the array.
+        passed: the previous trial of the candidate; its times are added.
     """
     start = time.perf_counter()
     loaded = _loaded_task(task, fd, program.kind)
@@ -282,7 +283,7 @@ def _pace(loaded: LoadedTask, plan: TimingPlan) -> Callable[[], float]:
 def interleave(
     task: Task, fd: int, programs: Sequence[Program], rounds: int, sample_ms: float
 ) -> list[tuple[float, ...]]:
-    """Time programs in turn."""
+    """Time programs in turns; samples in seconds for each program."""
     if not programs:
         return []
     loaded = _loaded_task(task, fd, programs[0].kind)

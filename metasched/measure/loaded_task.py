@@ -28,8 +28,8 @@ class SharedLayout:
     """Where a task's initial contents and expected results lie in the shared memory.
 
     Attributes:
-        initial, expected: the place of each array in bytes.
-        size: bytes in all.
+        initial, expected: the offset of each array in bytes.
+        size: the bytes of the whole shared memory.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -59,7 +59,7 @@ class LoadedTask:
     """A task set up for running programs of one kind.
 
     Attributes:
-        task: what is run.
+        task: the test data and how results are compared.
         initial, expected: contents of each array before and after a run.
         memory: the arrays that programs work on.
         packed: the constant weights as candidates packed them.
@@ -70,11 +70,12 @@ class LoadedTask:
         """Map the shared memory and allocate the arrays.
 
         Args:
-            task: what is run.
+            task: the test data and how results are compared.
             fd: the shared memory.
-            kind: of the target that runs it.
-            reference: of the program that computes the expected results, whose rows may be padded;
-                None for candidates, which find these results and must not change them.
+            kind: the kind of the target that runs the programs.
+            reference: the signature of the program that computes the expected results, whose rows
+                may be padded. None for candidates: they read these results and must not change
+                them.
 
         Raises MeasureError when there is not enough memory.
         """
@@ -134,7 +135,7 @@ class LoadedTask:
         return loaded, [*values, *symbols]
 
     def repeat(self, program: Program) -> Repeat:
-        """Runs of a program on the arrays, timed by the device."""
+        """A function that runs a program on the arrays and returns the device's seconds."""
         loaded, values = self.bind(program)
         return loaded.repeat(values)
 
@@ -157,7 +158,7 @@ class LoadedTask:
             values[position] = handle
 
     def breach(self) -> str:
-        """The red zone that was written, also of a packed weight; empty when none was."""
+        """The name of a red zone that was written, also of a packed weight; empty without one."""
         return next(filter(None, (room.breach() for room in (self.memory, *self.packed))), "")
 
     def fault(self) -> tuple[Status, str, float]:

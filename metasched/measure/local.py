@@ -1,4 +1,4 @@
-"""LocalRunner: builders compile ahead, and are held while a checked candidate is timed."""
+"""LocalRunner: measures on this machine; builders compile ahead and stop during timings."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from metasched.runtime.devices import DEVICES, Program, programs_of
 from metasched.target import Target
 
 _JOBS = "metasched.measure.jobs"
-_SLOW_BASELINE = 0.2  # from these seconds on, the run on normal data starts before it is needed
-_BEHIND = 5  # nice levels by which builders step back while the search chooses candidates
+_SLOW_BASELINE = 0.2  # a slower unscheduled program runs on normal data before that is needed
+_BEHIND = 5  # builders have a nice level higher by this number while the search chooses candidates
 _PROCESS = 64  # candidates that one process times: in some processes all programs seem equally fast
-_KEPT = 64  # programs that need not be built again when the best are compared at the end
+_KEPT = 64  # the fastest programs that are kept, so that the final comparison need not build them
 
 
 class LocalRunner:
     """Measures candidates of one workload on this machine, each in other processes.
 
-    Expected results are computed once, while the first candidates are being built already: see
-    `measure.reference` for the program that computes them and what is guaranteed. Closing ends all
-    workers, and so does forgetting the runner or killing its process.
+    Expected results are computed once, while the first candidates are being built;
+    `measure.reference` says by which program, and what is guaranteed. Closing the runner ends all
+    workers; they also end when the runner is garbage-collected or its process dies.
 
     Attributes:
-        func, target, options: as given.
-        best: seconds of the fastest candidate that was right, 0.0 before there is one.
-        time_reference: what makes the times of several processes and runs comparable.
+        func, target, options: the arguments.
+        best: seconds of the fastest right candidate, 0.0 before the first.
+        time_reference: makes the times of several processes and runs comparable.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class LocalRunner:
 
         Args:
             func: the workload, unscheduled.
-            target: what candidates are compiled for; must be able to run here.
+            target: the target that candidates are compiled for; its code must run here.
             options: limits and repetitions.
-            default_schedule: the workload by its default schedule, with whose results candidates
-                are compared while a slow unscheduled program still runs.
-            builder: compiles the candidates; it stays the caller's to close. None compiles them in
-                worker processes.
+            default_schedule: the workload with its default schedule. Candidates are compared with
+                its results while a slow unscheduled program still runs.
+            builder: compiles the candidates; the caller closes it. None compiles them in worker
+                processes.
 
         Raises MeasureError when code for the target cannot run on this machine, or the arguments
         need more memory than the machine has.
@@ -178,8 +178,8 @@ class LocalRunner:
         return machine_name()
 
     def recall(self, known: Sequence[tuple[Candidate, float]]) -> None:
-        """Take programs of an earlier run with their seconds: a calibration set is chosen from
-        them, so that new times compare with those of the earlier run."""
+        """Choose a calibration set from programs of an earlier run with their seconds, so that new
+        times compare with the earlier times."""
         self._recalled = spread(known)
 
     def verify(self, candidate: Candidate | IRModule) -> Outcome:
@@ -212,10 +212,10 @@ class LocalRunner:
     def interleave(
         self, candidates: Sequence[Candidate | IRModule], rounds: int = 10, fresh: bool = False
     ) -> list[tuple[float, ...]]:
-        """Samples in seconds of programs timed in turns, while no build runs.
+        """Time programs in turns, while no build runs; samples in seconds.
 
-        With `fresh`, in a new process. A program that is slower than others by the factors of
-        `samples.BEHIND` gets fewer samples.
+        With `fresh` the programs are timed in a new process. A program that is slower than others
+        by the factors of `samples.BEHIND` gets fewer samples.
 
         Raises MeasureError when a program cannot be built or run.
         """
@@ -315,7 +315,7 @@ class LocalRunner:
     def _hand_over(self, program: Program, seconds: float) -> Flow[float]:
         """Make a program the anchor if it is much faster than the present one (see `HANDOVER`).
 
-        Returns its seconds, by the turns with the present anchor where the two took turns.
+        Returns its seconds; if it took turns with the present anchor, these turns give the seconds.
         """
         reference = self.time_reference
         if not reference.challenged(program, seconds) or reference.anchor is None:
@@ -327,7 +327,7 @@ class LocalRunner:
         return seconds if took is None else took
 
     def _keep(self, key: str, seconds: float, program: Program) -> None:
-        """Keep a program for later comparisons, if it is among the fastest."""
+        """Keep a program for later comparisons if it is among the fastest."""
         self._kept[key] = seconds, program
         if len(self._kept) > _KEPT:
             del self._kept[max(self._kept, key=lambda key: self._kept[key][0])]
@@ -407,8 +407,8 @@ class LocalRunner:
 
 
 def needed_plugins() -> tuple[str, ...]:
-    """The plug-in files of this process, where programs cannot be compiled or run without them: one
-    brings a device or a machine instruction."""
+    """The plug-in files of this process, if one of them declares a device or an instruction: then
+    programs cannot be compiled or run without the files."""
     registries: tuple[Registry[Any], ...] = (DEVICES, HARDWARE)
     brought = any(r.from_plugin(name) for r in registries for name in r.names())
     return plugin_files() if brought else ()

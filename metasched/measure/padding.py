@@ -1,10 +1,9 @@
-"""Rows padded against set conflicts: how the unscheduled program lies in memory.
+"""Pad the rows of the unscheduled program's buffers against set conflicts in caches.
 
-The unscheduled program walks columns. If the row stride is a multiple of a large power of two, the
-elements of a column share few sets of each cache (four of 64 at 1024 bytes). Then every access
-misses: the 1024³ matrix product took 9 s, and 1.9 s with rows 64 bytes longer. Only buffer
-declarations change. Loops and the order of arithmetic stay, so the results are bit-equal to the
-unscheduled program's results.
+The unscheduled program walks columns. The row stride may be a multiple of a large power of two.
+Then the elements of a column share few sets of each cache (four of 64 at 1024 bytes), and every
+access misses. The 1024³ matrix product took 9 s, and 1.9 s with rows 64 bytes longer. Only buffer
+declarations change, not the loops and the order of arithmetic. So the results are bit-equal.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _LINE = 64
 def padded(func: PrimFunc) -> PrimFunc:
     """A program with the strides of its buffers padded: no multiple of a large power of two.
 
-    Buffers with a layout of their own are left alone, and so is a program that uses memory in other
-    ways than by index (views, addresses) or packs its constant weights by itself. Otherwise the
-    mark of constant weights is dropped: nothing is packed.
+    Buffers that declare strides are left alone. A program is left alone if it uses views or
+    addresses, or packs its constant weights by itself. Otherwise the mark of constant weights is
+    dropped: nothing is packed.
     """
     if any(wrong_marks(func)) or any(_is_layout(node) for node in walk(func.body)):
         return func

@@ -1,9 +1,9 @@
 """Priorities of processes: a timed process gets cores first, background processes last.
 
-A nice level is not enough. Where the kernel groups processes by session (`autogroup`, the default
-of many distributions), levels count within a session only: a builder at nice 19 in a session of its
-own takes as much of a core as the kernel being timed. The group has a level of its own, and a
-process that leads its session sets both.
+A nice level is not enough. If Linux groups processes by session (`autogroup`, the default of many
+distributions), levels count only within a session. Then a builder at nice 19 in its own session
+takes as much of a core as the kernel being timed. The group has a level of its own, and a process
+that leads its session sets both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ FIRST, LAST = -20, 19
 GROUP_LAST = 10
 """The level of a session with background processes: a tenth of a core beside busy processes, so
 that a build does not wait for a core during its whole time limit."""
-# Variables by which a user says where threads run. Where none is set, each thread of a kernel that
-# takes every core is bound to a core. The scheduler may otherwise keep two threads on one core for
-# whole rounds, after one woke beside a busy builder: a kernel of 24 us then took 150 us. The
-# threads of a kernel that leaves cores free are not bound: two runs would share the first cores.
+# Variables by which a user chooses where threads run. If none is set, each thread of a kernel that
+# takes every core is bound to a core. Otherwise the scheduler may keep two threads on one core for
+# whole rounds, after one of them woke beside a busy builder: a kernel of 24 us then took 150 us.
+# The threads of a kernel that leaves cores free are not bound: two runs would share the first
+# cores.
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 _SYS_NICE = 23  # the number of the capability
 _GROUP = "/proc/self/autogroup"
@@ -46,14 +47,15 @@ def prioritise(nice: int) -> int:
                 break
             except BlockingIOError:
                 time.sleep(0.1)
-            except OSError:  # no such file: this kernel does not group
+            except OSError:  # no such file: this Linux does not group processes
                 break
     return nice
 
 
 @contextlib.contextmanager
 def ordinary() -> Iterator[None]:
-    """Run the body, which is not timed and may never end, at the ordinary nice level."""
+    """Run the body of a `with` statement at the ordinary nice level: it is not timed, and may not
+    end."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     if before < 0:
         prioritise(0)
@@ -65,9 +67,9 @@ def ordinary() -> Iterator[None]:
 
 
 def beside_timing() -> int:
-    """The nice level of a process that works while another one is timed.
+    """The nice level of a process that works while another process is timed.
 
-    0 where the timed process may have a level below 0; otherwise LAST.
+    0 if the timed process may have a level below 0; otherwise LAST.
     """
     if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - FIRST:
         return 0
@@ -81,7 +83,7 @@ def beside_timing() -> int:
 def waited(process: int | str = "self") -> float:
     """Seconds that the living threads of a process were ready to run and waited for a core.
 
-    0 where the operating system does not tell. Seconds that a sample spent so are not the kernel's.
+    0 if the operating system does not tell. These seconds of a sample do not belong to the kernel.
     """
     total = 0
     with contextlib.suppress(OSError, IndexError, ValueError):
@@ -103,5 +105,5 @@ def team_environment(threads: int) -> dict[str, str]:
 
 
 def takes_every_core(threads: int) -> bool:
-    """Whether a kernel of `threads` threads, 0 for one on each core, leaves no core free."""
+    """Whether a kernel of `threads` threads (0: one thread a core) leaves no core free."""
     return threads == 0 or threads >= len(os.sched_getaffinity(0))

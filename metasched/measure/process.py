@@ -93,15 +93,16 @@ class Worker:
         """Nothing starts before `start` or `submit`.
 
         Args:
-            name: for messages.
+            name: the worker's name in messages.
             nice: see `priority.prioritise`; LAST for processes that must not disturb a timing.
             memory: limit of the address space in bytes; 0 for none.
             preload: module that the process imports as soon as it is ready.
-            plugins: files that the process loads next; where a file fails, each job is an error
+            plugins: files that the process loads next; if a file fails, each job ends with an error
                 that says so.
-            fds: file descriptors to hand on under the same numbers.
-            environment: variables to add to this process's, without its idle thread pools.
-            whole_environment: all variables, instead of this process's and the above.
+            fds: file descriptors that the process gets under the same numbers.
+            environment: variables added to this process's variables and to `_ENVIRONMENT`.
+            whole_environment: all variables, instead of this process's, `_ENVIRONMENT` and
+                `environment`.
             start_limit: seconds until the process must be ready.
         """
         self.name = name
@@ -121,13 +122,13 @@ class Worker:
         self._job: _Job | None = None
         self._deadline = 0.0
         self._ready = False
-        self._held = 0.0  # since when it is held, 0 while it is not
+        self._held = 0.0  # when the process was stopped; 0 while it runs
         self._number = 0
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     @property
     def busy(self) -> bool:
-        """A job was given and has not ended."""
+        """Whether a job was submitted and has not ended."""
         return self._job is not None
 
     @property
@@ -136,7 +137,7 @@ class Worker:
         return self._process.pid if self._alive() and self._process else None
 
     def start(self) -> None:
-        """Start the process if it does not live; returns before it is ready."""
+        """Start the process if it is not alive; returns before the process is ready."""
         if self._alive():
             return
         self._bury()
@@ -243,8 +244,8 @@ class Worker:
     def expire(self) -> Reply | None:
         """The deadline has passed: kill the group; the reply when a job was running.
 
-        Time in which the process was held does not count, nor time without a core, up to
-        `_PATIENCE` limits: on a busy machine a builder, which comes last, may wait for seconds.
+        Time in which the process was stopped does not count. Time without a core does not count
+        either, up to `_PATIENCE` limits: on a busy machine a builder may wait for seconds.
         """
         job = self._job
         if job is not None and job.started and self._process is not None:
@@ -271,9 +272,10 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def _deliver(self) -> None:
-        """Start the process if need be, and write as much of the job as the pipe takes.
+        """Start the process if needed, and write as much of the job as the pipe takes.
 
-        So the process begins the job when it is ready, before the parent waits for the reply.
+        So the process begins the job as soon as it is ready, even before the parent waits for the
+        reply.
         """
         self.start()
         assert self._job is not None
@@ -283,7 +285,7 @@ class Worker:
     def _send(self) -> None:
         """Write the rest of the job; a worker that does not read in time counts as not ready.
 
-        A worker that is not ready yet, or is held, gets only as much as the pipe takes.
+        A worker that is not ready yet, or is stopped, gets only as much as the pipe takes.
         """
         assert self._job is not None and self._process is not None
         assert self._process.stdin is not None
@@ -355,7 +357,7 @@ class Worker:
 
 
 def wait(workers: Iterable[Worker], timeout: float | None = None) -> list[tuple[Worker, Reply]]:
-    """The jobs that ended, after waiting for one, for a deadline, or for `timeout` seconds.
+    """Wait for a job to end, for a deadline, or for `timeout` seconds; returns the ended jobs.
 
     May return an empty list earlier, when a process has started for example; call again then.
     Raises MeasureError when a worker cannot be started.

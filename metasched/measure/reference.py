@@ -1,13 +1,13 @@
 """Expected results of candidates: which program computes them, and when they are confirmed.
 
-Expected results come from the unscheduled program, compiled serially. Where that takes seconds and
-results must be equal bit for bit, the default schedule computes expected results first, with which
-candidates are compared in full. They are confirmed when the results of the unscheduled program, run
-beside the search, equal them. Of a program that takes long only a sample is run
-(`measure.sampling`): all elements of some rows, at least four, exactly as the whole program gives
-them. So the stored programs equal the unscheduled program in these rows, and the default schedule
-in all elements. If a candidate differs from the default schedule, one of the two is wrong: then the
-whole unscheduled program is run and decides.
+Expected results come from the unscheduled program, compiled serially. If that program takes seconds
+and results must be equal bit for bit, the default schedule first computes expected results.
+Candidates are compared with them in full. The unscheduled program runs beside the search; equal
+results confirm the expected results. Of a slow program only a sample is run (`measure.sampling`):
+at least four whole rows, exactly as the whole program computes them. So the stored programs equal
+the unscheduled program in these rows, and the default schedule in all elements. If a candidate
+differs from the default schedule, one of the two is wrong: then the whole unscheduled program is
+run and decides.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from metasched.measure.settings import MeasureOptions
 from metasched.measure.workers import Workers
 from metasched.target import Target
 
-_LONG = 5e8  # operations of a program that is not waited for
-_PATIENCE = 10.0  # seconds after which a run says that it waits for the unscheduled program
+_LONG = 5e8  # a search does not wait for a program of more operations
+_PATIENCE = 10.0  # seconds after which a warning says that the run waits for the program
 
 
 class References:
     """The expected results of a task on both kinds of data.
 
     Attributes:
-        tasks: by whether the data are normally distributed; absent until the results are known.
-        memory: the shared memory of each.
-        by_default: results of the default schedule, None where it did not run or failed.
+        tasks: the task on normally distributed data (True) and on integers (False); absent until
+            the results are known.
+        memory: the shared memory for each kind of data.
+        by_default: results of the default schedule, None if it did not run or failed.
         baseline: time of the unscheduled program, once the expected results are confirmed.
         failure: why there are no expected results.
         no_verification: why there are no expected results on normal data.
@@ -52,7 +53,7 @@ class References:
         self, func: PrimFunc, target: Target, options: MeasureOptions, fds: Sequence[int],
         default_schedule: PrimFunc | None,
     ) -> None:  # fmt: skip
-        """`fds`: memory for the results on each kind of data, and for the default schedule's."""
+        """`fds`: memory for the results on each kind of data, and of the default schedule."""
         self._given, self._options = (func, target), options
         slow = flops(func) > _LONG and not inexact_reason(func)  # equal means equal bit for bit
         self._default = default_schedule if slow else None
@@ -67,8 +68,11 @@ class References:
         self._doubted = False  # a candidate differed from the default schedule
 
     def start(self, workers: Workers) -> None:
-        """Start the unscheduled program: in the runner, or beside it where the default schedule
-        computes expected results first. The search continues meanwhile."""
+        """Start the unscheduled program, while the search continues.
+
+        The program runs in the runner; if the default schedule computes expected results first, the
+        program runs in a background process.
+        """
         self._workers = workers
         self._alarm = threading.Timer(_PATIENCE, self._warn_slow)
         self._alarm.daemon = True
@@ -162,10 +166,10 @@ class References:
         )
 
     def _default_ready(self, reply: Reply) -> None:
-        """Take the results of the default schedule, so that candidates can be tried.
+        """Take the results of the default schedule, so that candidates can be checked.
 
-        Where the default schedule failed (as candidate 0 will), the unscheduled program alone
-        computes expected results.
+        If the default schedule failed (as candidate 0 will), only the unscheduled program computes
+        expected results.
         """
         if reply.kind == "value":
             self.by_default = reply.value

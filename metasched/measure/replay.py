@@ -17,13 +17,13 @@ Cost = Callable[[Candidate], "Outcome | float"]
 
 
 class ReplayRunner:
-    """Looks candidates up by key.
+    """Looks up the outcomes of candidates by their keys.
 
-    An unknown key is answered by `cost` (a deterministic function of the candidate, seconds or an
-    Outcome), or else with the status NOT_RECORDED.
+    For an unknown key the outcome comes from `cost`, a deterministic function of the candidate that
+    gives seconds or an Outcome. Without `cost` the status is NOT_RECORDED.
 
     Attributes:
-        measured: keys of all candidates asked for, in order.
+        measured: the keys of all measured candidates, in order.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RecordingRunner:
         return outcomes
 
     def save(self, path: str | Path) -> None:
-        """Write the table, whole or not at all; MeasureError when the place cannot be written."""
+        """Write the table, whole or not at all; MeasureError when the path cannot be written."""
         outcomes = {key: outcome_data(o) for key, o in sorted(self.table.items())}
         text = json.dumps({"schema_version": TABLE_VERSION, "outcomes": outcomes}, indent=1)
         try:

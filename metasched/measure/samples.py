@@ -14,11 +14,11 @@ from metasched.runtime.timing import Repeat, take
 _DISTURBED = 0.02  # a sample is taken again if it spent this share of its time waiting for a core
 _RETAKES = 6  # tries for an undisturbed sample
 _PATIENCE = 0.1  # seconds after which the tries end
-SHORT = 1e-3  # seconds from which one call is a sample by itself
-# Times slower than another from which a program is not timed further in turns: after the run that
-# warms up, after one sample, two, and more.
+SHORT = 1e-3  # one call of at least these seconds is a sample by itself
+# A program this many times slower than another is dropped from the turns: after the warm-up run,
+# after one sample, after two, and after more.
 BEHIND = 10.0, 5.0, 5.0, 1.5
-_WAKING = 4e-3  # in a call of these seconds the time to wake threads does not matter
+_WAKING = 4e-3  # in a call of at least these seconds the time to wake threads does not matter
 _WARM = 0.02  # after a first run of these seconds caches and threads are warm
 
 
@@ -28,18 +28,18 @@ class TimingPlan:
 
     Attributes:
         sample_ms: a sample makes as many calls as fill this time.
-        samples: at most. Nine short samples beat three long samples of the same total time: the
-            median ignores a disturbance of a few samples.
-        budget_ms: total time of the samples, about. At least three are taken where one takes less
-            than three budgets; where one takes more than ten, only the run that warms up counts. A
-            program that would be the best takes twice as many: the lowest of few times is biased.
+        samples: the most samples. Nine short samples beat three long samples of the same total
+            time: the median ignores a disturbance of a few samples.
+        budget_ms: about the total time of the samples. If a sample takes less than three budgets,
+            at least three are taken; if it takes more than ten, only the warm-up run counts. A
+            program that would be the best gets twice as many: the lowest of few times is biased.
         best: seconds of the best candidate so far, 0 for none yet.
         slower: sets the share of the samples that a candidate gets, by r, its fastest sample over
             the best: 1/5 for r > slower², 2/5 for r > slower, 3/5 for r > 1, else all.
-        hopeless: times slower than the best from which the run that warms up is enough.
+        hopeless: a candidate this many times slower than the best gets only the warm-up run.
         anchor: a right program about as fast as the best, and its seconds. Candidates that are not
             hopeless are timed in turns with the anchor, and each sample is divided by the slowdown
-            of the anchor: the speed of the machine drifts by more than candidates differ.
+            of the anchor. The speed of the machine drifts by more than candidates differ.
     """
 
     sample_ms: float = 2.5
@@ -57,7 +57,9 @@ def samples_of(
     plan: TimingPlan,
     pace: Callable[[], float] = lambda: 1.0,
 ) -> tuple[float, ...]:
-    """Timing samples: the plan's number, fewer for slow programs, one sample for hopeless programs.
+    """Time a program; the samples in seconds a call.
+
+    The plan gives the number of samples: fewer for slow programs, one for hopeless programs.
 
     Args:
         repeat: calls the program a given number of times.
@@ -73,7 +75,7 @@ def samples_of(
     budget = plan.budget_ms * 1e-3
     if estimate > 10 * budget or (begun and not plan.best and estimate > 3 * budget):
         return (min(first, warm_up),)
-    if 2 * warm_up < plan.best:  # twice as fast as the best: turns with the anchor would take long
+    if 2 * warm_up < plan.best:  # twice as fast: turns with the slow anchor would take long
         pace = lambda: 1.0  # noqa: E731
     count = max(3 if estimate < 3 * budget else 1, min(plan.samples, int(budget / estimate)))
     twice = min(plan.samples, 2 * count)

@@ -1,9 +1,10 @@
 """Samples of an unscheduled program: it runs for a few values of one outer loop, at least four.
 
 A block may be the only writer of an output, at an index that is one of its spatial iterators. Then
-it writes other elements for each value of this iterator, from inputs that it does not write. If a
-loop drives only this iterator, running the loop for a subset of its values gives exactly the whole
-program's elements for the subset. Stages before the block run as a whole.
+the block writes different elements for each value of this iterator, from inputs that it does not
+write. If a loop drives only this iterator, the loop may run for a subset of its values: it computes
+exactly the elements that the whole program computes for these values. Stages before the block run
+as a whole.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, ForKind, Stmt, evolve
 from metasched.ir.visit import free_vars, substitute, transform, walk, walk_stmts
 
-_ENOUGH = 1e9  # operations of a sample, about
-_LEAST = 4  # values of the loop that are run at least
-_SEVERAL = 16  # values that a loop must have to be sampled
+_ENOUGH = 1e9  # about the operations of a sample
+_LEAST = 4  # the fewest values for which the loop is run
+_SEVERAL = 16  # the fewest values of a loop that is sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Sample:
 def sampled(func: PrimFunc) -> Sample | None:
     """The program restricted to about _ENOUGH operations.
 
-    None where the restriction is not proved to be right, or saves little.
+    None if the restriction is not proved to be right, or saves little.
     """
     whole = flops(func)
     found = [one for realize in walk_stmts(func.body) for one in _candidates(func, realize)]
@@ -155,7 +156,7 @@ def _axis_of(block: Block, buffer: Buffer, var: Var) -> int | None:
 
 
 def _loops_of(func: PrimFunc, realize: BlockRealize) -> list[For]:
-    """The loops over one block alone, plain and from zero, that decide no other loop's extent."""
+    """The plain loops from zero over only this block, on which no other loop's extent depends."""
     path = _path(func.body, realize) or []
     loops = [s for s in path if isinstance(s, For)]
     plain = [

@@ -1,4 +1,4 @@
-"""How a runner measures: its limits and repetitions, from the settings or given."""
+"""MeasureOptions: the limits and repetitions of a runner."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class MeasureOptions:
     Limits are seconds of work; waiting in a queue and starting processes do not count.
 
     Attributes:
-        build_timeout, run_timeout: of one candidate.
-        baseline_timeout: of building and running the unscheduled program.
-        build_workers: build processes; held, or at low priority, while a kernel is timed.
+        build_timeout, run_timeout: limits of building and of running one candidate.
+        baseline_timeout: the limit of building and running the unscheduled program.
+        build_workers: build processes; stopped, or at low priority, while a kernel is timed.
         threads: threads of a kernel; 0 means every core.
         memory: address space of a worker in bytes; 0 for no limit.
         sample_ms, samples, budget_ms: see `samples.TimingPlan`.
-        seed: of the test data.
+        seed: the seed of the test data.
         extents: a value for each symbolic extent.
         scalars: values of scalar parameters.
     """

@@ -1,10 +1,10 @@
 """A worker process: `python -m metasched.measure.worker` runs jobs that arrive on its stdin.
 
 Frames on both pipes are an 8-byte length and a pickle. A job is (number, "module:function",
-pickled arguments); the answers are ("ready", pid), then for each job ("start", number) when the
-work begins (the parent's clock starts then) and ("value", number, pickled result) or ("error",
+pickled arguments). The first answer is ("ready", pid). A job gives ("start", number) when the work
+begins, which starts the parent's clock. It ends with ("value", number, pickled result) or ("error",
 number, type, text, traceback). When stdin closes, a thread ends the process at once, whatever the
-main thread is doing: no worker outlives its parent, even one killed by SIGKILL.
+main thread is doing. So no worker outlives its parent, even if SIGKILL ended the parent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def frame(message: Any) -> bytes:
 
 
 def unframe(buffer: bytearray) -> list[Any]:
-    """Take the complete messages off the front of `buffer`."""
+    """Remove the complete messages from the front of `buffer` and return them."""
     messages = []
     while len(buffer) >= _LENGTH.size:
         size = _LENGTH.unpack_from(buffer)[0] + _LENGTH.size
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _confine(nice: int, memory: int) -> None:
     """Ignore Ctrl-C, end when the parent dies, write no core files; set priority and limits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A held process (`Worker.pause`) continues when its parent dies, so that it can end.
+    # A stopped process (`Worker.pause`) continues when its parent dies, so that it can end.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -131,7 +131,7 @@ def _failed(number: int, error: Exception) -> tuple[Any, ...]:
 
 
 def _work(sink: BinaryIO, number: int, name: str, payload: bytes) -> tuple[Any, ...]:
-    """Run one job; whatever it raises becomes an answer."""
+    """Run one job; any exception becomes an answer."""
     started = False
     try:
         function = resolve(name)

@@ -1,8 +1,8 @@
 """Worker processes of a LocalRunner: builders, one that runs candidates, one for references.
 
-Each worker has at most one job and a function to call with its reply; `Workers.pump` waits for
-whichever job ends first. The workers of several runners in one process know each other: while one
-runner times a kernel, it may hold the workers of the others.
+Each worker has at most one job and a function to call with its reply; `Workers.pump` waits for the
+job that ends first. The workers of several runners in one process know each other: while one runner
+times a kernel, it may stop the workers of the others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Workers:
 
     Attributes:
         builders: compile candidates.
-        runner: runs them.
-        reference: runs programs in the background, unscheduled ones above all.
+        runner: runs candidates.
+        reference: runs programs in the background, mostly unscheduled programs.
         alone: the runner's kernels take every core: nothing may run while a kernel is timed.
         timing: whether a kernel is timed at present while nothing else runs.
     """
@@ -50,7 +50,7 @@ class Workers:
         worker.submit(f"{self._jobs}:{job}", *args, limit=limit)
 
     def run(self, worker: Worker, limit: float, job: str, *args: Any) -> Reply:
-        """Give a worker a job, once it is idle, and wait for the reply."""
+        """Wait until a worker is idle, give it a job, and wait for the reply."""
         self.wait_idle(worker)
         return worker.run(f"{self._jobs}:{job}", *args, limit=limit)
 
@@ -71,10 +71,11 @@ class Workers:
             self.pump()
 
     def pause(self, held: bool) -> None:
-        """Hold the processes beside the runner, or let them continue.
+        """Stop all processes but the runner, or let them continue.
 
         A program may take 1.5 times as long beside a busy core. Kernels that leave cores free need
-        no pause. When two runners time at once, in threads, each holds its own workers only.
+        no pause. When two runners time in threads at the same time, each stops only its own
+        workers.
         """
         if not self.alone or held == self.timing:
             return
@@ -90,7 +91,7 @@ class Workers:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Hold the processes beside the runner while the body runs: see `pause`."""
+        """Stop all processes but the runner while the `with` body runs: see `pause`."""
         self.pause(True)
         try:
             yield

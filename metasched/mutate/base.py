@@ -1,7 +1,7 @@
 """Mutators: functions of a trace that change one decision within its domain.
 
-A mutator knows domains, not primitives: it edits decisions as data. It checks the constraints of
-the trace (`require`) on numbers, so that impossible candidates are not replayed.
+A mutator knows domains, not primitives: it edits decisions as data. It evaluates the constraints of
+the trace (`require`) on the new numbers, so that impossible candidates are not replayed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def mutator(
         targets: the target kinds whose default space it joins.
         override: replace a mutator of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function,
+    Raises RegistryError when the name is taken, TypeError when the object is not callable. Raises
     ValueError for a weight that is not a number of 0 or more.
     """
     if (
@@ -71,9 +71,10 @@ def mutator(
 
 
 def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace | None:
-    """A mutant of `trace` by a mutator drawn by weight; others are tried when it has nothing.
+    """A mutant of `trace`, by a mutator drawn by weight; None when no mutator has a mutant.
 
-    The steps after `enter_postproc` are left out: they are run anew on the mutant.
+    If the mutator that was drawn has no mutant, others are tried. The steps after `enter_postproc`
+    are left out: postprocs are run anew on the mutant.
     """
     trace = trace.before_postproc()
     left = list(mutators)
@@ -105,8 +106,8 @@ def _called(name: str, mutator: Mutator, trace: Trace, rng: Rng, target: Target)
 def consistent(trace: Trace) -> bool:
     """Whether the decisions are in their recorded domains and keep every `require`.
 
-    Decided on numbers alone. A domain that depends on an earlier decision may turn out different
-    in the replay, which then repairs the decision.
+    Nothing is replayed. A domain that depends on an earlier decision may turn out different in the
+    replay, which then repairs the decision.
     """
     values: dict[Any, int] = {}
     for entry in trace.entries:

@@ -19,9 +19,10 @@ class MutateChoice:
     """Change the choice of one step, and of a second step if the constraints require it.
 
     Attributes:
-        name: of the mutator.
+        name: the name of the mutator.
         kind: the kind of the steps: "categorical" (a vector width), "location" (of a block).
-        limit: the annotation key of a value that limits a whole program; "" for other values.
+        limit: change only the value annotated under this key, which limits a whole program; ""
+            for the values that are annotated under no such key.
     """
 
     name: str

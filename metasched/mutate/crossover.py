@@ -1,5 +1,5 @@
-"""Combines two traces: by mixing decisions of one space (crossover), or by moving decisions from
-another space (graft)."""
+"""Combine two traces: mix the decisions of one space (crossover), or move decisions from another
+space (graft)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def crossover(a: Trace, b: Trace, rng: Rng) -> Trace | None:
     """A mixture of two traces of one space that keeps every constraint.
 
     Each decision comes from one parent, by a fair coin. None when the parents are of different
-    spaces, or when no mixture found differs from both.
+    spaces, or when every mixture tried equals a parent.
     """
     a, b = a.before_postproc(), b.before_postproc()
     if not same_space(a, b):
@@ -47,9 +47,11 @@ def crossover(a: Trace, b: Trace, rng: Rng) -> Trace | None:
 
 
 def graft(a: Trace, b: Trace) -> Trace | None:
-    """`b` with decisions of `a`, a trace of another space, at steps that draw from the same domain,
-    in order; mostly tilings of the same loops. None when the result is not new or not
-    consistent."""
+    """Put decisions of `a`, a trace of another space, into `b`.
+
+    A step of `b` takes the decision of the next step of `a` that draws from the same domain: mostly
+    a tiling of the same loop. None when the result is not new or not consistent.
+    """
     child, start = b.before_postproc(), 0
     places = child.sampling()
     for _, given in a.before_postproc().sampling():

@@ -19,10 +19,10 @@ from metasched.target import Target
 class MutateTileSize:
     """Move a divisor of one part of a tiling to another part of the same loop.
 
-    Half of the moves are small: one prime factor to the next part (one tile doubled, its neighbour
-    halved). The others move any divisor to any part. A tile that may be of several sizes goes to
-    another one for a share `resizes` of the moves. For a share `trades` of the mutations the last
-    parts of two loops trade a factor instead.
+    Half of the moves are small: one prime factor goes to the next part (one tile doubled, its
+    neighbour halved). The other moves take any divisor to any part. In a share `resizes` of the
+    moves, a tiling with a choice of total sizes changes its size. In a share `trades` of the
+    mutations, the last parts of two loops trade a factor instead.
     """
 
     small_steps: float = 0.5

@@ -1,8 +1,8 @@
 """Postprocs: steps after the decisions of a candidate; the rows of `kinds` hold their order.
 
-A postproc changes the schedule through the public primitives only, after `enter_postproc`. So a
-trace contains its steps and replays without it. It rejects a candidate by raising ScheduleError;
-search counts rejections by the error's slug.
+A postproc changes the schedule only through public primitives, after the step `enter_postproc`. So
+a trace contains the steps of the postprocs, and replays without calling them. A postproc rejects a
+candidate by raising ScheduleError; the search counts rejections by the error's reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def postproc(
         targets: the target kinds whose default space it joins.
         override: replace a postproc of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
 
     def made(fn: PostprocFn) -> UserPostproc:
@@ -53,14 +53,17 @@ def postproc(
 
 
 def run_postprocs(sch: Schedule, target: Target, postprocs: Iterable[Postproc]) -> None:
-    """Mark the trace and run the postprocs; ScheduleError when one rejects the candidate."""
+    """Mark the trace by `enter_postproc` and run the postprocs.
+
+    Raises ScheduleError when a postproc rejects the candidate.
+    """
     sch.enter_postproc()
     for each in postprocs:
         run_postproc(each, sch, target)
 
 
 def run_postproc(postproc: Postproc, sch: Schedule, target: Target) -> None:
-    """Run one postproc; TypeError when it returns a value, because only an error rejects."""
+    """Run one postproc; TypeError when it returns a value: only an error rejects a candidate."""
     if is_built_in(postproc):
         postproc(sch, target)
         return

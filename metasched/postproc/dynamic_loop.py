@@ -17,8 +17,10 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DisallowDynamicLoop:
-    """Reject loops without a constant bound of their extent, which features and code size need. An
-    extent may depend on outer loops, as in a triangle. Reason: `dynamic-loop`."""
+    """Reject loops whose extent has no constant bound; features and limits on code need the bound.
+
+    An extent may depend on outer loops, as in a triangle. Reason: `dynamic-loop`.
+    """
 
     @property
     def name(self) -> str:

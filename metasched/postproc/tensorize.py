@@ -1,4 +1,4 @@
-"""rewrite_tensorize: blocks marked for a tensor intrinsic call it, or the candidate is rejected."""
+"""rewrite_tensorize: replaces blocks marked for a tensor intrinsic, or rejects the candidate."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from metasched.target import Target
 class RewriteTensorize:
     """Tensorize each block that has the annotation `meta_schedule.auto_tensorize`.
 
-    The init, a separate block by then, is vectorized. A candidate is rejected if `tensorize`
-    refuses a block, or if the target lacks a feature of the intrinsic (reason `no-instruction`).
+    By then the init is a separate block. A candidate is rejected if `tensorize` refuses a block, or
+    if the target lacks a feature of the intrinsic (reason `no-instruction`).
 
     Attributes:
-        vectorize_init_loop: store the initial values in vectors.
+        vectorize_init_loop: vectorize the block that stores the initial values.
     """
 
     tries: ClassVar[bool] = False
@@ -68,7 +68,7 @@ def _marked(body: object) -> Iterator[BlockRealize]:
 
 
 def _vectors(sch: Schedule, name: str, func: str | None) -> None:
-    """Vectorize the innermost loop inside a block of initial values."""
+    """Vectorize the innermost loop inside a block that stores initial values."""
     (inner,) = sch.get_child_blocks(sch.get_block(name, func))
     loops = sch.get_loops(inner)
     if loops and isinstance(sch.get(loops[-1]), For):

@@ -8,7 +8,7 @@ import numpy as np
 
 from metasched.codegen.peak import together
 
-_BYTES = 64 << 20  # of each array: beyond the caches of one core
+_BYTES = 64 << 20  # bytes of each array, more than the caches of a core hold
 _RUNS = 5
 
 

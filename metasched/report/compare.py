@@ -40,7 +40,13 @@ def _no_tvm(tvm: Times | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LibraryTime:
-    """The time of one library: seconds of a call, this time over ours, and why there is no time."""
+    """The time of one library.
+
+    Attributes:
+        seconds: the seconds of a call; None if there is no time.
+        ratio: the seconds over the seconds of the tuned kernel.
+        note: why there is no time.
+    """
 
     seconds: float | None = None
     ratio: float | None = None
@@ -54,13 +60,13 @@ def side_by_side(
     trace: Path | None,
     tvm: Times | None = None,
 ) -> dict[str, LibraryTime]:
-    """Time our kernel and its peers in turns.
+    """Time the tuned kernel and its peers in turns.
 
     Args:
         op: a workload of the suite.
         shape: its shape.
         peers: names of KNOWN, or PEAK.
-        trace: the trace file of our kernel; None leaves us out, and there are no ratios.
+        trace: the trace file of the tuned kernel; without a trace there are no ratios.
         tvm: recorded times of TVM.
 
     Returns a time for each peer, and for OURS.
@@ -93,8 +99,8 @@ def row(
 ) -> dict[str, Any]:
     """One line of `metasched bench --json`.
 
-    `ratio` is the peer's time over ours, `peak_fraction` its rate over the peak of multiply-adds on
-    its types, which was measured in turns with them.
+    `ratio` is the peer's time over the time of the tuned kernel. `peak_fraction` is the rate over
+    the peak of multiply-adds on the same types, which was measured in turns.
     """  # fmt: skip
     seconds = side.seconds
     rate = None if seconds is None else flops / seconds / 1e9

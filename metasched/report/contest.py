@@ -1,9 +1,9 @@
-"""A contest: our kernel and other libraries are timed in turns, so that noise affects all
-contestants.
+"""Contests: a tuned kernel and other libraries are timed in turns, so that noise affects all alike.
 
 Each contestant is a worker process without tuning variables in its environment (`report.peers`).
-Contestants take turns in short bursts. A ratio is the median over the rounds of two bursts next to
-each other, so a machine that slows down for a minute does not change it.
+Contestants take turns in short bursts. A ratio is a median over rounds: each round divides two
+bursts that ran one after the other. So a machine that slows down for a minute does not change the
+ratio.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Standing:
     """The result of one contestant.
 
     Attributes:
-        bursts: median seconds of a call, a value a round; empty when it could not take part.
-        note: why not.
+        bursts: median seconds of a call, a value a round; empty if the contestant was left out.
+        note: why the contestant was left out.
     """
 
     bursts: tuple[float, ...] = ()
@@ -100,11 +100,11 @@ def contest(
         shape: its shape.
         names: peers (`peers.PEERS`), `peers.OURS` for the kernel of `trace`, and `peers.PEAK`.
         trace: a trace file tuned for this operator and shape.
-        rounds: bursts of each.
-        timeout: seconds for getting ready, and for a burst.
+        rounds: the number of bursts of each contestant.
+        timeout: the limit in seconds of starting a contestant, and of a burst.
 
-    Returns an outcome for each name; one that fails or lacks the operator has its reason as a
-    note. Raises MeasureError for a name that does not exist.
+    Returns a standing for each name; a contestant that fails or lacks the operator has the reason
+    as its note. Raises MeasureError for an unknown name.
     """
     for name in names:
         if name not in (*PEERS, OURS, PEAK):
@@ -137,6 +137,7 @@ def _noting(notes: dict[str, str], name: str) -> Iterator[None]:
 
 
 def ratio(theirs: Standing, ours: Standing) -> float | None:
-    """Their time over ours: the median over the rounds; None when either has no time."""
+    """The time of `theirs` over the time of `ours`: the median over the rounds; None if either has
+    no time."""
     pairs = [t / o for t, o in zip(theirs.bursts, ours.bursts, strict=False)]
     return statistics.median(pairs) if pairs else None

@@ -49,7 +49,7 @@ class Trial:
 
 @dataclass
 class History:
-    """Everything the log says of one workload."""
+    """The content of the event log about one workload."""
 
     name: str
     workload: str
@@ -68,7 +68,7 @@ class History:
         return min((t.seconds for t in self.trials if t.ok), default=math.inf)
 
     def best_so_far(self) -> list[tuple[Trial, float]]:
-        """Each trial with the best seconds up to it, from the first right one on."""
+        """Each trial with the best seconds so far, from the first right trial on."""
         best, out = math.inf, []
         for trial in self.trials:
             best = min(best, trial.seconds if trial.ok else math.inf)
@@ -137,10 +137,10 @@ def _seconds(value: Any) -> float:
 
 
 def read_history(path: str | Path) -> list[History]:
-    """The histories in an event log, in order of appearance; empty when there is none.
+    """The histories in an event log, in order of appearance; empty if there is no log.
 
-    A last line that is cut off is left out: a killed run may end in the middle of one. Any other
-    line that cannot be read is left out too, and named by a warning.
+    A last line that is cut off is left out: a killed run may end in the middle of a line. Another
+    line that cannot be read is left out with a warning.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")

@@ -1,10 +1,10 @@
 """Quantized operators in ONNX Runtime, for comparison.
 
-Each is a graph of one node, one for each batch of a matrix product. Weights are constants of the
-graph, which ONNX Runtime packs when it loads the graph, and results go to memory allocated
-beforehand. QGemm and the QLinearConv with channels last are operators of ONNX Runtime itself; a
-ConvInteger takes channels first. With scales of 1 for X and Y, the scales of the weights are the
-input S of our operators.
+Each operator is a graph of one node; a matrix product has a node for each batch. Weights are
+constants of the graph, which ONNX Runtime packs when it loads the graph. Results go to memory that
+was allocated before. QGemm and the QLinearConv with channels last are operators of ONNX Runtime
+itself; a ConvInteger takes channels first. The scales of X and Y are 1, so the scales of the
+weights are the input S of the workloads.
 """
 
 from __future__ import annotations

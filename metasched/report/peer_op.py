@@ -12,11 +12,11 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class PeerOp:
-    """An operator with its data, in the layouts that the library likes best.
+    """An operator with its data, in the layouts that are fastest for the library.
 
     Attributes:
-        call: runs it once.
-        back: its result in the layout of our workload.
+        call: runs the operator once.
+        back: converts the result into the layout of the workload.
     """
 
     call: Call

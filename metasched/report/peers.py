@@ -1,7 +1,7 @@
-"""The contestants: our tuned kernel and the same operator in other libraries, called in bursts.
+"""The contestants: a tuned kernel and the same operator in other libraries, called in bursts.
 
-Each contestant has a worker process, which does `prepare` once and then `burst` as often as
-`report.contest` asks for it.
+Each contestant has a worker process. There, `report.contest` calls `prepare` once, and `burst` for
+each round.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from metasched.target import Target
 OURS = "metasched"
 PEERS = ("numpy", "torch", "torch-compiled", "onnxruntime")
 PEAK = "peak"
-"""The contestant that does nothing but multiply and add, by the fastest instruction for the types
-of an operator: a call is a billion operations."""
+"""The contestant that only multiplies and adds, with the fastest instruction for the types of an
+operator: a call is a billion operations."""
 Burst = Callable[[float], float]
 _NEEDED = {
     "torch": {"torch": "PyTorch"},
     "onnxruntime": {"onnxruntime": "ONNX Runtime", "onnx": "the package onnx"},
 }
-_SAMPLE = 0.002  # seconds: a sample makes as many calls as fill it
-_LEAST, _LONG = 5, 0.2  # least samples of a burst, if a call takes less than the seconds
+_SAMPLE = 0.002  # seconds of a sample, which makes as many calls as fill them
+_LEAST, _LONG = 5, 0.2  # the fewest samples of a burst, if a call takes fewer seconds than _LONG
 
 
 def what_is_missing(peer: str) -> str:
@@ -83,13 +83,13 @@ def called(call: Callable[[], Any]) -> Burst:
 
 
 def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = None) -> Burst | None:
-    """Bursts of one contestant; None for an operator that it lacks.
+    """Bursts of one contestant; None for an operator that the contestant lacks.
 
     Args:
-        name: one of PEERS, OURS for the kernel of a tuned trace, or PEAK.
+        name: a name in PEERS, OURS for the kernel of a tuned trace, or PEAK.
         op: a workload of the suite.
         shape: its shape.
-        trace: the trace file of our kernel.
+        trace: the trace file of the tuned kernel.
     """
     if name == PEAK:
         target = Target.of("native")
@@ -109,7 +109,7 @@ def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = Non
 
 def products(op: str, target: Target) -> list[str]:
     """The instructions of a target that multiply the types of a workload's first two inputs, and
-    add to wider sums."""
+    add the products to wider sums."""
     load_intrinsics()
     types = [buffer.dtype for buffer in workloads.get(op).func().buffers[:2]]
     every = [HARDWARE.get(name) for name in HARDWARE]
@@ -124,7 +124,7 @@ def products(op: str, target: Target) -> list[str]:
 
 
 def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
-    """Bursts of our kernel, repeated natively as a user's own loop would call it."""
+    """Bursts of the tuned kernel, called from a native loop."""
     work = workloads.get(op)
     constant = TraceFile.load(trace).workload_hash != structural_hash(work.func(shape))
     kernel = build(replay(trace, work.func(shape, constant and bool(work.weights))))
@@ -138,7 +138,7 @@ def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy that starts at a cache line, as the libraries' own allocators give it."""
+    """A copy that starts at a cache line, like arrays of the libraries' own allocators."""
     place = aligned_empty(array.shape, array.dtype)
     place[...] = array
     return place

@@ -39,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: its label, whether it is logarithmic, and limits that override the data's."""
+    """One axis: its label, whether it is logarithmic, and limits instead of the data's limits."""
 
     label: str
     log: bool = False
@@ -158,7 +158,7 @@ def _drawn(
 
 
 def _legend(series: Sequence[Series]) -> list[str]:
-    """One line above the chart, two when it is full."""
+    """The legend above the chart: one line, or two if one line is full."""
     parts: list[str] = []
     x, y = _LEFT, 14
     for number, one in enumerate(series):

@@ -46,10 +46,10 @@ def tune_data(
     """What `metasched tune --json` prints for one task.
 
     Args:
-        result: of the run.
-        shape: of a workload of the suite.
+        result: the result of the run.
+        shape: the shape, for a workload of the suite.
         peer: NumPy's seconds.
-        over: NumPy's time over ours, timed in turns.
+        over: NumPy's time over the time of the best program, timed in turns.
     """
     peak = result.peak_gflops()
     best = None
@@ -128,7 +128,7 @@ def tune_text(result: TuneResult, peer: float | None = None, over: float | None 
 
 
 def records_text(records: Sequence[Record]) -> str:
-    """Stored trials, one a line, the fastest first; those of several machines by machine."""
+    """Stored trials, one a line, the fastest first; trials of several machines by machine."""
     lines, machines = [], {r.machine for r in records if r.ok}
     order = sorted(records, key=lambda r: (r.machine if len(machines) > 1 else "", r.seconds))
     for record in order:

@@ -1,7 +1,7 @@
-"""Operators of low precision in PyTorch, for comparison: bfloat16, float16 and quantized ones.
+"""Operators of low precision in PyTorch, for comparison: bfloat16, float16 and quantized operators.
 
-Quantized operators get their weights packed beforehand, as `torch.ao.quantization` leaves a model.
-With scales of 1 for X and Y, the scales of the weights are the input S of our operators.
+The weights of quantized operators are packed before, as in a model from `torch.ao.quantization`.
+The scales of X and Y are 1, so the scales of the weights are the input S of the workloads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An operator in PyTorch with its inputs; None where PyTorch or the operator is missing."""
+"""An operator in PyTorch with its inputs; None if PyTorch or the operator is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def torch_call(op: str, shape: Shape, *, compiled: bool) -> Call | None:
 
 
 def torch_op(op: str, shape: Shape, *, integers: bool) -> tuple[Any, PeerOp] | None:
-    """PyTorch and the operator on the workload's inputs; None where either is missing."""
+    """PyTorch and the operator on the workload's inputs; None if either is missing."""
     maker = OPS.get(op) or LOW.get(op)
     if maker is None:
         return None

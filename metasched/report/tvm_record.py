@@ -15,9 +15,9 @@ Times = dict[tuple[str, tuple[int, ...]], float]
 
 
 def load_record(path: str | Path) -> Times:
-    """Seconds by operator and shape; an operator that is there twice counts with its best time.
+    """Seconds by operator and shape; of two entries for an operator, the better time counts.
 
-    Raises MetaschedError that names the file and the entry which cannot be read.
+    Raises MetaschedError, which names the file and the entry that cannot be read.
     """
     try:
         data = read_json(Path(path).read_bytes())

@@ -1,7 +1,7 @@
-"""What a schedule can ask about a program, under the names that TVM has for it.
+"""Functions that inspect a program for a schedule, under TVM's names; and `suggest_index_map`.
 
 suggest_index_map(A, [j0 * 8 + j1, k], loops over j0, k, j1, TRUE)
--> (j, k) -> (j // 8, k, j % 8): the loops read A from its first to its last element
+-> (j, k) -> (j // 8, k, j % 8): in this layout the loops read A from first to last element
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ __all__ = [
 
 
 class Digit(NamedTuple):
-    """(index // scale) % extent, and where loops run over it.
+    """A digit of an index, (index // scale) % extent, that a loop or a part of a loop runs over.
 
     Attributes:
-        place: the position of the loop, and of the digit among those of the loop, outermost first.
-        axis: which index it is a digit of.
-        scale, extent: see above.
+        place: the position of the loop, then a number that orders the digits of one loop; both
+            grow from the outermost inwards.
+        axis: the dimension whose index has this digit.
+        scale, extent: the numbers in the formula above.
     """
 
     place: tuple[int, int]
@@ -58,7 +59,7 @@ class Digit(NamedTuple):
     extent: int
 
     def of(self, value: Expr, size: int) -> Expr:
-        """The digit of an index of `size` values."""
+        """This digit of the index `value`, which is below `size`."""
         digit = value // self.scale if self.scale > 1 else value
         return digit if self.scale * self.extent >= size else digit % self.extent
 
@@ -66,21 +67,21 @@ class Digit(NamedTuple):
 def suggest_index_map(
     buffer: Buffer, indices: Sequence[Expr], loops: Sequence[For], predicate: Expr = TRUE
 ) -> IndexMap | None:
-    """The layout of a buffer in which loops access it from the first to the last element.
+    """Find the layout in which loops access a buffer from its first to its last element.
 
-    An index is read as a number whose digits are loops, or digits of loops. The new indices are
-    the digits, in the order of the loops. The idea is TVM's SuggestIndexMap, whose digits are those
-    of the flattened index.
+    Each index is written as a number whose digits are loops, or digits of loops. The new indices
+    are the digits, in the order of the loops. The idea is TVM's SuggestIndexMap, which cuts the
+    flattened index into digits.
 
     Args:
         buffer: a buffer of constant shape.
-        indices: of the access, over the variables of the loops.
-        loops: around the access, outermost first; they have constant extents.
-        predicate: the condition under which the access runs. Without one, the digits have to fill
-            each dimension exactly.
+        indices: the indices of the access, over the variables of the loops.
+        loops: the loops around the access, outermost first, with constant extents.
+        predicate: the condition under which the access runs. If it is TRUE, the digits have to
+            fill each dimension exactly.
 
-    Returns a map for `transform_layout`, or None where an index is no such number, where two
-    dimensions use one digit of a loop, or where an element is not accessed.
+    Returns a map for `transform_layout`. Returns None if an index has no such digits, if two
+    dimensions use the same digit of a loop, or if the loops do not access all elements.
     """
     digits: list[Digit] = []
     inputs = tuple(Var(f"i{n}") for n in range(buffer.ndim))
@@ -102,8 +103,16 @@ def suggest_index_map(
 
 
 def digits_of(value: Expr, size: int, axis: int, loops: Sequence[For]) -> list[Digit] | None:
-    """The digits, each of one loop, of an index with values from 0 to `size`; None where the index
-    is no number with such digits, or where they do not reach all values."""
+    """Cut an index with values from 0 to `size` into digits, each of one loop.
+
+    Args:
+        value: the index, over the variables of the loops.
+        size: the extent of the dimension.
+        axis: the dimension, which each digit keeps as its `axis`.
+        loops: the loops around the access, outermost first, with constant extents.
+
+    Returns None if the index is no sum of such digits, or if the digits do not reach all values.
+    """
     places = {loop.var: n for n, loop in enumerate(loops)}
     try:
         splits, base = Reader(ranges_of(loops), keep_units=False).read(value)
@@ -127,5 +136,5 @@ def digits_of(value: Expr, size: int, axis: int, loops: Sequence[For]) -> list[D
 
 
 def first_loop(value: Expr, loops: Sequence[For]) -> int:
-    """The position of the outermost loop that a value uses, 0 for none."""
+    """The position of the outermost loop that a value uses; 0 if it uses none."""
     return next((n for n, loop in enumerate(loops) if loop.var in free_vars(value)), 0)

@@ -1,7 +1,8 @@
-"""Applies a trace to a similar function: its steps to blocks of both, inlining to the others.
+"""Applies a trace to a similar function: steps for blocks of both functions; other blocks are
+inlined.
 
 For example, a trace found for a matrix product also fits the product followed by a bias and a ReLU.
-The product is the anchor block of both; TVM calls the trace an anchor trace.
+The product is the anchor block of both functions; TVM calls the trace an anchor trace.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ def schedule_using_anchor_trace(
 ) -> list[str]:
     """Apply to `sch` a trace that was recorded on another function with the same anchor block.
 
-    Steps for blocks that `sch` lacks are left out. An inlining that is refused is tried in the
-    other direction. Blocks that the trace does not name are inlined if possible. Every step is
-    checked as always, so the program keeps its meaning.
+    Steps for blocks that `sch` lacks are left out. If an inlining is refused, the block is inlined
+    in the other direction. Blocks that the trace does not name are inlined if possible. Every step
+    checks its requirements, so the program keeps its meaning.
 
     Args:
         sch: a schedule of the other function, with no step yet.
         anchor_trace: the trace.
         target: accepted for compatibility with TVM and ignored.
 
-    Returns the steps that were left out, in words.
+    Returns a text for each step that was left out.
 
-    Raises ScheduleError or TraceError, leaving `sch` unchanged, when a step for one of its blocks
-    does not fit.
+    Raises:
+        ScheduleError, TraceError: a step for a block of `sch` does not fit; `sch` is unchanged.
     """
     if not isinstance(sch, Schedule) or not isinstance(anchor_trace, Trace):
         raise TraceError("schedule_using_anchor_trace takes a Schedule and a Trace")

@@ -1,8 +1,9 @@
 """Solves a `require`: finds other decisions for the sampling steps that it mentions.
 
 The search computes on numbers and replays nothing. The decisions of the latest mentioned step are
-enumerated, so a constraint on one decision is not left to chance. If none of them satisfies it,
-steps that constraints link to it are drawn again, more of them with each attempt.
+enumerated, so that a constraint on one decision is certain to be solved. If no decision satisfies
+the constraint, steps that constraints link to this step are drawn again. Each attempt draws more
+steps.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def solve(
 
     Args:
         entries: the steps so far.
-        values: what each sampled value is now.
+        values: the present number of each sampled value.
 
-    Returns None when none were found; only steps whose decision changes are listed.
+    Returns only decisions that change; None if no solution was found.
     """
     mentioned = frozenset(handles_in(condition))
     conditions = [(condition, mentioned)] + [
@@ -55,7 +56,7 @@ def _linked(
     mentioned: frozenset[Any],
     conditions: Sequence[tuple[Expr, frozenset[Any]]],
 ) -> frozenset[Any]:
-    """The sampled values that constraints link to the mentioned ones, directly or indirectly."""
+    """The sampled values that constraints link to `mentioned`, directly or indirectly."""
     siblings = [frozenset(e.outputs) for e in entries if e.kind.sampling]
     linked, before = mentioned, frozenset[Any]()
     while linked != before:
@@ -79,8 +80,10 @@ def _redraw(
     table: dict[Any, Any],
     rng: Rng,
 ) -> dict[int, Any] | None:
-    """Draw `steps` in order, each under the conditions whose values are all known by then; None
-    when a step has no decision left."""
+    """Draw `steps` in order, each under the conditions whose other values are known by then.
+
+    None if no decision of a step satisfies its conditions.
+    """
     changed: dict[int, Any] = {}
     undrawn = {rv for step in steps for rv in entries[step].outputs}
     for step in steps:

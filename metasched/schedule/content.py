@@ -1,7 +1,7 @@
 """The content of a state: a module, an index into it, and the table of handles.
 
-A replay runs hundreds of steps, most of which look at a part of the content only. So this file, and
-no other, defers copies and edits.
+A replay runs hundreds of steps, and most steps use only a part of the content. So this file, and no
+other file, defers copies and edits.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Index:
             stack.extend(node.stmts)
 
     def _add(self, body: Stmt, above: Stmt | None) -> set[Stmt]:
-        """Enter a body; returns the topmost statements in it whose subtrees the index already
-        holds."""
+        """Enter a body in the index; returns the topmost statements that the index already
+        holds, whose subtrees are not walked again."""
         parent, loops, stack = self.parent, self.loops, [(body, above)]
         kept: set[Stmt] = set()
         while stack:
@@ -166,14 +166,14 @@ class Content:
     def saved(self, *, index: bool) -> tuple[IRModule, Index | None, dict[RV, Any], Pending]:
         """The arguments of `go_back`, with the index if `index` says so."""
         self._table_lent = True
-        if index:  # its nodes will be compared by identity
+        if index:  # nodes of the index are compared by identity
             self.apply_pending()
             self._index_lent = True
         return self._mod, self._index if index else None, self.table, self._pending
 
     def go_back(self, mod: IRModule, index: Index | None, pending: Pending) -> None:
         """Restore a saved module."""
-        if self._mod is not mod:  # else the index is still right
+        if self._mod is not mod:  # otherwise the index is still valid
             self._mod, self._index, self._index_lent = mod, index, True
         self._pending = pending
 

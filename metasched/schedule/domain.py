@@ -1,9 +1,9 @@
-"""Domains: the set of values a sampling step may decide on, as plain data.
+"""Domains: the set of decisions that a sampling step may take, as plain data.
 
-A domain is a JSON-able dictionary with a "kind"; what can be done with one is a row of `DOMAINS`:
-draw a decision, tell whether a decision is allowed, repair one that is not, list them all, and
-turn a decision into the values the step returns. Mutators, constraints and replay all work on
-domains, so they know nothing of primitives (idea: Hypothesis' choice sequence).
+A domain is a dictionary of JSON values with a "kind". A row of `DOMAINS` holds the operations of a
+kind: draw a decision, test a decision, repair a decision that is not allowed, list all decisions,
+and convert a decision to the values that the step returns. Mutators, constraints and replay work on
+domains alone, without knowledge of primitives (idea: Hypothesis' choice sequence).
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def draw(domain: Domain, rng: Rng) -> Decision:
 
 
 def allows(domain: Domain, decision: Any) -> bool:
-    """Whether `decision` is one of the domain's."""
+    """Whether the domain allows `decision`."""
     return DOMAINS[domain["kind"]].allows(domain, decision)
 
 
 def repair(domain: Domain, decision: Any) -> Decision:
-    """The allowed decision that replaces an impossible one; the same each time."""
+    """The allowed decision that replaces an impossible decision; deterministic."""
     return DOMAINS[domain["kind"]].repair(domain, decision)
 
 
@@ -145,8 +145,11 @@ def _allows_tile(d: Domain, tile: Any) -> bool:
 
 
 def _repair_tile(d: Domain, tile: Any) -> Decision:
-    """The nearest tiling: from the innermost, each factor becomes the largest divisor of the rest
-    of the extent that is not above it."""
+    """The nearest tiling.
+
+    From the innermost, each factor becomes the largest divisor, at most the factor, of what the
+    inner factors leave of the extent.
+    """
     wanted = (
         [f if isinstance(f, int) and f > 0 else 1 for f in tile]
         if isinstance(tile, (list, tuple))
@@ -232,7 +235,7 @@ def _of_size(d: Domain, size: int) -> Domain:
 
 
 def _size_of(d: Domain, tile: Any) -> int:
-    """The size that the tile's factors multiply to; the first size if they multiply to none."""
+    """The product of the tile's factors if it is one of the sizes, else the first size."""
     plain = isinstance(tile, (list, tuple)) and all(isinstance(f, int) for f in tile)
     return math.prod(tile) if plain and math.prod(tile) in d["sizes"] else d["sizes"][0]
 

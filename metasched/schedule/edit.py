@@ -1,8 +1,9 @@
 """The five edits of a tree, which copy paths: replace, insert, delete, wrap, move.
 
-An edit maps statements of the old tree to changes. A change is a function from the node, over its
-already edited parts, to its replacement, None for "removed". Several edits merge into one mapping
-and are applied in one pass. So every edit of a primitive refers to the tree before the step.
+An edit maps statements of the old tree to changes. A change is a function from a node, whose parts
+are already edited, to its replacement, or to None to remove the node. Several edits merge into one
+mapping and are applied in one pass. So every edit of a primitive refers to the tree before the
+step.
 Idea: Exo's cursors (core/internal_cursors.py), with identities instead of forwarding.
 """
 
@@ -107,7 +108,7 @@ def _loop_over(loop: For, body: Stmt | None) -> For | None:
 
 
 def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
-    """The replacement of a statement on a path to an edit, None if it is removed."""
+    """The replacement of a statement on a path to an edit; None if the statement is removed."""
     below = {c: _apply(c, edits, touched) for c in node.stmts if c in touched}
     result = _over(node, below) if below else node
     change = edits.get(node)
@@ -115,7 +116,7 @@ def _apply(node: Stmt, edits: Edits, touched: set[Stmt]) -> Stmt | None:
 
 
 def _over(node: Stmt, below: Mapping[Stmt, Stmt | None]) -> Stmt | None:
-    """`node` with the children in `below` replaced, None if nothing is left of it."""
+    """`node` with the children in `below` replaced; None if no child is left."""
     if type(node) is For:
         body = below[node.body]
         return node if body is node.body else _loop_over(node, body)

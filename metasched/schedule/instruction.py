@@ -49,8 +49,13 @@ Ways = Callable[[State, Any], Iterator[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a primitive. `block`: a block's name is accepted. `free`: any data are
-    accepted. `before`: the value for stored steps that lack the argument."""
+    """One parameter of a primitive.
+
+    Attributes:
+        block: whether the name of a block is accepted.
+        free: whether any data are accepted.
+        before: the value for stored steps that lack the argument.
+    """
 
     name: str
     is_input: bool
@@ -62,7 +67,7 @@ class Param:
     hint: Any
 
     def misfit(self, value: Any) -> str:
-        """What is wrong with the type of an argument; empty when nothing is."""
+        """Describe what is wrong with the type of an argument; empty if the type is right."""
         for item in value if self.variadic else (value,):
             if not _fits(item, self.hint):
                 wanted = " or ".join(_kinds(self.hint))
@@ -75,14 +80,14 @@ class InstructionKind:
     """A primitive as an instruction.
 
     Attributes:
-        pure: it changes nothing, so it may be dropped when its results are unused.
-        sampling: it draws a decision.
-        drawn: the parameter of the decision, None when it draws none.
-        many: it returns a list of handles (of whatever length), not a single one.
-        params: its parameters in order, `decision` left out.
-        variadic: whether one of them takes all positional arguments that are left.
+        pure: whether it changes nothing, so that it may be dropped if its results are unused.
+        sampling: whether it draws a decision.
+        drawn: the parameter of the decision; None if it draws no decision.
+        many: whether it returns a list of handles, not a single handle.
+        params: the parameters in order, without `decision`.
+        variadic: whether a parameter takes all remaining positional arguments.
         takes_names: whether blocks may be given by name.
-        respell: keywords of older versions of TVM in those of this signature, where they differ.
+        respell: a function from keywords of older TVM versions to keywords of this signature.
         of_loop, of_block: the arguments with which the primitive is tried on a loop or block.
     """
 
@@ -102,7 +107,7 @@ class InstructionKind:
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Arguments of a call in the order of `params`, and the decision (None if not given).
 
-        Raises TypeError, worded as Python words it, when they do not fit the signature.
+        Raises TypeError, with the words of Python's own errors, if they do not fit the signature.
         """
         out: list[Any] = []
         position, left = 0, dict(kwargs)
@@ -135,8 +140,8 @@ class InstructionKind:
     def plain(self, state: State, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as a trace stores them: NumPy numbers become Python's, tuples lists.
 
-        Raises ScheduleError, which names the argument: for a flag that is no bool, for data that no
-        trace can hold, and for handles that this schedule does not know.
+        Raises ScheduleError, which names the argument, for a flag that is no bool, for data that a
+        trace cannot hold, and for handles that this schedule does not know.
         """
         state.primitive = self.name
         out: list[Any] = []
@@ -152,8 +157,10 @@ class InstructionKind:
         return tuple(out)
 
     def require_types(self, state: State, values: tuple[Any, ...]) -> None:
-        """Require that each argument has its parameter's type. This is asked after the primitive
-        has accepted the arguments, because its own errors say more.
+        """Require that each argument has its parameter's type.
+
+        The check runs after the primitive has accepted the arguments, because errors of the
+        primitive say more.
 
         Raises ScheduleError.
         """
@@ -162,9 +169,9 @@ class InstructionKind:
                 raise state.error("wrong-argument", wrong)
 
     def plain_decision(self, state: State, decision: Any) -> Any:
-        """The decision as a trace stores it; None stays None: the step draws one.
+        """The decision as a trace stores it; None, for which the step draws a decision, stays None.
 
-        Raises ScheduleError for one of another type.
+        Raises ScheduleError for a decision of the wrong type.
         """
         if decision is None or self.drawn is None:
             return decision
@@ -176,8 +183,10 @@ class InstructionKind:
     def call(
         self, state: State, values: tuple[Any, ...], decision: Any, saved: Snapshot | None
     ) -> Any:
-        """Run the primitive on bound arguments. If it raises, `state` is restored from `saved`, if
-        that is given."""
+        """Run the primitive on bound arguments.
+
+        If the primitive raises an error, `state` is restored from `saved`, if given.
+        """
         state.primitive, state.drawn, state.canonical = self.name, None, None
         args: Sequence[Any] = values
         kwargs: dict[str, Any] = {"decision": decision} if self.sampling else {}
@@ -202,7 +211,7 @@ class InstructionKind:
                 raise state.error("not-analysable", str(error)) from error
             if isinstance(error, TypeMismatchError):
                 raise state.error("wrong-argument", f"an argument does not fit: {error}") from error
-            if isinstance(error, _SLIPS):  # checked only now, so that valid calls pay nothing
+            if isinstance(error, _SLIPS):  # checked after the error, so that valid calls are fast
                 for param, value in zip(self.params, values, strict=True):
                     if wrong := param.misfit(value):
                         raise state.error("wrong-argument", wrong) from error
@@ -214,10 +223,11 @@ class Entry:
     """One step of a trace.
 
     Attributes:
-        values: the arguments in the order of `kind.params`; handles stand for themselves.
+        kind: the primitive.
+        values: the arguments in the order of `kind.params`; handles are kept as handles.
         outputs: the handles that the step returned.
-        decision: what was drawn, None when the step does not sample.
-        domain: what could have been drawn, as plain data.
+        decision: the decision that was drawn; None if the step does not sample.
+        domain: the decisions that could have been drawn, as plain data.
     """
 
     kind: InstructionKind
@@ -243,7 +253,7 @@ class Entry:
         return handles_in(self.values)
 
     def decided(self, decision: Any, domain: Any) -> Entry:
-        """This step with another decision and the domain it was taken from."""
+        """This step with another decision and its domain."""
         return Entry(self.kind, self.values, self.outputs, decision, domain)
 
 
@@ -281,7 +291,7 @@ def _stored(value: Any) -> Any:
 
 
 def _strange(name: str, value: Any) -> str:
-    """Describe the part of an argument that no trace can hold; empty when there is none."""
+    """Describe the part of an argument that a trace cannot hold; empty if there is none."""
     if isinstance(value, _STORED) or callable(value):
         return ""
     if isinstance(value, (list, tuple)):
@@ -316,7 +326,7 @@ OWN_NAMES = frozenset(
     "is_output_block legal mod refused remove_rv script seed show state take_over trace undo "
     "work_on".split()
 )
-"""What a schedule has beside its primitives: no primitive may be called like it."""
+"""The other attributes of a schedule, which no primitive may have as name."""
 
 
 def primitive(
@@ -333,12 +343,12 @@ def primitive(
     others attributes; a parameter called `decision` makes it a sampling step.
 
     Args:
-        pure: it changes nothing, so it may be dropped when its results are unused.
-        respell: turns keywords that older versions of TVM had into those of the function.
-        before: values for stored steps that lack an argument, if they differ from its default. So a
-            default may change while stored traces keep their meaning.
+        pure: whether it changes nothing, so that it may be dropped if its results are unused.
+        respell: a function from keywords of older TVM versions to keywords of the function.
+        before: for arguments whose default has changed, the value for stored steps that lack the
+            argument. So stored traces keep their meaning.
         of_loop, of_block: the arguments with which `Schedule.legal` and the random machine of the
-            tests try it on a loop or block (`schedule/ways.py`); None: it is not tried.
+            tests try the primitive on a loop or block (`schedule/ways.py`); None: do not try.
 
     Raises RegistryError when the name is taken, by a primitive or another method of schedules.
     """

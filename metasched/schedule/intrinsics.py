@@ -28,14 +28,14 @@ _INTRINSICS: Registry[TensorIntrin] = Registry("tensor_intrin")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorIntrin:
-    """A tensor intrinsic; make one known with `TensorIntrin.register`.
+    """A tensor intrinsic; `TensorIntrin.register` makes and registers it.
 
     Attributes:
-        name: dotted, family first: `x86.vnni.dot_16x4_u8i8i32`.
+        name: the name, with dots, family first: `x86.vnni.dot_16x4_u8i8i32`.
         desc: the computation as loops over blocks.
-        impl: the same computation as the hardware does it.
-        needs: the CPU features that a target must have, one condition an entry, written as
-            `HardwareOp.feature` is.
+        impl: the same computation by hardware instructions.
+        needs: the CPU features that a target must have; each entry is written like
+            `HardwareOp.feature`.
     """
 
     name: str
@@ -51,17 +51,18 @@ class TensorIntrin:
         override: bool = False,
         needs: Sequence[str] = (),
     ) -> TensorIntrin:
-        """Make an intrinsic known under `name`.
+        """Register an intrinsic under `name`.
 
         Args:
-            name: dotted, family first.
+            name: the name, with dots, family first.
             desc: the computation as loops over blocks.
-            impl: the same computation as the hardware does it.
-            override: replace an intrinsic of that name.
-            needs: CPU features beside those of the machine instructions that `impl` calls.
+            impl: the same computation by hardware instructions.
+            override: whether to replace a registered intrinsic of this name.
+            needs: further CPU features, beside the features of the instructions that `impl` calls.
 
-        Raises RegistryError when the name is taken and not `override`; VerifyError when the two
-        functions do not fit each other.
+        Raises:
+            RegistryError: the name is taken, and `override` is False.
+            VerifyError: the two functions do not fit each other.
         """
         load_intrinsics()
         _check(TensorIntrin(name, desc, impl))

@@ -1,4 +1,4 @@
-"""Computes the integer value of an expression over sampled values, without building expressions."""
+"""Computes the integer value of an expression over sampled values without building IR."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BINARY: dict[type, Callable[[int, int], int]] = {
 
 
 def number_of(expr: Expr, values: Values) -> int | None:
-    """The value of an integer or boolean expression, None when it is not determined.
+    """The value of an integer or boolean expression; None if it is not determined.
 
-    The value is not determined for variables without a number in `values`, for division by zero,
-    and for kinds of expressions that constraints do not use.
+    It is not determined if a variable has no number in `values`, for a division by zero, and for
+    kinds of expressions that constraints do not use.
     """
     try:
         return _compiled(expr)(values)

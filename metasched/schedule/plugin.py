@@ -11,11 +11,11 @@ from metasched.target import Target
 
 
 class Postproc(Protocol):
-    """A named step `(schedule, target)` after the decisions; raises ScheduleError to reject.
+    """A named step `(schedule, target)` after all decisions; raises ScheduleError to reject.
 
     The search counts rejections by the slug of the error. The attribute `tries = False` promises
-    that the postproc takes no step just to see whether it is refused. Then its steps skip legality
-    checks if the other steps of the candidate do.
+    that the postproc never takes a step only to test whether the step is refused. Its steps then
+    skip legality checks if the other steps of the candidate skip them.
     """
 
     @property
@@ -25,7 +25,7 @@ class Postproc(Protocol):
 
 
 class Mutator(Protocol):
-    """A named change of a trace's decisions; None where it finds nothing to change."""
+    """A named change of a trace's decisions; returns None if there is nothing to change."""
 
     @property
     def name(self) -> str: ...
@@ -34,4 +34,4 @@ class Mutator(Protocol):
 
 
 Weighted: TypeAlias = "tuple[tuple[Mutator, float], ...]"
-"""Mutators with the weights by which one is drawn."""
+"""Mutators with their weights in a random choice."""

@@ -1,7 +1,7 @@
 """The seeded generator of a schedule: splitmix64, whose whole state is one integer.
 
-It is small because a schedule saves its random state before every step and restores it when the
-step is refused. A child's seed is a hash of its position in the search.
+The state is small, because a schedule saves it before every step, and restores it if the step is
+refused. The seed of a candidate is a hash of its position in the search.
 """
 
 from __future__ import annotations

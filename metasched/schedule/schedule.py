@@ -65,7 +65,7 @@ class Schedule(Methods):
         mod: a PrimFunc (kept under the name "main") or an IRModule.
         seed: seed of the random stream of sampling steps; None takes one from the system.
         check: verify the module after every step (default: the setting `check`).
-        debug_mask: TVM's name for `check`: "none", "all" or bits; anything but "none" and 0 turns
+        debug_mask: TVM's name for `check`: "none", "all" or bits; any value but "none" and 0 turns
             `check` on.
 
     Attributes:
@@ -73,8 +73,8 @@ class Schedule(Methods):
         state: module, index and handle table, for those who write primitives.
         refused: the refusals for which a schedule module gave up an alternative, shared by copies.
 
-    Raises VerifyError when `mod` is no well-formed module, or an access in it is certainly outside
-    its buffer.
+    Raises:
+        VerifyError: `mod` is no well-formed module, or an access is certainly outside its buffer.
     """
 
     def __init__(
@@ -138,7 +138,10 @@ class Schedule(Methods):
         print(f"{self.mod}\n{self.trace.as_python()}")  # noqa: T201  showing is what the user asked for
 
     def work_on(self, func_name: str) -> None:
-        """Look up names in `func_name` from now on (not recorded: names are found by handle)."""
+        """Look up block names in `func_name` from now on.
+
+        The call is not recorded, because recorded steps refer to blocks by handles.
+        """
         if func_name not in self.mod.functions:
             known = ", ".join(self.mod.functions)
             self.state.primitive = "work_on"
@@ -176,9 +179,9 @@ class Schedule(Methods):
     # -- questions -----------------------------------------------------------------------------
 
     def legal(self, block_or_loop: BlockRV | LoopRV | str) -> dict[str, str | None]:
-        """For each primitive None if it applies to the block or loop, else why it does not.
+        """For each primitive, None if it applies to the block or loop, or else why it does not.
 
-        Each is tried with plain arguments on a copy; a block may be given by name.
+        Each primitive is tried with plain arguments on a copy. A block may be given by name.
         """
         state = self.state.copy_for_trial()
         if isinstance(block_or_loop, str):
@@ -259,8 +262,14 @@ class Schedule(Methods):
         self._step(entry.kind, entry.values, decision, entry)
 
     def take_over(self, steps: Sequence[Entry], made: Snapshot) -> None:
-        """Append steps that draw nothing, with the result `made` that they had in another schedule
-        on the same module with the same arguments. Earlier steps can no longer be undone."""
+        """Append steps without sampling, and their result from another schedule.
+
+        Args:
+            steps: steps that draw nothing.
+            made: the result of these steps on the same module with the same arguments.
+
+        Earlier steps can no longer be undone.
+        """
         self._history.clear()
         self.state.take_place(made)
         outputs = {rv: made.table[rv] for entry in steps for rv in entry.outputs}
@@ -301,7 +310,8 @@ class Schedule(Methods):
         return result
 
     def _blocks_by_name(self, kind: InstructionKind, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments with block names replaced by handles; the look-ups are recorded, too."""
+        """The arguments with block names replaced by handles; the look-ups are recorded as
+        steps."""
         if not kind.takes_names:
             return values
         pairs = zip(kind.params, values, strict=True)
@@ -317,7 +327,7 @@ class Schedule(Methods):
     # -- constraints ---------------------------------------------------------------------------
 
     def _require(self, kind: InstructionKind, values: tuple[Any, ...]) -> None:
-        """`require`, drawing the latest sampling it mentions again until it holds."""
+        """Run `require`; while it fails, draw the latest mentioned sampling step again."""
         mode = self.state.mode
         try:
             self._step(kind, values, None, None)
@@ -336,7 +346,7 @@ class Schedule(Methods):
                 self.state.mode = mode
                 self._step(kind, values, None, None)
                 return
-            except ScheduleError:  # a step in between does not fit the new decisions
+            except ScheduleError:  # a step after the new decisions is refused
                 rng = self.state.rng.state
                 self.trace, self._history = before[0], before[1]
                 self.state.restore(before[2])

@@ -1,6 +1,6 @@
 """Checks a module after a step: its rules, its round trip through text, its cached facts.
 
-For those who write primitives (`Schedule(check=True)`, METASCHED_CHECK=1); too slow for search.
+For authors of primitives (`Schedule(check=True)`, METASCHED_CHECK=1); too slow for search.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from metasched.script.printer import script
 
 
 def check_module(mod: IRModule) -> None:
-    """Raise VerifyError unless the module is well formed and equal to the module read from its
-    script. Every cached fact of its blocks must agree with a fresh analysis of this script."""
+    """Raise VerifyError unless a module passes all checks.
+
+    The module must be well formed and equal to the module that its script reads back as. Every
+    cached fact of its blocks must agree with a new analysis of the module read back.
+    """
     verify(mod, closed=True)
     fresh = parse(script(mod))
     assert isinstance(fresh, IRModule)

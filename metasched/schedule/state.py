@@ -1,6 +1,6 @@
 """The state of a schedule: a module, an index into it, the table of handles, the random stream.
 
-Everything reachable is immutable, so a snapshot is seven references and undo restores them.
+All these parts are immutable values, so a snapshot is seven references, and undo restores them.
 `content` holds the work that is deferred until it is needed.
 """
 
@@ -33,14 +33,17 @@ H = TypeVar("H", LoopRV, BlockRV, ExprRV)
 
 @cache
 def _pooled_var(name: str, dtype: str, serial: int) -> Var:
-    """The variable number `serial` of that name. Replays of one trace get the same objects, so that
-    they find interned expressions, and proofs about them, again."""
+    """The variable number `serial` with this name and type.
+
+    All replays of a trace get the same objects, so that cached proofs about interned expressions
+    are found again.
+    """
     return Var(name, dtype, serial)
 
 
 @lru_cache(maxsize=1 << 12)
 def _pooled_buffer(serial: int, *given: Any) -> Buffer:
-    """The buffer number `serial` of that content, for the same reason."""
+    """The buffer number `serial` with these fields; see `_pooled_var`."""
     return replace(Buffer(*given), data=Var(given[0], HANDLE, serial))
 
 
@@ -65,10 +68,10 @@ class State:
         rng: the random stream of sampling primitives.
         mode: how sampling steps treat a decision: live, stored, fresh, repair, keep
             (`sample.decide`).
-        repairs: how many decisions were repaired.
-        skip_legality_checks: whether checks that only refuse are skipped (`checks.proof`).
+        repairs: the number of repaired decisions.
+        skip_legality_checks: whether checks marked with `checks.proof` are skipped.
         drawn: (decision, domain) of the sampling step that is running.
-        canonical: arguments to record in a plainer form than they were given, by name.
+        canonical: arguments, by name, to record in a simpler form than given.
     """
 
     __slots__ = (
@@ -146,7 +149,7 @@ class State:
     # -- lookup ----------------------------------------------------------------------------------
 
     def value(self, rv: RV) -> Any:
-        """What `rv` stands for here; an unknown handle is refused."""
+        """The token, variable, number or mark of a handle; an unknown handle is refused."""
         try:
             return self.table[rv]
         except KeyError:
@@ -183,8 +186,10 @@ class State:
         return node
 
     def labelled(self, rv: LoopRV | BlockRV) -> For | Block:
-        """The loop or block of a handle, for a step that reads and changes only its labels (see
-        `relabel`). Its position and its parts may be out of date."""
+        """The loop or block of a handle, for a step that reads and changes only labels.
+
+        The position and the parts of the node may be out of date; see `relabel`.
+        """
         if not self.skip_legality_checks:
             self.content.apply_pending()
         key = self.value(rv)
@@ -254,8 +259,10 @@ class State:
         return self.content.func_of(node)
 
     def working_func(self) -> str:
-        """The name of the function in which names are looked up: the chosen one, else the only
-        one."""
+        """The name of the function in which block names are looked up.
+
+        This is the function chosen by `work_on`, or else the only function.
+        """
         if self.func_name is not None:
             return self.func_name
         names = list(self.mod.functions)
@@ -315,8 +322,8 @@ class State:
     def relabel(self, node: For | Block, change: Callable[[Stmt], For | Block]) -> None:
         """Change the labels of a loop or block: its kind, thread and annotations, nothing else.
 
-        Such steps come in runs, and each commit copies a path. So, if legality checks are skipped,
-        the changes are deferred until the tree is read.
+        Steps that relabel often follow each other, and each commit copies a path. So, if legality
+        checks are skipped, the changes are deferred until the tree is read.
         """
         if self.skip_legality_checks:
             self.content.defer_relabelling(node, change)

@@ -1,8 +1,8 @@
 """Brings an operator into the form of an intrinsic, by a mapping of `auto_tensorize`.
 
-The operands are copied into the order in which the instruction reads them, one tile after another.
-Extents that are no multiple of a tile are padded: spatial ones run on (`overcompute`), reductions
-run over zeros (`pad_einsum`).
+Each operand is copied tile by tile into the order in which the instruction reads it. Extents that
+are not a multiple of their tile are padded. Padded spatial iterators compute unused results
+(`overcompute`); padded reductions add zeros (`pad_einsum`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 
 PADDED_RESULTS = 1 << 15
-"""Bytes of padded results that the stack may hold."""
+"""The most bytes of padded results that are kept on the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,11 @@ class TensorizedBlock:
     """The blocks of an operator in the form of an intrinsic.
 
     Attributes:
-        block: what one instruction computes, for `tensorize`.
-        panels: for each operand, the block that copies it into tiles.
-        finish: the block that stores the results, or the consumer that was given.
-        dims: which outputs of the mapping the iterators of each copy are.
+        block: the block that one instruction computes, for `tensorize`.
+        panels: for each operand, the block that copies the operand into tiles.
+        finish: the block that stores the results: the given consumer, or a copy.
+        dims: for each buffer of the description, the outputs of the mapping that are its
+            dimensions.
     """
 
     block: BlockRV
@@ -45,16 +46,17 @@ class TensorizedBlock:
 def transform_by_mapping(
     sch: Schedule, block: BlockRV, way: TensorizeMapping, finish: BlockRV | None = None
 ) -> TensorizedBlock:
-    """Bring a block into the form of an intrinsic, up to `tensorize` on the block that is returned.
+    """Bring a block into the form of an intrinsic; `tensorize` of the returned block is left to do.
 
     Args:
         sch: the schedule.
         block: a reduction whose loops are as they were written.
         way: one of `tensorize_mappings`.
-        finish: a consumer that reads each result once, at iterators of its own, and that is to
-            store the results; without one they are copied to where the block has stored them.
+        finish: the consumer that is to store the results. It must read each result once, at
+            iterators of its own. None: a new block copies the results to the block's old buffer.
 
-    Raises ScheduleError where a step is refused.
+    Raises:
+        ScheduleError: where a step is refused.
     """
     if way.cuts:
         way = _in_parts(sch, block, way, finish)
@@ -92,12 +94,17 @@ def transform_by_mapping(
 
 
 def results_in_tiles(sch: Schedule, done: TensorizedBlock, way: TensorizeMapping) -> None:
-    """Let each instruction find its results in one piece, as it finds its operands.
+    """Lay the results out in tiles, so that each instruction writes one contiguous piece.
 
-    An implementation that takes strides does not need it, if the description has the dimensions of
-    the results in the order of its loops. Where no result is padded, `transform_by_mapping` has
-    done it. Otherwise it is a step after `reverse_compute_at` of the block that stores the results,
-    because the regions of padded tiles are not proved to be covered.
+    Does nothing where no result is padded: `transform_by_mapping` has chosen this layout then. Call
+    it after `reverse_compute_at` of the block that stores the results, because the regions of
+    padded tiles are not proved to be covered. An implementation with strides does not need the
+    step, if the description has the results' dimensions in the order of its loops.
+
+    Args:
+        sch: the schedule.
+        done: what `transform_by_mapping` returned.
+        way: the mapping that was given to `transform_by_mapping`.
     """
     if _whole_tiles(way, done.dims):
         return
@@ -107,7 +114,7 @@ def results_in_tiles(sch: Schedule, done: TensorizedBlock, way: TensorizeMapping
 
 
 def _place(node: Block, load: BufferLoad) -> tuple[str | int, ...]:
-    """Which read of a block a load is, as `reindex` takes it."""
+    """Name a load of a block in the form that `reindex` takes: ("read", buffer, occurrence)."""
     index = [r.buffer for r in node.reads].index(load.buffer)
     reads = [a for a in accesses(node) if not a.is_write and a.buffer is load.buffer]
     if len(reads) == 1:
@@ -124,8 +131,7 @@ def _fuse(
 ) -> dict[Buffer, list[int]]:
     """Give the block, the copies and their buffers the iterators of the mapping.
 
-    Returns for each buffer of the description which outputs of the mapping are the dimensions of
-    what stands for it.
+    Returns `TensorizedBlock.dims`.
     """
     own = dict(zip((v.var for v in sch.get(block).iter_vars), way.index_map.inputs, strict=True))
     found = {}
@@ -150,7 +156,10 @@ def _fuse(
 
 
 def _has(way: TensorizeMapping, output: int, theirs: Buffer, inputs: Sequence[Var]) -> bool:
-    """Whether an output of a mapping is a dimension of what stands for a buffer."""
+    """Whether an output of a mapping is a dimension of the operand `theirs`.
+
+    `inputs` are the mapping's inputs that index the operand.
+    """
     if output < way.outside:
         return way.index_map.outputs[output] in inputs
     group = way.groups[output - way.outside]
@@ -158,7 +167,7 @@ def _has(way: TensorizeMapping, output: int, theirs: Buffer, inputs: Sequence[Va
 
 
 def _fuse_finish(sch: Schedule, finish: BlockRV, buffer: Buffer, layout: IndexMap) -> None:
-    """Let the block that stores the results run over them in their new layout."""
+    """Let the block that stores the results run over their new layout."""
     node = sch.get(finish)
     read = next(r for r in node.reads if r.buffer is buffer)
     inputs = {v.var: Var(v.var.name) for v in node.iter_vars}
@@ -173,8 +182,10 @@ def _fuse_finish(sch: Schedule, finish: BlockRV, buffer: Buffer, layout: IndexMa
 def _in_parts(
     sch: Schedule, block: BlockRV, way: TensorizeMapping, finish: BlockRV | None
 ) -> TensorizeMapping:
-    """Cut iterators of the block, and of the consumer that stores its results; returns the mapping
-    from their parts."""
+    """Cut the iterators `way.cuts` of the block and of its consumer.
+
+    Returns the mapping from the cut iterators.
+    """
     node = sch.get(block)
     before = accesses(node)
     iters = [v.var for v in node.iter_vars]
@@ -198,9 +209,9 @@ def _in_parts(
 
 
 def _units(node: Block, way: TensorizeMapping) -> dict[int, int]:
-    """The iterators of one value that are padded to tiles, by their positions, with the tiles.
+    """The positions of iterators of extent one that are padded, with the multiples.
 
-    They are padded while they are still indices: a map of iterators writes zero for them.
+    Such an iterator has to be padded before an index map replaces it by the constant zero.
     """
     alone = {_alone(way, n): pad for n, pad in enumerate(way.paddings) if pad > 1}
     iters = node.iter_vars
@@ -208,7 +219,7 @@ def _units(node: Block, way: TensorizeMapping) -> dict[int, int]:
 
 
 def _alone(way: TensorizeMapping, output: int) -> int | None:
-    """The iterator that an output of a mapping is; None for fused ones."""
+    """The position of the iterator that an output of a mapping equals; None for a fused output."""
     inputs = way.index_map.inputs
     value = way.index_map.outputs[output]
     return inputs.index(value) if isinstance(value, Var) else None
@@ -217,7 +228,7 @@ def _alone(way: TensorizeMapping, output: int) -> int | None:
 def _pad(
     sch: Schedule, block: BlockRV, panels: Mapping[Buffer, BlockRV], multiples: Sequence[int]
 ) -> dict[Buffer, BlockRV]:
-    """Pad iterators to multiples; returns the copies, which may be other blocks then."""
+    """Pad iterators to multiples; returns the copying blocks, of which padding replaces some."""
     iters = sch.get(block).iter_vars
     pairs = list(zip(iters, multiples, strict=True))
     reduced = [pad if v.is_reduce else 1 for v, pad in pairs]
@@ -239,7 +250,7 @@ def _pad(
 
 
 def _of_copy(sch: Schedule, block: BlockRV, panel: BlockRV, multiples: Sequence[int]) -> list[int]:
-    """For each iterator of a copy the multiple that the block's iterator of this index has."""
+    """For each iterator of a copy, the multiple of the block's iterator for the same dimension."""
     node = sch.get(block)
     (written,) = sch.get(panel).writes
     region = next(r.region for r in node.reads if r.buffer is written.buffer)
@@ -251,8 +262,11 @@ def _of_copy(sch: Schedule, block: BlockRV, panel: BlockRV, multiples: Sequence[
 
 
 def _tiles_apart(way: TensorizeMapping, theirs: Buffer, dims: Sequence[int]) -> IndexMap:
-    """The layout in which an instruction finds each of its tiles in one piece: iterators outside,
-    tiles, and the dimensions of the description; reductions further in than results."""
+    """The layout of an operand in which each tile is contiguous.
+
+    The order of its dimensions: iterators outside and tile numbers, spatial before reduce; then the
+    description's dimensions within a tile.
+    """
     inputs = tuple(Var(f"i{n}") for n in range(len(dims)))
     order: dict[bool, list[Expr]] = {True: [], False: []}
     within: dict[Var, Expr] = {}
@@ -271,8 +285,11 @@ def _tiles_apart(way: TensorizeMapping, theirs: Buffer, dims: Sequence[int]) -> 
 
 
 def _scope(results: Buffer, way: TensorizeMapping) -> str:
-    """Where the results are kept: on the stack, unless they are padded and large. The stack would
-    have to hold all of them, as the regions of padded tiles have no better bound."""
+    """The storage scope of the results: the stack, unless the results are padded and large.
+
+    The regions of padded tiles have no bound but the whole buffer, so the stack would have to hold
+    all results at once.
+    """
     padded = any(pad > 1 and kind is not IterKind.REDUCE
                  for pad, kind in zip(way.paddings, way.kinds, strict=True))  # fmt: skip
     size = math.prod(as_int(n) or 0 for n in results.shape) * results.dtype.bytes
@@ -280,7 +297,7 @@ def _scope(results: Buffer, way: TensorizeMapping) -> str:
 
 
 def _whole_tiles(way: TensorizeMapping, dims: Mapping[Buffer, Sequence[int]]) -> bool:
-    """Whether the results fill their tiles."""
+    """Whether no dimension of the results is padded."""
     return all(way.paddings[n] == 1 for n in dims[way.result])
 
 
@@ -295,7 +312,7 @@ def _store_in_tiles(sch: Schedule, done: TensorizedBlock, way: TensorizeMapping)
 
 
 def _digits(value: Expr, group: Mapping[Var, int]) -> dict[Var, Expr]:
-    """The iterators of a description, of which the last counts fastest, for a position."""
+    """The values of description iterators at position `value`; the last iterator counts fastest."""
     found: dict[Var, Expr] = {}
     for n, (var, extent) in enumerate(reversed([*group.items()]), 1):
         found[var] = value if n == len(group) else value % extent

@@ -20,10 +20,10 @@ class TensorizeInfo:
     """The mapping of an intrinsic's loops to a block's loops.
 
     Attributes:
-        loop_map: for each loop of the description, outermost first: (which of the block's loops,
-            counted from the outermost, the described extent).
+        loop_map: for each loop of the description, outermost first, a pair: the position of the
+            block's loop (0 is the outermost) and the described extent.
         block_iter_paddings: for each iterator of the block, the number to a multiple of which it is
-            padded; None when nothing needs padding.
+            padded; None if no iterator needs padding.
     """
 
     loop_map: tuple[tuple[int, int], ...]
@@ -35,11 +35,19 @@ def get_tensorize_loop_mapping(
 ) -> TensorizeInfo | None:
     """Find for each loop of a description, from the innermost, a loop of the block.
 
-    A loop fits when it moves an iterator of the same kind in steps of one, and its extent is a
-    multiple of the described extent. With `allow_padding`, a loop that is bound alone may be padded
-    to a multiple. Iterators are matched in their order, whatever the order of the loops. None when
-    a described loop finds no partner. The idea is TVM's GetTensorizeLoopMapping; `tensorize`
-    decides whether the result computes the same.
+    A loop fits if it moves an iterator of the same kind in steps of one, and its extent is a
+    multiple of the described extent. Iterators are matched in their order, whatever the order of
+    the loops. The idea is TVM's GetTensorizeLoopMapping. `tensorize` decides afterwards whether the
+    block and the description compute the same values.
+
+    Args:
+        sch: the schedule of the block.
+        block: the block to be tiled.
+        desc_func: the description of the intrinsic.
+        allow_padding: whether an extent may be padded to a multiple, if its loop is the whole
+            value of an iterator.
+
+    Returns None if a loop of the description fits no loop of the block.
     """
     nest, inner = nest_of(desc_func)
     if inner is None:
@@ -78,7 +86,13 @@ def tile_with_tensor_intrin(
 ) -> LoopRV | None:
     """Tile a block by an intrinsic's shape; returns the tile's outermost loop, for `tensorize`.
 
-    None, with the program unchanged, when the intrinsic's loops do not fit the block.
+    Args:
+        sch: the schedule of the block.
+        block: the block, or its name.
+        intrin_name: the name of a registered intrinsic.
+        allow_padding: whether `pad_einsum` may pad iterators to multiples of the shape.
+
+    Returns None, with the program unchanged, if the intrinsic's loops do not fit the block.
     """
     target = sch.get_block(block) if isinstance(block, str) else block
     intrin = TensorIntrin.get(intrin_name)
@@ -99,7 +113,7 @@ def tile_with_tensor_intrin(
 
 
 def nest_of(desc: PrimFunc) -> tuple[list[For], BlockRealize | None]:
-    """The loops of a description and the block inside, None if it is no chain."""
+    """The loops of a description and the block inside; None in place of it if they hold more."""
     loops: list[For] = []
     node = desc.root.body
     while isinstance(node, For):

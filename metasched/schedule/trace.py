@@ -49,12 +49,16 @@ class Trace:
         """Run the steps on `sch`, after the steps it already has.
 
         Args:
-            decisions: "stored" takes the recorded ones and never draws; "fresh" draws anew, and
-                draws again where a `require` fails; "repair" takes the recorded ones and replaces
-                those that are impossible by a fixed rule, counted in `sch.state.repairs`.
-            without_postproc: stop at the `enter_postproc` mark.
+            sch: a schedule of the same program.
+            decisions: "stored" takes the recorded decisions and never draws. "fresh" draws new
+                decisions, and draws again if a `require` fails. "repair" takes the recorded
+                decisions and replaces impossible decisions by a fixed rule; `sch.state.repairs`
+                counts the replacements.
+            without_postproc: whether to stop at the `enter_postproc` mark.
 
-        Raises ScheduleError when a step is refused, TraceError when an entry does not fit.
+        Raises:
+            ScheduleError: a step is refused.
+            TraceError: an entry does not fit.
         """
         if not hasattr(sch, "execute"):
             raise TraceError(f"a trace is applied to a Schedule, not {type(sch).__name__}")
@@ -111,8 +115,7 @@ class Trace:
     def simplified(self, *, without_postproc: bool = False) -> Trace:
         """The trace without the pure steps whose results nothing uses.
 
-        Uses are looked for everywhere in the arguments (in lists and expressions too), so the
-        result replays whenever the original does.
+        Uses inside lists and expressions count, too. So the result replays if the original replays.
         """
         trace = self.before_postproc() if without_postproc else self
         used: set[RV] = set()
@@ -144,12 +147,13 @@ class Trace:
 
     @staticmethod
     def from_tvm_json(data: Any) -> Trace:
-        """Read a trace that Apache TVM wrote (`trace.as_json()`, or one of a tuning record).
+        """Read a trace that Apache TVM wrote (`trace.as_json()`, or the trace of a tuning record).
 
         Args:
-            data: the JSON text, or what it holds.
+            data: the JSON text, or the parsed JSON.
 
-        Raises TraceError that names the instruction which cannot be read. Nothing is executed.
+        Raises:
+            TraceError: an instruction cannot be read; the message names it. Nothing is executed.
         """
         return Trace(entries_of_tvm(data))
 

@@ -1,8 +1,8 @@
 """Reads TVM's trace JSON: each instruction becomes one of our steps, decisions included.
 
 A trace of TVM's is `[[[kind, inputs, attributes, outputs], ...], [[position, decision], ...]]`. A
-row of `_STEPS` maps a kind to our primitive and says which of the two lists holds each argument.
-Nothing is executed; an unreadable instruction raises an error that names it.
+row of `_STEPS` maps a kind to our primitive, and maps inputs and attributes to its arguments.
+Nothing is executed. An instruction that cannot be read raises an error with its name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def entries_of_tvm(data: Any) -> tuple[Entry, ...]:
     """The steps of a trace that TVM wrote.
 
     Args:
-        data: the JSON text, or what it holds.
+        data: the JSON text, or the parsed JSON.
 
-    Raises TraceError that names the instruction which cannot be read.
+    Raises:
+        TraceError: an instruction cannot be read; the message names it.
     """
     if isinstance(data, (str, bytes)):
         try:
@@ -93,7 +94,8 @@ def _entry(where: str, item: Any, handles: dict[str, RV], decision: Any) -> Entr
 
 
 def _domain(name: str, given: Arguments, decision: Any) -> dict[str, Any]:
-    """The domain of a decision, as far as the trace holds it; a replay computes it again."""
+    """The domain of a decision, as far as the trace holds it; a replay computes the whole
+    domain."""
     if name == "sample_categorical":
         return {"kind": "categorical", **given}
     if name == "sample_compute_location":
@@ -279,5 +281,5 @@ _STEPS: dict[str, tuple[str, Row]] = {
     }),
     "EnterPostproc": ("enter_postproc", lambda i, a: {}),
 }  # fmt: skip
-# The name that versions before 0.20 gave.
+# The name in versions before 0.20.
 _STEPS["GetBlock"] = _STEPS["GetSBlock"]

@@ -53,10 +53,10 @@ class BodyReader(CallReader):
     def body(
         self, nodes: Sequence[ast.stmt], block: BlockDraft | None = None, side_by_side: bool = False
     ) -> Stmt:
-        """Statements in order; a scope wraps all that follows it.
+        """Read statements in order; a statement that opens a scope wraps the statements after it.
 
-        `block` is the block whose whole body the statements are. `side_by_side` says that they are
-        the body of a loop whose iterations do not run one after the other.
+        `block` is the block whose whole body the statements are. `side_by_side` says that the
+        statements are the body of a loop whose iterations may run at the same time.
         """
         with self.scope(), self.frame(nodes, block, side_by_side) as frame:
             items: list[Item] = [*self.carried_parameters(frame)]
@@ -153,7 +153,8 @@ class BodyReader(CallReader):
         return self._with_item(node, list(node.items))
 
     def _with_item(self, node: ast.With, items: list[ast.withitem]) -> list[Item]:
-        """The first item of a `with`, around the other items, which are around the body."""
+        """Read the items of a `with`: the first stands around the others, the last around the
+        body."""
         if not items:
             return [self.body(node.body)]
         call, target = items[0].context_expr, items[0].optional_vars
@@ -320,7 +321,8 @@ class BodyReader(CallReader):
         return items
 
     def _read(self, target: ast.expr, value: ast.expr) -> tuple[list[Scoped], Any]:
-        """The value of one name of a tuple, and lets of its parts that read memory."""
+        """The value for one name of a tuple, and lets for the parts of the value that read
+        memory."""
         if isinstance(value, ast.Call) and not isinstance(target, ast.Subscript):
             fn = self.value(value.func)
             if isinstance(fn, StatementWord):
@@ -352,7 +354,7 @@ class BodyReader(CallReader):
         return [found] if isinstance(found, Scoped) else []
 
     def _given(self, call: ast.Call, fn: StatementWord) -> Bound | Scoped:
-        """What a word gives to assign."""
+        """The value that a word gives to the name on the left."""
         found = self.word(call, fn)
         if not isinstance(found, (Bound, Scoped)) or found.value is None:
             self.fail(call, f"T.{fn.name} gives no value to assign")
@@ -462,8 +464,7 @@ class BodyReader(CallReader):
         return self.leave(Return(self.expr(node.value, want)))
 
     def leave(self, stmt: Stmt) -> list[Item]:
-        """The statement alone, after noting that nothing after it runs (break, continue,
-        return)."""
+        """A break, continue or return; notes that the statements after it do not run."""
         self.left = True
         return [stmt]
 

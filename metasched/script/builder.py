@@ -1,8 +1,8 @@
 """The expression words of the T namespace: functions that build IR, callable from any Python.
 
-Operands are expressions or Python numbers. A number takes the type of the other operand; Python
-computes two numbers. With an expression among the operands the node is built as written, without
-folding. Statement words (`T.grid`, `T.block`, ...) belong to the parser.
+Operands are expressions or Python numbers. A number takes the type of the other operand. Python
+computes operations on two numbers. If an operand is an expression, the node is built as written,
+without folding. The parser handles statement words (`T.grid`, `T.block`, ...).
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def word(*names: str) -> Callable[[F], F]:
 
 
 class TypeWord:
-    """`T.float32`: a type in annotations, a variable when called empty, else a constant or cast."""
+    """`T.float32`: a type as annotation; `T.float32()` a variable; `T.float32(x)` a constant or
+    cast."""
 
     def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
@@ -88,7 +89,7 @@ class TypeWord:
 
 
 def typed(value: ExprLike, dtype: DType | None = None) -> Expr:
-    """`value` as an expression; a Python number takes `dtype` where it can hold it.
+    """`value` as an expression; a Python number gets the type `dtype` if the type can hold it.
 
     Without `dtype` integers are int32 (int64 when they need it) and floats float32.
     """
@@ -307,7 +308,8 @@ def type_annotation(dtype: Any) -> DType:
 def tvm_access_ptr(
     ptype: Any, data: Var, offset: ExprLike, extent: ExprLike, rw_mask: int, dtype: Any = "handle"
 ) -> Call:
-    """access_ptr with the element type in front, as TVM writes it; a pointer, whatever `dtype`."""
+    """access_ptr in TVM's form, with the element type as first argument; the result is a
+    pointer."""
     return apply_op("access_ptr", [data, typed(offset), typed(extent), rw_mask])
 
 
@@ -338,7 +340,7 @@ def llvm_lookup_intrinsic_id(name: str) -> str:
 
 @word()
 def unprintable(text: str) -> Any:
-    """Stands in printed text for a value that scripts cannot express."""
+    """Raise an error: printed text calls this in place of a value that scripts cannot express."""
     raise TypeMismatchError(f"this value cannot be written in a script: {text}")
 
 
@@ -394,7 +396,7 @@ def _op_word(name: str) -> Callable[..., Call]:
 
 
 Say = Callable[["StatementWord", tuple[Any, ...], dict[str, Any]], Any]
-# The meaning of statement words in Python code that the script being read calls.
+# What a statement word does in Python code that is called by the script being read.
 SPEAKER: ContextVar[Say | None] = ContextVar("SPEAKER", default=None)
 
 

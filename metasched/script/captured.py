@@ -1,4 +1,4 @@
-"""The policy for names around a decorated function: its script may call them, at decoration.
+"""The policy for names around a decorated function: its script may run the user's code.
 
 A function under `@T.prim_func` is the user's own code, imported by the user. So its script may call
 captured functions, read computed attributes, and use Python's comprehensions and lambdas. Texts,
@@ -48,7 +48,7 @@ def _run(what: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _comprehension(e: Evaluator, generators: Sequence[ast.comprehension]) -> Iterator[None]:
-    """One step for each element, with the targets bound."""
+    """Iterate over a comprehension; the targets are bound at each step."""
     if not generators:
         yield
         return

@@ -13,7 +13,7 @@ from metasched.errors import QUOTED, ParseError
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a file (or a given text); `offset` lines were put in front before parsing."""
+    """The text of a file, or a given text; before parsing, `offset` lines were put in front."""
 
     name: str
     lines: tuple[str, ...]
@@ -50,7 +50,7 @@ class Source:
 
 
 def _chars(text: str, offset: int | None) -> int:
-    """A column in characters from one in UTF-8 bytes; None means the end of the line."""
+    """Convert a column from UTF-8 bytes to characters; None means the end of the line."""
     if offset is None:
         return len(text)
     return len(text.encode()[:offset].decode(errors="ignore"))
@@ -64,8 +64,8 @@ def _tree(text: str) -> ast.Module:
 def source_of(func: FunctionType) -> tuple[Source, ast.FunctionDef]:
     """The file of a function and its definition in it.
 
-    The whole file is parsed and the definition picked by line number: `inspect.getsource` confuses
-    classes of one name, and dedenting breaks texts that stand at column 0.
+    The whole file is parsed, and the definition is found by its line number. `inspect.getsource`
+    would confuse classes of equal names, and dedenting would break strings that begin at column 0.
     """
     name = func.__code__.co_filename
     linecache.checkcache(name)

@@ -67,7 +67,7 @@ def split_marks(raw: str) -> tuple[str, str]:
 
 
 def _around(lines: list[str], marked: list[int], context: int) -> Iterator[str]:
-    """The lines within `context` of a marked one; gaps become an ellipsis."""
+    """The lines at most `context` lines from a marked line; gaps become an ellipsis."""
     wanted = {i for m in marked for i in range(m - context, m + context + 2)}
     skipping = False
     for i, text in enumerate(lines):
@@ -96,7 +96,7 @@ class Names:
             self._taken.discard(self._of.pop(item))
 
     def define(self, item: Var | Buffer, scope: int = -1) -> str:
-        """Give `item` a unique name like its own; also names a buffer's data pointer."""
+        """Give `item` a unique name similar to `item.name`; also name a buffer's data pointer."""
         name = self.fresh(item.name)
         self._enter(item, name, scope)
         if isinstance(item, Buffer) and item.data not in self._of:
@@ -108,7 +108,7 @@ class Names:
         self._scopes[scope].append(item)
 
     def fresh(self, hint: str) -> str:
-        """A legal name not in use, taken until the scope ends."""
+        """A legal name that is not in use; it stays taken until the scope ends."""
         base = re.sub(r"\W", "_", hint, flags=re.ASCII) or "v"
         if base[0].isdigit():
             base = f"v{base}"

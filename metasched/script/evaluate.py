@@ -1,9 +1,9 @@
 """Evaluates Python expressions in a script: computes numbers and builds IR.
 
-Names come from the script's own scopes and from the captured closure, locals and globals. The
-policy `outside` says what may be done with a captured value. For a text, stored data is read only
-(`plain.Stored`); a decorated function may also run the user's code (`captured.UserCode`). All other
-calls are to words of the T namespace, a few functions of Python and methods of buffers.
+Names come from the scopes of the script, and from the captured closure, locals and globals. The
+policy `outside` decides what may be done with a captured value. A text may only read stored data
+(`plain.Stored`); a decorated function may also run the user's code (`captured.UserCode`). Other
+allowed calls are words of the T namespace, a few functions of Python and methods of buffers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Evaluator(Indexing):
         self.captured = captured
         self.outside = outside
         self.depth = 0  # macros being expanded
-        self.namespaces = namespaces  # by the name of the module that stands for them
+        self.namespaces = namespaces  # keyed by the name of the module that provides the words
         self.scopes: ChainMap[str, Any] = ChainMap()
         self.places: dict[Any, tuple[Source, ast.AST]] = {}
 
@@ -300,7 +300,7 @@ class Evaluator(Indexing):
             return value
         if isinstance(value, FloatImm):
             return FloatImm(value.dtype, -value.value)
-        if value.dtype.is_float:  # 0 - x would lose the sign of zero; a product with -1 is exact
+        if value.dtype.is_float:  # 0 - x loses the sign of zero; -1 * x is exact
             return self.guard(node, infix, Mul, value, -1.0)
         return self.guard(node, infix, Sub, 0, value)
 
@@ -450,7 +450,7 @@ def _unknown(value: Any) -> bool:
 
 
 def _is_word(fn: Any) -> bool:
-    """Whether `fn` is a word of T or a method of buffers, none of which is the user's code."""
+    """Whether `fn` is a word of T or a method of buffers, so not the user's code."""
     if isinstance(fn, functools.partial):
         return any(fn.func is f for f in (builder.cast_word, *BUFFER_METHODS.values()))
     known = isinstance(fn, (builder.TypeWord, BufferWord))

@@ -66,7 +66,7 @@ def name_hint(name: str, words: Collection[str]) -> str:
 
 
 def index_hint(node: ast.expr) -> str:
-    """C[y][x] is C[y, x]."""
+    """The hint for C[y][x]: write C[y, x]."""
     indices: list[str] = []
     while isinstance(node, ast.Subscript):
         indices.insert(0, ast.unparse(node.slice))

@@ -84,8 +84,7 @@ class Indexing(ABC):
         return found  # type: ignore[no-any-return]
 
     def _range(self, node: ast.AST, part: Any, whole: Expr) -> tuple[Range, int]:
-        """The range that an index or slice selects in a dimension, and the slice's step (0 for an
-        index)."""
+        """The range that an index or slice selects, and the step of the slice (0 for an index)."""
         if not isinstance(part, Slice):
             low = self.index(node, part)
             return Range(low, as_expr(1, low.dtype)), 0
@@ -98,7 +97,7 @@ class Indexing(ABC):
         return Range(low, size), step
 
     def extent(self, node: ast.AST, start: Any, stop: Any, step: Any = None) -> tuple[Expr, Expr]:
-        """Start and number of steps of start:stop[:step], read as the printer writes them."""
+        """Start and number of steps of start:stop[:step]; inverts what the printer writes."""
         low, high = self._bounds(node, start, stop)
         stride = None if step is None else self.guard(node, typed, step, high.dtype)
         width = 1 if stride is None else as_int(stride)
@@ -127,8 +126,10 @@ class Indexing(ABC):
     def domain(
         self, node: ast.AST, start: Any, stop: Any, step: Any = None, as_python: bool = False
     ) -> tuple[Expr, Expr]:
-        """`extent` of a loop or an iterator, which must not be negative. With `as_python`, a stop
-        before the start gives an extent of zero."""
+        """Start and `extent` of a loop or an iterator; raises for a negative extent.
+
+        With `as_python`, a stop before the start gives an extent of zero.
+        """
         low, size = self.extent(node, start, stop, step)
         count = as_int(size)
         if count is not None and count < 0:

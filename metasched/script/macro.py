@@ -1,8 +1,8 @@
-"""`T.macro`: statements (or one expression) of a script under a name, expanded where it is called.
+"""`T.macro`: statements (or one expression) of a script under a name, expanded at each call.
 
-A macro is hygienic by default: its names are looked up where it is defined. With `hygienic=False`
-they are looked up where it is called. Arguments are substituted without a let. A block whose name
-is taken in the function gets another name.
+A macro is hygienic by default: its names are looked up at the definition. With `hygienic=False`
+names are looked up at the call. Arguments are substituted without a let. A block whose name is
+taken in the function gets another name.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from metasched.script.diagnostics import Source, source_of
 if TYPE_CHECKING:
     from metasched.script.evaluate import Evaluator
 
-_DEEPEST = 40  # macros inside macros
+_DEEPEST = 40  # the deepest nesting of macro calls
 
 
 @dataclass(frozen=True, eq=False)
 class Macro:
-    """A macro; scripts call it, Python does not.
+    """A macro, which scripts may call and Python code may not.
 
     Attributes:
-        name: of its definition.
-        body: its statements.
-        signature: its parameters.
-        source: the file it stands in.
-        captured: the names around its definition.
+        name: the name of the definition.
+        body: the statements.
+        signature: the parameters.
+        source: the file of the definition.
+        captured: the names around the definition.
         hygienic: whether names are looked up at the definition.
         receiver: the object on which a macro of a class is called.
     """
@@ -80,10 +80,10 @@ def macro(*, hygienic: bool = True) -> Callable[[FunctionType], Macro]: ...
 def macro(
     func: FunctionType | None = None, /, *, hygienic: bool = True
 ) -> Macro | Callable[[FunctionType], Macro]:
-    """Make a macro of a function (decorator): its statements are put where a script calls it.
+    """Make a macro of a function (decorator): a script's call is replaced by its statements.
 
     Args:
-        hygienic: whether names are looked up at the definition; False: at the call.
+        hygienic: True to look up names at the definition, False at the call.
 
     Raises:
         ParseError: for what is no function, or has no source to read.
@@ -126,8 +126,8 @@ def defined(e: Evaluator, node: ast.FunctionDef) -> Macro:
 def expanding(
     e: Evaluator, node: ast.Call, macro: Macro, args: list[Any], kwargs: dict[str, Any]
 ) -> Iterator[None]:
-    """While active, the evaluator reads the macro: its source, its parameters, the names it
-    sees."""
+    """A context in which the evaluator reads the macro, with the macro's source, parameters and
+    names."""
     if not e.outside.runs:
         e.fail(node, f"{macro.name!r} is a macro; a text is read, and expands no captured macro")
     if e.depth == _DEEPEST:

@@ -1,9 +1,9 @@
 """Reads scripts as programs: functions and modules, from decorated definitions or from text.
 
 The source is read as Python's syntax tree: `evaluate` computes numbers and builds expressions,
-`statements` says what each statement word builds, `body` puts statements in order, and this file
-makes functions and modules of them. A decorated function may call what it captures, which runs at
-decoration; a text is data, and reading it executes nothing.
+`statements` says what each statement word builds, `body` reads statements in order, and this file
+makes functions and modules. A decorated function may call captured functions, which run at
+decoration. Reading a text executes nothing.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def parse(
     Args:
         text: the script; imports of `tir as T` and `ir as I` may stand above it.
         env: further names the script may use, with their values.
-        name: what error messages call the text.
+        name: the name of the text in error messages.
 
     Raises:
         ParseError: with line, column and what to write instead.

@@ -64,7 +64,7 @@ class Stored:
     runs = False  # whether the user's code may run
 
     def value(self, value: Any, name: str) -> Any:
-        """A value from outside as plain data."""
+        """Check a value from outside, and convert it to plain data."""
         if type(value) in _EXACT or isinstance(value, _OURS):
             return value
         if isinstance(value, np.generic):

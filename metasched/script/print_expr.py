@@ -144,8 +144,10 @@ class ExprPrinter:
         return f"{name}.vload([{self.args(node.indices)}], predicate={mask})"
 
     def span(self, low: Expr, size: Expr, step: Expr | None = None) -> tuple[str | None, str]:
-        """Start (None for zero) and stop of `size` steps from `low`, written so that the parser
-        reads the same `low` and `size`."""
+        """The texts of start (None for zero) and stop of `size` steps from `low`.
+
+        The parser reads the same `low` and `size` from these texts.
+        """
         reach = size if step is None else Mul(size, step) if size.dtype is step.dtype else size
         numbers = [n for n in (low, size, step) if isinstance(n, IntImm)]
         if isinstance(low, IntImm) and len(numbers) == 3 - (step is None):
@@ -159,8 +161,7 @@ class ExprPrinter:
         return self.text(low), self.text(Add(low, reach))
 
     def _stop(self, numbers: Sequence[IntImm]) -> str | None:
-        """The stop of a range of numbers (low, size, step); None when its type cannot hold the
-        stop."""
+        """The stop of a range of numbers (low, size, step); None if it does not fit in the type."""
         low, size, step = (*(n.value for n in numbers), 1)[:3]
         dtype, stop = numbers[0].dtype, low + size * step
         return self.text(IntImm(dtype, stop)) if dtype.range[0] <= stop <= dtype.range[1] else None
@@ -219,7 +220,8 @@ class ExprPrinter:
 
 
 def _as_function(expr: Expr) -> bool:
-    """Whether the operator's sign means something else in Python: / of integers, + of bools."""
+    """Whether an operator must be printed as a call, because its sign has another meaning in
+    Python: / of integers, + of bools."""
     if not isinstance(expr, Arithmetic):
         return False
     return expr.dtype.is_bool or (isinstance(expr, Div) and expr.dtype.is_int)

@@ -39,10 +39,14 @@ WIDTH = 100
 
 
 def script(node: Node, name: str | None = None) -> str:
-    """The text of a program or of a part of it; `name` is what a function is called.
+    """The text of a program or of a part of a program.
 
-    For functions and modules `parse` reads it back to a structurally equal program. Names are
-    made unique, constants keep their types, nothing is left out.
+    Args:
+        node: the program or part.
+        name: the printed name of a function.
+
+    `parse` reads the text of a function or module back to a structurally equal program. Names are
+    made unique; constants keep their types.
     """
     printer = Printer()
     if isinstance(node, Buffer):
@@ -178,8 +182,7 @@ class Printer:
     # ---- statements ------------------------------------------------------------------------
 
     def stmt(self, node: Stmt, last: bool) -> None:
-        """Print one statement; `last` says that no statement follows, so that a scope needs no
-        `with`."""
+        """Print one statement; if it is the `last` one, a scope needs no `with`."""
         _STMTS[type(node)](self, node, last)
 
     def _line(self, node: object, text: str) -> None:
@@ -223,7 +226,7 @@ class Printer:
             self._under(node, f"for {names} in {word}:", inner.body)
 
     def _nest(self, node: For) -> list[For]:
-        """The loops from `node` inwards that one T.grid can express."""
+        """The loops from `node` inwards that can be printed as one T.grid."""
         nest = [node]
         seen = {node.var}
         while _is_grid(nest[-1]) and nest[-1] not in self.marked:

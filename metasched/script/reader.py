@@ -46,8 +46,8 @@ class BlockDraft:
 
 @dataclass
 class Loops:
-    """The loops that a word after `in` gives, outermost first: (minimum, extent), and their
-    kind."""
+    """The loops that a word after `in` describes, outermost first: (minimum, extent) of each, and
+    the kind."""
 
     ranges: list[tuple[Expr, Expr]]
     kind: ForKind = ForKind.SERIAL
@@ -58,8 +58,10 @@ class Loops:
 
 @dataclass
 class Scoped:
-    """A statement around the statements that follow: `wrap` gives it a body; `value` is bound to
-    the name on the left."""
+    """A statement around the statements that follow.
+
+    `wrap` makes the statement from its body; `value` is bound to the name on the left.
+    """
 
     wrap: Callable[[Stmt], Stmt]
     value: Any = None
@@ -81,7 +83,7 @@ class Bound:
 
 
 class Reader(Evaluator):
-    """The state of one function being read, and the pieces its words are made of."""
+    """The state of one function being read, with the operations that statement words use."""
 
     def __init__(
         self, source: Source, captured: Mapping[str, Any], namespaces: Mapping[str, Namespace],
@@ -191,7 +193,7 @@ class Reader(Evaluator):
         return [] if starred else [self._target_name(t) for t in parts]
 
     def spread(self, target: ast.expr, count: int) -> list[str]:
-        """The names of `count` loops; a starred name, or a single name, stands for several
+        """The names of `count` loops; a single name or a starred name may stand for several
         loops."""
         several = isinstance(target, (ast.Tuple, ast.List))
         parts = target.elts if several else [target if count == 1 else ast.Starred(target)]  # type: ignore[attr-defined]
@@ -205,7 +207,7 @@ class Reader(Evaluator):
         return names
 
     def collected(self, target: ast.Tuple, values: tuple[Any, ...]) -> tuple[ast.Tuple, Any]:
-        """The target without its star, and the values with those of the starred name as one
+        """The target without its star, and the values, in which the starred name's are one
         tuple."""
         stars = [i for i, t in enumerate(target.elts) if isinstance(t, ast.Starred)]
         if not stars or len(values) < len(target.elts) - 1:

@@ -36,9 +36,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Section:
-    """`buffer[...]` with a slice among the indices; a step is 0 where a single index stands.
+    """`buffer[...]` with a slice among the indices.
 
-    `stops` has the bound after the last element where it is written as a number.
+    The step of a dimension with a single index is 0. `stops` holds, for a dimension, the bound
+    after the last element if the script writes it as a number.
     """
 
     buffer: Buffer
@@ -53,15 +54,16 @@ class Section:
 
     @property
     def region(self) -> BufferRegion:
-        """The section as a box; TypeMismatchError where it skips elements."""
+        """The section as a box; raises TypeMismatchError if the section skips elements."""
         if max(self.steps) > 1:
             raise TypeMismatchError("a region has no step")
         return BufferRegion(self.buffer, self.ranges)
 
     def checked(self) -> Section:
-        """The section as a value; its extent is zero where it stops before it starts.
+        """The section as a value; the extent is zero if the stop is before the start.
 
-        Raises TypeMismatchError where it leaves the buffer for certain, or counts from its end.
+        Raises TypeMismatchError if the section certainly leaves the buffer, or if a bound counts
+        from the buffer's end.
         """
         ranges: list[Range] = []
         for k, (r, step) in enumerate(zip(self.ranges, self.steps, strict=True)):
@@ -116,7 +118,7 @@ class Section:
     def element(self, axes: Sequence[Axis]) -> BufferLoad:
         """The element for one iteration of the loops `axes`: NumPy's rule of broadcasting.
 
-        Dimensions are matched from the last; one of extent 1 is repeated.
+        Dimensions are matched from the last; a dimension of extent 1 is repeated.
         """
         indices: list[Expr] = []
         left = list(axes)
@@ -148,7 +150,7 @@ def same_extent(a: Expr, b: Expr) -> bool:
 
 
 def apart(a: BufferLoad, b: BufferLoad, axes: Sequence[Axis]) -> bool:
-    """Whether two accesses to one buffer never meet, whatever the iterations of `axes`."""
+    """Whether two accesses to one buffer touch different elements in all iterations of `axes`."""
     if any(i.dtype.lanes > 1 for i in (*a.indices, *b.indices)):
         return False
     dom = {x.var: Range(IntImm(x.var.dtype, 0), x.extent) for x in axes}

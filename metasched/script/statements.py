@@ -1,8 +1,9 @@
 """The statement words of the T namespace: what `T.grid`, `T.block`, `T.reads`, ... build.
 
-Each word is a function of the reader, the call and its evaluated arguments; its signature is what
-users may pass. It returns what the reader must do next: a stack of loops, a scope around the
-statements that follow, a block, a value to bind, or nothing when it only changes the reader.
+Each word is a function of the reader, the call and the evaluated arguments; its signature lists the
+arguments that users may pass. It returns what the reader must do next: a stack of loops, a scope
+around the statements that follow, a block, or a value to bind. A word that only changes the reader
+returns a `Bound` without value.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def word(*names: str) -> Callable[[H], H]:
 
 
 def lookup(name: str, prefix: str = "") -> Any:
-    """The word T.`name`, for expressions or statements; the error for an unknown word names a
-    similar one."""
+    """The word T.`name`, for expressions or statements; the error for an unknown word suggests a
+    similar word."""
     full = ALIASES.get(prefix + name, prefix + name)
     if full in STATEMENTS:
         return StatementWord(full)
@@ -247,7 +248,7 @@ def func_attr(p: Reader, node: ast.Call, attrs: Mapping[str, Any]) -> Bound:
 
 @word("alloc_buffer")
 def alloc_buffer(p: Reader, node: ast.Call, *args: Any, **kwargs: Any) -> Bound | Scoped:
-    """A buffer that lives in the enclosing block; outside of blocks, in what follows."""
+    """A buffer allocated by the enclosing block; outside of blocks, for the statements after it."""
     if not p.drafts:
         return allocate(p, node, *args, **kwargs)
     buffer = _declared(p, node, *args, **kwargs)
@@ -259,7 +260,7 @@ def alloc_buffer(p: Reader, node: ast.Call, *args: Any, **kwargs: Any) -> Bound 
 def allocate(p: Reader, node: ast.Call, extents: Any, dtype: Any = "float32", scope: str = "global",
              condition: Any = None, *, annotations: Mapping[str, Any] | None = None,
              **kwargs: Any) -> Scoped:  # fmt: skip
-    """Fresh memory for what follows."""
+    """Fresh memory for the statements after it."""
     buffer = _declared(p, node, extents, dtype, scope=scope, **kwargs)
     notes = frozen(p.mapping(node, annotations or {}))
     return Scoped(lambda body: Allocate(buffer, body, notes), buffer)
@@ -294,7 +295,7 @@ def match_buffer(
     strides: Any = None, elem_offset: Any = UNSAID, scope: str = "global", align: int = -1,
     offset_factor: int = 0, buffer_type: str = "default", axis_separators: Any = None,
 ) -> Bound:  # fmt: skip
-    """A handle parameter as a buffer; inside a block, a region as a buffer of its own."""
+    """A buffer for a handle parameter; inside a block, a buffer for a region."""
     handle = isinstance(param, Var)
     region = None if handle else _region(p, node, param)
     if shape is None:
@@ -323,26 +324,26 @@ def match_buffer(
 def let_stmt(
     p: Reader, node: ast.Call, value: Any, dtype: Any = None, *, var: Var | None = None
 ) -> Scoped:
-    """A variable for a value, in what follows: `x = T.let(value)`."""
+    """A variable for a value, in the statements after it: `x = T.let(value)`."""
     want = None if dtype is None else dtype_of(dtype)
     return p.let(node, p.hint(0, "v"), value, want, var)
 
 
 @word("evaluate")
 def evaluate(p: Reader, node: ast.Call, value: Any) -> Evaluate:
-    """Evaluate for the effect."""
+    """Evaluate an expression for its effect."""
     return Evaluate(p.guard(node, typed, p.lanes(node, value)))
 
 
 @word("Assert")
 def assert_stmt(p: Reader, node: ast.Call, condition: Any, message: str = "") -> AssertStmt:
-    """The condition holds, or the kernel stops with the message."""
+    """Stop the kernel with the message unless the condition holds."""
     return p.assertion(node, condition, message)
 
 
 @word("attr")
 def attr(p: Reader, node: ast.Call, node_: Any, key: str, value: Any) -> Scoped:
-    """`key` of the node is `value` in what follows."""
+    """Set `key` of the node to `value` for the statements after it."""
     if not isinstance(node_, (Buffer, Var, str, type(None))):
         p.fail(node, f"T.attr: {describe(node_)} cannot carry an attribute; a buffer, a variable, "
                "a text or None can")  # fmt: skip
@@ -362,7 +363,7 @@ def env_thread(p: Reader, node: ast.Call, thread_tag: str, dtype: Any = "int32")
 
 @word("launch_thread")
 def launch_thread(p: Reader, node: ast.Call, thread: Any, extent: Any) -> Scoped:
-    """What follows runs once for each thread of a tag."""
+    """Run the statements after it once for each thread of a tag."""
     if isinstance(thread, str):
         size = p.guard(node, typed, extent)
         var, tag = Var(p.hint(0, thread.replace(".", "_")), size.dtype), thread

@@ -47,7 +47,7 @@ class StoreReader(Reader):
         return self._nest(node, target, place, source, op)
 
     def store_value(self, node: ast.AST, target: ast.Subscript, value: Any) -> Stmt:
-        """Store a value that is already evaluated, one of several of an assignment."""
+        """Store a value that is already evaluated, for one target of several in an assignment."""
         buffer = self.value(target.value)
         place = self.access(target, buffer) if isinstance(buffer, Buffer) else None
         if not isinstance(place, BufferLoad):
@@ -94,8 +94,7 @@ class StoreReader(Reader):
         return _loops(axes, BufferStore(into.buffer, value, into.indices))
 
     def memory(self, buffer: Buffer) -> Any:
-        """The identity of a buffer's memory: the data pointer of the buffer that it is a view
-        of."""
+        """The identity of a buffer's memory: the data pointer of the buffer behind all views."""
         while buffer in self.views:
             buffer = self.views[buffer]
         return buffer.data
@@ -145,8 +144,10 @@ def _loops(axes: Sequence[Axis], body: Stmt) -> Stmt:
 
 
 def _through_copy(axes: Sequence[Axis], into: BufferLoad, value: Expr) -> Stmt:
-    """Store the right side in a temporary buffer and copy it, as NumPy does if both sides
-    overlap."""
+    """Store the right side in a temporary buffer, then copy it to the target.
+
+    NumPy does this if both sides overlap.
+    """
     extents = [a.extent for a in axes]
     copy = Buffer.of(f"{into.buffer.name}_copy", extents, into.dtype)
     fill = BufferStore(copy, value, tuple(a.var for a in axes))

@@ -1,4 +1,4 @@
-"""Reads the graph of nodes in TVM's JSON, in which nodes refer to others by position."""
+"""Reads the graph of nodes in TVM's JSON, in which a node refers to other nodes by position."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Reader = Callable[["Record"], Any]
 
 @dataclass(frozen=True)
 class Foreign:
-    """A node that is no part of a program; its use is an error.
+    """A node that cannot be part of a program; using the node is an error.
 
     Attributes:
-        kind: its type.
-        why: what is wrong with it.
+        kind: the type of the node.
+        why: why the node cannot be read.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Wrapping:
-    """A statement of TVM's that holds for the statements after it: `wrap` puts it around them."""
+    """A statement of TVM's that holds for the statements after it; `wrap` makes it from them."""
 
     wrap: Callable[[Stmt], Stmt]
 

@@ -44,7 +44,7 @@ def _operator(symbol: str) -> type[ast.AST]:
     return type(node.op)
 
 
-# The same table by Python's operator nodes, and the operations that have an operator of their own.
+# The same table by Python's operator nodes, and the operations that Python writes as operators.
 OPERATORS: dict[type[ast.AST], type[BinaryOp]] = {_operator(s): k for k, (s, _) in INFIX.items()}
 OPERATOR_CALLS: dict[type[ast.AST], str] = {
     _operator(symbol): name
@@ -113,8 +113,9 @@ RESERVED = frozenset({*keyword.kwlist, *PYTHON_WORDS, "T", "I"})
 def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = None) -> Call:
     """The operation called `name` on `args`.
 
-    With `dtype` the node is built exactly so; without, the operands are brought to their common
-    type and the result's type follows from them (pointers for READ, int32 for the rest).
+    With `dtype`, the node is built as given. Without it, the operands are converted to their common
+    type, which is also the result's type. An operation of any arity, or with the effect OPAQUE,
+    gives int32, or a pointer for the effect READ.
     """
     op = OPS.get(name)
     if dtype is not None:
@@ -146,7 +147,7 @@ def named_arguments(
 
 
 def infers(node: Call) -> bool:
-    """Whether the node's spelling without a type gives an equal node."""
+    """Whether the parser builds an equal node from the call's text without a type."""
     op = node.op
     if op.arity is not None and len(node.args) != op.arity:
         return False
@@ -157,5 +158,5 @@ def infers(node: Call) -> bool:
 
 
 def is_literal(expr: Expr) -> bool:
-    """Whether `expr` is printed as a bare Python number, which takes its type from its place."""
+    """Whether `expr` is printed as a bare Python number, whose type follows from its context."""
     return type(expr).__name__ == "IntImm" and expr.dtype in ("int32", "bool")

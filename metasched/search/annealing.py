@@ -27,8 +27,8 @@ class AnnealingOptions:
     Attributes:
         chains: walks in parallel.
         steps: steps of each walk in a round; chains * steps exact replays.
-        temperature: of the first round, in standard deviations of the scores.
-        cooling: factor of the temperature from round to round.
+        temperature: the temperature of the first round, in standard deviations of the scores.
+        cooling: the factor of the temperature from round to round.
     """
 
     chains: int = 16
@@ -69,7 +69,7 @@ class SimulatedAnnealing:
         teach(self.task.model, self.task.name, candidates, seconds)
 
     def _starts(self, rng: Rng) -> list[SearchCandidate]:
-        """Half the chains at the fastest programs measured, the others at random ones."""
+        """Half the chains start at the fastest measured programs, the others at random programs."""
         factory, wanted = self.task.factory, self.options.chains
         known = [p for p in self.task.population.parents(wanted // 2) if p.space >= 0]
         starts, tries = list(known), 0

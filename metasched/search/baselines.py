@@ -1,4 +1,4 @@
-"""Strategies that learn nothing: random members of the spaces, with which others are compared."""
+"""Random search: draws members of the design spaces and learns nothing; a baseline."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-# Decisions of one step listed at most; a larger domain is represented by this many random draws.
+# The most decisions of a step in its list; of a larger domain, this many are drawn at random.
 ENUMERATED = 30_000
-# Spaces of at most this many decision vectors are listed once as a whole; larger ones are sampled.
+# A space of at most this many decision vectors is listed as a whole; a larger space is sampled.
 WHOLE = 1 << 20
 
 _UFUNCS: dict[type[Expr], Callable[..., Any]] = {
@@ -75,7 +75,7 @@ class Draft:
 
     @property
     def size(self) -> int:
-        """How many decision vectors there are, constraints not counted."""
+        """The number of decision vectors, including vectors that break constraints."""
         return math.prod(len(decisions) for decisions in self.lists)
 
     def draw(self, count: int, rng: np.random.Generator) -> Rows:
@@ -89,7 +89,7 @@ class Draft:
         for table in self.tables:
             picks = np.column_stack([picks, rng.integers(0, len(table), len(picks))])
             good, left = self._allowed(self._numbers(picks), left)
-            if not good.all():  # copies of rows that keep the constraints replace the others
+            if not good.all():  # replace rows that break constraints by copies of good rows
                 rows = np.flatnonzero(good)
                 picks = picks[rng.choice(rows, count)] if len(rows) else picks[:0]
         picks = np.unique(picks, axis=0)
@@ -110,7 +110,7 @@ class Draft:
         return Rows(picks, self._numbers(picks))
 
     def row_of(self, trace: Trace) -> Array | None:
-        """The numbers of a trace of this space, None when its steps are others."""
+        """The numbers of a trace of this space; None for a trace with other steps."""
         found: list[int] = []
         steps = trace.sampling()
         if len(steps) != len(self.steps):
@@ -130,7 +130,7 @@ class Draft:
         return Trace(tuple(entries))
 
     def _numbers(self, picks: Array) -> Array:
-        """The numbers behind picks of the first steps, or of all."""
+        """The sampled numbers for picks of all steps, or of the first steps."""
         count = picks.shape[1]
         return np.concatenate([t[picks[:, n]] for n, t in enumerate(self.tables[:count])], axis=1)
 
@@ -161,6 +161,6 @@ class Draft:
 
 
 def _listed(entry: Entry, rng: Rng) -> Sequence[Any]:
-    """All decisions of a step, or many random ones of a domain too large to list."""
+    """All decisions of a step; of a domain too large to list, many random decisions."""
     every = domains.enumerated(entry.domain, ENUMERATED)
     return every or [domains.draw(entry.domain, rng) for _ in range(2048)]

@@ -15,24 +15,25 @@ from metasched.runtime.timing import beside_each_other
 from metasched.search.population import SearchCandidate
 from metasched.search.run import TaskRun
 
-FINALISTS = 8  # programs in the final, at least
-FINALISTS_PER_TRIAL = 1 / 8  # programs in the final of a long run
+FINALISTS = 8  # the fewest programs in the final
+FINALISTS_PER_TRIAL = 1 / 8  # programs in the final of a long run, for each trial
 CLOSE = 1.15  # a finalist takes at most this many times the seconds of the best
-ALWAYS = 4  # the fastest, always in the final: the best time may be far too low
-PRELIMINARY_ROUNDS = 3  # turns, at least, that choose the finalists from twice their number
-FINAL_ROUNDS = 8  # turns of the final, at least
-SECONDS_PER_TRIAL = 1 / 128  # seconds that the turns may take together, for each trial of the run
-# The time of a program differs between processes: one kernel took 35 to 45 us in most of 40
-# processes and 68 us in two. So longer runs compare the leaders again in further processes.
+ALWAYS = 4  # the fastest programs, always in the final: the best time may be far too low
+PRELIMINARY_ROUNDS = 3  # the fewest turns that choose the finalists from twice their number
+FINAL_ROUNDS = 8  # the fewest turns of the final
+SECONDS_PER_TRIAL = 1 / 128  # seconds that all turns together may take, for each trial of the run
+# The time of a program differs between processes: one kernel took 35 to 45 us in 38 of 40 processes
+# and 68 us in two. So longer runs compare the leaders again in further processes.
 LEADERS = 8  # programs of the final that are timed in further processes
-PROCESSES = 4  # further processes at most
+PROCESSES = 4  # the most further processes
 TRIALS_PER_PROCESS = 65  # trials of a run for each further process
 
 
 def final_comparison(
     run: TaskRun, runner: Compares, default_seconds: float | None
 ) -> tuple[tuple[SearchCandidate, float] | None, float | None]:
-    """The fastest program that is right on normal data, its seconds, and the default's seconds.
+    """The fastest program that is right on normally distributed data, with its seconds; and the
+    seconds of the default schedule.
 
     The fastest programs are timed again, in turns with the default schedule: the minimum of many
     noisy times is biased low. The median over the processes that timed a program counts.
@@ -70,9 +71,12 @@ def final_comparison(
 def _times_in_turns(
     run: TaskRun, runner: Compares, programs: Sequence[SearchCandidate], least: int, among: int = 0
 ) -> dict[str, float]:
-    """Seconds of programs by their keys, timed in turns; empty where the timing fails.
+    """Seconds of programs by their keys, timed in turns; empty if the timing fails.
 
-    With `among`, the programs are timed in a new process, one of `among` that share the time.
+    Args:
+        least: the fewest turns.
+        among: time the programs in a new process, one of this many that share the time; 0 for the
+            process of the run.
     """
     took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
     rounds = int(min(80, max(least, SECONDS_PER_TRIAL * run.progress.trials / took)))
@@ -91,10 +95,10 @@ def _times_in_turns(
 
 
 def rescued(run: TaskRun, folder: Path) -> str:
-    """Save the best trace of a run whose database cannot be written, and say where in a sentence.
+    """Save the best trace of a run whose database cannot be written; returns a sentence about it.
 
-    The trace goes beside the database, or into the folder of temporary files. Empty where the run
-    has no best program.
+    The trace goes beside the database, or into the folder of temporary files. The sentence is empty
+    if the run has no best program.
     """
     run.finish("storage")
     if run.best is None:

@@ -1,4 +1,4 @@
-"""GuardedStrategy: calls a user's strategy; a failure is named by a warning, and search goes on."""
+"""GuardedStrategy: calls a user's strategy; a failure gives a warning, and the search goes on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
 
 
 class GuardedStrategy:
-    """Calls the strategy of a name and checks what it returns.
+    """Calls a registered strategy and checks its proposals.
 
-    A strategy that raises or returns no list of programs is named by a warning; programs are drawn
-    at random from then on. Measured programs enter the population whether the strategy enters them
-    or not. Proposals that were seen before, or exceed the count, are left out.
+    If a strategy raises an error or returns no list of programs, a warning names it, and programs
+    are drawn at random from then on. Measured programs enter the population whether or not the
+    strategy enters them. Proposals that were seen before, or exceed the count, are left out.
     """
 
     def __init__(self, name: str, task: SearchTask) -> None:
@@ -39,7 +39,7 @@ class GuardedStrategy:
             return self._unseen(self.inner.propose(count))[:count]
 
     def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
-        """Let the strategy learn, and enter what it has not entered."""
+        """Let the strategy learn, and enter the programs that it has not entered."""
         population = self.task.population
         before = {id(candidate) for candidate, _ in population.measured}
         try:
@@ -60,7 +60,7 @@ class GuardedStrategy:
         seen, once = self.task.population.seen, dict[str, SearchCandidate]()
         for given in found:
             candidate = given
-            if isinstance(given, Schedule):  # made by hand
+            if isinstance(given, Schedule):  # a schedule made by hand
                 candidate = self.task.factory.finished(given.trace)
             if candidate.key not in seen:
                 once.setdefault(candidate.key, candidate)

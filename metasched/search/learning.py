@@ -19,7 +19,7 @@ from metasched.schedule.trace import Trace
 from metasched.script.parser import parse
 from metasched.target import Target
 
-LEAST = 8  # programs below which a task teaches nothing
+LEAST = 8  # a task with fewer programs is left out
 
 
 def samples_of(store: Store) -> tuple[list[Sample], int]:
@@ -49,8 +49,8 @@ def samples_of(store: Store) -> tuple[list[Sample], int]:
 
 
 def _vectors(base: Schedule, records: list[Record]) -> list[tuple[np.ndarray | None, float]]:
-    """The feature vector and the time of each record of one target; the vector is None where the
-    trace does not replay."""
+    """The feature vector and the time of each record of one target; the vector is None if the trace
+    does not replay."""
     target: Target = records[0].target_value
     features = space_of(target).features
     ideal = features.work(base.mod, target)

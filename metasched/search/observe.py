@@ -40,9 +40,9 @@ class TrialDone:
     Attributes:
         predicted: the model's score (higher is faster) before it was measured, None without one.
         candidate: the program that was measured: `module` and `key`.
-        trace: its steps, those of the postprocs included; `Trace.apply` replays them.
+        trace: its steps, including the steps of postprocs; `Trace.apply` replays them.
         outcome: status, all samples, and how the results were compared.
-        machine: name of the machine that measured it.
+        machine: name of the machine that measured the candidate.
 
     Candidate, trace and outcome are not written to the event log; the database holds them.
     """
@@ -132,7 +132,7 @@ def observer(name: str, *, override: bool = False) -> Callable[[Observing], Obse
         name: what `ms.tune(observer=...)` and `metasched tune --observer` call it.
         override: replace an observer of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     signature = "(event) -> None"
     return cast(
@@ -141,9 +141,9 @@ def observer(name: str, *, override: bool = False) -> Callable[[Observing], Obse
 
 
 def observers_of(given: Observer | str | Sequence[Observer | str] | None) -> list[Observer]:
-    """The observers that are given, one or several, each a function or a name.
+    """Resolve the argument `observer`: one or several, each a function or a name.
 
-    Raises RegistryError for an unknown name, TuneError for what is no function of an event.
+    Raises RegistryError for an unknown name, TuneError for an object that is not callable.
     """
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     found: list[Observer] = []
@@ -191,7 +191,7 @@ class EventLog:
 
 
 def fan_out(*observers: Observer) -> Observer:
-    """One observer that calls several; one that raises is named by a warning and dropped."""
+    """Combine observers into one; an observer that raises an error is dropped with a warning."""
     listening = list(observers)
 
     def tell(event: Event) -> None:

@@ -32,7 +32,7 @@ Spaces: TypeAlias = "Space | str | Mapping[str, Space | str] | None"
 
 
 def feature_set(given: FeatureSet | str, machine: Target) -> FeatureSet:
-    """The feature set that is given, the set of a name, or for "" the set of the target's kind.
+    """Resolve the argument `features`: a feature set, its name, or "" for the target kind's set.
 
     Raises RegistryError for an unknown name, TuneError for an object that is no feature set.
     """
@@ -47,7 +47,7 @@ def feature_set(given: FeatureSet | str, machine: Target) -> FeatureSet:
 def cost_model_of(
     given: CostModel | None, settings: Config, machine: Target, features: FeatureSet
 ) -> CostModel:
-    """The model that is given, or the model that the settings name, with the shipped prior.
+    """The given model, or the model that the settings name, which starts from the shipped prior.
 
     Raises RegistryError for an unknown name, PluginError when no model can be made.
     """
@@ -70,8 +70,8 @@ def cost_model_of(
 
 
 def guide_of(machine: Target, features: FeatureSet | None = None) -> CostModel | None:
-    """What ranks the programs of a task of which nothing was measured; None where the features are
-    not those of the priors."""
+    """The model that ranks the programs of a task without measurements; None if the shipped priors
+    are for other features."""
     seen = features or space_of(machine).features
     if seen.name != CPU_FEATURE_SET.name:
         return None
@@ -95,7 +95,7 @@ def spaces_of(
         default: the name that the settings give; "" is the default space of the target.
 
     Raises RegistryError for an unknown name, PluginError when a space cannot be made, TuneError for
-    what is no space.
+    an object that is no space.
     """
     by_task = dict(given) if isinstance(given, Mapping) else dict.fromkeys(tasks, given)
     names = list(tasks)
@@ -122,8 +122,8 @@ def spaces_of(
 
 
 class GuardedDatabase(Database):
-    """Calls a user's database; after a failure, which a warning names, the file of the work folder
-    takes the records."""
+    """Calls a user's database; after a failure and a warning, records go to the file of the work
+    folder."""
 
     def __init__(self, inner: Database, name: str, folder: Path) -> None:
         self.inner, self.name, self.folder = inner, name, folder
@@ -152,7 +152,7 @@ class GuardedDatabase(Database):
         return self._tried(asked)
 
     def close(self) -> None:
-        """Close the file of the work folder, where it was needed."""
+        """Close the file of the work folder, if it was opened."""
         if self._own is not None:
             self._own.close()
 
@@ -169,7 +169,7 @@ class GuardedDatabase(Database):
 
 @contextmanager
 def opened_database(given: Database | str, folder: Path) -> Iterator[Database]:
-    """The database of a search, given or by its name; a database by name is closed afterwards.
+    """The database of a search, given as an object or a name; a named one is closed afterwards.
 
     Raises RegistryError for an unknown name, PluginError when a user's cannot be made,
     DatabaseError when the file of the work folder cannot be used.

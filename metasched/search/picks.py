@@ -1,6 +1,7 @@
-"""Which candidates of a round are measured: rules beside the model's ranking and sources' shares.
+"""Rules that pick candidates to measure besides the model's ranking and the sources' shares.
 
-The model ranks well the programs that resemble measured ones; these rules keep a share for others.
+The model ranks programs well if they resemble measured programs; these rules keep a share of the
+round for other programs.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def exploratory(
     rest: Sequence[SearchCandidate],
     count: int,
 ) -> list[SearchCandidate]:
-    """`count` further programs: the best of each innermost tile not measured yet, then any.
+    """Pick `count` further programs: the best of each innermost tile not measured yet, then any.
 
-    A model that saw few tiles is right about these tiles only.
+    A model that was trained on few tiles ranks only these tiles well.
     """
     seen = {_block(p) for p in (*chosen, *(p for p, _ in state.task.population.measured))}
     unseen: dict[tuple[Any, ...], SearchCandidate] = {}

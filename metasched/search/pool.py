@@ -1,8 +1,8 @@
 """Replays on every core: by this process and by workers that send back keys and vectors.
 
-The results do not depend on how many workers there are. A worker that fails is named in a warning
-and this process does the work itself from then on. Functions of users run in workers only, where
-they can be sent there: a function that ends its process costs one candidate and a new worker.
+The results do not depend on the number of workers. If a worker fails, a warning says so, and this
+process does the work itself from then on. Functions of users run only in workers, if they can be
+pickled: a function that ends its process costs one candidate and a new worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from metasched.watch import is_built_in
 
 _JOBS = "metasched.search.replaying:"
 _LIMIT = 120.0  # seconds for one batch
-_ENOUGH = 3  # processes that a function of a user may end before it is not called any more
+_ENOUGH = 3  # a user's function that has ended this many processes is not called any more
 
 
 class ReplayPool:
@@ -37,8 +37,8 @@ class ReplayPool:
         """Start the workers; returns before they are ready.
 
         Args:
-            workers: how many processes replay, this one among them.
-            plugins: plug-in files that were loaded here, which the workers load as well.
+            workers: how many processes replay, including this process.
+            plugins: plug-in files that were loaded here; the workers load them, too.
         """
         preload = _JOBS.rstrip(":")
         self._queue = SharedQueue(workers)
@@ -47,9 +47,9 @@ class ReplayPool:
             Worker(f"replayer {n}", preload=preload, fds=fds) for n in range(workers - 1)
         ]
         self._plugins = tuple(plugins)
-        self._tasks: dict[int, tuple[Any, ...]] = {}  # in the form in which workers take them
+        self._tasks: dict[int, tuple[Any, ...]] = {}  # the arguments of `prepare` in a worker
         self._apart: set[int] = set()  # tasks with functions of users
-        self._ended: Counter[str] = Counter()  # how many processes a function of a user has ended
+        self._ended: Counter[str] = Counter()  # how many processes each user's function has ended
         self._numbers = count()
         self._broken = workers < 2
         if not self._broken:
@@ -66,9 +66,9 @@ class ReplayPool:
         target: Target,
         features: FeatureSet | None = None,
     ) -> int | None:
-        """Enter a task; its number, or None when this process has to replay it itself.
+        """Enter a task; returns its number, or None when this process must replay the task itself.
 
-        Workers that are still starting join in when they are ready.
+        Workers that are still starting join when they are ready.
         """
         while not self._broken and any(worker.busy for worker in self._workers):
             self._went_well(wait(self._workers))
@@ -94,7 +94,7 @@ class ReplayPool:
     def replay(
         self, number: int, requests: Sequence[Request], here: Callable[[Request], Summary | str]
     ) -> list[Summary | str] | None:
-        """The results in the order of the requests; None when a worker has failed.
+        """Replay requests; the results in their order, or None when a worker has failed.
 
         Args:
             here: replays one request in this process, which takes its share of the work.
@@ -103,7 +103,7 @@ class ReplayPool:
             return None
         order = sorted(range(len(requests)), key=lambda n: repr(requests[n][:2]))
         found: dict[int, Summary | str] = {}
-        while order:  # requests that begin alike stand together: they share steps
+        while order:  # requests with equal first decisions stand together: they share steps
             made = self._round(number, [requests[n] for n in order], here)
             if made is None:
                 return None
@@ -135,7 +135,7 @@ class ReplayPool:
                 if worker in asked and self._ended_by_user(worker, reply, made):
                     asked.discard(worker)
                     continue
-                made.update(reply.value or {})  # None where the worker has only prepared a task
+                made.update(reply.value or {})  # None if the worker has only prepared a task
                 well.append((worker, reply))
             return self._went_well(well)
 
@@ -164,7 +164,7 @@ class ReplayPool:
     def _ended_by_user(self, worker: Worker, reply: Reply, made: dict[int, Summary | str]) -> bool:
         """Whether a function of a user has ended its worker, or has not returned in time.
 
-        Its candidate is left out, and a new worker takes over the tasks of the old one.
+        The candidate of the call is left out, and a new worker takes over the worker's tasks.
         """
         part = self._workers.index(worker)
         request, what = self._queue.last(part)
@@ -191,7 +191,7 @@ class ReplayPool:
         self._queue.close()
 
     def _went_well(self, ended: list[tuple[Worker, Reply]]) -> bool:
-        """Whether all jobs that ended went well; otherwise this process goes on without workers."""
+        """Whether all ended jobs succeeded; otherwise this process continues without workers."""
         for _, reply in ended:
             if reply.kind != "value" and not self._broken:
                 what = f"a replay worker failed ({reply.kind}: {reply.message})"

@@ -30,30 +30,30 @@ from metasched.search.shared_queue import SharedQueue
 from metasched.target import Target
 from metasched.watch import note_calls
 
-_KEPT = 2048  # outcomes of runs of steps that a task keeps for other candidates
+_KEPT = 2048  # the most outcomes of runs of steps that a task keeps for other candidates
 
 EXTRACTOR = "feature extractor "
 BROKEN = "postproc "
-"""Begins the slug of a postproc that is broken, rather than one that rejects."""
+"""A refusal by a broken postproc begins with this word; a rejection does not."""
 
 Request: TypeAlias = tuple[int, list[Any], int, bool]
 """(space, decisions, seed, whether its steps are trusted)"""
 
 
 class Replayer:
-    """Exact replays of the mutants of one task.
+    """Replays the traces of one task exactly.
 
-    Everything in a schedule is immutable. So the outcome of a run of steps is kept, by the module
-    before the run and by its arguments, and other candidates with equal ones reuse the outcome.
-    Decisions that no step has used yet do not count as arguments.
+    Everything in a schedule is immutable. So the outcome of a run of steps is kept under the module
+    before the run and the arguments of the run; candidates with the same module and arguments reuse
+    the outcome. Decisions that no step has used yet do not count as arguments.
 
-    Trusted steps are not proved to be legal (see `checks.proof`): other decisions rarely make a
-    legal trace illegal, and the proofs take a third of the time.
+    Trusted steps are not proved legal (see `checks.proof`). Other decisions rarely make a legal
+    trace illegal, and the proofs take a third of the time.
 
     Attributes:
-        base: the program, unscheduled.
+        base: the unscheduled program.
         spaces: the traces whose decisions are open.
-        work: cycles for nothing but the arithmetic of the unscheduled program.
+        work: cycles for only the arithmetic of the unscheduled program.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Replayer:
         target: Target,
         features: FeatureSet | None = None,
     ) -> None:
-        """`features` are what the cost model sees; None takes those of the target's kind.
+        """`features` is the feature set; None takes the set of the target's kind.
 
-        Raises PluginError when they cannot be had of the unscheduled program.
+        Raises PluginError when the feature set fails on the unscheduled program.
         """
         self.base, self.spaces = base, spaces
         self.postprocs, self.target = tuple(postprocs), target
@@ -79,7 +79,7 @@ class Replayer:
         self._kept: OrderedDict[tuple[Any, ...], tuple[IRModule, Snapshot]] = OrderedDict()
 
     def summary_of(self, request: Request) -> Summary | str:
-        """Replay a request; the summary of its program, or the slug of a refusal."""
+        """Replay a request; the summary of its program, or the reason of a refusal."""
         space, decisions, seed, skip_checks = request
         while True:
             try:
@@ -87,7 +87,7 @@ class Replayer:
                 return self._summary(sch, skip_checks=skip_checks)
             except (ScheduleError, TraceError) as error:
                 return slug_of(error)
-            except ANYTHING:  # an illegal program may break any step; the proofs then say why
+            except ANYTHING:  # an illegal program may break any step; a replay with proofs says why
                 if not skip_checks:
                     raise
                 skip_checks = False
@@ -95,9 +95,9 @@ class Replayer:
     def member(
         self, space: int, decisions: Sequence[Any], seed: int, *, skip_checks: bool = False
     ) -> Schedule:
-        """Replay a member of a space, impossible decisions repaired, and run the postprocs.
+        """Replay a member of a space, with impossible decisions repaired, and run the postprocs.
 
-        Raises ScheduleError or TraceError when it is refused.
+        Raises ScheduleError or TraceError when a step or postproc refuses.
         """
         trace = with_decisions(self.spaces[space], decisions)
 
@@ -113,7 +113,7 @@ class Replayer:
         return self._finished(steps, seed, skip_checks=skip_checks)
 
     def replayed(self, trace: Trace, decisions: Decisions, seed: int) -> Schedule:
-        """Replay any trace and run the postprocs; raises as `member`."""
+        """Replay any trace and run the postprocs. Raises the same errors as `member`."""
         return self._finished(lambda sch: trace.apply(sch, decisions=decisions), seed)
 
     def _finished(
@@ -139,7 +139,7 @@ class Replayer:
         return sch
 
     def vector_of(self, mod: IRModule, *, skip_checks: bool = False) -> tuple[np.ndarray, str]:
-        """The feature vector of a program, and the fault of the extractor, empty without one.
+        """The feature vector of a program, and the fault of the extractor, empty without a fault.
 
         After a fault the vector is zeros. With `skip_checks` the program may be illegal, and the
         error is raised instead.
@@ -166,7 +166,7 @@ class Replayer:
         """Reuse the outcome of a run of steps, or execute the run and keep its outcome."""
         state = sch.state
         given = [state.table.get(rv) for rv in inputs]
-        before = state.mod  # kept alive with the outcome: its identity is part of the key
+        before = state.mod  # the outcome keeps the module alive: its identity is part of the key
         key = (*place, state.skip_legality_checks, id(before), state.serial, *given)
         found = self._kept.get(key)
         if found is not None:
@@ -186,7 +186,7 @@ class Run:
 
     Attributes:
         first, end: their positions, `end` exclusive.
-        inputs: the handles that the steps take from before, for runs that candidates share.
+        inputs: handles of earlier steps that the run uses; only for runs that candidates share.
     """
 
     first: int
@@ -195,9 +195,11 @@ class Run:
 
 
 def runs_of(trace: Trace) -> list[Run]:
-    """The steps of a trace in runs, split at every sampling step, every `require` and every first
-    use of a decision. Candidates share the runs between; they do not share the steps after the last
-    use of a decision."""
+    """Split the steps of a trace into runs.
+
+    A run ends at every sampling step, every `require` and every first use of a decision. Candidates
+    share these runs, but not the steps after the last use of a decision.
+    """
     waiting = {rv for _, entry in trace.sampling() for rv in entry.outputs}
     runs: list[Run] = []
     run: list[Entry] = []
@@ -233,7 +235,7 @@ class Summary:
     """What a worker returns for a program: enough to rank the program and to make it again.
 
     Attributes:
-        decisions, domains: of the sampling steps, repairs included.
+        decisions, domains: the repaired decisions of the sampling steps, and their domains.
         repairs: how many decisions were repaired.
         broken: the fault of the feature extractor, after which the vector is zeros; else empty.
     """
@@ -247,7 +249,7 @@ class Summary:
 
 
 def slug_of(error: ScheduleError | TraceError) -> str:
-    """The reason of a refused replay in a word."""
+    """The reason of a refused replay, in one word."""
     return error.reason if isinstance(error, ScheduleError) else "trace-does-not-fit"
 
 
@@ -278,9 +280,9 @@ def prepare(
 def replay_part(
     number: int, requests: Sequence[Request], fd: int, parts: int, part: int
 ) -> dict[int, Summary | str]:
-    """In a worker: replay the requests that it takes from a queue of `parts`.
+    """In a worker: take requests from a queue of `parts` and replay them.
 
-    Gives a summary for each request, or the slug of a refusal.
+    Gives a summary for each request, or the reason of a refusal.
     """
     task = _tasks.get(number)
     if task is None:
@@ -301,7 +303,7 @@ def replay_part(
 
 
 def begin_again(plugins: Sequence[str], tasks: bytes) -> None:
-    """In a worker that replaces another: load the plug-ins, then the pickled tasks of the other."""
+    """In a worker that replaces another: load the plug-ins, then the other's pickled tasks."""
     load_plugins(plugins)
     for task in pickle.loads(tasks):
         prepare(*task)

@@ -1,7 +1,7 @@
 """Task schedulers: which of the tasks of a run gets the next round.
 
-A task scheduler is a class or function of `Tasks` under `@task_scheduler(name)`. A task scheduler
-that fails is named by a warning, and the gradient rule replaces it.
+A task scheduler is a class or function of `Tasks` under `@task_scheduler(name)`. If a task
+scheduler fails, a warning names it, and the gradient rule replaces it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Tasks:
     Attributes:
         runs: the tasks; a task scheduler may read `name`, `func`, `flops`, `best_seconds` (infinite
             before a program was right), `done` and `progress.trials` of each.
-        weights: how often each function is called in the program they come from.
-        seed: of every random choice.
+        weights: how often each function is called in the program that the tasks come from.
+        seed: the seed of every random choice.
         round_size: trials of a round.
     """
 
@@ -63,7 +63,7 @@ def task_scheduler(name: str, *, override: bool = False) -> Callable[[Factory], 
         name: what `ms.tune_tasks(scheduler=...)` and `metasched tune --scheduler` call it.
         override: replace a task scheduler of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     signature = "(tasks) -> TaskScheduler"
     return cast(
@@ -80,7 +80,7 @@ class RoundRobin:
         self._last = -1
 
     def next(self) -> int | None:
-        """The next task after the last one that is not done."""
+        """The first task after the last task that is not done."""
         count = len(self.runs)
         order = ((self._last + 1 + n) % count for n in range(count))
         return next((n for n in order if not self.runs[n].done), None)
@@ -92,15 +92,15 @@ class RoundRobin:
 
 @dataclass
 class GradientScheduler:
-    """Spends a round where the weighted time is expected to fall most.
+    """Gives the next round to the task whose weighted time is expected to fall most.
 
     The rule of Ansor (Zheng et al., 2020, section 6) and MetaSchedule: a task is judged by its
-    recent gain and by the gain that it may still reach. Tasks that differ in numbers alone are
-    similar: where one reaches a higher rate, the others are expected to come near this rate.
+    recent gain and by the gain that it may still reach. Tasks that differ only in numbers are
+    similar: when one of them reaches a higher rate, the others are expected to come near this rate.
 
     Attributes:
         runs: the tasks.
-        weights: how often each function is called in the program they come from.
+        weights: how often each function is called in the program that the tasks come from.
         alpha: weight of the recent slope, against the weight 1 - alpha of the possible gain.
         beta: a task is expected to reach the rate of a similar task divided by beta.
         window: rounds over which the slope is taken.
@@ -143,7 +143,7 @@ class GradientScheduler:
         self.history[task].append(self.runs[task].best_seconds)
 
     def _gain(self, task: int) -> float:
-        """Expected fall of the weighted time, in seconds a round; 0 where nothing ran yet."""
+        """Expected fall of the weighted time, in seconds a round; 0 before the first round."""
         past = self.history[task]
         if past[-1] == math.inf:
             return math.inf  # nothing right yet: its whole time may be gained
@@ -155,7 +155,7 @@ class GradientScheduler:
         return self.weights[task] * (self.alpha * slope + (1 - self.alpha) * outlook)
 
     def _seconds_at_similar_rate(self, task: int) -> float:
-        """What a call would take at the best rate of the similar tasks over beta."""
+        """The seconds of a call at the best rate of the similar tasks, divided by beta."""
         rates = [
             other.flops / self.history[n][-1]
             for n, other in enumerate(self.runs)
@@ -171,14 +171,14 @@ def _gradient(tasks: Tasks) -> GradientScheduler:
 
 
 class GuardedScheduler:
-    """Calls the task scheduler of a name and checks what it chooses.
+    """Calls a registered task scheduler and checks its choices.
 
-    A task scheduler that raises, or chooses no task that may go on, is named by a warning; the
-    gradient rule chooses from then on.
+    If a task scheduler raises an error, or chooses a task that is done, a warning names it. From
+    then on the gradient rule chooses.
     """
 
     def __init__(self, name: str, tasks: Tasks) -> None:
-        """Raises RegistryError for an unknown name, PluginError when none can be made."""
+        """Raises RegistryError for an unknown name, PluginError when it cannot be constructed."""
         self.name, self.tasks = name, tasks
         factory = TASK_SCHEDULERS.get(name)
         self.inner: TaskScheduler = complete(

@@ -1,8 +1,8 @@
 """SharedQueue: the requests of a round that are left, in memory shared by all processes.
 
 Each process has a part of the requests and takes from its front. When the part is empty, the
-process takes from the end of the longest other part, so all processes end together and none waits
-for messages. There is no lock: a request taken by two processes at the same time is replayed by
+process takes from the end of the longest other part. So all processes end together, and none waits
+for messages. There is no lock: a request that two processes take at the same time is replayed by
 both, with the same result.
 """
 
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 
 from metasched.watch import NOTE
 
-_PLACE = 8 + NOTE  # bytes that say what a process does at present
+_PLACE = 8 + NOTE  # bytes of the note of what a process does at present
 
 
 class SharedQueue:
-    """The first and the last (exclusive) position that is left of each part."""
+    """The requests that are left: a first and a last (exclusive) position for each part."""
 
     def __init__(self, parts: int, fd: int | None = None) -> None:
-        """A new queue, or one by the file descriptor that a worker was handed (`fd`)."""
+        """Create a queue, or map the queue of a file descriptor that was passed to a worker."""
         self.parts = parts
         self._handed = fd is not None
         self.fd = os.memfd_create("metasched-queue") if fd is None else fd
@@ -34,7 +34,7 @@ class SharedQueue:
         self._places = whole[16 * parts :]
 
     def deal(self, count: int) -> None:
-        """Give out `count` requests anew, in parts of one size."""
+        """Divide `count` new requests into parts of equal size."""
         for part in range(self.parts):
             self._left[2 * part] = count * part // self.parts
             self._left[2 * part + 1] = count * (part + 1) // self.parts
@@ -55,7 +55,7 @@ class SharedQueue:
 
     @property
     def left(self) -> bool:
-        """Whether there is a request that nobody has taken."""
+        """Whether there is a request that no process has taken."""
         return any(self._left[2 * n] < self._left[2 * n + 1] for n in range(self.parts))
 
     def note(self, part: int) -> memoryview:
@@ -63,7 +63,7 @@ class SharedQueue:
         return self._places[_PLACE * part + 8 : _PLACE * (part + 1)]
 
     def enter(self, part: int, request: int) -> None:
-        """The process of a part begins a request."""
+        """Note that the process of a part begins a request."""
         self._places[_PLACE * part : _PLACE * part + 8] = request.to_bytes(8, "little")
 
     def last(self, part: int) -> tuple[int, str]:

@@ -19,9 +19,9 @@ class SearchTask:
     Attributes:
         name: key of the workload, for the model.
         factory: makes candidates.
-        population: what was measured before (in earlier runs too) and in this run.
+        population: the candidates measured in this run and in earlier runs.
         model: ranks candidates.
-        seed: every random choice derives from it, the round and the slot.
+        seed: every random choice derives from the seed, the round and the slot.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Strategy(Protocol):
     """Proposes candidates in rounds; the same seed and outcomes give the same proposals."""
 
     def propose(self, count: int) -> Sequence[SearchCandidate | Schedule]:
-        """At most `count` programs not seen before; none when the space is exhausted.
+        """Propose at most `count` new programs; none when the space is exhausted.
 
         A schedule that was made by hand needs no design space; no postproc is run on it.
         """
@@ -59,7 +59,7 @@ def strategy(name: str, *, override: bool = False) -> Callable[[Factory], Factor
         name: what `ms.tune(strategy=...)` and `metasched tune --strategy` call it.
         override: replace a strategy of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     signature = "(task) -> Strategy"
     return cast(

@@ -26,7 +26,7 @@ def tune_all(
         deadline: a value of time.perf_counter().
         scheduler: name of the task scheduler.
 
-    Returns why it ended: "budget", "time" or "interrupted" (Ctrl-C, with everything stored).
+    Returns why the run ended: "budget", "time" or "interrupted" (Ctrl-C, with everything stored).
     """
     chooser = GuardedScheduler(scheduler, Tasks(runs, weights, seed, round_size))
     before = sum(run.progress.trials for run in runs)

@@ -43,7 +43,7 @@ class ScheduleModule(ForTargets):
     """A function `(schedule, block) -> alternatives` as a module.
 
     Attributes:
-        on_request: only for blocks whose annotation `schedule_rule` names it.
+        on_request: run only on blocks whose annotation `schedule_rule` names the module.
     """
 
     on_request: bool = False
@@ -71,7 +71,7 @@ def schedule_module(
         on_request: run it only where a block's annotation `schedule_rule` names it.
         override: replace a module of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
 
     def made(fn: ModuleFn) -> ScheduleModule:

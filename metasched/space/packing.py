@@ -100,8 +100,7 @@ def packed_panel(
 
 
 def _converted(sch: Schedule, panel: BlockRV) -> None:
-    """Let a panel convert what it copies, in the place of a stage that converts it for the panel
-    alone."""
+    """Inline into a panel the stages that convert its operand, if no other block reads them."""
     scope = sch.state.scope(sch.state.block(panel))
     for producer in scope.producers(sch.get(panel).token):
         body = producer.block.body
@@ -112,9 +111,9 @@ def _converted(sch: Schedule, panel: BlockRV) -> None:
 
 
 def constant_buffers(sch: Schedule, block: BlockRV) -> set[Buffer]:
-    """The constant weights of a function, and what stages make of a weight alone.
+    """The constant weights of a function, and the buffers that stages compute from weights alone.
 
-    Such a stage runs ahead of time, as the packing of the weight does (`lower.packing`).
+    Such a stage runs ahead of time, like the packing of the weight (`lower.packing`).
     """
     _, func = sch.state.func_of(sch.state.block(block))
     found = set(func.constants)

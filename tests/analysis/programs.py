@@ -1,4 +1,4 @@
-"""Programs that several tests of the analyses look at, and how to find things in them."""
+"""Programs that several tests of the analyses use, and functions to find their blocks and loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metasched.script import tir as T
 
 
 def refused(failure: Failure | None, slug: str, sentence: str) -> None:
-    """The condition fails with this slug and a sentence that matches (parentheses left out)."""
+    """Check that a condition fails with this slug and a matching message (without parentheses)."""
     assert failure is not None
     assert failure.slug == slug
     assert re.search(sentence, re.sub(r"[()]", "", failure.message)), failure.message
@@ -95,7 +95,7 @@ def concat(
 
 @T.prim_func
 def halo(A: T.Buffer((66,), "float32"), B: T.Buffer((64,), "float32")):
-    """The producer is computed anew for each tile of the consumer; tiles overlap by two."""
+    """The producer is recomputed for each tile of the consumer; tiles overlap by two."""
     P = T.alloc_buffer((66,), "float32")
     for t in T.serial(8):
         for u in T.serial(10):

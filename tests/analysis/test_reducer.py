@@ -1,4 +1,4 @@
-"""Reducers: recognised with their identities, combined again, and what is none."""
+"""Reducers: recognised reductions with their identities, and updates that are no reduction."""
 
 from __future__ import annotations
 

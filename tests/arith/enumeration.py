@@ -120,7 +120,7 @@ def assert_same(
     ranges: Mapping[Var, tuple[int, int]],
     where: Expr = TRUE,
 ) -> None:
-    """Both expressions agree wherever the first is defined and `where` holds."""
+    """Check that both expressions are equal where the first is defined and `where` holds."""
     assert before.dtype is after.dtype
     env = assignments(ranges)
     expected, defined = evaluate(before, env)

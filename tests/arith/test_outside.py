@@ -1,4 +1,4 @@
-"""Accesses that certainly miss their buffer: found, shown, and never claimed of what is legal."""
+"""Accesses that certainly leave their buffer are found; legal accesses are never reported."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def random_body(rng: random.Random) -> str:
 def test_the_check_and_the_interpreter_agree_on_random_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without conditions on data, certainly outside is the same as outside in a run."""
+    """Without conditions on data, the check reports an access if and only if a run fails."""
     monkeypatch.setattr("metasched.script.parser.first_outside", lambda body: None)
     rng, seen = random.Random(0), [0, 0]
     params = 'A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")'

@@ -85,7 +85,7 @@ SMALL = ["int8", "uint8", "int16", "uint16", "float16", "bfloat16", "float8_e4m3
 @pytest.mark.parametrize("narrow", SMALL)
 @pytest.mark.parametrize("wide", [*SMALL, "int32", "uint32", "float32", "float64"])
 def test_a_type_holds_what_comes_back_unchanged(wide, narrow):
-    """Every number of sixteen bits or fewer, there and back, against `holds`."""
+    """Compare `holds` with casting every number of at most 16 bits to the type and back."""
     bits, kind = DType(narrow).bits, DType(narrow).numpy
     with np.errstate(all="ignore"):
         every = np.arange(1 << bits, dtype=f"uint{bits}").view(kind).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Structural equality and hash: what counts, what does not, and where two programs differ."""
+"""Structural equality and hash: what counts and what does not; the first difference."""
 
 # ruff: noqa: E731
 

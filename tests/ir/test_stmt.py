@@ -1,4 +1,4 @@
-"""What is kept with a statement."""
+"""Facts that are cached on a statement."""
 
 from __future__ import annotations
 

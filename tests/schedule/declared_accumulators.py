@@ -1,4 +1,4 @@
-"""Programs whose reductions declare their accumulator in `T.reads`, as TVM's classic form does."""
+"""Programs whose reductions declare their result in `T.reads`, as in TVM's older form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from metasched.ir.visit import map_body, transform
 
 
 def with_accumulators(func: PrimFunc, *, last: bool = False) -> PrimFunc:
-    """Each reduction declares to read its result, before the other reads or after them."""
+    """The program in which each reduction declares to read its result, first or last."""
 
     def declare(node: Stmt) -> Stmt | None:
         if not isinstance(node, Block) or node.init is None:
@@ -21,7 +21,7 @@ def with_accumulators(func: PrimFunc, *, last: bool = False) -> PrimFunc:
 
 
 def without_accumulators(func: PrimFunc) -> PrimFunc:
-    """No reduction declares to read its result."""
+    """The program in which no reduction declares to read its result."""
 
     def hide(node: Stmt) -> Stmt | None:
         if not isinstance(node, Block) or node.init is None:

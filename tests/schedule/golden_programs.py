@@ -11,9 +11,9 @@ from metasched.schedule.schedule import Schedule
 
 
 def becomes(before: PrimFunc, sch: Schedule, after: PrimFunc, *, numbers: bool = True) -> None:
-    """`sch`, made from `before`, holds `after` (names apart), computes the same and replays.
+    """Check that `sch` equals `after` up to names, computes the same as `before`, and replays.
 
-    `numbers=False` for a program whose parameters changed: they are compared by the test.
+    `numbers=False` skips the comparison of results, for a program whose parameters changed.
     """
     name = lambda f: f.with_attr("global_symbol", "main")  # noqa: E731
     assert_structural_equal(name(sch.mod["main"]), name(after))

@@ -1,4 +1,4 @@
-"""Descriptions of made-up matrix units, each its own implementation, for tests of mappings."""
+"""Intrinsics of invented matrix units, whose description is their implementation, for tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def described({", ".join(params)}):
 
 @contextmanager
 def registered(name: str, desc: PrimFunc) -> Iterator[None]:
-    """A made-up unit, known as long as the context lasts."""
+    """A context in which an invented unit is registered."""
     with taken_back(always=True):
         TensorIntrin.register(name, desc, desc)
         yield

@@ -51,7 +51,7 @@ FIXED = 0.3  # share of programs from the list in schedule.programs
 
 @dataclass
 class Tally:
-    """What a run did: by operation of the machine, and by kind of primitive."""
+    """Counts of accepted and refused steps, by operation of the machine and by primitive."""
 
     accepted: collections.Counter[str] = field(default_factory=collections.Counter)
     refused: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Broken(Exception):
-    """A case breaks a promise; `kind` groups failures of one sort."""
+    """Raised if a case breaks a promise; `kind` groups similar failures."""
 
     def __init__(self, kind: str, detail: str, sch: Schedule | None) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -152,7 +152,7 @@ class Player:
         self.sch.reorder(*order[: 1 + self.number(len(order))])
 
     def tile(self) -> None:
-        """Split the loops of a block in two each and put the outer halves outside."""
+        """Split each loop of a block in two, and reorder the outer loops outwards."""
         block = self.block()
         outer, inner = [], []
         for loop in self.loops(block):
@@ -182,7 +182,7 @@ class Player:
         self.sch.annotate(target, "note", self.pick(notes), replace=bool(self.number(2)))
 
     def move(self, name: str) -> None:
-        """compute_at and its mirror; mostly to a loop of a consumer (producer)."""
+        """compute_at or reverse_compute_at, mostly to a loop of a consumer or producer."""
         realizes, scope_of = self.realizes(), self.sch.state.scope
         find = Scope.consumers if name == "compute_at" else Scope.producers
         pairs = [(r, other.realize) for r in realizes for other in find(scope_of(r), r.block.token)]
@@ -245,7 +245,7 @@ class Player:
 
 
 class _Nothing(Exception):
-    """There is nothing the operation could be applied to."""
+    """Raised if the program has nothing to which an operation applies."""
 
 
 OPS: dict[str, tuple[int, Callable[[Player], None]]] = {
@@ -280,9 +280,9 @@ ALL = {**OPS, **BLOCK_OPS, **LAYOUT_OPS, **SITUATIONS}
 
 
 def operations() -> dict[str, tuple[int, Callable[[Player], None]]]:
-    """All operations, and one for each primitive that none is named after: a plug-in's, say.
+    """All operations, and one more for each primitive without an operation, as those of plug-ins.
 
-    Such a primitive is tried with the arguments that it gives itself.
+    Such a primitive is tried with the arguments of its `of_loop` and `of_block`.
     """
     named = {word for name in ALL for word in name.split()}
     kinds = [kind for kind in PRIMITIVES.values() if kind.name not in named]
@@ -290,7 +290,7 @@ def operations() -> dict[str, tuple[int, Callable[[Player], None]]]:
 
 
 def require_all_used(tally: Tally) -> None:
-    """Every primitive was accepted at least once."""
+    """Require that every primitive was accepted at least once."""
     unused = sorted({*PRIMITIVES.names()} - {*tally.kinds})
     assert not unused, (
         f"the random machine never got {', '.join(unused)} accepted: say by of_loop= or of_block= "
@@ -387,7 +387,7 @@ def _threads(sch: Schedule) -> bool:
 
 
 def failure_of(number: int, steps: Sequence[Step]) -> Broken | None:
-    """What a recipe breaks, None when it is fine."""
+    """The promise that a recipe breaks; None if it breaks none."""
     try:
         play(number, steps, Tally())
     except Broken as error:
@@ -396,7 +396,7 @@ def failure_of(number: int, steps: Sequence[Step]) -> Broken | None:
 
 
 def shrink(number: int, steps: Sequence[Step], kind: str, limit: float = 20.0) -> list[Step]:
-    """A smaller recipe that fails in the same way: steps dropped, integers made small."""
+    """A smaller recipe with the same failure: steps are dropped, integers made smaller."""
     best = list(steps)
     end = time.monotonic() + limit
 
@@ -440,7 +440,7 @@ def report(number: int, steps: Sequence[Step]) -> str:
 
 
 def main() -> int:
-    """Run until so many steps were accepted (or cases failed); print what happened."""
+    """Run until the given number of steps was accepted, or of cases failed; print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50_000, help="accepted steps to reach")
     parser.add_argument("--start", type=int, default=0, help="number of the first case")

@@ -1,7 +1,7 @@
-"""What the random machine does with the layout primitives: one function a primitive.
+"""The random machine's operations for layout primitives: one function for each primitive.
 
 Each takes the machine's Player, which gives integers (`number`), choices (`pick`) and handles.
-Arguments are drawn so that both acceptance and every refusal come up.
+Arguments are drawn so that both acceptance and every refusal occur.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def shuffled(p: Any, count: int) -> list[int]:
 
 
 def index_map(p: Any, ndim: int) -> Callable[..., list[Any]]:
-    """A random map of so many indices: permuted, split, fused, stretched, shifted, joined."""
+    """A random map of `ndim` indices: permuted, split, fused, scaled, shifted, joined."""
     order, kind, axis, by = shuffled(p, ndim), p.number(9), p.number(ndim or 1), 2 + p.number(4)
 
     def apply(*indices: Any) -> list[Any]:
@@ -114,7 +114,7 @@ def transform_layout(p: Any) -> None:
 
 
 def choose_layout(p: Any, *, parameters: bool) -> None:
-    """Another layout of a temporary, or of a parameter: that changes what the function takes."""
+    """transform_layout of a temporary buffer or a parameter."""
     realize = p.pick(p.realizes())
     params = p.sch.func.params
     block = realize.block
@@ -169,7 +169,7 @@ def storage_align(p: Any) -> None:
 
 
 def set_dtype(p: Any) -> None:
-    """To types that hold what the machine's arguments make of the program."""
+    """unsafe_set_dtype to a type that holds all values that occur with the machine's arguments."""
     realize = p.pick(p.realizes())
     dtype = realize.block.writes[0].buffer.dtype if realize.block.writes else None
     wide = "float64" if dtype is not None and dtype.is_float else "int64"

@@ -1,6 +1,6 @@
-"""What the random machine does in several steps: it makes the situation that a primitive is for.
+"""Operations of the random machine that first build the situation in which a primitive applies.
 
-Also what becomes of the arguments of a function whose parameters got another layout.
+Also converts arguments for a function whose parameters changed their layout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from metasched.schedule.schedule import Schedule
 
 
 def roll(p: Any) -> None:
-    """A producer of overlapping windows below a loop of its consumer, then rolled."""
+    """compute_at of a producer of overlapping windows, then rolling_buffer."""
     pairs = [
         (r, users[0].realize)
         for r in p.realizes()
@@ -75,7 +75,7 @@ def fuse_epilogue(p: Any) -> None:
 
 
 def hide(p: Any) -> None:
-    """Mostly a region that is declared and not touched."""
+    """unsafe_hide_buffer_access, mostly of a region that is declared but not touched."""
     found = [
         (r, n)
         for r in p.realizes()
@@ -105,7 +105,7 @@ def _loaded(expr: Expr) -> list[Buffer]:
 
 
 def tensorize(p: Any) -> None:
-    """What stands below a loop becomes an intrinsic, which then must be found there."""
+    """Register the code below a loop as an intrinsic, and tensorize the loop by it."""
     block = p.block()
     loops = p.loops(block)
     if p.number(2):
@@ -224,7 +224,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 def relayout(sch: Schedule) -> Callable[[Arrays, bool], Arrays]:
-    """What the steps so far make of the function's arguments.
+    """The function that converts the arguments of the program to arguments after the steps so far.
 
     Of the converter: padding of written parameters is spoilt when `poison` is given.
     """

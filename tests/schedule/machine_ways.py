@@ -1,4 +1,4 @@
-"""The random machine plays a primitive by the arguments with which `Schedule.legal` tries it."""
+"""The random machine plays a primitive with the arguments with which `Schedule.legal` tries it."""
 
 from __future__ import annotations
 

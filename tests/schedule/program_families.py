@@ -1,4 +1,4 @@
-"""Random programs for the primitives that ordinary programs hardly ever fit.
+"""Random programs for primitives that seldom apply to ordinary programs.
 
 Each family gives a program and the operations of the machine that it is made for.
 """
@@ -57,7 +57,7 @@ def _number(rng: random.Random, dtype: str) -> str:
 
 
 def windows(rng: random.Random) -> str:
-    """Stencils over stencils, in one or two dimensions: neighbours share what they read."""
+    """Stencils of stencils, in one or two dimensions: neighbouring elements share inputs."""
     dtype, ndim = rng.choice(["int32", "int32", "float32", "int64"]), rng.choice([1, 1, 2])
     count = rng.randint(2, 3)
     names, axes = [f"T{n}" for n in range(count)], "ij"[:ndim]
@@ -96,7 +96,7 @@ def windows(rng: random.Random) -> str:
 
 
 def epilogues(rng: random.Random) -> str:
-    """A reduction and what is done to its result: by its own operation, mostly."""
+    """A reduction and an epilogue, mostly by the operation of the reduction."""
     form, start = rng.choice([
         ("{} + {}", "T.{}(0)"), ("{} + {}", "T.{}(0)"), ("{} + {}", "T.{}(0)"),
         ("{} * {}", "T.{}(1)"), ("T.max({}, {})", "T.min_value('{}')"),
@@ -166,7 +166,7 @@ def declared(rng: random.Random) -> str:
 
 
 def kernels(rng: random.Random) -> str:
-    """A product of matrices of even sizes between element-wise stages: food for intrinsics."""
+    """A matrix product of even sizes between element-wise stages, for intrinsics."""
     n, m, k = (rng.choice([2, 4, 4, 6, 8]) for _ in range(3))
     wide = rng.random() < 0.4
     a, c = rng.choice([("uint8", "int32"), ("int8", "int32")]) if wide else ("float32", "float32")
@@ -191,7 +191,7 @@ def kernels(rng: random.Random) -> str:
 
 
 def twins(rng: random.Random) -> str:
-    """Stages over one domain, side by side or each from the one before; indices are computed."""
+    """Stages over one domain, independent or each from the last; indices are computed."""
     n, m = rng.randint(2, 6), rng.randint(1, 6)
     axes = {"i": (n, "S"), "j": (m, "S")}
     dtype = rng.choice(["int32", "float32", "int64"])

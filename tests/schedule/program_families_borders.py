@@ -1,4 +1,4 @@
-"""Families of random programs: reads under conditions, layouts in between, tiles of symbols."""
+"""Families of random programs: guarded reads, layouts between stages, tiles of symbolic extents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def _guarded(rng: random.Random, lows: list[str], index: str, size: int | str, load: str) -> str:
-    """A load where its index lies in the buffer, said in one of several ways."""
+    """A load guarded by the condition that its index is in range, in one of several forms."""
     hint = "T.likely({})" if rng.random() < 0.3 else "{}"
     parts = [hint.format(f"{index} >= 0"), hint.format(f"{index} < {size}")]
     if rng.random() < 0.3:

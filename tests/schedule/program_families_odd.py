@@ -1,4 +1,4 @@
-"""Random programs of odd statements: what stands outside of blocks, writes parts, or counts oddly.
+"""Random programs of unusual statements: outside of blocks, partial writes, odd loops.
 
 Every stage fills or changes a buffer in one of several ways: under conditions and `else`, in loops
 that start elsewhere or have steps, by stores outside of blocks, over halves, in place, through
@@ -23,7 +23,7 @@ TRIES = 50
 
 
 class Draft:
-    """A program in the making: its sizes, its type, what has been written, its lines."""
+    """A program under construction: its sizes, its type, the buffers written so far, its lines."""
 
     def __init__(self, rng: random.Random, kinds: list[Callable[[Draft], None]]) -> None:
         self.rng = rng
@@ -51,7 +51,7 @@ class Draft:
         self.whole.append(name)
 
     def target(self, *, filled: bool) -> str:
-        """A buffer to write: new or there; `filled` where parts of it may stay as they are."""
+        """A buffer to write, new or existing; `filled` if parts of it may keep their values."""
         made = [b for b in self.whole if b not in "AR"]
         if made and self.rng.random() < 0.4:
             return self.rng.choice(made)
@@ -115,7 +115,7 @@ class Draft:
         return self.rng.choice(forms).format(a, b)
 
     def value(self, less: str, i: str = "vi", j: str = "vj") -> str:
-        """What may stand at the right: of buffers other than `less`."""
+        """A value to store, which reads buffers other than `less`."""
         first = self.load(self.source(less), i, j)
         return (
             first
@@ -228,7 +228,7 @@ def inside(d: Draft) -> None:
 
 
 def outside(d: Draft) -> None:
-    """A store outside of any block, with a variable perhaps."""
+    """A store outside of any block, perhaps with a let."""
     out = d.target(filled=False)
     depth, at, where = d.loops(["i", "j"])
     if where != "1":
@@ -279,7 +279,7 @@ def halves(d: Draft) -> None:
 
 
 def reduced(d: Draft) -> None:
-    """A row's sum or the like, perhaps of parts of the row, from a start that may be read."""
+    """A reduction of a row or of parts of a row; the init may read a start value."""
     out = d.target(filled=True)
     rng, column = d.rng, d.rng.randrange(d.m)
     start = rng.choice([d.number(), "R[vi, 0]", f"R[vi, {column}]"])
@@ -330,7 +330,7 @@ def repeated(d: Draft) -> None:
 
 
 def viewed(d: Draft) -> None:
-    """A row through views: of what is read, of what is written, or of both, and directly too."""
+    """A row read or written through views, or both, and also directly."""
     out = d.target(filled=False)
     source = d.source(out)
     d.count += 1
@@ -385,7 +385,7 @@ STRUCTURED = [plain, in_place, inside, halves, reduced, running, repeated, viewe
 
 
 def _defined(text: str) -> bool:
-    """Whether a program reads only what it was given or has written, and keeps to its regions."""
+    """Whether a program reads only defined elements, and touches only declared regions."""
     try:
         func = parse(text)
         assert isinstance(func, PrimFunc)
@@ -404,7 +404,7 @@ def _drawn(rng: random.Random, kinds: list[Callable[[Draft], None]]) -> str:
 
 
 def odd(rng: random.Random) -> str:
-    """Stages of all kinds, mostly no pipeline of stages."""
+    """Stages of all kinds; most programs are no stage pipeline."""
     return _drawn(rng, STAGES)
 
 
@@ -414,7 +414,7 @@ def mixed(rng: random.Random) -> str:
 
 
 def simple(rng: random.Random) -> str:
-    """Plain stages and one of any kind among them."""
+    """Plain stages, with one stage of any kind among them."""
     return _drawn(rng, [plain, plain, plain, rng.choice(STAGES)])
 
 

@@ -1,4 +1,4 @@
-"""A primitive as a plug-in file brings it: `reverse` runs a loop backwards."""
+"""A primitive in the form of a plug-in file: `reverse` runs a loop backwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anchor traces: what was found for one function, applied to a like one."""
+"""Anchor traces: a trace of one function, applied to a similar function."""
 
 from __future__ import annotations
 

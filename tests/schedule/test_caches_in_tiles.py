@@ -134,7 +134,7 @@ def sometimes(
 
 
 def test_a_reader_outside_of_the_condition_of_the_writer() -> None:
-    """The copy that it reads is made whether or not the condition holds, or refused."""
+    """The copy that the reader needs runs without the condition, or the step is refused."""
     sch = Schedule(sometimes)
     sch.cache_read("C", 0, "local", ["C"])
     sch.cache_read("D", 0, "local", ["D"])

@@ -1,4 +1,4 @@
-"""fuse_reduction_epilogue: epilogues that may come first, and those whose result would change."""
+"""fuse_reduction_epilogue: epilogues that may start the reduction, and refusals of all others."""
 
 from __future__ import annotations
 

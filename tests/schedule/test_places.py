@@ -1,4 +1,4 @@
-"""Every place of the analyses and primitives that refuses is reached by a test on its message."""
+"""Every refusal in the analyses and primitives is reached by a test on its message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 
 def test_every_place_is_reached() -> None:
-    """Runs after all others; says nothing of a run that leaves some of them out.
+    """Runs after all other tests; passes if some tests were left out of the run.
 
     Where two processes share the whole run, conftest.py asks them together at its end.
     """

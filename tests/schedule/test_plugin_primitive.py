@@ -1,4 +1,4 @@
-"""A primitive that one plug-in file brings takes part everywhere: no other file knows of it."""
+"""A primitive from a plug-in file works everywhere, without a change in another file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLUGIN = Path(__file__).parent / "reverse.py"
 
 @pytest.fixture(autouse=True)
 def primitives_of_before():
-    """What a test enters is gone after it."""
+    """Registrations of a test are removed after the test."""
     with taken_back(always=True):
         yield
 
@@ -80,7 +80,7 @@ def test_the_random_machine_plays_it():
 
 
 def test_ways_with_other_blocks_and_loops_are_played():
-    """What a way takes beside its target is found again in the schedule that records."""
+    """Other handles among the arguments of a way are mapped to the recording schedule."""
     played = {"merge", "reorder", "compute_at", "read_at", "blockize"}
     ops = {name: (1, tried(PRIMITIVES.get(name))) for name in played}
     accepted = set()

@@ -25,7 +25,7 @@ STEPS = int(os.environ.get("METASCHED_FUZZ_STEPS", "700"))
 
 
 def test_random_sequences_keep_the_meaning() -> None:
-    """At least so many steps, and until each primitive was accepted, within three times as many."""
+    """Run the given number of steps, at most three times as many until each primitive is used."""
     tally, number = Tally(), 0
     every, most = {*PRIMITIVES.names()}, 3 * STEPS
     while (done := tally.accepted.total()) < STEPS or (not every <= {*tally.kinds} and done < most):
@@ -42,7 +42,7 @@ def test_random_sequences_keep_the_meaning() -> None:
 
 
 def test_the_machine_sees_a_wrong_primitive_and_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `unroll` that leaves out iterations is found, and the recipe comes down to that step."""
+    """An `unroll` that skips iterations is found, and the recipe shrinks to this step."""
     from metasched.ir.expr import as_expr
     from metasched.ir.stmt import evolve
     from metasched.schedule import edit

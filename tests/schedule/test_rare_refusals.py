@@ -1,4 +1,4 @@
-"""Places that refuse what hardly anyone writes: for each the smallest program that gets there."""
+"""Refusals of rare programs: for each refusal the smallest program that reaches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reindex_cache_read, reindex_cache_write: a cached copy in a layout of one's own."""
+"""reindex_cache_read, reindex_cache_write: a cached copy in a given layout."""
 
 from __future__ import annotations
 

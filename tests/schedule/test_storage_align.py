@@ -1,4 +1,4 @@
-"""storage_align: rows padded in memory, down to the machine code."""
+"""storage_align: rows are padded in memory, also in machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""suggest_index_map: the layout in which loops read a buffer from front to back."""
+"""suggest_index_map: the layout in which loops read a buffer from first to last element."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def buffer(*shape: int) -> Buffer:
 
 
 def in_order(found: IndexMap, whole: Buffer, indices: Sequence[Expr], loops: Sequence[For]) -> bool:
-    """Whether the iterations, in their order, touch one element after another of the layout."""
+    """Whether successive iterations touch successive elements of the layout."""
     shape = [as_int(n) or 0 for n in found.map_shape(whole.shape)]
     last = -1
     for point in product(*(range(as_int(loop.extent) or 1) for loop in loops)):

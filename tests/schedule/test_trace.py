@@ -23,7 +23,7 @@ from metasched.script import tir as T
 
 
 def sampled(seed: int = 0) -> Schedule:
-    """Tiles, a constraint, an unroll depth; and steps that nothing uses."""
+    """A trace with tiles, a constraint, an unroll depth, and unused steps."""
     sch = Schedule(matmul_relu, seed=seed)
     block = sch.get_block("C")
     i, j, k = sch.get_loops(block)
@@ -70,7 +70,7 @@ def allocated(sch: Schedule) -> tuple[Buffer, ...]:
 
 
 def cached_twice() -> Schedule:
-    """Each block reads its own copy of A; but for their numbers the copies are alike."""
+    """Each block reads its own copy of A; the copies differ only in their numbers."""
     sch = Schedule(two_readers)
     for name in "BC":
         sch.cache_read(sch.get_block(name), 0, "global", [name])
@@ -352,7 +352,7 @@ def test_python_text() -> None:
 
 
 def test_conditions_are_python_that_builds_them() -> None:
-    """Python's own `==`, `and` and `not` would decide on handles, at once."""
+    """Python's own `==`, `and` and `not` would be evaluated on the handles at once."""
     sch, _, ((i, j, k),) = start(matmul, "C")
     v, w = sch.sample_perfect_tile(k, 2, 4, decision=[3, 4])
     even = compare(EQ, w % 2, 0)

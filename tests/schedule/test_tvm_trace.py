@@ -1,4 +1,4 @@
-"""Traces that TVM 0.26 wrote, against the programs that TVM made of them."""
+"""Traces that TVM 0.26 wrote, compared with the programs that TVM built from them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_sample_traces_use_most_of_the_known_steps() -> None:
 
 
 def test_steps_that_tvm_accepts_silently_are_accepted() -> None:
-    """A key keeps its value, a parallel loop is parallel once, one loop fuses to itself."""
+    """Annotating an equal value, parallel on a parallel loop, fuse of one loop: nothing changes."""
     trace = [
         [
             ["GetSBlock", [], ["C", "main"], ["b0"]],
@@ -145,7 +145,7 @@ def test_from_tvm_json_names_what_it_cannot_read(data: Any, message: str) -> Non
 
 
 def test_damage_anywhere_is_an_error_of_ours() -> None:
-    """Each value of two traces, replaced by values of other kinds, is read or refused."""
+    """Each value of two traces is replaced by values of other types, and read or refused."""
     for name in ("transform_layout", "location"):
         whole = DATA["steps"][name]["trace"]
         for path in _paths(whole):

@@ -1,4 +1,4 @@
-"""Schedules as users of TVM write them, kept where one found a fault."""
+"""Schedules in the style of TVM's users, each a regression test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def centred(A: T.Buffer((4, 20), "float32"), O: T.Buffer((4, 20), "float32")):
 
 
 def test_a_block_of_threads_computes_what_it_reads_alone() -> None:
-    """Blocks of threads do not wait for each other, so none fills a global buffer for others."""
+    """Thread blocks do not wait for each other, so none may fill a buffer for another."""
     sch = Schedule(centred, check=True)
     i, _ = sch.get_loops("O")
     sch.bind(i, "blockIdx.x")
@@ -74,7 +74,7 @@ def conv(
 
 
 def test_a_padded_convolution_becomes_a_product_of_whole_tiles() -> None:
-    """The padded steps of the reduction add 0 * 0, whatever the condition of the border says."""
+    """The padded steps of the reduction add 0 * 0 for each value of the border's condition."""
     sch = Schedule(conv, check=True)
     for side in (("read", 0), ("read", 1), ("write", 0)):
         sch.reindex("Y", side)

@@ -1,4 +1,4 @@
-"""Views of a buffer follow it into another scope or type; offsets of zero; no dimension left."""
+"""Views follow their buffer into another scope or type; zero offsets; views of one element."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Arguments of a wrong kind: each step of the random machine is tried with them as well.
+"""Arguments of a wrong type: the random machine also tries each step with wrong arguments.
 
-Whatever stands where a loop, a number or a name belongs is refused by a ScheduleError that leaves
-the schedule as it was, or is accepted and can be stored. No error of Python's own comes out.
+A wrong argument for a loop, a number or a name is refused by a ScheduleError that leaves
+the schedule unchanged, or is accepted and can be stored. No other exception is raised.
 """
 
 from __future__ import annotations

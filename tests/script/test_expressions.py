@@ -1,4 +1,4 @@
-"""What each expression of the dialect builds."""
+"""The node that each expression of the dialect builds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def flat(body: str, params: str = 'A: T.Buffer((16,), "float32"), i: T.int32', *
 
 def value_of(expression: str, params: str = "i: T.int32, j: T.int32, x: T.float32, c: T.bool",
              **env):  # fmt: skip
-    """The node an expression over i, j, x and c builds, and those variables."""
+    """The node that an expression over i, j, x and c builds, and the variables."""
     func = flat(f"T.evaluate({expression})", params, **env)
     assert isinstance(func.body, Evaluate)
     return func.body.value, *func.params

@@ -1,4 +1,4 @@
-"""Random scripts and the same text run as Python over NumPy leave the same in every array."""
+"""Random scripts and the same text run as Python over NumPy give equal arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in TVM's JSON: those of a database, and each kind of node by hand."""
+"""Programs in TVM's JSON: programs of a database, and each kind of node written by hand."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Graph:
 
 
 def check(text: str, body: str, params: str = 'A: T.Buffer((8,), "float32"), n: T.int32') -> None:
-    """The graph is the function of these lines, lowered."""
+    """Check that the graph reads as the lowered function of these lines."""
     lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
     want = parse(f"@T.prim_func(s_tir=False, private=True)\ndef f({params}):\n{lines}\n")
     ms.assert_structural_equal(program_of(text), want)
@@ -332,7 +332,7 @@ def test_program_of_refuses_text_without_a_program(text: str) -> None:
 
 
 def test_damage_anywhere_is_an_error_of_ours() -> None:
-    """Each field of a program, replaced by values of other kinds, is read or refused."""
+    """Each field of a program is replaced by values of other types, and read or refused."""
     whole = json.loads(WORKLOADS[1])
     for node in whole["nodes"]:
         data = node.get("data")

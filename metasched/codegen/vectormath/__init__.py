@@ -1,4 +1,4 @@
-"""Mathematical functions: our own polynomials, one text for scalars and vectors alike.
+"""Mathematical functions as polynomials, with the same text for scalars and vectors.
 
 Largest errors in units in the last place; tests hold them:
 
@@ -11,9 +11,10 @@ Largest errors in units in the last place; tests hold them:
 | pow | 1 | 1.5 |
 | rsqrt, sqrt | 1.5, 0.5 | 1.5, 0.5 |
 
-float16 and bfloat16 compute in float32 and round once. Processors that do not multiply and add with
-one rounding add up to 1 unit, and take float64 pow from the C library, lane by lane; so do other
-functions, and sin, cos and tan of arguments beyond 2**28 in size (2**22 without such a processor).
+float16 and bfloat16 compute in float32 and round once. On processors without fused multiply-add the
+errors are up to 1 unit larger. The C library computes the other functions, lane by lane. It also
+computes sin, cos and tan of arguments beyond 2**28 in size, or beyond 2**22 without fused
+multiply-add; there it computes float64 pow, too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from metasched.errors import BuildError
 from metasched.ir.dtype import FLOAT32, DType
 from metasched.ir.expr import Div, Mul
 
-# One rounding instruction of the processor (or a short sequence) each.
+# Functions that are a single instruction of the processor, or a short sequence.
 _NATIVE = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
            "nearbyint": "roundeven", "round": "round", "copysign": "copysign"}  # fmt: skip
 _LIBM = frozenset(
@@ -49,12 +50,12 @@ LIBM_SYMBOLS = frozenset(n + s for n in (*_LIBM, "ldexp") for s in ("", "f"))
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function of our own.
+    """A function that this package computes itself.
 
     Attributes:
-        write: writes its instructions and gives the name of the result.
-        width: bits of the widest format it computes in, by the format of its operands.
-        exact_products: the formats in which it needs a fused multiply-add.
+        write: writes the instructions and gives the name of the result.
+        width: bits of the widest format of its computation, by the format of its operands.
+        exact_products: the formats in which the function needs a fused multiply-add.
     """
 
     write: Callable[..., str]
@@ -112,7 +113,7 @@ def apply(e: Emitter, name: str, operands: list[Val]) -> Val:
 
 
 def _own(e: Emitter, name: str, form: Format, operands: list[Val]) -> Val:
-    """Call a function of our own on one vector."""
+    """Call a function of this package on one vector."""
     symbol = _define(e, name, form, operands[0].lanes)
     inside = ", ".join(v.typed for v in operands)
     text = f"call {operands[0].type} @{symbol}({inside})"

@@ -25,13 +25,13 @@ _EXP = {
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """An exponential function by the number b that it raises.
+    """The constants of an exponential function b**x.
 
     Attributes:
         scale: the binary logarithm of b.
         unit: 1 / scale in two parts, the first so short that its product with n is exact.
         natural: the logarithm of b.
-        low, high: results for smaller arguments are 0, for larger ones infinite.
+        low, high: results are 0 for arguments below `low`, and infinite above `high`.
     """
 
     scale: float
@@ -95,8 +95,8 @@ def _above_one(t: Text, r: str) -> str:
 
 
 def scaled(t: Text, where: str, shifted: str, r: str) -> str:
-    """Compute exp(r) * 2**n for |r| <= ln(2) / 2, and 0 outside of `where`; n is in the low bits of
-    `shifted`."""
+    """Compute exp(r) * 2**n for |r| <= ln(2) / 2, and 0 in lanes outside `where`; n is in the low
+    bits of `shifted`."""
     y = t.add(_above_one(t, r), t.const(1.0))
     magic = t.const(t.format.magic)
     n = t.sub(shifted, magic)

@@ -1,8 +1,7 @@
 """pow, as C defines it for zeros, infinities and negative bases.
 
-float32 raises in float64. float64 keeps the logarithm, and its product with the exponent, as
-unevaluated sums of two numbers (Dekker); that takes a processor which multiplies and adds with one
-rounding.
+float32 is computed in float64. float64 keeps the logarithm, and its product with the exponent, as
+unevaluated sums of two numbers (Dekker); this needs fused multiply-add.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _log_pair(t: Text, x: str) -> Pair:
 
 
 def _raised(t: Text, size: str, y: str) -> str:
-    """size**y for a size of 0 or more, infinity included, but for size 1."""
+    """size**y for 0 <= size <= infinity, except for size = 1."""
     if t.format is SINGLE:
         wide = t.of(DOUBLE)
         binary = log2(wide, wide.convert(size, t))
@@ -68,7 +67,7 @@ def _raised(t: Text, size: str, y: str) -> str:
     high, low = _log_pair(t, size)
     power, error = _product(t, edges(t, size, high), y)
     error = t.fma(low, y, error)
-    # The second parts are NaN at the edges, where the first part decides alone.
+    # The second parts are NaN for extreme operands; then only the first part counts.
     inside = t.test("olt", t.named("fabs", power), t.const(1024.0))
     return exp_of_sum(t, power, t.pick(inside, error, t.const(0.0)))
 

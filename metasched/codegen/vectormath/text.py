@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from metasched.codegen.types import constant, register_type, splat
 from metasched.ir.dtype import BOOL, FLOAT32, DType
 
-_LONG = 10  # coefficients of a polynomial that is evaluated in two halves
+_LONG = 10  # a polynomial of at least this many coefficients is evaluated in two halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Format:
     fields.
 
     Attributes:
-        mantissa: the stored bits of the significand.
-        bias: what is added to an exponent before it is stored.
+        mantissa: the number of stored bits of the significand.
+        bias: the number that is added to an exponent before it is stored.
     """
 
     dtype: DType
@@ -34,8 +34,8 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """1.5 * 2**mantissa: adding it to a number rounds the number to an integer, which then
-        stands in the low bits. The bits of this constant that meet the integer are zeros."""
+        """1.5 * 2**mantissa. Adding this constant to a number rounds the number to an integer. The
+        low bits of the sum hold the integer, because these bits of the constant are zeros."""
         return 1.5 * 2.0**self.mantissa
 
     @property
@@ -59,9 +59,9 @@ class Text:
 
     Attributes:
         lines: the instructions so far.
-        declares: the functions they call, name -> signature.
-        library: those of the C library.
-        helpers: the functions that they call and that stand in the module: name -> definition.
+        declares: the functions that the instructions call: name -> signature.
+        library: the called functions of the C library.
+        helpers: the called functions that are defined in the module: name -> definition.
     """
 
     format: Format
@@ -141,8 +141,8 @@ class Text:
         return self.emit(f"call {result} @{name}({inside})")
 
     def poly(self, x: str, coefficients: tuple[float, ...]) -> str:
-        """Horner's rule, highest power first. Long polynomials are cut into even and odd powers,
-        so that not every step waits for the one before."""
+        """Evaluate a polynomial by Horner's rule, highest power first. Long polynomials are split
+        into even and odd powers, so that two chains run at the same time."""
         if len(coefficients) >= _LONG:
             square = self.mul(x, x)
             last, other = (self._horner(square, coefficients[n::2]) for n in (1, 0))
@@ -186,8 +186,10 @@ class Text:
         return self.floating(self.iop("shl", biased, self.int(self.format.mantissa)))
 
     def scalef(self, x: str, power: str, where: str) -> str:
-        """Multiply x by 2**power, a whole power of any size, in the lanes of `where`; the others
-        get 0. One instruction of AVX-512."""
+        """Multiply x by 2**power, for any integer power, in the lanes of `where`; others get 0.
+
+        This is one instruction of AVX-512.
+        """
         size = self.lanes * self.format.dtype.bits
         mask_bits = max(self.lanes, 8)
         if mask_bits > self.lanes:
@@ -210,9 +212,9 @@ class Text:
     # -- what happens rarely
 
     def rarely(self, name: str, where: str, x: str, value: str) -> str:
-        """The result `value`, but the C library's function `name` of x in the lanes of `where`.
+        """Replace the lanes of `value` in `where` by the C library's function `name` of x.
 
-        The library is called in a function of its own, behind a branch that is seldom taken.
+        A separate function calls the library, behind a branch that is rarely taken.
         """
         n, f = len(self.lines), self.f
         some = where

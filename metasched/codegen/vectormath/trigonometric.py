@@ -1,9 +1,9 @@
 """sin, cos and tan.
 
 An argument is reduced to n = round(x * 2 / pi) and r = x - n * pi / 2, by Cody and Waite: pi / 2
-stands in several parts, and each product of n and a part is exact. The parts are as long as float64
-allows where the processor multiplies and adds with one rounding; elsewhere they have 30 bits.
-Larger arguments than `_limit` allows go to the C library, lane by lane.
+is a sum of several parts, and each product of n and a part is exact. With fused multiply-add the
+parts are as long as float64 allows; without, they have 30 bits. The C library computes arguments
+larger than `_limit`, lane by lane.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _COSINE = {
 
 
 def _limit(t: Text) -> float:
-    """The largest argument that is reduced here."""
+    """The largest argument that this file reduces itself."""
     if not t.has_fma:
         return 2.0**22
     return 2.0**28 if t.format is SINGLE else 2.0**30
 
 
 def _turned(t: Text, x: str) -> tuple[str, str]:
-    """Reduce an argument in float64: r, and n as an integer (its lowest bits count)."""
+    """Reduce an argument in float64: r, and n as an integer whose lowest bits count."""
     wide = t.of(DOUBLE)
     z = x if t.format is DOUBLE else wide.convert(x, t)
     magic = wide.const(DOUBLE.magic)
@@ -68,7 +68,7 @@ def _negated(t: Text, value: str, quarters: str, bit: int) -> str:
 
 
 def _near_or_far(t: Text, name: str, x: str, near: str) -> str:
-    """The result `near`, but the C library's in lanes whose argument is too large."""
+    """The result `near`, or the C library's result in lanes whose argument is too large."""
     far = t.test("ogt", t.named("fabs", x), t.const(_limit(t)))
     return t.rarely(name, far, x, near)
 

@@ -1,1 +1,1 @@
-"""The passes of the lowering, one idea a file; the order is in `lower.pipeline`."""
+"""The passes of the lowering, one idea a file; `lower.cpu` has their order for CPUs."""

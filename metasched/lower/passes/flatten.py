@@ -1,7 +1,7 @@
 """Flat memory and 64-bit indices: A[i, j] becomes A[i * stride + j], loop variables int64.
 
-Index arithmetic is taken not to overflow, as everywhere in metasched; arithmetic on values keeps
-its type: there a loop variable is cast back.
+Index arithmetic is assumed not to overflow, as everywhere in metasched. Arithmetic on values keeps
+its type: a loop variable that is used as a value is cast back to its own type.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BUILD: dict[type[Arithmetic], Callable[[Expr, Expr], Expr]] = {
 
 
 def flatten(func: PrimFunc, symbols: Mapping[Var, Var]) -> PrimFunc:
-    """All accesses with one 64-bit index; `symbols` maps shape variables to 64-bit ones."""
+    """Give every access one 64-bit index; `symbols` maps shape variables to 64-bit variables."""
     return func.with_body(_Flatten(func, symbols).statement(func.body))
 
 
@@ -71,7 +71,7 @@ class _Flatten:
             self.data[stmt.buffer.data] = self.data.get(stmt.source.data, stmt.source.data)
             return self.statement(stmt.body)
         if isinstance(stmt, For):
-            extent = self.index(self.value(stmt.extent))  # (it may load)
+            extent = self.index(self.value(stmt.extent))  # an extent may load from a buffer
             var = self.wide.get(stmt.var, stmt.var)
             zero = IntImm(INT64, 0)
             body = self.statement(stmt.body)
@@ -145,7 +145,8 @@ class _Flatten:
         return total
 
     def _offset(self, buffer: Buffer) -> Expr:
-        """A parameter's pointer is that of its first element, whatever its symbolic offset."""
+        """The offset of the first element; zero if it is symbolic: then the buffer is a parameter,
+        whose pointer points at the first element."""
         offset = buffer.elem_offset
         if isinstance(offset, Var) and offset not in self.wide:
             return as_expr(0, INT64)
@@ -188,7 +189,7 @@ class _Flatten:
         )
 
     def index(self, expr: Expr) -> Expr:
-        """A (rewritten) integer expression computed in 64 bits."""
+        """The 64-bit form of an integer expression, which `value` has rewritten."""
         found = self.indices.get(expr)
         if found is None:
             found = self.indices[expr] = self._widen(expr)

@@ -63,7 +63,7 @@ def _shift(index: Expr, start: Expr) -> Expr:
 
 
 def _regions(block: Block, view: Buffer, source: Buffer, place: object) -> Stmt | None:
-    """The same substitution in the regions and views of a block inside."""
+    """Replace the view by its source in the regions and views of an inner block."""
 
     def moved(r: BufferRegion) -> BufferRegion:
         if r.buffer is not view:
@@ -84,7 +84,7 @@ def _regions(block: Block, view: Buffer, source: Buffer, place: object) -> Stmt 
 
 
 def _solved(view: Buffer, source: Buffer, region: Sequence[Range], skipped: int) -> dict[Var, Expr]:
-    """Symbolic strides and offset of the view from the source's."""
+    """The values of the view's symbolic strides, offset and extents, computed from its source."""
     values: dict[Var, Expr] = {}
     strides = source.row_major_strides()
     for mine, theirs in zip(view.strides, strides[skipped:], strict=False):

@@ -4,8 +4,9 @@ time.
 The processor detects a running stream by itself. It does not detect the start of the next row while
 the present row is in use. The note says how many elements ahead of each load from an argument the
 line is requested, along the last dimension. A distance of the row's length requests the next row.
-In a product, the columns move along with the stores and the rows do not; then only the columns are
-prefetched. A prefetch is a hint: addresses beyond the end of the array are never read.
+If some loads move along the last dimension together with the stores, only these loads are
+prefetched: of a product, the columns and not the rows. A prefetch is a hint: addresses beyond the
+end of the array are never read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from metasched.ir.stmt import Block, BufferStore, Evaluate, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, map_body, transform, walk
 
 AHEAD = "prefetch_ahead"
-"""Annotation of a block: elements from a load of an argument to what is asked for; 0: nothing."""
+"""Annotation of a block: how many elements ahead of each load the line is requested; 0: none."""
 
 
 def insert_prefetches(func: PrimFunc) -> PrimFunc:

@@ -7,10 +7,10 @@ becomes
     for c in range(n // w): for l in range(w): B[c * w + l] = B[c * w + l - 1] + x(c * w + l)
     for l in range(n % w): ...
 
-in which code generation computes an inner loop at once, see `codegen.scan`. The first chunk stands
-alone where the scan says how it starts, so that the others need no test. So does the first step
-where other loops stand inside the one of the scan. The note, which a schedule
-puts on the block, says that sums may be made in another order.
+Code generation computes each inner loop at once, see `codegen.scan`. If the store tests for its
+first step, the first chunk becomes a loop of its own, so that the other chunks need no test. If
+other loops stand inside the scan loop, its first step is split off in the same way. The note, which
+a schedule puts on the block, permits another order of the sums.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from metasched.ir.visit import fresh_copy, map_body, substitute, transform
 
 
 def scan_lanes(func: PrimFunc) -> PrimFunc:
-    """The transformation above, wherever a noted scan stands alone in a loop."""
+    """Apply the transformation above to each loop that holds only a noted scan."""
     return map_body(func, lambda body: transform(body, _loop))
 
 
 def noted_scan(loop: For) -> tuple[BufferStore, tuple[For, ...], int] | None:
-    """The only statement inside a loop, the loops between the two, and the value of its note."""
+    """The only statement inside a loop, the loops between the two, and the value of its note; None
+    for other loops."""
     stmt, inner, width = loop.body, [], 0
     while isinstance(stmt, (AttrStmt, For)):
         if isinstance(stmt, For):
@@ -59,7 +60,7 @@ def _loop(stmt: Stmt) -> Stmt | None:
 
 
 def _first_apart(loop: For, store: BufferStore, rest: BufferStore) -> Stmt:
-    """The first step alone, then the others, which need no test."""
+    """Split off the first step of a loop, so that the other steps need no test."""
 
     def step(store: BufferStore, at: Expr) -> Stmt:
         body = transform(loop.body, lambda s: store if isinstance(s, BufferStore) else None)
@@ -74,7 +75,7 @@ def _first_apart(loop: For, store: BufferStore, rest: BufferStore) -> Stmt:
 def _in_chunks(
     loop: For, store: BufferStore, rest: BufferStore, width: int, extent: int
 ) -> Stmt | None:
-    """Loops of `width` steps; narrower ones at the end."""
+    """Split a scan into loops of `width` steps, and the remaining steps into narrower loops."""
     if width & (width - 1):
         return None
 

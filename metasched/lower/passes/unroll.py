@@ -1,7 +1,7 @@
 """Unroll loops over register tiles, whatever unrolling the schedule asks for.
 
 A small temporary can live in registers only when every index into it is a constant: the loops that
-index it must be unrolled or vectorized. Where that costs little code it is always done.
+index it must be unrolled or vectorized. This pass unrolls them if the code stays short.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def annotate(
 
     An annotation that exists is overwritten if `replace` is True, and kept, as in TVM, if None.
 
-    requires  the key is not there yet, or has this very value, unless `replace` is True or None
+    requires  a key that the node does not have, or has with an equal value; any key if `replace`
+              is True or None
     """
     node, notes = _labelled(state, block_or_loop)
     value = _plain(state, ann_val)
@@ -67,8 +68,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _noted(notes: FrozenMap, node: Stmt) -> Block | For:
-    """The node with other annotations. A block with plain annotations is the same object each time,
-    so that replays share what was analysed about it."""
+    """The node with other annotations.
+
+    Equal arguments give the same block object if the annotations are plain data, so that replays
+    share its analysis results.
+    """
     assert isinstance(node, (Block, For))
     if isinstance(node, For) or not all(isinstance(v, (str, int)) for v in notes.values()):
         return evolve(node, annotations=notes)

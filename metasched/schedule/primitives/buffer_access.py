@@ -33,15 +33,15 @@ def annotate_buffer_access(
     buf_type: str,
     gen_new_ranges: IndexMap | Callable[..., Any],
 ) -> None:
-    """Declare what `block` reads ("read") or writes ("write") of a buffer.
+    """Declare which region of a buffer `block` reads ("read") or writes ("write").
 
-    `gen_new_ranges` takes the block's iterators and gives for each dimension an index, or a pair
-    (first, end) with the end left out. The region is marked by `explicit_read_region` or
-    `explicit_write_region`, which name the positions of such regions.
+    `gen_new_ranges` takes the block's iterators and gives for each dimension an index or a pair
+    (first, end); the end is exclusive. The annotation `explicit_read_region` or
+    `explicit_write_region` lists the positions of regions that were declared by this step.
 
-    requires  one integer index or pair for each dimension; the region holds what the block
-              certainly touches; a write region lies within the declared one, because later steps
-              rely on it being written
+    requires  one integer index or pair for each dimension; a region that holds what the block
+              certainly touches; a write region within the old declared region, because later steps
+              assume that all of a write region is written
     rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
     """
     assert isinstance(block, BlockRV)
@@ -86,13 +86,13 @@ def annotate_buffer_access(
 def unsafe_hide_buffer_access(
     state: State, block: BlockLike, buf_type: str, buf_index_array: Sequence[int]
 ) -> None:
-    """Take regions at these positions out of what `block` declares to read or write.
+    """Remove the regions at the given positions from those that `block` declares to read or write.
 
-    Later steps then know nothing of these accesses, which makes the step unsafe.
+    The step is unsafe, because later steps ignore accesses to the removed regions.
 
-    requires  distinct positions of declared regions; the block does not load (store) the hidden
-              buffers or views of them itself, nor does a block inside declare to: they are touched
-              by foreign code, or not at all
+    requires  distinct positions of declared regions; no load (or store) of the hidden buffers or
+              of views of them in the block, and no block inside that declares such a region: only
+              foreign code may touch the hidden buffers
     rewrite   T.reads(A[vi], B[vi]) -> T.reads(A[vi])
     """
     assert isinstance(block, BlockRV)
@@ -144,7 +144,7 @@ def _require_side(state: State, buf_type: str) -> None:
 def _require_written(
     state: State, realize: BlockRealize, known: BufferRegion, asked: BufferRegion, an: Analyzer
 ) -> None:
-    """Refuse a region that is not proved to lie within the region the block declares to write."""
+    """Refuse a region that is not proved to lie in the region that the block declares to write."""
     if not covers(known.region, asked.region, an):
         raise state.error(
             "more-than-written",
@@ -159,10 +159,10 @@ def _require_written(
 def _require_honest(
     state: State, realize: BlockRealize, side: str, buffers: Sequence[Buffer]
 ) -> None:
-    """Refuse new regions that do not hold what the module's blocks certainly touch.
+    """Refuse new regions that do not hold what the blocks of the module certainly touch.
 
-    The verifier does not check a buffer with several declared regions, nor loads of a buffer that
-    the block also writes; here each access of the block itself must lie in one of the regions.
+    The verifier skips buffers with several declared regions, and loads of a buffer that the block
+    also writes. So each access of the block itself is checked here: it must lie in one region.
     """
     try:
         verify(state.mod, closed=True)

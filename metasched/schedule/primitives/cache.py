@@ -66,8 +66,8 @@ def cache_read(
 ) -> BlockRV:
     """Let consumers read a copy of a buffer; returns the block that copies.
 
-    The copy is made where the scope begins, or right after the block of the scope that writes the
-    buffer; it is read by `consumer_blocks` (all readers of the scope when none are given).
+    The copying block stands at the start of the scope, or right after the block of the scope that
+    writes the buffer. `consumer_blocks` read the copy; by default all readers of the scope do.
 
     requires  a known storage scope; at most one block of the scope (and nothing outside of blocks)
               writes the buffer, before all readers; no consumer also writes it
@@ -127,12 +127,13 @@ def cache_write(
     storage_scope: str,
     consumer_blocks: Sequence[BlockRV | str] = (),
 ) -> BlockRV:
-    """Let `block` write a copy of its result, copied back afterwards; returns the copying block.
+    """Let `block` write a new buffer, which is copied back; returns the copying block.
 
-    `consumer_blocks` read the copy directly.
+    `consumer_blocks` read the new buffer directly.
 
-    requires  a known storage scope; the block is the only writer of the buffer in its scope, where
-              nothing outside of blocks touches the buffer, and finishes its reductions there
+    requires  a known storage scope; a block that is the only writer of the buffer in its scope and
+              finishes its reductions in one execution of the scope; no statement of the scope
+              outside of blocks that touches the buffer
     rewrite   B[i] = A[i] -> B_local[i] = A[i]; B[i] = B_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -183,8 +184,8 @@ def cache_write(
 def _covered_now(
     state: State, scope: Scope, readers: Sequence[Child], direct: Sequence[Child]
 ) -> list[BlockToken]:
-    """The readers that must read only written elements after the edit. These are the `direct` ones,
-    which read the cache, and those whose reads are covered now. All others read what the buffer
+    """The readers that must read only written elements after the edit: the `direct` readers of the
+    cache, and readers with region cover before the edit. Any other reader reads what the buffer
     held when the function was called.
     """
     if state.skip_legality_checks:
@@ -207,12 +208,12 @@ class CachePlan:
     """A cache of part of a buffer.
 
     Attributes:
-        buffer, cache: the original and its cache, named after both (`A_shared`).
-        region: what is copied at a time.
+        buffer, cache: the original buffer and its cache, named after buffer and scope (`A_shared`).
+        region: the region that one execution of the copy copies.
         outer: the loops above the copy.
-        bounds: where the scope may touch the buffer; the region may reach beyond.
-        held: what the cache holds, its first element at index zero; None where it has the shape of
-            the buffer.
+        bounds: the region in which the scope may touch the buffer; `region` may reach beyond.
+        held: the region that the cache holds, from index zero of the cache; None if the cache has
+            the shape of the buffer.
         known: the ranges of the iterators that the regions mention.
     """
 
@@ -235,7 +236,7 @@ class CachePlan:
         bounds: Sequence[Range],
     ) -> CachePlan:
         """Plan a cache that holds `region` if no loop is above the copy, else all that the scope of
-        `realize` touches. If that has no constant size, the cache holds the whole buffer."""
+        `realize` touches. If this part has no constant size, the cache holds the whole buffer."""
         an = Analyzer()
         bounds = [Range(b.min, an.simplify(b.extent)) for b in bounds]
         sized = [Range(r.min, an.simplify(r.extent)) for r in region]
@@ -259,7 +260,7 @@ class CachePlan:
     def copy(self, state: State, *, into_cache: bool) -> Stmt:
         """The nest that copies the region, one block under a loop for each dimension.
 
-        A predicate keeps it within the bounds where the region may reach beyond.
+        A predicate keeps the copy within the bounds where the region may reach beyond.
         """
         loops: list[tuple[Var, Expr | int]] = [
             (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(self.region)
@@ -337,8 +338,8 @@ def _consumers(
     wanted: Sequence[BlockRV | str],
     writers: Sequence[Child],
 ) -> list[Child]:
-    """The readers to redirect: those asked for, or all that read after the writer. Readers in an
-    init are left out, because an init runs before the copy."""
+    """The readers to redirect: the `wanted` readers, or all after the writer. Readers in an init
+    are then left out, because an init runs before the copy."""
     readers = [c for c in scope.readers(buffer) if wanted or not init_around(state, c.realize)]
     if wanted:
         tokens = {state.value(rv) for rv in wanted if isinstance(rv, BlockRV)}
@@ -361,15 +362,15 @@ def _consumers(
 
 
 def split_point(state: State, writer: Child, readers: Sequence[Child]) -> Stmt:
-    """The statement, which holds the writer, after which the copy goes. It stands inside all loops
-    that the writer shares with any reader, so that the copy comes before the first reader. Without
+    """The statement around the writer after which the copy is inserted. It stands inside all loops
+    that the writer shares with a reader, so that the copy runs before the first reader. Without
     readers it is the writer's outermost loop."""
     shared = max((shared_loops(writer, child) for child in readers), default=0)
     return _placed(state, writer.realize if shared >= len(writer.loops) else writer.loops[shared])
 
 
 def _placed(state: State, node: Stmt) -> Stmt:
-    """The nearest statement around `node`, or `node`, that can get a neighbour."""
+    """The nearest statement, from `node` outwards, beside which a statement can be inserted."""
     parent = state.parent(node)
     while parent is not None and not isinstance(parent, (For, Block, SeqStmt)):
         node, parent = parent, state.parent(parent)
@@ -377,7 +378,7 @@ def _placed(state: State, node: Stmt) -> Stmt:
 
 
 def _condition(state: State, anchor: Stmt, readers: Sequence[Child]) -> Stmt | None:
-    """The outermost statement that may skip `anchor` where a reader runs, if there is one."""
+    """The outermost statement that may skip `anchor` although a reader runs; None without one."""
     around = [set(state.ancestors(c.realize)) for c in readers]
     found, below = None, anchor
     for node in state.ancestors(anchor):
@@ -406,7 +407,7 @@ def _written_region(state: State, writer: Child, buffer: Buffer, anchor: Stmt) -
 
 
 def _require_held(state: State, plan: CachePlan, readers: Sequence[Child]) -> None:
-    """Refuse readers that need elements which a cache of a part does not hold."""
+    """Refuse readers of elements that a cache of a part of the buffer does not hold."""
     if plan.held is None:
         return
     for child in readers:
@@ -436,8 +437,8 @@ def _same(a: Range, b: Range) -> bool:
 
 
 def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
-    """The box in which a scope may touch `buffer`: the region that its block declares to read (or
-    write). It is the whole buffer if the block allocates it or declares nothing."""
+    """The box in which a scope may touch `buffer`: the region that its block declares, or the whole
+    buffer if the block allocates the buffer or declares no region."""
     block = scope.block
     mine, other = block.reads, block.writes
     if side == "writes":
@@ -457,7 +458,7 @@ def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
 def _bound_region(
     child: Child, regions: Sequence[BufferRegion], buffer: Buffer, loops: Sequence[For]
 ) -> list[Range]:
-    """The union of the regions of `buffer`, bindings put in, while `loops` run, within bounds."""
+    """The union of the regions of `buffer`, over loop variables, while `loops` run, in bounds."""
     block, values = child.block, child.realize.iter_values
     bound = dict(zip((v.var for v in block.iter_vars), values, strict=True))
     box: list[Range] | None = None
@@ -477,7 +478,7 @@ def _bound_region(
 
 
 def clipped(r: Range, bounds: Range) -> Range:
-    """A constant range cut to constant bounds; others as they are."""
+    """A constant range, cut to constant bounds; a range or bounds with variables change nothing."""
     low, size = as_int(r.min), as_int(r.extent)
     start, length = as_int(bounds.min), as_int(bounds.extent)
     if low is None or size is None or start is None or length is None:

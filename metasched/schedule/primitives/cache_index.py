@@ -1,4 +1,4 @@
-"""cache_index: index arithmetic that a block repeats, computed once into buffers."""
+"""cache_index: computes the index arithmetic that a block repeats once, into buffers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def cache_index(
 ) -> list[BlockRV]:
     """Compute index expressions of `block` into buffers before it; returns the computing blocks.
 
-    It takes the largest expressions over the iterators that occur at least `cse_thresh` times in
-    the indices. A smaller expression is counted only outside the larger ones already taken.
+    The step takes the largest expressions over iterators that occur at least `cse_thresh` times in
+    the indices. Occurrences of a smaller expression inside a larger chosen expression do not count.
 
     requires  a known storage scope; a leaf block with arithmetic on its iterators in an index
     rewrite   B[i] = A[i // 4] -> index_var_0[i] = i // 4; B[i] = A[index_var_0[i]]
@@ -148,8 +148,8 @@ def _safe(node: Expr) -> bool:
 
 
 def _with_loads(node: Stmt, loads: dict[Expr, BufferLoad]) -> Block:
-    """The block with precomputed expressions replaced by `loads`, and these buffers in its
-    regions."""
+    """The block with precomputed expressions replaced by `loads`; its regions declare the loaded
+    buffers."""
     assert isinstance(node, Block)
 
     def on_index(expr: Expr) -> Expr | None:

@@ -1,4 +1,4 @@
-"""sample_compute_location: a random place for a block among those where it may stand."""
+"""sample_compute_location: draws one of the legal places of a block."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ INLINE, ROOT = -2, -1
 def sample_compute_location(state: State, block: BlockLike, decision: int | None = None) -> LoopRV:
     """Draw a loop of the consumers under which `block` can be computed, for compute_at.
 
-    The decision is the loop's position below the scope, -1 for "stay at root", -2 for "inline";
-    the last two are marks, with which compute_at stays put and inlines.
+    The decision is the loop's position below the scope, -1 for the mark "root" or -2 for the mark
+    "inline". With the mark "root" compute_at does nothing; with "inline" it inlines the block.
 
     requires  the block stands directly in a scope
     """

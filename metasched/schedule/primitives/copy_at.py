@@ -1,4 +1,4 @@
-"""read_at, write_at: a copy of what one iteration of a loop reads or writes, as one block."""
+"""read_at, write_at: copy what one iteration of a loop reads or writes, as one block."""
 
 from __future__ import annotations
 
@@ -56,10 +56,9 @@ def read_at(
 ) -> BlockRV:
     """Copy the part of a buffer that one iteration of `loop` reads, before its first reader.
 
-    All readers below the loop use the copy. The copy is one block without an order of its own,
-    annotated auto_copy, whose form lowering chooses; it is returned. Below loops of threads that
-    share the copy, each thread copies what it reads; where two copy one element, both store the
-    same value.
+    All readers below the loop use the copy. The returned block copies in any order; its annotation
+    auto_copy lets lowering choose the form of the copy. If threads share the copy, each thread
+    copies what it reads; two threads that copy the same element store the same value.
 
     requires  a stage pipeline; the block stands below the loop; nothing below the loop writes the
               buffer at or after its first reader
@@ -90,11 +89,10 @@ def write_at(
     write_buffer_index: int | str | Buffer,
     storage_scope: str,
 ) -> BlockRV:
-    """Let one iteration of `loop` write a copy of a buffer's part, copied back after its last
-    writer.
+    """Let one iteration of `loop` write to a new buffer, and copy it back after the last writer.
 
-    All writers below the loop use the copy. The copy is one block without an order of its own,
-    annotated auto_copy, whose form lowering chooses; it is returned.
+    All writers below the loop use the new buffer. The returned block copies back in any order; its
+    annotation auto_copy lets lowering choose the form of the copy.
 
     requires  a stage pipeline; the block stands below the loop; below the loop only writers read
               the buffer, and only elements written below the loop; the written elements form one
@@ -246,7 +244,7 @@ class _Site:
         point: Sequence[Expr],
         bounds: Sequence[Range],
     ) -> Expr:
-        """The condition for a point to lie in the buffer and in `bounds`, less what is proved."""
+        """The condition for a point to lie in the buffer and in `bounds`, without proved parts."""
         known = Analyzer({v.var: v.dom for v in iters})
         needed: dict[Expr, None] = {}
         for r, index, *limits in zip(box, point, self.buffer.whole().region, bounds, strict=True):

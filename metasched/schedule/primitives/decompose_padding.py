@@ -38,13 +38,13 @@ from metasched.schedule.state import State
 
 @primitive(of_block=ways.with_loops_above)
 def decompose_padding(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
-    """Fill with the padding value before `loop`, then copy only what is inside.
+    """Fill the buffer with the padding value before `loop`, then copy only the inside.
 
     Returns the filling block `<name>_pad_const`; the given handle stands for the copy.
 
     requires  a complete block below `loop`, whose body stores `if_then_else(inside, value,
-              constant)`; `inside` bounds single iterators; no block reads the result before or
-              without it being written
+              constant)`; `inside` bounds single iterators; no block reads the result before the
+              block has written it
     rewrite   P[i] = T.if_then_else(2 <= i and i < 10, A[i - 2], 0) for 12 i
               -> P[i] = 0 for 12 i; P[i + 2] = A[i] for 8 i
     """
@@ -72,7 +72,13 @@ def decompose_padding(state: State, block: BlockLike, loop: LoopRV) -> BlockRV:
 
 
 def can_decompose_padding(state: State, block: BlockRV, loop: LoopRV) -> bool:
-    """Whether `decompose_padding` would be accepted; does not change the state."""
+    """Whether `decompose_padding` would be accepted; does not change the state.
+
+    Args:
+        state: the state of the schedule.
+        block: the padded copy.
+        loop: a loop above the block.
+    """
     trial = state.copy_for_trial()
     trial.primitive = "decompose_padding"
     try:
@@ -83,7 +89,7 @@ def can_decompose_padding(state: State, block: BlockRV, loop: LoopRV) -> bool:
 
 
 def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr, Expr]:
-    """(store, condition, value inside, constant outside) of the block's body."""
+    """The parts of the block's body: (store, condition, value inside, constant outside)."""
     block, store = realize.block, realize.block.body
     choice = store.value if isinstance(store, BufferStore) else None
     chooses = isinstance(choice, Call) and choice.op.name == "if_then_else"
@@ -106,7 +112,7 @@ def _parts(state: State, realize: BlockRealize) -> tuple[BufferStore, Expr, Expr
 
 
 def _require_write_first(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """Refuse a reader that would see the buffer before, or between, the fill and the copy."""
+    """Refuse a block that may read the buffer before the fill, or between the fill and the copy."""
     token = realize.block.token
     for found in scope.incoming(token):
         if found.kind is EdgeKind.WAR:
@@ -120,7 +126,7 @@ def _require_write_first(state: State, scope: Scope, realize: BlockRealize) -> N
 
 
 def _box(state: State, realize: BlockRealize, condition: Expr) -> dict[Var, Range]:
-    """The iterators' ranges that are equivalent to `condition`."""
+    """The ranges of iterators that are together equivalent to `condition`."""
     domains = {v.var: v.dom for v in realize.block.iter_vars}
     an = Analyzer(domains)
     if an.prove(condition):
@@ -206,7 +212,7 @@ def _inside(
 
 
 def _own_loop(realize: BlockRealize, below: tuple[For, ...], v: IterVar) -> For | None:
-    """The loop that iterates over the iterator's domain and serves nothing else, or None."""
+    """The loop that runs over the iterator's domain and drives nothing else; None if none does."""
     values = realize.iter_values
     value = values[[x.var for x in realize.block.iter_vars].index(v.var)]
     for position, loop in enumerate(below):

@@ -48,8 +48,8 @@ def fission(state: State, loop: LoopRV) -> list[LoopRV]:
 
     requires  a serial loop without annotation, thread binding, break and continue, with two
               statements or more directly inside, which hold nothing but loops and blocks; nothing
-              below writes what its ends read; no iteration of a statement depends on, or
-              overwrites what is needed by, an earlier iteration of a later statement
+              below writes what the loop's ends read; no iteration of a statement touches what an
+              earlier iteration of a later statement writes, or writes what that iteration reads
     rewrite   for i in range(8): B(i); C(i)
               ->
               for i_0 in range(8): B(i_0)
@@ -81,7 +81,7 @@ def fission(state: State, loop: LoopRV) -> list[LoopRV]:
 
 @proof
 def _require_forward(state: State, loop: For) -> None:
-    """Refuse a dependence on an earlier iteration of a later statement."""
+    """Refuse a statement that depends on an earlier iteration of a later statement."""
     scope = state.scope(loop)
     groups = [
         [scope.child(r.block.token) for r in blocks_of(item) if scope.get(r.block.token)]
@@ -98,15 +98,15 @@ def _require_forward(state: State, loop: For) -> None:
 def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
     """Cut a block into one block for each store of its body; returns the new blocks in order.
 
-    The given handle stands for the first store afterwards. The blocks follow each other at the
-    place of the old block, each with its predicate and annotations and the part of its init that
-    sets what the store writes. An iterator becomes spatial where instances that differ in it are
-    proved independent, now that each block has one output. With `fission` of the loops around, each
-    output gets a nest of its own.
+    Afterwards the given handle stands for the block of the first store. The new blocks take the
+    place of the old block, one after the other. Each keeps the old predicate and annotations, and
+    the part of the init that sets the buffer of its store. An iterator becomes spatial if instances
+    that differ in it are now proved independent. `fission` of the loops around then gives each
+    output a loop nest of its own.
 
     requires  a leaf block with two stores or more, one after the other, and no other statement; no
-              buffer of its own and no matched buffer; no store that changes what the predicate and
-              the bindings read, or what the init of a later store reads or sets
+              buffer allocated in the block and no matched buffer; no store that changes what the
+              predicate and the bindings read, or what the init of a later store reads or sets
     rewrite   for i in range(8): S(B[i] = f; C[i] = g)
               ->
               for i in range(8): S(B[i] = f); S_C(C[i] = g)
@@ -150,7 +150,7 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
 
 
 def _stores(state: State, realize: BlockRealize) -> list[BufferStore]:
-    """The stores of a block that can be cut."""
+    """The stores of a block; raises where the block holds more than stores."""
     block = realize.block
     stores = [s for s in block.body.stmts if isinstance(s, BufferStore)]
     if not isinstance(block.body, SeqStmt) or len(stores) != len(block.body.items):

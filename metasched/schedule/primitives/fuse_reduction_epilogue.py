@@ -1,8 +1,8 @@
 """fuse_reduction_epilogue: folds an epilogue such as a bias into the init of a reduction.
 
-f applied to the finished reduction r1 * r2 * ... may be applied to its start instead exactly when
-f(x * r) = f(x) * r, that is when the epilogue combines by the reduction's own operation. A clamp of
-a sum is refused: applied at each step, it gives another result.
+An epilogue f(r) may be applied to the start of a reduction by the operation `*` if and only if
+f(x * r) = f(x) * r. This holds if f combines its operand by the operation of the reduction. A clamp
+of a sum, for example, is refused: applied to the start, it gives another result.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ def fuse_reduction_epilogue(
 ) -> None:
     """Let a reduction write its epilogue's output, starting from the epilogue's other operand.
 
-    The reduction block keeps its handle and name; the epilogue and the buffer between are removed.
+    The reduction block keeps its handle and name. The epilogue and the buffer between them are
+    removed.
 
-    requires  a stage pipeline; a commutative reduction of one buffer, no output, at the point of
-              its spatial iterators; a complete epilogue without predicate, the only reader, that
-              is one store of the reduction's result combined once with something else by the
-              reduction's own operation; the same iterators; its other operands ready before
+    requires  a stage pipeline; a commutative reduction of one buffer, no output, indexed by its
+              spatial iterators; a complete epilogue without predicate, the only reader, that stores
+              the reduction's result combined once with another operand by the reduction's
+              operation; iterators of equal domains; operands that are computed before the reduction
     rewrite   C[i] += A[i, k]; D[i] = C[i] + E[i] -> (init: D[i] = E[i]); D[i] += A[i, k]
     """
     assert isinstance(reduction_block, BlockRV) and isinstance(epilogue_block, BlockRV)

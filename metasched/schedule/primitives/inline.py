@@ -37,11 +37,11 @@ from metasched.schedule.state import State
 
 @primitive(of_block=ways.plain())
 def compute_inline(state: State, block: BlockLike) -> None:
-    """Replace every load of what `block` computes by the expression it computes.
+    """Replace every load of the result of `block` by the expression that `block` stores.
 
-    requires  a complete block in a stage pipeline, no output; its body one store whose indices are
-              its iterators or an invertible affine map of them, which may update its init's value;
-              the buffer is used only by loads
+    requires  a complete block in a stage pipeline, no output; a body of one store whose indices are
+              the iterators or an invertible affine map of them, and which may update the value of
+              the init; a buffer that is used by loads only
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)
@@ -101,11 +101,12 @@ class _Pattern:
 
 @primitive(of_block=ways.plain())
 def reverse_compute_inline(state: State, block: BlockLike) -> None:
-    """Compute `block` in its producer: the producer stores the final value at once.
+    """Compute `block` in its producer, which then stores the final value directly.
 
     requires  a complete block in a stage pipeline that runs on its whole domain; exactly one
-              producer, which is complete and no output; all its loads of the intermediate have
-              the same, invertible indices; its iterators stay within what the producer covers
+              producer, which is complete and no output; loads of the intermediate buffer that all
+              have the same, invertible indices; iterators whose loads stay within what the producer
+              writes
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)
@@ -247,7 +248,7 @@ def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
 
 
 def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr]) -> Expr:
-    """The bounds of the consumer's iterators that are not implied by the producer's."""
+    """The bounds of the consumer's iterators that the producer's bounds do not imply."""
     out: Expr = TRUE
     for iter_var in consumer.iter_vars:
         value, dom = at_store[iter_var.var], iter_var.dom
@@ -258,7 +259,7 @@ def _residual(analyzer: Analyzer, consumer: Block, at_store: Mapping[Var, Expr])
 
 
 def _single_store(state: State, realize: BlockRealize) -> BufferStore:
-    """The only store of the block's body, with the init's value put into it if there is an init."""
+    """The only store of the block's body, with the value of the init substituted into it."""
     block = realize.block
     if not isinstance(block.body, BufferStore) or len(block.writes) != 1:
         raise state.error(
@@ -275,7 +276,7 @@ def _single_store(state: State, realize: BlockRealize) -> BufferStore:
 
 
 def _started(block: Block, init: Stmt, body: BufferStore) -> BufferStore | None:
-    """The store of a block that reduces nothing, with the init's value in place of its own
+    """The store of a block without reduction, with the value of its init in place of its own
     result."""
     if not isinstance(init, BufferStore) or not all(v.is_spatial for v in block.iter_vars):
         return None
@@ -310,8 +311,10 @@ def _rewritten(block: Block, body: Stmt) -> Block:
 
 
 def _with_loads(realize: BlockRealize, buffer: Buffer, fn: Callable[[BufferLoad], Expr]) -> Stmt:
-    """A consumer with loads of `buffer` replaced. Blocks that changed, or that only declare a read
-    of `buffer`, get their regions inferred again."""
+    """A consumer with loads of `buffer` replaced.
+
+    The regions of each block that changed, or that declares a read of `buffer`, are inferred again.
+    """
 
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, Block) and node.token in stale:

@@ -40,9 +40,10 @@ class Instances(NamedTuple):
     """The instances of a block that run in one iteration of a loop.
 
     Attributes:
-        domains: the range of each iterator that the iteration limits; others take all values.
+        domains: the ranges of the iterators that the iteration limits; a missing iterator takes all
+            values of its domain.
         conditions: further conditions on the iterators.
-        exact: no domain may be widened.
+        exact: whether the domains must not be widened.
         buffer: the buffer whose elements determine the instances.
     """
 
@@ -55,7 +56,7 @@ class Instances(NamedTuple):
 def needed_instances(
     state: State, child: Child, consumers: Sequence[Child], loop: For
 ) -> Instances:
-    """The instances of a producer that make all that its consumers read in one iteration."""
+    """The instances of a producer that compute all that its consumers read in one iteration."""
     block, analyzer = child.block, _analyzer(state, loop)
     iters = {v.var: v.dom for v in block.iter_vars}
     domains: dict[Var, Range] = {}
@@ -70,10 +71,10 @@ def needed_instances(
 
 
 def ready_instances(state: State, child: Child, producers: Sequence[Child], loop: For) -> Instances:
-    """The instances of a consumer for which one iteration has made what they read.
+    """The instances of a consumer whose inputs are computed by one iteration.
 
-    The elements of one buffer decide: each instance runs in the iterations that make the element it
-    reads there. That its other reads are written by then is confirmed by region cover.
+    One buffer decides: an instance runs in the iteration that computes its element of this buffer.
+    Region cover confirms afterwards that the other inputs are written by then.
     """
     block, analyzer = child.block, _analyzer(state, loop)
     iters = {v.var: v.dom for v in block.iter_vars}
@@ -138,7 +139,7 @@ def _touched(
 def _covering(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> dict[Var, Range]:
-    """Ranges of iterators over which a region covers a box; iterators left out take all values."""
+    """Ranges of iterators over which a region covers a box; a missing iterator takes all values."""
     domains: dict[Var, Range] = {}
     tangled = False
     for have, want in zip(region.region, box, strict=True):
@@ -158,8 +159,10 @@ def _covering(
 def _exact_instances(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> Instances | None:
-    """The instances whose region lies in a box, as ranges of iterators; None if a region may lie in
-    the box only in part."""
+    """The instances whose region lies in a box, as ranges of iterators.
+
+    None if the region of an instance may lie partly in the box and partly outside.
+    """
     domains: dict[Var, Range] = {}
     for have, want in zip(region.region, box, strict=True):
         solved = _solve(analyzer, have, want, iters, exact=True)
@@ -177,7 +180,8 @@ def _exact_instances(
 def _conditional_instances(
     analyzer: Analyzer, region: BufferRegion, box: Sequence[Range], iters: Mapping[Var, Range]
 ) -> Instances | None:
-    """The instances that read an element of a box, if each reads one: ranges and conditions."""
+    """The instances that read an element of a box, as ranges and conditions; None unless each
+    instance reads one element."""
     domains = _inverted(analyzer, region, box, iters)
     if domains is None or not all(r.is_point for r in region.region):
         return None
@@ -200,10 +204,10 @@ def _same(analyzer: Analyzer, a: Range, b: Range) -> bool:
 def _solve(
     analyzer: Analyzer, have: Range, want: Range, iters: Mapping[Var, Range], *, exact: bool
 ) -> tuple[Var, Range] | None:
-    """The iterator that `have` moves with, and its range over which `have` covers `want`.
+    """The iterator v in `have`, and the range of v over which `have` covers `want`.
 
-    Patterns: v + c, v * e + c with blocks of e elements, v // e; None for anything else. With
-    `exact` no instance of that range reaches outside of `want`.
+    Handles v + c, v * e + c with an extent of e, and v // e; None for another form. With `exact`
+    no value in the range moves `have` outside of `want`.
     """
     low, width, offset = have.min, as_int(have.extent), 0
     while isinstance(low, (Add, Sub)) and isinstance(low.b, IntImm):
@@ -255,7 +259,7 @@ def _element(axis: int, dtype: DType) -> Var:
 
 
 def _covers(analyzer: Analyzer, have: Range, want: Range, iters: Mapping[Var, Range]) -> bool:
-    """Whether `want` holds all of `have`, whatever the block's iterators are."""
+    """Whether `want` holds all of `have` for all values of the block's iterators."""
     box = _relaxed(have, iters)
     if box is None:
         return False

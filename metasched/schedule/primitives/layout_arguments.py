@@ -44,7 +44,10 @@ def buffer_by_index(given: dict[str, Any]) -> dict[str, Any]:
 def choose_buffer(
     state: State, realize: BlockRealize, which: BufferChoice
 ) -> tuple[str, int, Buffer]:
-    """(side, position, buffer) of a buffer given as ("read", i), ("write", i), name or itself."""
+    """Find a buffer given as ("read", i), ("write", i), name or Buffer.
+
+    Returns (side, position, buffer).
+    """
     block = realize.block
     sides = {"read": block.reads, "write": block.writes}
     if isinstance(which, (tuple, list)):
@@ -58,7 +61,7 @@ def choose_buffer(
         for side, regions in sides.items():
             for position, region in enumerate(regions):
                 if side == "read" and region not in inputs(block):
-                    continue  # an accumulator: the name means what is written
+                    continue  # an accumulator is read and written: its name means the write
                 if region.buffer is which or region.buffer.name == which:
                     return side, position, region.buffer
     names = [", ".join(r.buffer.name for r in regions) or "nothing" for regions in sides.values()]

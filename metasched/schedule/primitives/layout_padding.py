@@ -56,13 +56,13 @@ def _no_value(point: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """The padding of a layout.
+    """The elements of a new layout that correspond to no element of the old layout.
 
     Attributes:
         inputs: variables that stand for the new indices.
-        outside: over `inputs`, whether an element stands for no old one.
-        back: the old indices, over `inputs`.
-        value: what an element of the padding holds, from its indices.
+        outside: the condition, over `inputs`, that an element is padding.
+        back: the old indices of an element, over `inputs`.
+        value: a function from the new indices of a padding element to its value.
     """
 
     inputs: tuple[Var, ...]
@@ -71,13 +71,13 @@ class Padding:
     value: Callable[[Sequence[Expr]], Expr] = field(default=_no_value)
 
     def at(self, point: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]]:
-        """(whether it is padding, the old indices) of the element at `point`."""
+        """The condition that the element at `point` is padding, and its old indices."""
         values = dict(zip(self.inputs, point, strict=True))
         return replaced(self.outside, values), tuple([replaced(b, values) for b in self.back])
 
 
 def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) -> Padding | str:
-    """The padding of a map from `shape` to `new`, or why the map cannot be inverted."""
+    """The padding of a map from `shape` to `new`; a text that says why if there is no inverse."""
     reason = "its inverse cannot be found"
     try:
         inverse = mapping.inverse(shape)
@@ -101,7 +101,7 @@ def padding_of(mapping: IndexMap, shape: Sequence[Expr], new: Sequence[Expr]) ->
 
 
 def _beyond(an: Analyzer, index: Expr, extent: int) -> list[Expr]:
-    """The conditions for `index` to be below zero or not below `extent`, digit by digit."""
+    """The conditions for `index` to lie outside of [0, extent), digit by digit."""
     out = []
     if not an.prove(index >= 0):
         low = an.linear(index).const
@@ -116,9 +116,11 @@ def _beyond(an: Analyzer, index: Expr, extent: int) -> list[Expr]:
 
 
 def _digits(an: Analyzer, index: Expr, limit: int, above: bool) -> Expr | None:
-    """`index >= limit` (or `< limit`) as conditions on the digits of `index = high * c + low`, `low
-    < c`. None if `index` has another form, or other values of `high` than its last (first)
-    matter."""
+    """The condition `index >= limit` (`index < limit` unless `above`) over the digits of `index`.
+
+    The digits are `index = high * c + low` with `low < c`. None if `index` has another form, or if
+    values of `high` beside its last (its first, unless `above`) satisfy the condition, too.
+    """
     terms = sorted(an.linear(index).terms.items(), key=lambda t: -t[1])
     if len(terms) != 2 or terms[1][1] != 1:
         return None
@@ -137,7 +139,7 @@ def _digits(an: Analyzer, index: Expr, limit: int, above: bool) -> Expr | None:
 def padding_edits(
     state: State, site: Block, old: Buffer, new: Buffer, padding: Padding, func: PrimFunc
 ) -> list[edit.Edits]:
-    """The edits that store the pad value in the padding, or promise it for an input."""
+    """The edits that store the pad value in the padding; for an input, that assume it is there."""
     writers = [r for r in blocks_of(site) if any(w.buffer is old for w in r.block.writes)]
     writers = [r for r in writers if r.block is not site]
     if not writers:
@@ -178,7 +180,8 @@ def _assumption(state: State, new: Buffer, padding: Padding) -> Stmt:
 def _element_wise(
     state: State, realize: BlockRealize, old: Buffer
 ) -> tuple[Stmt, BufferStore] | None:
-    """(outermost loop, store) of a block that does nothing but store each element in order."""
+    """The outermost loop and the store of a block that only stores each element in order; None
+    for other blocks."""
     block, loops = realize.block, state.loops_above(realize)
     store = block.body
     if not isinstance(store, BufferStore) or block.init is not None or store.predicate is not None:

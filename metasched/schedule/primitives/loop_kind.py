@@ -29,7 +29,7 @@ def _set_kind(state: State, loop: For, kind: ForKind, what: str, thread: str | N
 
 @proof
 def _confirm_unshared(state: State, var: Var) -> None:
-    """Refuse a loop, bound to threads before, whose iterations read what other threads wrote."""
+    """Refuse a loop that was bound to threads and reads what other iterations write."""
     loop = state.index.loops[var]
     confirm_cover(state, *[c.token for c in state.scope(loop).under(loop)])
 
@@ -56,7 +56,7 @@ def _of_kind(kind: ForKind, thread: str | None, node: Stmt) -> For:
 def parallel(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` on several threads.
 
-    A kind that the loop has is replaced.
+    The step replaces the kind that the loop has.
 
     requires  no iteration depends on another
     rewrite   for i in range(128): S(i)
@@ -73,7 +73,7 @@ def parallel(state: State, loop: LoopRV) -> None:
 def vectorize(state: State, loop: LoopRV) -> None:
     """Execute the iterations of `loop` as lanes of vector operations.
 
-    A kind that the loop has is replaced.
+    The step replaces the kind that the loop has.
 
     requires  the loop is of constant extent; no iteration depends on another
     rewrite   for i in range(16): S(i)
@@ -94,12 +94,12 @@ def vectorize(state: State, loop: LoopRV) -> None:
 
 @primitive(of_loop=ways.plain())
 def unroll(state: State, loop: LoopRV) -> None:
-    """Replicate the body of `loop` for each iteration when code is made.
+    """Replicate the body of `loop` for each iteration in the generated code.
 
-    A kind that the loop has is replaced.
+    The step replaces the kind that the loop has.
 
-    requires  no break or continue is of the loop; where it was bound, no iteration uses what the
-              threads of others write
+    requires  no break or continue that belongs to the loop; for a loop that was bound to threads,
+              no iteration uses what another iteration writes
     rewrite   for i in range(4): S(i)
               ->
               for i in T.unroll(4): S(i)
@@ -115,7 +115,7 @@ def unroll(state: State, loop: LoopRV) -> None:
 def bind(state: State, loop: LoopRV, thread_axis: str) -> None:
     """Execute the iterations of `loop` on the threads of a GPU axis.
 
-    A kind that the loop has, or another thread axis, is replaced.
+    The step replaces the kind or the thread axis that the loop has.
 
     requires  `thread_axis` is a thread tag; iterations are independent, but for a reduction bound
               to threadIdx, which becomes a cross-thread reduction

@@ -42,9 +42,9 @@ def loop_partition(
 ) -> list[LoopRV]:
     """Cut the range of `loop` into parts of the given lengths and one part with the rest.
 
-    One factor may be None (or -1): the part that fills up the range. The parts are loops with
-    copies of the body, each in a block of its own (`<block>_<var><n>_partition`), all in one
-    block (`<block>_<var>_common`). Returns the loops.
+    One factor may be None (or -1) and gets what the other factors leave. Each part is a loop over a
+    copy of the body in a block of its own (`<block>_<var><n>_partition`). One block
+    (`<block>_<var>_common`) holds all parts. Returns the loops.
 
     requires  a serial loop of constant range without annotation, thread binding and break, with a
               block below it; positive constant factors, at most one None, together less than the
@@ -117,7 +117,7 @@ def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tup
 
 
 class _Names:
-    """Gives out free block names, each only once."""
+    """Chooses block names that are free, and never the same name twice."""
 
     def __init__(self, state: State) -> None:
         self.taken = set(state.index.by_name)
@@ -144,8 +144,8 @@ def _holder(
 
 
 def _kind(state: State, loop: For, children: Sequence[Child]) -> IterKind:
-    """The kind of an outer loop's iterator; opaque if an init inside runs only in its first
-    iteration."""
+    """The kind of an outer loop's iterator; opaque if an init inside runs only in the loop's
+    first iteration."""
     kind = loop_iter_kind(loop, children)
     waits = kind is IterKind.REDUCE and any(c.block.init is not None for c in children)
     if waits and loop.thread is not None:
@@ -224,7 +224,7 @@ def _reduces(realize: BlockRealize, var: Var) -> bool:
 
 
 def _require_no_init(state: State, node: For, body: Stmt, cut: set[str]) -> None:
-    """Refuse an init, of a reduction that is cut, in any part but the first."""
+    """Refuse a later part that needs the init of a reduction which the partition cuts."""
     for realize in blocks_of(body):
         if realize.block.name in cut and realize.block.init is not None:
             raise state.error(

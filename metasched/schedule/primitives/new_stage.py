@@ -80,7 +80,7 @@ def top_of(state: State, node: Stmt) -> Stmt:
 
 
 def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
-    """The loops above a block; raises if one of them holds anything else."""
+    """The loops above a block; raises if a loop holds anything beside the block."""
     loops = state.loops_above(realize)
     top: Stmt = realize
     for loop in reversed(loops):
@@ -96,7 +96,10 @@ def chain_above(state: State, realize: BlockRealize) -> tuple[For, ...]:
 
 
 def own_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
-    """The loops above a block, one for each iterator; raises if they hold anything else."""
+    """The loops above a block, one for each iterator.
+
+    Raises if a loop holds anything beside the block, or does not run over its iterator's domain.
+    """
     loops = chain_above(state, realize)
     refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
     if realize.predicate is not TRUE:
@@ -125,11 +128,14 @@ def stage(
     """A new block of spatial iterators under a loop for each, and the block itself.
 
     Args:
-        domains: the values of each iterator.
-        body: the statement over the iterators; the regions are found from it.
-        guard: the predicate, over the iterators.
-        loops: the range that the loop of each iterator runs over (default: its domain).
-        taken: names that other new blocks of the same step have.
+        state: the state, for names that are free.
+        name: the name of the block, changed if it is taken.
+        domains: the domain of each iterator.
+        body: a function from the iterators to the statement of the block, from which the regions
+            are inferred.
+        guard: a function from the iterators to the predicate.
+        loops: the range of each iterator's loop (default: the iterator's domain).
+        taken: the names of other new blocks of the same step.
     """
     iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))
     point = tuple(v.var for v in iters)

@@ -1,4 +1,4 @@
-"""Queries that find blocks and loops. They change nothing, but are recorded, so traces replay."""
+"""Queries that find blocks and loops; they change nothing but are recorded, so traces replay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def get_block(state: State, name: str, func_name: str | None = None) -> BlockRV:
 
 @primitive(pure=True)
 def get_loops(state: State, block: BlockLike) -> list[LoopRV]:
-    """The loops over a block, from the outermost down, up to the block around it."""
+    """The loops between a block and the block around it, outermost first."""
     assert isinstance(block, BlockRV)
     return state.new_loops([loop.var for loop in state.loops_above(state.block(block))])
 

@@ -1,4 +1,4 @@
-"""reindex_cache_read, reindex_cache_write: a cached copy of a buffer in a given layout."""
+"""reindex_cache_read, reindex_cache_write: copy a buffer to a scope, in a given layout."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def reindex_cache_read(
 ) -> BlockRV:
     """Let `block` read a copy of a buffer laid out by `index_map`; returns the block that copies.
 
-    `index_map` takes the block's iterators and gives the indices into the copy. The copy is made
-    where the scope begins, or after the block of the scope that writes the buffer, inside the
-    loops that both share.
+    `index_map` takes the block's iterators and gives the indices into the copy. The copying block
+    stands at the start of the scope, or after the block of the scope that writes the buffer, inside
+    the loops that both blocks share.
 
     requires  a known storage scope; a leaf block that reads the buffer at one place and does not
-              write it; at most one writer of the buffer in the scope, before the block, which
-              writes in one iteration of the shared loops what is copied there; the map uses the
-              iterators that the buffer's indices use, and determines them (an iterator of one value
-              may be left out)
+              write it; at most one writer of the buffer in the scope, before the block, whose
+              writes in one iteration of the shared loops hold what is copied in this iteration; a
+              map that uses the iterators of the buffer's indices, and determines them (iterators of
+              extent one may be left out)
     rewrite   B[i, j] = A[i, j] -> A_local[j, i] = A[i, j]; B[i, j] = A_local[j, i]
     """
     realize, buffer = _subject(state, block, "read", read_buffer_index, storage_scope)
@@ -92,15 +92,15 @@ def reindex_cache_write(
     storage_scope: str,
     index_map: MapArg,
 ) -> BlockRV:
-    """Let `block` write a copy of its result laid out by `index_map`; returns the copying block.
+    """Let `block` write a new buffer laid out by `index_map`; returns the block that copies back.
 
-    `index_map` takes the block's iterators and gives the indices into the copy. The copy is copied
-    back after the block, inside the loops that the block shares with a reader.
+    `index_map` takes the block's iterators and gives the indices into the new buffer. The copying
+    block stands after the block, inside the loops that the block shares with a reader.
 
     requires  a known storage scope; a leaf block that writes the buffer at one place, as its only
-              writer, and does not read it; below the shared loops stand only loops above it, and
-              it writes every element; the map uses the iterators that the buffer's indices use,
-              and determines them
+              writer, and does not read it; nothing but loops between the shared loops and the
+              block, which write every element; a map that uses the iterators of the buffer's
+              indices, and determines them
     rewrite   B[i, j] = A[i, j] -> B_local[j, i] = A[i, j]; B[i, j] = B_local[j, i]
     """
     realize, buffer = _subject(state, block, "write", write_buffer_index, storage_scope)
@@ -123,8 +123,8 @@ def reindex_cache_write(
 
 
 def _before(state: State, writer: BlockRealize, reader: BlockRealize) -> Stmt:
-    """The statement around the writer, inside all loops shared with the reader, that comes before
-    the reader's statement in a sequence."""
+    """The statement around the writer that stands in one sequence with a statement around the
+    reader, inside all loops that both blocks share."""
     above = set(state.ancestors(reader))
     node: Stmt = writer
     parent = state.parent(node)
@@ -142,8 +142,8 @@ def _before(state: State, writer: BlockRealize, reader: BlockRealize) -> Stmt:
 
 
 def _require_loops_only(state: State, realize: BlockRealize, anchor: Stmt) -> None:
-    """Refuse anything but loops and sequences between the block and `anchor`, as it might not
-    run."""
+    """Refuse other statements than loops and sequences between the block and `anchor`, because
+    they may skip the block."""
     node: Stmt | None = realize
     while node is not None and node is not anchor:
         node = state.parent(node)
@@ -208,8 +208,8 @@ def _laid_out(
 def _require_same_iters(
     state: State, block: Block, buffer: Buffer, old: Any, new: Any, realize: BlockRealize
 ) -> None:
-    """Refuse a map that uses other iterators than the old indices; those of one value do not
-    count."""
+    """Refuse a map that uses other iterators than the old indices, but for iterators of extent
+    one."""
     before = {v.var for v in covered_iters(block, old)}
     after = {v.var for v in covered_iters(block, new)}
     single = {v.var for v in block.iter_vars if as_int(v.dom.extent) == 1}

@@ -23,11 +23,10 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
 
     Loops of the chain that are not named keep their places.
 
-    requires  distinct loops on one chain of single statements in one block; loops of opaque
-              iterators in their old order, and all accesses of such blocks known; no bound that
-              would come to stand outside a loop it depends on; accesses to one element keep their
-              order, but for updates by a commutative reduction (after its init) and writes of the
-              same value
+    requires  distinct loops on one chain of single statements in one block; all accesses of blocks
+              with opaque iterators known; no loop outside of a loop that its bounds depend on;
+              accesses to one element in their old order, but for updates by a commutative reduction
+              (after its init) and writes of the same value
     rewrite   for i, j in T.grid(4, 8): S(i, j)
               ->
               for j, i in T.grid(8, 4): S(i, j)
@@ -64,8 +63,10 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
 
 @proof
 def _require_free_order(state: State, chain: list[For], order: list[For]) -> None:
-    """Refuse an order that breaks a dependence. Loops outside and inside all moved ones keep their
-    places and do not matter."""
+    """Refuse an order that breaks a dependence.
+
+    Only the loops from the first to the last moved loop matter.
+    """
     moved = [n for n, (a, b) in enumerate(zip(chain, order, strict=True)) if a is not b]
     part = slice(moved[0], moved[-1] + 1)
     failure = reorder_violation(chain[part], order[part], state.scope(chain[0]))

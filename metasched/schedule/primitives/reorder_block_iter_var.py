@@ -1,4 +1,4 @@
-"""reorder_block_iter_var: the iterators of a block in another order."""
+"""reorder_block_iter_var: puts the iterators of a block in another order."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.numbers import number_of
 from metasched.schedule.state import State
 
-MOST = 64  # factors of a tile
+MOST = 64  # the most factors of a tile
 
 
 def decide(state: State, domain: domains.Domain, decision: Any) -> Any:
@@ -72,10 +72,10 @@ def sample_perfect_tile(
 ) -> list[ExprRV]:
     """Draw `n` factors whose product is the loop's extent, uniformly over all such tilings.
 
-    The last is at most `max_innermost_factor` (-1 for no limit). A symbolic extent leaves no
-    choice: the first factor is -1 (whatever is left), the others 1.
+    The last factor is at most `max_innermost_factor` (-1: no limit). A symbolic extent leaves no
+    choice: the first factor is -1, which `split` infers, and the others are 1.
 
-    requires  1 <= n <= 64; a limit unless n is 1 is positive or -1
+    requires  1 <= n <= 64; a limit that is positive or -1, unless n is 1
     """
     extent = as_int(state.loop(loop).extent)
     if not 1 <= n <= MOST or (max_innermost_factor < 1 and max_innermost_factor != -1):
@@ -98,8 +98,10 @@ def sample_padded_tile(
     probs: Sequence[float],
     decision: list[int] | None = None,
 ) -> list[ExprRV]:
-    """Draw `n` factors of one of `sizes`: the loop's extent, or larger numbers for `overcompute`,
-    so that a prime extent has tiles other than 1 and itself.
+    """Draw one of `sizes`, then `n` factors whose product is this size.
+
+    The sizes are the loop's extent and larger numbers for `overcompute`. So a prime extent gets
+    tiles other than 1 and itself.
 
     requires  1 <= n <= 64; a limit that is positive or -1; as many probabilities as sizes, none
               negative, a positive sum; no size below the extent, which is constant
@@ -128,8 +130,10 @@ def sample_partitioned_tile(
     innerpart_factor: int = 1,
     decision: list[int] | None = None,
 ) -> list[ExprRV]:
-    """Draw `n` factors of the extent; those from `partition_pos` on multiply to a multiple of
-    `innerpart_factor`. An extent that it does not divide leaves no choice.
+    """Draw `n` factors whose product is the loop's extent, with a constraint on the inner factors.
+
+    The product of the factors from `partition_pos` on is a multiple of `innerpart_factor`. An
+    extent that is no multiple of `innerpart_factor` leaves no choice.
 
     requires  1 <= n <= 64, 0 <= partition_pos <= n, innerpart_factor >= 1
     """
@@ -150,10 +154,10 @@ def sample_partitioned_tile(
 
 @primitive()
 def require(state: State, condition: Expr) -> None:
-    """Demand that `condition`, over sampled values, holds: a constraint of the space.
+    """Require that `condition`, over sampled values, holds: a constraint of the design space.
 
-    When it fails while decisions are being drawn, the latest sampling that it mentions is drawn
-    again among the decisions that satisfy it (see `Schedule`); in a replay it is refused.
+    If the condition fails while decisions are drawn, its latest sampling step is drawn again among
+    the decisions that satisfy the condition. In a replay, a failing condition is refused.
 
     requires  the sampled values determine the condition
     """
@@ -168,4 +172,4 @@ def require(state: State, condition: Expr) -> None:
 
 @primitive()
 def enter_postproc(state: State) -> None:
-    """Mark where post-processing begins; mutation works on what is before."""
+    """Mark where post-processing begins; mutators change only decisions before the mark."""

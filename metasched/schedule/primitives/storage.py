@@ -19,7 +19,9 @@ from metasched.schedule.state import State
 def set_scope(
     state: State, block: BlockLike, buffer_index: int | str | Buffer, storage_scope: str
 ) -> None:
-    """Put a buffer that `block` writes (by position, name or itself) into another storage scope.
+    """Put a buffer that `block` writes into another storage scope.
+
+    The buffer is given by its position among the block's writes, by name, or as a Buffer.
 
     Views of the buffer change their scope, too.
 
@@ -51,7 +53,7 @@ def written_buffer(state: State, realize: BlockRealize, which: int | str | Buffe
 
 
 def pick_buffer(state: State, realize: BlockRealize, side: str, which: object) -> Buffer:
-    """The buffer given by its position among the reads or writes, by name or as itself."""
+    """The buffer given by its position among the reads or writes, by name or as a Buffer."""
     block = realize.block
     regions = block.reads if side == "read" else block.writes
     if isinstance(which, int) and 0 <= which < len(regions):

@@ -42,21 +42,24 @@ def transform_layout(
     pad_value: int | float | bool | Expr | MapArg | None = None,
     assume_injective_transform: bool = False,
 ) -> None:
-    """Store a buffer that `block` accesses at `index_map` of its indices, everywhere.
+    """Store a buffer that `block` accesses at `index_map` of its indices, in the whole program.
 
-    A parameter changes its shape: the function then takes the new layout. Where the new shape has
-    elements that stand for no old one, they are padding: of an input they are assumed to hold
-    `pad_value` (`T.assume`), a plain element-wise writer writes them along (if_then_else), after
-    any other writer they are filled.
+    A parameter changes its shape: the function then takes the new layout. Elements of the new shape
+    that correspond to no old element are padding. In an input, padding is assumed to hold
+    `pad_value` (`T.assume`). A plain element-wise writer also writes the padding (if_then_else).
+    After any other writer, a new block fills the padding.
 
     Args:
+        block: a block that accesses the buffer.
+        buffer: ("read", i), ("write", i), a name or a Buffer.
+        index_map: from the old indices to the new indices.
         pad_value: a number, an expression, or a function of the new indices.
-        assume_injective_transform: do not check that the map joins no two elements, and leave
+        assume_injective_transform: True to skip the proof that the map is injective, and to leave
             padding undefined.
 
-    requires  a parameter or allocated buffer, accessed by loads and stores with scalar indices; a
-              map that joins no two elements and gives no negative index; a `pad_value` of the
-              buffer's type if there is padding
+    requires  a parameter or allocated buffer, accessed by loads and stores with scalar indices; an
+              injective map that gives no negative index; a `pad_value` of the buffer's type if
+              there is padding
     rewrite   B[i, j] = A[i, j] -> B[i // 4, j, i % 4] = A[i, j]
     """
     assert isinstance(block, BlockRV)
@@ -143,7 +146,7 @@ def _padding(
     mapping: IndexMap,
     value: PadValue | None,
 ) -> Padding | None:
-    """The padding of the new layout; None when every element stands for an old one."""
+    """The padding of the new layout; None if every new element corresponds to an old element."""
     found = padding_of(mapping, old.shape, new.shape)
     if isinstance(found, str):
         raise state.error(
@@ -208,7 +211,7 @@ def _pad_map(state: State, realize: BlockRealize, new: Buffer, given: Any) -> Pa
 
 
 def _known(site: Block) -> Analyzer:
-    """An analyzer with the ranges of iterators and loops below the site, none of which is empty."""
+    """An analyzer that knows the ranges of all iterators and loops below `site`."""
     ranges: dict[Var, Range] = {}
     for node in walk_stmts(site):
         if isinstance(node, Block):
@@ -260,7 +263,8 @@ def _region(region: BufferRegion, new: Buffer, mapping: IndexMap, an: Analyzer) 
 def _require_symbols(
     state: State, realize: BlockRealize, func: PrimFunc, params: Sequence[Buffer | Var]
 ) -> None:
-    """Refuse a new shape after which a symbolic extent is no parameter, nor extent of one."""
+    """Refuse a new shape if no parameter, and no extent of a parameter, is a symbolic extent any
+    longer."""
 
     def defined(given: Sequence[Buffer | Var]) -> set[Expr]:
         out: set[Expr] = {p for p in given if isinstance(p, Var)}

@@ -1,7 +1,8 @@
 """unsafe_set_dtype, widen_dtype: store a temporary buffer in another type.
 
-Both cast what is stored, and cast it back where it is loaded. The first takes any type. The second
-takes a type that holds all values of the old one; a load that is cast at once needs no cast back.
+Both cast each stored value, and cast it back where it is loaded. `unsafe_set_dtype` takes any type.
+`widen_dtype` takes a type that holds all values of the old type; a load that is cast to a third
+type is not cast back first.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from metasched.schedule.state import State
 def unsafe_set_dtype(
     state: State, block: BlockLike, buffer_index: int | str | Buffer, dtype: str
 ) -> None:
-    """Keep a buffer that `block` writes in another type; values are cast in and out.
+    """Store a buffer that `block` writes in another type; stores and loads cast the values.
 
-    Results change where the type cannot hold the values, which makes the step unsafe.
+    The step is unsafe: results change if the type cannot hold the values.
 
     Views of the buffer change their type with it.
 
@@ -45,9 +46,9 @@ def unsafe_set_dtype(
 def widen_dtype(
     state: State, block: BlockLike, buffer_index: int | str | Buffer, dtype: str
 ) -> None:
-    """Keep a buffer that `block` writes in a type that holds all values of its own type.
+    """Store a buffer that `block` writes in a type that holds all values of its own type.
 
-    Results stay the same. A load that is cast to another type is cast directly from the new one.
+    Results stay the same. A load that is cast to a third type is cast directly from the new type.
     Views of the buffer change their type with it.
 
     requires  the buffer is allocated by a block and used by loads, stores and views only; a scalar
@@ -66,7 +67,7 @@ def widen_dtype(
 def _retyped(
     state: State, block: BlockLike, buffer_index: int | str | Buffer, dtype: str
 ) -> tuple[Block, dict[Buffer, Buffer]]:
-    """The block that allocates a buffer, and for it and its views those of another type."""
+    """The block that allocates a buffer, and the retyped copies of the buffer and its views."""
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     old = pick_buffer(state, realize, "write", buffer_index)
@@ -113,7 +114,7 @@ def _recast(site: Stmt, buffers: Mapping[Buffer, Buffer]) -> Block:
 
 
 def _direct(site: Block, buffers: Mapping[Buffer, Buffer]) -> Block:
-    """Leave out the cast back of a load that is cast again."""
+    """Remove the cast back of a load that is cast to another type again."""
     wide = set(buffers.values())
 
     def on_expr(node: Expr) -> Expr | None:

@@ -1,1 +1,1 @@
-"""proposals: where the candidates of an evolutionary search come from, one source a file."""
+"""proposals: the sources of the candidates of an evolutionary search, one source a file."""

@@ -12,14 +12,14 @@ from metasched.search.draft import Array, Draft, Rows
 from metasched.search.population import Request
 from metasched.search.proposals.source import SearchState, Unreserved
 
-_LEAST_ROWS = 24  # replayed programs of a space from which a surrogate is fitted
-_MOST_ROWS = 512  # replayed programs that the surrogate is fitted to at most: the last ones
+_LEAST_ROWS = 24  # the fewest replayed programs of a space to which a surrogate is fitted
+_MOST_ROWS = 512  # the surrogate is fitted to at most this many programs, the latest
 
 
 class BestDrafts(Unreserved):
-    """The best drafts of each space by a surrogate of the model.
+    """Proposes the best drafts of each space by a surrogate of the model.
 
-    Random drafts where fewer than `_LEAST_ROWS` programs of the space were replayed.
+    Proposes random drafts while fewer than `_LEAST_ROWS` programs of the space were replayed.
     """
 
     name = "best drafts"
@@ -46,7 +46,7 @@ class BestDrafts(Unreserved):
 
 
 class UnbiasedDrafts(BestDrafts):
-    """Random drafts of each space, not ranked."""
+    """Proposes random drafts of each space, not ranked."""
 
     name = "unbiased drafts"
     best = False
@@ -55,8 +55,8 @@ class UnbiasedDrafts(BestDrafts):
 def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Array | None:
     """Scores of drafts from a linear regression on the model's scores of replayed programs.
 
-    The regression is linear: a quadratic one ranked drafts first that were ten times slower than
-    the best of 10,000 rows. Trees ranked as well, and worse in the first rounds.
+    The regression is linear: a quadratic regression ranked drafts first that were ten times slower
+    than the best of 10,000 rows. Trees ranked no better, and worse in the first rounds.
     """
     known = list(state.known.get(space, {}).values())[-_MOST_ROWS:]
     fitted = [

@@ -23,7 +23,7 @@ class Grafts:
         self.keys: set[str] = set()
 
     def requests(self, state: SearchState, count: int) -> Iterator[Request]:
-        """All grafts, whatever `count` is: there are at most a few for each space."""
+        """All grafts, whatever `count` is: at most `_GRAFTED` for each space."""
         population = state.task.population
         best: dict[int, SearchCandidate] = {}
         for candidate in population.parents(len(population.measured)):

@@ -11,11 +11,11 @@ from metasched.schedule.trace import Trace
 from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.source import SearchState, Unreserved
 
-_TRIES = 4  # further mutations where a child was replayed before
+_TRIES = 4  # further mutations if a child was replayed before
 
 
 class Mutants(Unreserved):
-    """One generation of children; later generations of a round take parents from it, too."""
+    """Proposes one generation of children, which may be parents in later generations."""
 
     name = "mutants"
 

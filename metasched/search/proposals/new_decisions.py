@@ -1,4 +1,4 @@
-"""New decisions: decisions not yet measured in programs like the fastest, tried in the fastest."""
+"""New decisions: decisions not yet measured in programs like the fastest, put into the fastest."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Step = tuple[int, int]
 
 
 class NewDecisions:
-    """Neighbours of the fastest programs with a decision that was not measured in their context.
+    """Proposes neighbours of the fastest programs with a decision not measured in their context.
 
-    A decision that was only measured together with slow ones is underrated by the model, so it is
-    tried inside the fastest programs. The sampling steps take turns: the model alone would always
-    choose new tiles of one loop, and never another number of parts for the cores.
+    The model underrates a decision that was only measured together with slow decisions, so this
+    source tries the decision in the fastest programs. The sampling steps take turns: the model
+    alone would always choose new tiles of one loop, and never another number of parts for the
+    cores.
 
     Attributes:
         steps: the step whose decision is new, by the keys of the programs of this round.

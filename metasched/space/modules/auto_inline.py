@@ -29,7 +29,8 @@ class AutoInline:
     """Inline a block that writes one buffer into its consumers, or into its only producer.
 
     Attributes:
-        into_producer, into_consumer: whether a block may be inlined in this direction.
+        into_producer, into_consumer: whether a block may be inlined into its producer, and into
+            its consumers.
         inline_const_tensor: always inline tables computed from iterators alone.
         disallow_if_then_else: keep blocks with a condition (a padding stage).
         require_injective: keep blocks that read with one index twice (a diagonal).
@@ -156,6 +157,6 @@ def _branches(block: Block, nodes: list[object]) -> bool:
 
 
 def _all_spatial(sch: Schedule, realize: BlockRealize) -> bool:
-    """Whether every block of the function with iterators has only spatial ones."""
+    """Whether all iterators of all blocks of the function are spatial."""
     _, func = sch.state.func_of(realize)
     return all(is_spatial_only(r.block) is None for r in blocks_of(func.body))

@@ -15,8 +15,8 @@ from metasched.target import Target
 class ApplyCustomRule:
     """Run the named module on annotated blocks, which other modules leave alone.
 
-    For a name that is unknown, or of a module for other targets, a warning is given and the
-    annotation dropped, so the block is scheduled as any other. With "None" no module runs.
+    If the name is unknown, or its module is for other targets, a warning says so. Then the
+    annotation is dropped, and the block is scheduled like any other. With "None" no module runs.
     """
 
     target: Target

@@ -44,9 +44,9 @@ class MultiLevelTiling:
     Attributes:
         structure: letters S and R, outermost level first.
         max_innermost_factor: limit of the innermost part of each loop; -1 for no limit.
-        reuse_read: copies of the operands, all at the same one of its `levels`.
-        reuse_write: a copy of the result; a consumer that finishes each element serves as its
-            write-back.
+        reuse_read: copies of the operands, all placed at the same level.
+        reuse_write: a copy of the result; if a consumer finishes each element, the consumer writes
+            the copy back.
         filter_fn: blocks to tile, in place of the blocks with data reuse.
     """
 

@@ -28,7 +28,7 @@ class PrefetchRows:
 
     Attributes:
         rows: choices of how many rows ahead.
-        least: bytes of an argument, at least; smaller arguments stay in the cache.
+        least: the fewest bytes of an argument; smaller arguments stay in the cache.
     """
 
     rows: Sequence[int] = (0, 1, 2)

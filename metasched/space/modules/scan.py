@@ -1,11 +1,11 @@
 """vector_scan: run scans (cumulative sums, running maxima) in vector lanes.
 
-Along contiguous memory the lanes are neighbouring steps of one scan, which the code generator
-combines in registers (`codegen.scan`). Across it they are neighbouring scans: the contiguous
-iterator goes inside the scan, in tiles whose last row stays in the cache.
+If a scan runs along contiguous memory, the lanes are neighbouring steps of this scan; the code
+generator combines them in registers (`codegen.scan`). Otherwise the lanes are neighbouring scans:
+the contiguous iterator goes inside the scan, in tiles whose last row stays in the cache.
 
-Where there are fewer scans than cores, each is offered in chunks as well, which run in parallel
-from starts that a first pass over the values gives (`decompose_scan`).
+If there are fewer scans than cores, each scan is also offered in chunks that run in parallel. A
+first pass over the values gives the start of each chunk (`decompose_scan`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from metasched.space.tiling import axes, changed, untouched
 
 @dataclass(frozen=True, slots=True)
 class VectorScan:
-    """Offer lanes for an untouched scan; and the block as it was.
+    """Offer lanes for an untouched scan, beside the unchanged block.
 
     Attributes:
-        vector_bits: of a vector register.
+        vector_bits: the bits of a vector register.
         vectors: choices of how many registers are scanned at a time.
-        cores: of the machine.
+        cores: the number of cores of the machine.
         chunks: choices of how many chunks of a scan each core gets.
         shortest: the fewest steps of a chunk: starting threads takes microseconds.
     """
@@ -63,7 +63,7 @@ class VectorScan:
         return [*changed(sch, *ways), sch]
 
     def _sizes(self, block: Block, position: int) -> list[int]:
-        """The numbers of steps of a chunk that are worth a choice, largest first."""
+        """The choices of how many steps a chunk has, largest first."""
         extents = [as_int(v.dom.extent) for v in block.iter_vars]
         beside = prod(e or self.cores for n, e in enumerate(extents) if n != position)
         steps = extents[position] or 0
@@ -73,7 +73,7 @@ class VectorScan:
         return sorted({s for s in map(partial(_near, steps), sizes) if s >= self.shortest})[::-1]
 
     def _in_chunks(self, sch: Schedule, block: BlockRV, position: int) -> None:
-        """Chunks of a scan side by side, each in lanes, after a pass that makes their starts."""
+        """Cut a scan into parallel chunks, each in lanes, after a pass that gives their starts."""
         node = sch.get(block)
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         every = axes(sch, block)
@@ -118,15 +118,15 @@ class VectorScan:
 
 
 def _near(steps: int, size: int) -> int:
-    """A number of steps that divides a scan, at most one eighth above `size`; `size`, in whole
-    cache lines, where there is none."""
+    """A number of steps that divides the scan, at most one eighth above `size`; if there is none,
+    `size` in whole cache lines."""
     found = (n for n in range(size, size + size // 8 + 1) if steps % n == 0)
     return next(found, -(-size // 64) * 64)
 
 
 def scanned(block: Block) -> int | None:
-    """The position of the iterator along which a block is a scan, its only one that is not
-    spatial; None where there is none."""
+    """The position of a block's only iterator that is not spatial, if the block is a scan along it;
+    otherwise None."""
     ordered = [n for n, v in enumerate(block.iter_vars) if not v.is_spatial]
     if len(ordered) != 1 or block.init is not None or is_leaf(block) is not None:
         return None

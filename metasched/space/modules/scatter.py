@@ -1,8 +1,8 @@
-"""scatter: histograms and scatter-adds, whose indices are read from memory, over the cores.
+"""scatter: spread histograms and scatter-adds, whose indices are read from memory, over the cores.
 
-Two ways: a copy of the result for each core, where the result is small beside the input
-(`privatize_update`); and the columns that an update writes side by side, in vector lanes with the
-loop over the indices inside a tile of columns.
+There are two ways. If the result is small beside the input, each core updates its own copy
+(`privatize_update`). If an update writes several columns side by side, the columns become vector
+lanes. The loop over the indices goes inside a tile of columns.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from metasched.space.tiling import axes, changed, untouched
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Offer copies and columns for an untouched update at indices from memory; and the block as it
-    was.
+    """Offer copies and columns for an untouched update at indices from memory, beside the unchanged
+    block.
 
     Attributes:
-        cores: of the machine.
-        vector_bits: of a vector register.
+        cores: the number of cores of the machine.
+        vector_bits: the bits of a vector register.
         copies: choices of how many copies each core gets.
         reuse: how many updates an element of a copy must get on average.
     """
@@ -58,7 +58,7 @@ class Scatter:
         return [*changed(sch, *ways), sch]
 
     def _counts(self, block: Block, found: list[int]) -> list[int]:
-        """How many copies to choose from."""
+        """The choices of how many copies are made."""
         elements = prod(as_int(size) or 0 for size in block.writes[0].buffer.shape)
         updates = prod(as_int(v.dom.extent) or 0 for v in block.iter_vars)
         rows = as_int(block.iter_vars[found[0]].dom.extent) or 0
@@ -93,7 +93,7 @@ class Scatter:
 
 def scattered(block: Block) -> list[int]:
     """The positions of the iterators that choose, by a load, the element that a block updates;
-    empty where the block is no single update of this kind."""
+    empty for blocks that are not a single update of this kind."""
     store = block.body
     if block.init is not None or is_leaf(block) is not None or not isinstance(store, BufferStore):
         return []

@@ -33,7 +33,7 @@ from metasched.schedule.tensorize_mapping import nest_of
 from metasched.space.strides import iter_stride, vector_iter
 
 SLOWER = 0.25
-"""Instructions that do less than this share of the fastest one's products are left out."""
+"""Instructions slower than this share of the fastest instruction's rate are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class TensorForm:
     """Instructions of one shape and how they lie in a block.
 
     Attributes:
-        names: of the intrinsics, one of which is sampled.
-        lanes, group: results of an instruction, products of each.
+        names: the names of the intrinsics, one of which is sampled.
+        lanes, group: the number of results of an instruction, and of products in each result.
         own: the type of the operand with a value in each lane.
-        structure: of the tiling around the instruction.
+        structure: the structure of the tiling around the instruction.
     """
 
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class TensorForm:
     structure: str
 
     def without(self, families: Collection[str]) -> TensorForm:
-        """The instructions that are of none of these families."""
+        """The instructions of the form without these families."""
         return replace(self, names=tuple(n for n in self.names if family(n) not in families))
 
     def place(self, sch: Schedule, loops: Sequence[LoopRV], group: Sequence[LoopRV]) -> None:
@@ -92,7 +92,7 @@ class TensorForm:
         return len(sch.get(panel).iter_vars) - 1
 
     def fill(self, sch: Schedule, panel: BlockRV, place: LoopRV, depth: int) -> None:
-        """Compute a panel at the loop that is `depth` loops deep, a group of lanes at once."""
+        """Compute a panel at the innermost of `depth` loops, a group of lanes at once."""
         node = sch.get(panel)
         used = free_vars(node.writes[0].region[-2].min)
         lane = next(n for n, v in enumerate(node.iter_vars) if v.var in used)
@@ -114,9 +114,9 @@ class TensorForm:
 
 
 def offer_instructions(sch: Schedule, block: BlockRV, names: Sequence[str]) -> None:
-    """Mark a block as one that an instruction computes; of several that fit one is sampled.
+    """Note on a block that an instruction computes it; if several instructions fit, sample one.
 
-    Raises ScheduleError where no instruction of `names` computes the block.
+    Raises ScheduleError if no instruction of `names` computes the block.
     """
     fitting = []
     for name in names:
@@ -143,10 +143,10 @@ def forms(
     """The shapes of instructions of a target that may lie in a block, the widest first.
 
     Args:
-        block: a block without changes.
-        bits: of a vector register.
-        features: of the target.
-        intrins: the names to choose from, all registered ones when None.
+        block: an unscheduled block.
+        bits: the bits of a vector register.
+        features: the features of the target.
+        intrins: the names to choose from; None for all registered intrinsics.
     """
     kinds = _operands(block)
     found: dict[tuple[int, int, DType], list[str]] = {}
@@ -172,8 +172,8 @@ def fastest(
 def wider_types(
     block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
 ) -> dict[DType, float]:
-    """The types that hold a block's operands, and are not theirs, for which the target has
-    instructions, with the rates of the fastest."""
+    """Wider types that hold a block's operands and for which the target has instructions, each with
+    the rate of the fastest instruction."""
     kinds = _operands(block)
     found: dict[DType, float] = {}
     if kinds is None:
@@ -200,14 +200,14 @@ def _fitting(
 
 
 def _rate(name: str) -> float:
-    """The products of an instruction in the time of a vector multiply-add."""
+    """How many products an instruction computes in the time of a vector multiply-add."""
     shape = lane_shape(TensorIntrin.get(name).desc)
     assert shape is not None
     return math.prod(shape[1].constant_shape() or ()) / _cost(name)
 
 
 def family(name: str) -> str:
-    """What the names of an intrinsic on narrower and wider registers share: `x86.vnni`."""
+    """The part of a name that an intrinsic has on all register widths, such as `x86.vnni`."""
     return name.rpartition(".")[0]
 
 
@@ -245,11 +245,11 @@ def _operands(block: Block) -> tuple[DType, DType] | None:
 
 
 def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:
-    """Cut a reduction into groups, the last iterator; both operands are read along a group.
+    """Cut a reduction iterator into groups; the group becomes the last iterator.
 
-    The last reduction along which the shared operand is contiguous is cut. Without one, the last
-    reduction that the group divides is cut, and the operand is copied to be contiguous along it.
-    Raises ScheduleError where no reduction can be cut.
+    The last reduction along which the shared operand is contiguous is cut. If there is none, the
+    last reduction that the group divides is cut, and the operand is copied to be contiguous along
+    it. Raises ScheduleError if no reduction can be cut.
     """
     node = sch.get(block)
     vector = vector_iter(node)
@@ -277,10 +277,10 @@ def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:
 
 
 def _cost(name: str) -> float:
-    """What an implementation costs, in vector multiply-adds.
+    """The cost of an implementation, in vector multiply-adds.
 
-    The declared costs of the machine instructions that it calls; without a declared cost, its
-    operations on each result.
+    The sum of the declared costs of the machine instructions that it calls; without a declared
+    cost, the number of its operations on each result.
     """
     intrin = TensorIntrin.get(name)
     declared = [op.cost for op in called(intrin.impl)]

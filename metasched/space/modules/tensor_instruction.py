@@ -46,9 +46,9 @@ class UseTensorInstruction:
     """Offer register tilings with tensor instructions (see the file's docstring).
 
     Attributes:
-        slices: the slices of a long reduction around the register tiling, with its limits.
-        features: of the target.
-        intrins: the tensor intrinsics to choose from; None for all registered ones.
+        slices: the tiling with slices of a long reduction, which holds the register tiling.
+        features: the features of the target.
+        intrins: the tensor intrinsics to choose from; None for all that are registered.
     """
 
     slices: DepthBlocking
@@ -73,7 +73,7 @@ class UseTensorInstruction:
         return [*found, sch]
 
     def _offered(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        """The tilings with the instructions for the operands as they are."""
+        """The tilings with instructions for the operands in their own types."""
         found: list[Schedule] = []
         bits = self.slices.blocks.vector_bits
         done: set[str] = set()
@@ -89,8 +89,8 @@ class UseTensorInstruction:
         return found
 
     def _grouped(self, sch: Schedule, block: BlockRV, form: TensorForm) -> list[Schedule]:
-        """The block with a reduction cut into groups, padded first by the first padding that the
-        accesses allow."""
+        """The block with a reduction cut into groups; before, the block is padded by the first
+        padding that its accesses allow."""
         for sizes in _paddings(sch, block, form):
             found = changed(sch, partial(_padded, block, form, sizes))
             if found:
@@ -132,7 +132,7 @@ def _padded(block: BlockRV, form: TensorForm, sizes: Sequence[int], sch: Schedul
 
 
 def _paddings(sch: Schedule, block: BlockRV, form: TensorForm) -> list[list[int]]:
-    """The multiples to which the iterators may be padded, the least padding first.
+    """The multiples to which the iterators may be padded, the smallest padding first.
 
     Columns are padded to whole vectors, so that packing needs no conditions. One reduction is
     padded to whole groups where no reduction has them.
@@ -144,7 +144,7 @@ def _paddings(sch: Schedule, block: BlockRV, form: TensorForm) -> list[list[int]
     reduced = [n for n, v in enumerate(node.iter_vars) if v.is_reduce]
     short = all(extents[n] % form.group for n in reduced)
     constants = sch.state.func_of(sch.state.block(block))[1].constants
-    # constants are packed ahead of time, with conditions if need be
+    # Constants are packed ahead of time, where conditions cost nothing.
     if short or all(r.buffer not in constants for r in node.reads):
         for n, v in enumerate(node.iter_vars):
             if v is vector and extents[n] % form.lanes:

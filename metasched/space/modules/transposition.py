@@ -1,8 +1,8 @@
 """tile_transposition: move elements from rows to columns in square tiles.
 
-If the stores of a block are contiguous along one iterator and a load along another, each element
-touches another cache line, in the loads or in the stores. Tiles as wide as a vector use each cache
-line up while it is cached. A tile that is only moved is transposed in registers
+The stores of a block may be contiguous along one iterator, and a load along another. Then each step
+touches a new cache line, in the loads or in the stores. Tiles as wide as a vector use all elements
+of a line while it is cached. A tile that is only moved is transposed in registers
 (`codegen.transpose`).
 """
 
@@ -24,11 +24,11 @@ from metasched.space.tiling import axes, changed, untouched
 
 @dataclass(frozen=True, slots=True)
 class TileTransposition:
-    """Offer tiles for an untouched block without reductions; and the block as it was.
+    """Offer tiles for an untouched block without reductions, beside the unchanged block.
 
     Attributes:
-        vector_bits: of a vector register: a tile has as many rows and columns as a vector has
-            lanes.
+        vector_bits: the bits of a vector register; a tile has as many rows and columns as a vector
+            has lanes.
         squares: choices of how many squares stand above each other in a tile.
     """
 

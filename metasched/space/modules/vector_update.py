@@ -1,10 +1,10 @@
-"""vector_update: add up an update along contiguous memory in vector lanes, where the block stands.
+"""vector_update: sum an update along contiguous memory in vector lanes, without moving the block.
 
     for k in range(j): A[i, j] -= A[i, k] * A[j, k]
 
-Such dot products of run-time extent stand in loops that other blocks share (factorizations,
-triangular solves), so that no tiling takes the block. The note `pragma_fold_lanes` is all that the
-lowering needs: `lower.passes.fold` proves that the partial results are independent.
+Dot products of run-time extent stand in loops that other blocks share (factorizations, triangular
+solves), so that no tiling takes the block. The module only adds the note `pragma_fold_lanes`:
+`lower.passes.fold` proves that the partial results are independent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from metasched.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class VectorUpdate:
-    """Offer lanes for an update whose innermost loop runs along memory; and the block as it was.
+    """Offer lanes for an update whose innermost loop runs along memory, beside the unchanged block.
 
     Attributes:
-        vector_bits: of a vector register.
+        vector_bits: the bits of a vector register.
         vectors: choices of how many registers of partial results are kept.
     """
 
@@ -62,8 +62,8 @@ class VectorUpdate:
 def update_length(child: Child) -> int | None:
     """The most values that an update without init adds up along contiguous memory.
 
-    None for other blocks: those that hold blocks, those with a predicate, and those whose innermost
-    loop is shared, no reduction, or reads memory with strides.
+    None for blocks that hold blocks, blocks with a predicate, and blocks whose innermost loop is
+    shared, is no reduction, or reads memory with strides.
     """
     block, loops = child.block, child.loops
     if block.init is not None or is_leaf(block) is not None or not loops:

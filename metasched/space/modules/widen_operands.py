@@ -4,11 +4,12 @@
                                                           B32 = float32(B)
                                                           C += A32 * B32
 
-A register block converts each element once for each row or column of registers that uses it.
-Converted ahead, elements cost nothing there, and the tilings after this module see a product of
-float32. An operand that a tiling packs is converted while it is packed (`space.packing`). Without
-an instruction for bfloat16, or with one at half the rate, this is the faster way.
-`use_tensor_instruction` converts operands in the same way, to the types of its instructions.
+A register block converts each element once for each row or column of registers that uses it. With
+operands that were converted before, the block converts nothing, and later tiling modules see a
+product of float32. An operand that a tiling packs is converted while it is packed
+(`space.packing`). This is faster on machines without an instruction for bfloat16, or with an
+instruction of half the rate. `use_tensor_instruction` converts operands in the same way, to the
+types of its instructions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from metasched.space.tiling import changed, tileable
 
 @dataclass(frozen=True, slots=True)
 class WidenOperands:
-    """Offer a product of operands in the type of its sums, where these are floats.
+    """Offer a product whose operands have the type of its sums, if the sums are floats.
 
     See the file's docstring. The unchanged block is offered, too.
     """
@@ -47,17 +48,17 @@ class WidenOperands:
 
 
 def widens(node: Block, wide: DType) -> bool:
-    """Whether a type holds the values of both operands of a block, and one has a narrower type.
+    """Whether a type holds the values of both operands of a block, and an operand is narrower.
 
-    False where at most `FEW` results use an operand: the conversion would move more memory than
-    the block.
+    False if at most `FEW` results use an operand: the conversion would move more memory than the
+    block.
     """
     kinds = {b.dtype for b in _operands(node)}
     return bool(kinds - {wide}) and all(wide.holds(kind) for kind in kinds)
 
 
 def widen(block: BlockRV, wide: DType, sch: Schedule) -> None:
-    """Convert every narrower operand: where a stage makes it, or in a copy."""
+    """Convert every narrower operand: in the stage that computes it, or in a copy."""
     for buffer in _operands(sch.get(block)):
         if buffer.dtype is wide:
             continue
@@ -73,8 +74,8 @@ def widen(block: BlockRV, wide: DType, sch: Schedule) -> None:
 
 
 def _operands(node: Block) -> list[Buffer]:
-    """The two buffers that a block reads, at one place each, for more than `FEW` results; none
-    where it reads otherwise."""
+    """The two operands of a block, each read at one index and for more than `FEW` results; empty
+    for other blocks."""
     result = node.writes[0].buffer
     loads = [a for a in accesses(node) if not a.is_write and a.buffer is not result]
     found = list(dict.fromkeys(a.buffer for a in loads))
