@@ -1,8 +1,9 @@
 """Evolutionary search guided by a cost model, in small rounds: propose, replay, rank, measure.
 
 A round asks the sources of `PROPOSALS` for decisions and replays them exactly. The model ranks the
-programs that survive, and the best are measured. Shares of the round are reserved for sources, for
-design spaces of which few programs were measured, and for tiles not measured yet (see `picks`).
+programs that survive, and the best are measured. A source may reserve a share of the round. Further
+shares go to design spaces of which few programs were measured, and to tiles that were not measured
+(see `picks`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from metasched.cost.model import teach
+from metasched.cost.model import SaysReady, teach
 from metasched.search.picks import best_apart, exploratory, least_measured_spaces
 from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.drafts import BestDrafts, UnbiasedDrafts
 from metasched.search.proposals.grafts import Grafts
 from metasched.search.proposals.mutants import Mutants
-from metasched.search.proposals.near import Neighbours
 from metasched.search.proposals.new_decisions import NewDecisions
 from metasched.search.proposals.source import EvolutionOptions, SearchState, Source
 from metasched.search.strategy import SearchTask, strategy
@@ -32,10 +32,10 @@ class Proposal:
     Attributes:
         source: makes the source, once for a search.
         stage: the requests of one stage are replayed together; later stages see their programs.
-        replays: share of `EvolutionOptions.replays`.
-        measured: share of a round's measured programs that the source picks, at least one.
-        each_generation: the source is asked again for each of `EvolutionOptions.generations`,
-            which divide its share of replays.
+        replays: the share of `EvolutionOptions.replays`.
+        measured: the share of a round's measured programs that the source picks, at least one.
+        each_generation: ask the source again in each of `EvolutionOptions.generations`, which
+            divide its share of replays.
     """
 
     source: Callable[[], Source]
@@ -48,7 +48,6 @@ class Proposal:
 PROPOSALS: tuple[Proposal, ...] = (
     Proposal(BestDrafts, 0, 0.3),
     Proposal(UnbiasedDrafts, 0, 0.1),
-    Proposal(Neighbours, 0, 0.25),
     Proposal(Grafts, 1, 1.0, measured=1 / 16),
     Proposal(NewDecisions, 2, 1 / 3, measured=0.25),
     Proposal(Mutants, 3, 0.6, each_generation=True),
@@ -67,7 +66,7 @@ class EvolutionarySearch:
         options: EvolutionOptions | None = None,
         proposals: Sequence[Proposal] = PROPOSALS,
     ) -> None:
-        guided = bool(getattr(task.model, "ready", False))
+        guided = isinstance(task.model, SaysReady) and bool(task.model.ready)
         self.state = SearchState(task, options or EvolutionOptions(), guided)
         self.table = [(row, row.source()) for row in proposals]
 
@@ -80,11 +79,12 @@ class EvolutionarySearch:
         """Make the programs of the next round: the pool of the state."""
         state, options = self.state, self.state.options
         state.begin_round()
-        informed = state.task.population.measured or getattr(state.task.model, "ready", False)
+        model = state.task.model
+        informed = state.task.population.measured or (isinstance(model, SaysReady) and model.ready)
         if not informed:
             state.enter(UnbiasedDrafts().requests(state, options.first))
         else:
-            if not state.known:  # the surrogate of the model is fitted to replayed programs
+            if not state.known:  # the surrogate of the model needs replayed programs
                 state.enter(UnbiasedDrafts().requests(state, options.first // 2))
             for _, rows in groupby(self.table, key=lambda entry: entry[0].stage):
                 self._stage(list(rows))
@@ -92,10 +92,8 @@ class EvolutionarySearch:
 
     def learn(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
         """Remember the outcomes and train the model on them."""
-        task, state = self.state.task, self.state
-        best = task.population.measured[:1]
+        task = self.state.task
         task.population.add(candidates, seconds)
-        state.stale = state.stale + 1 if best == task.population.measured[:1] else 0
         teach(task.model, task.name, candidates, seconds)
 
     def _stage(self, rows: Sequence[tuple[Proposal, Source]]) -> None:
@@ -119,7 +117,8 @@ class EvolutionarySearch:
         """
         state, options = self.state, self.state.options
         scored = state.ranked(list(state.pool.values()), options.curiosity)
-        if getattr(state.task.model, "ready", True):  # before, scores are random
+        model = state.task.model
+        if not isinstance(model, SaysReady) or model.ready:  # before, scores are random
             for candidate, score in scored:
                 candidate.score = score
         ranked = [candidate for candidate, _ in scored]

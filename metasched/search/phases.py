@@ -1,4 +1,4 @@
-"""Phases: the seconds that a search spends, by phase; TimedModel: a cost model that is charged."""
+"""Phases: the seconds that a search spends, by phase; TimedModel: counts those of a cost model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from metasched.cost.model import (
     CostModel,
+    EstimatesSpread,
     JudgesPrograms,
     Program,
     RandomModel,
+    SaysReady,
     Vectors,
     predicted,
     teach,
@@ -26,14 +28,14 @@ PHASES = ("search", "build", "run", "check", "model")
 
 
 class Phases:
-    """The seconds of a search by phase; two phases that run at the same time both count."""
+    """The seconds of a search, by phase; of two phases that run at the same time, both count."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Charge the time of the body to a phase."""
+        """Add the time of the `with` body to a phase."""
         start = time.perf_counter()
         try:
             yield
@@ -42,16 +44,18 @@ class Phases:
 
 
 class TimedModel:
-    """A cost model whose time is charged to the phase "model" rather than "search".
+    """A cost model whose time counts in the phase "model", not in "search".
 
-    A model that raises, or gives no score for each candidate, is named by a warning; scores are
-    drawn at random from then on.
+    If the model raises an error, or gives no score for a candidate, a warning names the model. From
+    then on scores are drawn at random.
     """
 
     def __init__(self, model: CostModel, phases: Phases) -> None:
         self.model, self.phases = model, phases
+        self._taught = False
 
     def update(self, task: str, vectors: Vectors, seconds: Sequence[float]) -> None:
+        self._taught = True
         with self.phases.of("model"):
             self._tried(lambda model: model.update(task, vectors, seconds))
 
@@ -60,19 +64,18 @@ class TimedModel:
 
     def predict_with_spread(self, vectors: Vectors) -> Any:
         """Scores with the disagreement of the model's members (zero for a single model)."""
-        if getattr(self.model, "predict_with_spread", None) is None:
-            scores = self.predict(vectors)
-            return scores, 0.0 * scores
 
         def both(model: CostModel) -> Any:
-            spread = getattr(model, "predict_with_spread", None)
-            found = spread(vectors) if spread else (model.predict(vectors), np.zeros(len(vectors)))
+            if isinstance(model, EstimatesSpread):
+                found = model.predict_with_spread(vectors)
+            else:
+                found = (model.predict(vectors), np.zeros(len(vectors)))
             return tuple(_scores(part, len(vectors)) for part in found)
 
         return self._asked(both)
 
     def _asked(self, question: Callable[[CostModel], Any]) -> Any:
-        """The model's answer; its time counts as "model", and is taken from "search"."""
+        """The model's answer; its time is added to "model" and subtracted from "search"."""
         before = self.phases.seconds["model"]
         with self.phases.of("model"):
             found = self._tried(question)
@@ -94,8 +97,8 @@ class TimedModel:
 
     @property
     def ready(self) -> bool:
-        """Whether the model's scores are better than random ones by now."""
-        return bool(getattr(self.model, "ready", False))
+        """Whether the model's scores are better than random by now."""
+        return bool(self.model.ready) if isinstance(self.model, SaysReady) else self._taught
 
     def knows(self, task: str) -> bool:
         return bool(self._tried(lambda model: model.knows(task)))
@@ -116,6 +119,7 @@ class TimedJudge(TimedModel):
     def update_programs(
         self, task: str, programs: Sequence[Program], seconds: Sequence[float]
     ) -> None:
+        self._taught = True
         with self.phases.of("model"):
             self._tried(lambda model: teach(model, task, programs, seconds))
 
@@ -124,7 +128,7 @@ class TimedJudge(TimedModel):
 
 
 def timed(model: CostModel, phases: Phases) -> TimedModel:
-    """A cost model with its time charged: a TimedJudge if it is given programs."""
+    """Wrap a cost model in a TimedModel, or in a TimedJudge if the model takes programs."""
     return (TimedJudge if isinstance(model, JudgesPrograms) else TimedModel)(model, phases)
 
 

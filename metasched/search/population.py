@@ -40,8 +40,8 @@ class SearchCandidate:
     Attributes:
         trace: the steps with their decisions, without the postprocs.
         key: structural hash of the program.
-        space: position of the design space that it comes from; -1 for the default schedule.
-        vector: what the cost model sees.
+        space: position of the candidate's design space; -1 for the default schedule.
+        vector: the feature vector.
         score: the model's score when the candidate was chosen, None without a score.
     """
 
@@ -61,15 +61,15 @@ class SearchCandidate:
 
     @property
     def schedule(self) -> Schedule:
-        """The whole schedule, postprocs included, every step proved; raises ScheduleError where
-        one is illegal (see `CandidateFactory.admits`)."""
+        """The whole schedule with postprocs, every step proved; raises ScheduleError if a step is
+        illegal (see `CandidateFactory.admits`)."""
         if self._schedule is None:
-            self._schedule = self._factory.again(self.trace, self.key, self.space)
+            self._schedule = self._factory.remade(self.trace, self.key, self.space)
         return self._schedule
 
     @property
     def module(self) -> IRModule:
-        """The scheduled program, as it was ranked: its steps are not proved here."""
+        """The scheduled program, as it was ranked; its steps are not proved legal here."""
         if self._schedule is None:
             return self._factory.ranked(self.trace, self.space).mod
         return self._schedule.mod
@@ -80,7 +80,7 @@ class SearchCandidate:
         return self._factory.target
 
     def to_measure(self, index: int = 0) -> Candidate:
-        """What a runner measures; raises ScheduleError where a step is illegal."""
+        """The candidate for a runner; raises ScheduleError if a step is illegal."""
         return Candidate(index, self.schedule.mod, self.key)
 
     @property
@@ -97,7 +97,7 @@ class SearchCandidate:
 
 @dataclass
 class Survival:
-    """How many replays gave a program, and why the others did not."""
+    """How many replays gave a program, and the reasons of the refused replays."""
 
     tried: int = 0
     survived: int = 0
@@ -123,7 +123,7 @@ class CandidateFactory:
 
     Attributes:
         spaces: the design spaces, traces whose decisions are open.
-        work: cycles for nothing but the arithmetic of the unscheduled program.
+        work: cycles for only the arithmetic of the unscheduled program.
         survival: counts over all replays.
     """
 
@@ -139,8 +139,8 @@ class CandidateFactory:
         """Generate the design spaces.
 
         Args:
-            pool: replays on several cores; without one this process does.
-            features: what the cost model sees; None takes the set of the target's kind.
+            pool: replays on several cores; without a pool, this process replays.
+            features: the feature set; None takes the set of the target's kind.
 
         Raises PluginError when the space or the feature extractor is broken.
         """
@@ -167,13 +167,13 @@ class CandidateFactory:
     def replay(
         self, trace: Trace, space: int, seed: int = 0, decisions: Decisions = "repair"
     ) -> SearchCandidate | None:
-        """The program of a trace with (repaired) decisions; None when it is refused."""
+        """The program of a trace with the decisions, repaired if needed; None if refused."""
         if decisions != "repair":
             return self._make(trace, space, decisions, seed)
         return self.replay_many([Request(trace, space, seed)])[0]
 
     def replay_many(self, requests: Sequence[Request]) -> list[SearchCandidate | None]:
-        """`replay` of each request, on all cores where there is a pool; the results are equal."""
+        """`replay` of each request, on all cores if there is a pool; the results are the same."""
         found: list[Summary | str] | None = None
         jobs = [(r.space, _decisions(r.trace), r.seed, r.space not in self._doubted)
                 for r in requests]  # fmt: skip
@@ -184,9 +184,9 @@ class CandidateFactory:
         return [self._entered(r, candidate) for r, candidate in zip(requests, found, strict=True)]
 
     def admits(self, candidate: SearchCandidate) -> bool:
-        """Whether the steps of a candidate are proved to be legal.
+        """Whether all steps of a candidate can be proved legal.
 
-        Where they are not, the programs of its space are replayed with proofs from then on.
+        After a failure, all programs of the candidate's space are replayed with proofs.
         """
         try:
             _ = candidate.schedule
@@ -198,17 +198,18 @@ class CandidateFactory:
         return True
 
     def finished(self, trace: Trace) -> SearchCandidate:
-        """The program of a trace that holds its postprocs already, such as the default schedule.
+        """The program of a trace that already holds the steps of its postprocs, such as the default
+        schedule.
 
-        Raises ScheduleError or TraceError when it does not apply.
+        Raises ScheduleError or TraceError when the trace does not apply.
         """
         sch = self.base.copy()
         trace.apply(sch)
         key = structural_hash(sch.mod)
         return SearchCandidate(trace.before_postproc(), key, -1, self, schedule=sch)
 
-    def again(self, trace: Trace, key: str, space: int) -> Schedule:
-        """Make the schedule of a candidate again from its trace, with every step proved.
+    def remade(self, trace: Trace, key: str, space: int) -> Schedule:
+        """Make the schedule of a candidate anew from its trace, with every step proved.
 
         Raises ScheduleError when a step is illegal, TuneError when another program comes out.
         """
@@ -226,7 +227,7 @@ class CandidateFactory:
             return self._replayer.member(space, decisions, 0)
 
     def vector_of(self, mod: IRModule) -> np.ndarray[Any, Any]:
-        """The feature vector of a program; zeros, and a warning, where the extractor fails."""
+        """The feature vector of a program; zeros and a warning if the extractor fails."""
         vector, broken = self._replayer.vector_of(mod)
         self._name_extractor(broken)
         return vector
@@ -238,7 +239,7 @@ class CandidateFactory:
             warnings.warn(f"{broken}; the model is given zeros instead", stacklevel=4)
 
     def _entered(self, request: Request, result: Summary | str) -> SearchCandidate | None:
-        """The candidate of a replayed request; None where the replay was refused."""
+        """The candidate of a replayed request; None if the replay was refused."""
         self.survival.tried += 1
         if isinstance(result, str):
             self._refused(result)
@@ -250,7 +251,7 @@ class CandidateFactory:
         return SearchCandidate(trace, result.key, request.space, self, vector=result.vector)
 
     def _refused(self, slug: str) -> None:
-        """Count a refusal; a postproc that is broken is named, once."""
+        """Count a refusal; warn of a broken postproc once."""
         self.survival.reasons[slug] += 1
         what = slug.partition(" raised ")[0]
         if slug.startswith(BROKEN) and what not in self._named:
@@ -289,7 +290,7 @@ class Population:
         self.seen: set[str] = set(seen or ())
 
     def add(self, candidates: Sequence[SearchCandidate], seconds: Sequence[float]) -> None:
-        """Enter measured candidates; of a failure, marked by infinity, only the key is kept."""
+        """Enter measured candidates; of a failure (infinite seconds) only the key is kept."""
         for candidate, time in zip(candidates, seconds, strict=True):
             self.seen.add(candidate.key)
             if time < float("inf"):

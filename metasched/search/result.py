@@ -19,9 +19,9 @@ class Best:
 
     Attributes:
         trace: its steps, postprocs included; `Trace.apply` replays it.
-        seconds: median time of one call, from the final comparison where there was one.
+        seconds: median time of one call, from the final comparison if there was one.
         mod: the scheduled module; `metasched.build(best)` compiles it.
-        path: the trace file, or None where none was written.
+        path: the trace file, or None if no file was written.
     """
 
     trace: Trace
@@ -36,13 +36,14 @@ class TuneResult:
     """What a tuning run found and what it cost.
 
     Attributes:
-        best: None when no candidate was right.
-        default_seconds: the default schedule (candidate 0), timed in turn with the best.
-        unscheduled_seconds: the program as written, run serially on padded rows (see
-            `measure.padding`); None for a runner without one.
-        trials, failed: candidates measured and failed, earlier runs on the store included.
+        best: the fastest schedule; None when no candidate was right.
+        default_seconds: the time of the default schedule (candidate 0), in turns with the best.
+        unscheduled_seconds: the time of the program as written, run serially on padded rows (see
+            `measure.padding`); None if the runner does not measure it.
+        trials, failed: candidates measured and failed, in this and in earlier runs on the store.
         failures: status -> (count, one message), of this run.
-        phases: seconds spent in search, build, run, check and model; build runs beside the others.
+        phases: seconds spent in search, build, run, check and model; builds run at the same time as
+            other phases.
         flops: floating-point operations of one call, counted in the program.
         survival: how many replays gave a program.
         ended: budget, time, exhausted or interrupted.
@@ -83,5 +84,10 @@ class TuneResult:
         return None if self.best is None else self.flops / self.best.seconds / 1e9
 
     def peak_gflops(self) -> float | None:
-        """The measured peak of the target in GFLOP/s (float32, all threads); None without one."""
+        """The measured peak of the target in GFLOP/s (float32, all threads).
+
+        None for a kind without one, and for a machine that is not this one.
+        """
+        if self.target.here() is not None:
+            return None
         return device_of(self.target).peak(self.target, self.threads)

@@ -46,11 +46,12 @@ from metasched.search.observe import (
 from metasched.search.phases import Phases, timed
 from metasched.search.population import CandidateFactory, Population, SearchCandidate
 from metasched.search.strategy import SearchTask
+from metasched.space.generate import Explains
 
-_RELOADED = 128  # stored programs that are replayed to prime the population of a resumed run
-_FROM_OTHER_MACHINES = 16  # fastest programs of other machines that a run measures first
-_RETIMED = 3  # programs with the fewest readings, and as many with the most, that are timed again
-_RETIMED_AMONG = 12  # the fastest programs, from which the programs to time again are chosen
+_RELOADED = 128  # a resumed run replays this many stored programs to fill its population
+_FROM_OTHER_MACHINES = 16  # a run first measures this many of the fastest of other machines
+_RETIMED = 3  # this many programs with the fewest times, and with the most, are timed again
+_RETIMED_AMONG = 12  # they are chosen from this many of the fastest programs
 _RETIMED_CLOSE = 1.15  # a program timed again takes at most this many times the best seconds
 _GAIN_ROUNDS = 4  # rounds from which the expected gain is judged
 _EMPTY_ROUNDS = 3  # rounds without a new program before the space counts as exhausted
@@ -103,10 +104,10 @@ class TaskRun:
     """The tuning of one function; `step` does a round.
 
     Attributes:
-        best: the fastest candidate measured and right, with its median seconds, or None.
-        outcomes: by keys: all outcomes of this run, and the right ones of earlier runs.
+        best: the fastest right candidate, with its median seconds, or None.
+        outcomes: all outcomes of this run, and the right outcomes of earlier runs, by keys.
         held: trials that are not stored yet: see `flush`.
-        notes: messages of the model, of its prior for example.
+        notes: messages of the model, for example about its prior.
         default: the default schedule as a candidate; it is candidate 0.
     """
 
@@ -127,8 +128,8 @@ class TaskRun:
         observer: Observer,
         guide: CostModel | None = None,
     ) -> None:
-        """`guide` ranks programs before anything is measured; with one, the program that it ranks
-        first is candidate 1."""
+        """`guide` ranks programs before anything is measured; the program that it ranks first is
+        candidate 1."""
         self.guide = guide
         self.name, self.func, self.factory = name, func, factory
         self.runner, self.store, self.observer = runner, store, observer
@@ -157,8 +158,10 @@ class TaskRun:
         self.notes: list[str] = []
         known = self.progress.trials
         observer(TaskStarted(name, self.flops, budget, known, len(factory.spaces), self.workload))
-        refused = (one.text for one in getattr(factory.generator, "refusals", ()))
-        self.refusals = (*refused, *getattr(factory.generator, "notes", ()))
+        self.refusals: tuple[str, ...] = ()
+        if isinstance(factory.generator, Explains):
+            refused = (each.text for each in factory.generator.refusals)
+            self.refusals = (*refused, *factory.generator.notes)
         for text in self.refusals:
             observer(SpaceNews(name, text))
         self._tell_news()
@@ -185,7 +188,8 @@ class TaskRun:
     def expected_gain(self) -> float:
         """The share by which the next `_GAIN_ROUNDS` rounds are expected to cut the best time.
 
-        It is the share by which the last `_GAIN_ROUNDS` rounds have cut it; infinite before that.
+        The estimate is the share by which the last `_GAIN_ROUNDS` rounds have cut the best time;
+        infinite in earlier rounds.
         """
         best = self._bests
         if len(best) <= _GAIN_ROUNDS or not math.isfinite(best[-1 - _GAIN_ROUNDS]):
@@ -239,7 +243,7 @@ class TaskRun:
         )  # fmt: skip
 
     def _guessed(self, guide: CostModel) -> list[SearchCandidate]:
-        """The program that `metasched.autoschedule` gives; none where that was measured before."""
+        """The program that `metasched.autoschedule` gives; none if it was measured before."""
         with self.phases.of("search"), paused_collection():
             guess = first_guess(self.factory, guide, self.default).candidate
         if guess.key in self.population.seen:
@@ -250,9 +254,9 @@ class TaskRun:
     def _read_again(self) -> None:
         """Time `_RETIMED` of the fastest programs again; the median of all readings counts.
 
-        The minimum of many noisy times is biased low: a machine has states that last for seconds,
-        and the memory of a process has a layout. Programs that were timed several times serve as
-        the reference for the others.
+        The minimum of many noisy times is biased low: the speed of a machine drifts for seconds,
+        and the layout of a process's memory matters. Programs that were timed several times serve
+        as the reference for the others.
         """
         if not isinstance(self.runner, ReadsAgain):
             return
@@ -310,7 +314,7 @@ class TaskRun:
         return self.runner.measure(candidates, ended)
 
     def _note(self, measured: Candidate, candidate: SearchCandidate, outcome: Outcome) -> None:
-        """Store an outcome the moment it is known."""
+        """Store an outcome as soon as it is known."""
         p, seconds = self.progress, self.phases.seconds
         p.trials += 1
         seconds["build"] += outcome.build_seconds
@@ -358,7 +362,7 @@ class TaskRun:
             self.store.put(held)
 
     def record(self, candidate: SearchCandidate, outcome: Outcome, index: int) -> Record:
-        """What the store keeps of a trial."""
+        """The record of a trial for the store."""
         return Record(
             workload_hash=self.workload, workload=self.text, workload_name=self.name,
             target=self.factory.target.to_json(), seed=self.seed,

@@ -11,7 +11,7 @@ import numpy as np
 
 from metasched.cost import regression
 from metasched.cost.line import Regressor
-from metasched.cost.model import JudgesPrograms, predicted
+from metasched.cost.model import EstimatesSpread, JudgesPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.draft import Draft
 from metasched.search.population import Request, SearchCandidate
@@ -26,16 +26,14 @@ class EvolutionOptions:
 
     Attributes:
         drafts: decision vectors drafted in a round.
-        replays: exact replays in a round; the sources' shares are of this number.
+        replays: exact replays in a round, of which each source has a share.
         first: exact replays in the first round, all unbiased drafts.
         generations: mutation rounds within a round, each from the best so far.
         crossing: share of children that cross two parents of one space.
         epsilon: share of measured candidates that `picks.exploratory` chooses, whatever their rank.
-        unguided: this share where the model knew nothing before the search.
+        unguided: the same share if the model knew nothing before the search.
         fair: a space with fewer measured programs than this gets a program in each round.
-        parents: how many measured programs breed.
-        stale: rounds without a new best after which the neighbours of the fastest programs are
-            tried one by one (coordinate descent), until one of them is better.
+        parents: how many measured programs are parents of mutants.
         curiosity: weight of the models' disagreement in the choice of what to measure.
         surrogate: `(rows, scores) -> ` the regression that ranks drafts.
     """
@@ -49,7 +47,6 @@ class EvolutionOptions:
     unguided: float = 0.3
     fair: int = 32
     parents: int = 12
-    stale: int = 2
     curiosity: float = 0.25
     surrogate: Callable[[np.ndarray, np.ndarray], Regressor] = regression
 
@@ -64,8 +61,7 @@ class SearchState:
         guided: the model knew something before the search.
         round: number of the round.
         generation: number of the present mutation round within the round.
-        stale: rounds since the last new best.
-        made: every replay of the search, by its space and decisions; None where it was refused.
+        made: every replay of the search, by its space and decisions; None for a refused replay.
         known: the programs that were replayed, by their keys, for each space.
         pool: the programs of this round that were not measured, by their keys.
         rng: the random choices of this round.
@@ -76,7 +72,6 @@ class SearchState:
     guided: bool = False
     round: int = 0
     generation: int = 0
-    stale: int = 0
     made: dict[tuple[int, Decisions], SearchCandidate | None] = field(default_factory=dict)
     known: dict[int, dict[str, SearchCandidate]] = field(default_factory=dict)
     pool: dict[str, SearchCandidate] = field(default_factory=dict)
@@ -102,7 +97,7 @@ class SearchState:
     def enter(self, requests: Iterable[Request]) -> list[str]:
         """Replay the new requests, and put the programs that were not measured into the pool.
 
-        Returns the key of the program of each request, "" where the replay was refused.
+        Returns the key of the program of each request, "" for a refused replay.
         """
         asked = [((r.space, r.trace.decisions()), r) for r in requests]
         unseen = {at: r for at, r in asked if at not in self.made}
@@ -127,23 +122,23 @@ class SearchState:
     ) -> list[tuple[SearchCandidate, float]]:
         """Candidates with the model's scores, the best first; ties keep their order.
 
-        `curiosity` adds that many times the disagreement of the model's members, where it has any.
+        `curiosity` is the weight of the disagreement of the model's members, if it has several.
         """
         if not candidates:
             return []
         model = self.task.model
-        spread = getattr(model, "predict_with_spread", None)
-        if spread is None or isinstance(model, JudgesPrograms):
-            scores, doubt = predicted(model, candidates), 0.0
+        if isinstance(model, EstimatesSpread) and not isinstance(model, JudgesPrograms):
+            vectors = np.stack([candidate.vector for candidate in candidates])
+            found, doubt = model.predict_with_spread(vectors)
+            scores = np.asarray(found) + curiosity * doubt
         else:
-            scores, doubt = spread(np.stack([candidate.vector for candidate in candidates]))
-        scores = np.asarray(scores) + curiosity * doubt
+            scores = np.asarray(predicted(model, candidates))
         order = np.argsort(-scores, kind="stable")
         return [(candidates[i], float(scores[i])) for i in order]
 
 
 class Source(Protocol):
-    """Proposes replays, and picks the programs of the share of measurements that it reserves."""
+    """Proposes replays, and picks the programs for its reserved share of the measurements."""
 
     name: str
 
@@ -163,7 +158,7 @@ class Source(Protocol):
 
 
 class Unreserved:
-    """A source whose programs are measured by their rank alone."""
+    """A source without a reserved share: only the ranks of its programs decide."""
 
     def entered(self, requests: Sequence[Request], keys: Sequence[str]) -> None:
         """Nothing to remember."""
@@ -178,8 +173,8 @@ class Unreserved:
 def changes(own: Decisions, other: Decisions) -> list[tuple[int, Any]]:
     """The decisions that differ from another program of the space, with the positions of the steps.
 
-    All decisions where the other program comes from an earlier run and was stored without its
-    unused steps.
+    All decisions count as different if the other program comes from an earlier run, which stored it
+    without unused steps.
     """
     if len(own) != len(other):
         return list(enumerate(own))
