@@ -28,81 +28,82 @@ ROOT = Path(__file__).resolve().parent.parent
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
     ("", 900, "errors tvm_names config files watch foreign registry hardware"),
-    ("target", 590, "rates machine description suited cpu cuda"),
+    ("target", 660, "rates machine description suited cpu cuda"),
     (
         "ir",
-        4200,
+        4700,
         "intern dtype scopes expr op buffer stmt func visit describe canonical equal verify_rules "
         "verify interp_ops interp_fence interp_expr interp_memory interp_stmt interp_lanes interp",
     ),
     (
         "arith",
-        3750,
-        "bounds linear affine modular rules atoms prove conditions analyzer iterform itercheck "
-        "iterlimit mixed_radix itermap subspace intset regions corner outside inverse indexmap",
+        4200,
+        "bounds products linear polyhedron affine modular rules atoms prove conditions analyzer "
+        "iterform itercheck iterlimit mixed_radix itermap subspace intset regions corner outside "
+        "inverse indexmap",
     ),
     (
         "script",
-        4420,
+        4950,
         "words doc print_expr printer diagnostics builder buffers sections indexing hints plain "
         "captured macro evaluate reader statements names stores scalars calls body parser tir ir "
         "tvm_graph tvm_json",
     ),
-    ("frontend", 320, "blocks te einsum"),
+    ("frontend", 380, "blocks te einsum"),
     (
         "analysis",
-        3230,
-        "failure scan overlap instances scope boxes threads guarded witness running cover "
-        "producers binding access guards closing block choice reducer loops dependence reordering "
-        "sequence flops",
+        3690,
+        "failure rescaling scan overlap instances polyhedra scope boxes threads guarded added "
+        "witness running cover producers binding access guards closing block choice reducer loops "
+        "dependence reordering sequence flops",
     ),
     (
         "schedule",
-        11100,
+        11980,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
-    ("lower", 2050, "passes.* packing table cpu pipeline"),
+    ("lower", 2290, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        3560,
-        "types signature values known_memory emit arithmetic memory tiles intrinsics vectormath.* "
-        "branch ops fold division expressions parallel transpose scan loops statements module elf "
-        "compile openmp load peak",
+        3980,
+        "types signature values known_memory emit runs arithmetic memory tiles intrinsics "
+        "vectormath.* branch ops fold division expressions parallel team transpose scan loops "
+        "statements module elf compile openmp load peak",
     ),
     (
         "runtime",
-        1700,
+        1900,
         "timing devices guarded_memory arrays dlpack extents quick arguments parallel foreign "
         "native packing export kernel cpu build exported",
     ),
     (
         "space",
-        3410,
+        3810,
         "module strides combinators tiling packing loop_kinds reasons modules.* generate "
         "default_schedule",
     ),
-    ("postproc", 460, "*"),
-    ("mutate", 290, "*"),
+    ("postproc", 520, "*"),
+    ("mutate", 350, "*"),
     (
         "measure",
-        2660,
+        2970,
         "settings candidate priority worker process workers flow data loaded_task padding sampling "
         "builder_slot samples anchor jobs reference local replay cluster "
         "instruction_costs",
     ),
     (
         "cost",
-        1770,
+        1980,
         "index_stride guard_fraction summary footprint machine features extractor quality "
         "prior ridge trees model line guide lightgbm",
     ),
-    ("kinds", 210, "table cpu"),
-    ("database", 880, "record store base lookup equality replay tvm_import"),
+    ("kinds", 270, "table cpu"),
+    ("database", 980, "record store base lookup equality replay tvm_import"),
     (
         "search",
-        2450,
+        2740,
         "shared_queue replaying pool population phases strategy draft proposals.source "
         "proposals.* picks "
         "evolution autoscheduler annealing baselines guard learning observe run scheduler final "
@@ -111,11 +112,11 @@ FLOORS: list[tuple[str, int, str]] = [
     ("", 360, "autoschedule tune"),
     (
         "report",
-        1520,
+        1700,
         "selftest doctor peer_op torch_ops torch_low torch_peer onnx_ops tvm_record peers contest "
         "bandwidth tables progress compare history svg html",
     ),
-    ("commands", 790, "*"),
+    ("commands", 880, "*"),
     ("", 155, "cli __main__"),
 ]
 # The two folders of script functions: an intrinsic enters itself in the schedule floor, a
@@ -123,7 +124,7 @@ FLOORS: list[tuple[str, int, str]] = [
 AFTER = {"intrinsics": "metasched.schedule.schedule", "workloads": "metasched.tune"}
 
 # Lines of code of the two folders of script functions.
-SCRIPT_BUDGETS = {"intrinsics": 470, "workloads": 1900}
+SCRIPT_BUDGETS = {"intrinsics": 570, "workloads": 2060}
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 

@@ -23,6 +23,7 @@ from metasched.workloads.workload import Workload
 __all__ = [
     "LOW_PRECISION",
     "POLYBENCH",
+    "REDUCTIONS",
     "STENCILS",
     "SUITE",
     "SUITES",
@@ -40,12 +41,15 @@ LOW_PRECISION = (
     "gmm_bf16", "gmm_bf16io", "c2d_bf16io", "gmm_f16io", "c2d_f16io",
 )  # fmt: skip
 # Chains of stencils, which tiles with recomputed borders keep in the cache.
+# Row reductions with two results in one block.
+REDUCTIONS = ("argmax", "mean_variance")
 STENCILS = tuple(workload.name for workload in stencil.WORKLOADS)
 POLYBENCH = tuple(workload.name for workload in polybench.WORKLOADS)
 SUITES = {
     "operators": SUITE,
     "low-precision": LOW_PRECISION,
     "polybench": POLYBENCH,
+    "reductions": REDUCTIONS,
     "stencils": STENCILS,
 }
 

@@ -5,7 +5,7 @@ Every check returns None when the property holds, and a Failure with the reason 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from metasched.analysis.access import exact_accesses, updates_in_place
 from metasched.analysis.binding import affine_binding as affine_binding
@@ -17,17 +17,18 @@ from metasched.analysis.scope import (
     Edge,
     EdgeKind,
     Scope,
-    buffer_uses,
     may_overlap,
+    undetermined_iters,
     writes,
 )
 from metasched.arith.affine import linear
+from metasched.arith.intset import relax
 from metasched.arith.regions import inputs
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, fact
-from metasched.ir.visit import free_vars, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, walk_stmts
 
 
 def is_spatial_only(block: Block) -> Failure | None:
@@ -114,19 +115,28 @@ def _reads_own_output(block: Block) -> Failure | None:
 
 
 def reduction(
-    scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
+    scope: Scope,
+    token: BlockToken,
+    *,
+    sole: bool = True,
+    among: Sequence[Child] | None = None,
+    loops: Sequence[For] | None = None,
 ) -> Failure | None:
     """Whether a child is a reduction block: its updates commute and start from its init.
 
     The block has an init, an affine binding, and only spatial and reduction iterators. No other
     child writes its elements, and the block reads no result but the element that it updates. No
     reduction iterator occurs in the indices of its writes.
+
+    Args:
+        sole, among: as for `dominant`.
+        loops: the loops that iterate (default: all); variables of other loops are constants.
     """
     child = scope.child(token)
     return (
         _reduction_alone(child.block)
         or dominant(scope, token, sole=sole, among=among)
-        or affine_binding(child)
+        or affine_binding(child, loops)
     )
 
 
@@ -179,6 +189,19 @@ def _reads_other_results(block: Block) -> Failure | None:
     return None
 
 
+def set_again(realize: BlockRealize, moving: Collection[Var]) -> Failure | None:
+    """Whether the init of a block may set an element again when variables of loops change: some
+    spatial iterator that they drive is not determined by the element."""
+    block, at = realize.block, realize.bindings
+    spatial = {v.var for v in block.iter_vars if v.is_spatial}
+    for region in block.writes:
+        for var in undetermined_iters(block, region):
+            if var in spatial and not free_vars(at[var]).isdisjoint(moving):
+                where = f"an element of {region.buffer.name} again for another value of {var.name}"
+                return Failure("set-again", f"block {block.name} may set {where}", block)
+    return None
+
+
 def complete_or_reduction(
     scope: Scope, token: BlockToken, *, sole: bool = True, among: Sequence[Child] | None = None
 ) -> Failure | None:
@@ -206,14 +229,14 @@ def stage_pipeline(scope: Scope, moved: Block | None = None) -> Failure | None:
     earlier block reads, and every child has region cover. Cached with the scope.
 
     Args:
-        moved: the block to be moved, None for any block. With a block, a buffer that is overwritten
-            matters only where the block touches this buffer.
+        moved: the block to be moved, None for any block. With a block, only what this block reads
+            or overwrites matters: the other blocks keep their order.
     """
     failure = _stage_pipeline(scope.block)
     if failure is None or moved is None or failure.slug != "write-after-read":
         return failure
-    used = buffer_uses(moved)
-    edges = (e for e in scope.edges if e.kind is EdgeKind.WAR and e.buffer in used)
+    own = (*scope.incoming(moved.token), *scope.outgoing(moved.token))
+    edges = (e for e in own if e.kind is EdgeKind.WAR)
     return next((_overwritten(scope, e) for e in edges), None) or _covered(scope)
 
 
@@ -268,19 +291,19 @@ TILED = "meta_schedule.tiling_structure"
 AUTO_TENSORIZE = "meta_schedule.auto_tensorize"
 """Annotation of a block: the tensor intrinsics that compute it, separated by commas."""
 TENSOR_CHOICE = "meta_schedule.auto_tensorize_choice"
-"""Annotation of a block: the position of the chosen tensor intrinsic, 0 where there is none."""
+"""Annotation of a block: the position of the chosen tensor intrinsic, 0 for no intrinsic."""
 FOLD = "pragma_fold_lanes"
 """Annotation of a reduction whose innermost loop may be summed in any order, so in vector lanes."""
 SCAN = "pragma_scan_lanes"
-"""Annotation of a scan (see `analysis.scan`): how many steps of its innermost loop are computed at
-once, as vector lanes, their sums in another order."""
+"""Annotation of a scan (see `analysis.scan`): the number of steps of its innermost loop that are
+computed at once, as vector lanes. The lanes add in another order."""
 
 
 def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
-    """Whether tiling a child can pay, because the child reuses data.
+    """Whether tiling can speed up a child, because the child reuses data.
 
-    A read reuses data where a spatial iterator does not occur in it, or where windows overlap: the
-    spatial iterator moves the read by less than the reduction does, as in a pooling.
+    A read reuses data if a spatial iterator does not occur in its indices, or if windows overlap,
+    as in a pooling: the spatial iterator moves the read by less than the reduction does.
     """
     child = scope.child(token)
     return _has_reuse(child.block) or trivial_binding(child)
@@ -325,10 +348,12 @@ def _overlap(terms: Mapping[Expr, int], spatial: Sequence[Var], reduced: Mapping
 
 
 def needs_rfactor(scope: Scope, token: BlockToken, max_parallel: int) -> Failure | None:
-    """Whether factoring the reduction of a child can pay: it lacks spatial parallelism.
+    """Whether factoring its reduction can speed up a child, because its spatial loops are short.
 
     Args:
-        max_parallel: how many iterations are worth running in parallel.
+        scope: the scope of the child.
+        token: the token of the child.
+        max_parallel: the number of parallel iterations beyond which more do not help.
     """
     child = scope.child(token)
     block = child.block
@@ -383,3 +408,16 @@ __all__ = [
     "stage_pipeline",
     "trivial_binding",
 ]
+
+
+def init_reads(block: Block) -> tuple[BufferRegion, ...]:
+    """The declared reads of a block that its init may read."""
+    assert block.init is not None
+    loaded = {
+        load.buffer
+        for stmt in walk_stmts(block.init)
+        for expr in stmt.exprs
+        for load in loads_of(expr)
+    }
+    reduced = {v.var: v.dom for v in block.iter_vars if v.is_reduce}
+    return tuple(relax(r, reduced) for r in block.reads if r.buffer in loaded)

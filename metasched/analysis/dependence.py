@@ -14,7 +14,7 @@ Under a change of order, updates of one element by a commutative reduction are h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
@@ -34,6 +34,7 @@ from metasched.analysis.failure import Failure
 from metasched.analysis.guards import load_guards, predicate_guards, tight
 from metasched.analysis.instances import Place, distances
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
+from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.producers import apart, producer_groups
 from metasched.analysis.reducer import keeps_order
 from metasched.analysis.scope import (
@@ -76,13 +77,15 @@ class Touch:
     """One access of a buffer below a loop: a region of a child block, or a load or store outside.
 
     Attributes:
+        buffer: the buffer that is accessed.
+        writes: whether the access is a write.
         where: the region as declared (over the block's iterators).
         box: the region over loop variables.
         loops: all loops around the access, from the scope block down, also inside the block.
-        inner: variables bound inside the block.
-        child: the block, None outside of blocks.
-        guards: forms that the block's predicate, and conditions in the block around a load, keep
-            from being positive.
+        inner: the variables bound inside the block.
+        child: the block; None for an access outside of blocks.
+        guards: linear forms that are at most 0 whenever the access happens, by the block's
+            predicate and the conditions around a load.
     """
 
     buffer: Buffer
@@ -128,8 +131,8 @@ def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]
 def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
     """The bounds that the predicates of two accesses add to the ranges of their loops.
 
-    Bounds on equal terms come as a pair, other bounds with None; and once more beside the range of
-    the same terms in the other access, where both have these loops.
+    Two bounds on equal terms form a pair. A bound that only one access has is paired with None. If
+    its loops are shared, the bound is also paired with the interval of its terms without predicate.
     """
     mine, theirs = tight(a.guards, ranges), tight(b.guards, ranges)
     shared = {n.var for n in a.loops} & {n.var for n in b.loops}
@@ -224,23 +227,40 @@ def loops_below(loops: Sequence[For], top: For) -> list[For]:
     return []
 
 
-def _meet(a: Touch, b: Touch, top: For, lets: set[Var]) -> dict[Var, Interval] | None:
+def _moving(a: Touch, b: Touch, scope: Scope, top: For) -> set[Var]:
+    """The variables that may differ between two accesses in one iteration of the loops above."""
+    below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
+    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
+    return {loop.var for loop in below} | lets | a.inner | b.inner
+
+
+def _apart(scope: Scope, loop: For, a: Touch, b: Touch) -> bool:
+    """Whether two accesses are proved to touch no element in different iterations of `loop`."""
+    moving = _moving(a, b, scope, loop)
+    return all(
+        never_ahead(place(x), place(y), (x.guards, y.guards), moving, [loop.var])
+        for x, y in ((a, b), (b, a))
+    )
+
+
+def meet(
+    a: Touch, b: Touch, scope: Scope, top: For, within: Mapping[Var, Interval] | None = None
+) -> dict[Var, Interval] | None:
     """`overlap_distances` of `a` and `b` in two iterations of `top`."""
     if a.buffer is not b.buffer:
         return None
-    below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
-    moving = {loop.var for loop in below} | lets | a.inner | b.inner
+    moving = _moving(a, b, scope, top)
     ranges = loop_ranges((*a.loops, *b.loops))
-    return overlap_distances(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
+    kept = guard_pairs(a, b, ranges)
+    return overlap_distances(a.box, b.box, Outside(moving), ranges, kept, within)
 
 
 def conflicts(
     scope: Scope, top: For, harmless: Callable[[Touch, Touch], bool]
 ) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
     """The pairs of accesses below `top`, one a write, that may conflict in one element."""
-    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
     for a, b in _pairs(scope, top):
-        distance = None if harmless(a, b) else _meet(a, b, top, lets)
+        distance = None if harmless(a, b) else meet(a, b, scope, top)
         if distance is not None:
             yield a, b, distance
 
@@ -291,7 +311,7 @@ def carried_dependence(
             excused[buffer] = harmless(buffer, scope, loop, thread, private)
         return excused[buffer]
 
-    own = set(scope.block.alloc_buffers) if private else set()  # (a cheaper test than `_meet`)
+    own = set(scope.block.alloc_buffers) if private else set()  # (a cheaper test than `meet`)
     for a, b, distance in conflicts(scope, loop, lambda a, b: a.buffer in own and excuse(a.buffer)):
         if distance.get(loop.var) == (0, 0):
             continue
@@ -300,6 +320,8 @@ def carried_dependence(
         if not excuse(a.buffer):
             reduces = a.child is b.child and a.child is not None and feeds_reduction(loop, a.child)
             if reduces and allow_reduction:
+                continue
+            if not reduces and _apart(scope, loop, a, b):
                 continue
             apart = None if reduces else distances(place(a), place(b), loop.var)
             if apart is None or apart[loop.var].any():
@@ -360,8 +382,8 @@ def commutes(block: Block, buffer: Buffer) -> bool:
 
     They may if the block has reduction iterators and the only element of the buffer that it reads
     is the element that it writes. With an init, the element must determine the spatial iterators,
-    so that the init sets each element once. An argmin or argmax must not decide
-    ties by order, nor let a NaN do so.
+    so that the init sets each element once. The result of an argmin or argmax
+    must depend on the order neither by ties nor by NaN.
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
@@ -381,7 +403,7 @@ def commutes(block: Block, buffer: Buffer) -> bool:
 
 
 def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:
-    """Whether an instance that runs again in any iteration of `loop` writes the same values."""
+    """Whether an instance of `child` writes the same values in every iteration of `loop`."""
     block = child.block
     mine = buffer_uses(block)
     if id(block) in seen or any(f.reads and f.writes for f in mine.values()):
@@ -398,7 +420,7 @@ def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fro
 def single_valued(
     buffer: Buffer, scope: Scope, loop: For, seen: frozenset[int] = frozenset()
 ) -> bool:
-    """Whether all writes to one element of `buffer` below `loop` write one value."""
+    """Whether all writes below `loop` to one element of `buffer` write the same value."""
     var = loop.var
     writers = [c for c in scope.writers(buffer) if any(p.var is var for p in c.loops)]
     if any(

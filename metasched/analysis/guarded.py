@@ -10,7 +10,21 @@ from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.expr import TRUE, And, Expr, Let, Not, Or, Var, logical_not
+from metasched.ir.expr import (
+    TRUE,
+    And,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Let,
+    Mod,
+    Not,
+    Or,
+    Var,
+    as_int,
+    logical_not,
+)
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import (
     Block,
@@ -63,10 +77,11 @@ class Read:
     """One load in the body of a block.
 
     Attributes:
-        indices: over the block's iterators and the loops inside.
-        conditions: hold where the load is evaluated.
-        loops: the loops inside the block around the load, outermost first: variable, first
-            value, extent.
+        buffer: the buffer that is read.
+        indices: the indices, over the block's iterators and the loops inside the block.
+        conditions: the conditions that hold where the load is evaluated.
+        loops: the loops inside the block around the load, outermost first, each as (variable,
+            first value, extent).
     """
 
     buffer: Buffer
@@ -176,11 +191,11 @@ def _stored(stmt: Stmt, buffer: Buffer) -> tuple[_Places, _Places]:
 
 
 CASES = 16
-"""How many cases are distinguished at most."""
+"""The most cases that are told apart."""
 
 
 def cases(conditions: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
-    """Conjunctions, of which at least one holds where all `conditions` hold: each `or` is split."""
+    """Split each `or`: conjunctions, at least one of which holds where all `conditions` hold."""
     alternatives = [_alternatives(transform_expr(c, _unhinted)) for c in conditions]
     total = 1
     for options in alternatives:
@@ -205,3 +220,13 @@ def _alternatives(condition: Expr) -> list[tuple[Expr, ...]]:
     if isinstance(condition, And):
         return [(*x, *y) for x in _alternatives(condition.a) for y in _alternatives(condition.b)]
     return [(condition,)]
+
+
+def may_fail(expr: Expr) -> bool:
+    """Whether an expression may fail (a load, a division) if it is evaluated outside its guard."""
+    return any(
+        isinstance(e, BufferLoad)
+        or (isinstance(e, (Div, Mod, FloorDiv, FloorMod)) and as_int(e.b) in (None, 0))
+        or (isinstance(e, Call) and e.op.effect > Effect.PURE)
+        for e in walk_exprs(expr)
+    )

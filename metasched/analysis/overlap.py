@@ -1,14 +1,16 @@
 """Can two accesses touch one element? A system of differences, solved by interval propagation.
 
 Two executions, a and b, touch the same element when the boxes they access overlap in every
-dimension: `-(wa - 1) <= min_a - min_b <= wb - 1`. Both minima are linear over atoms. An atom that
-both sides use with one coefficient contributes its difference d(x) = x_a - x_b. The difference of a
-fixed variable, which stands outside both executions, is 0. Every `q = e // c` and `r = e % c`
-adds the equation `d(e) = c d(q) + d(r)` with |d(r)| < c; remainders whose e differ by multiples of
-c are one unknown. Tightening the interval of every unknown against every equation, with a
-divisibility test, proves what affine schedules produce: splits, fuses, tiles, strides and shifted
-stencils. Where tightening proves nothing, quotients and remainders are eliminated from the
-equations and tightening starts again. Accesses that are then not proved disjoint count as touching.
+dimension: `-(wa - 1) <= min_a - min_b <= wb - 1`, where wa and wb are the extents of the boxes.
+Both minima are linear over atoms. An atom that both sides use with one coefficient contributes its
+difference d(x) = x_a - x_b. The difference of a fixed variable, which stands outside both
+executions, is 0. Every `q = e // c` and `r = e % c` adds the equation `d(e) = c d(q) + d(r)` with
+|d(r)| < c. Remainders `e % c` whose e differ by a multiple of c are one unknown.
+
+The solver tightens the interval of every unknown against every equation, with a divisibility test.
+This suffices for splits, fuses, tiles, strides and shifted stencils. If it proves nothing,
+quotients and remainders are eliminated from the equations, and tightening starts again. Accesses
+that are still not proved disjoint count as touching.
 
 A bound that holds only because of a predicate (the binding of a guarded iterator) is passed as an
 extra constraint: a linear form of one side or both, and its interval.
@@ -16,7 +18,7 @@ extra constraint: a linear form of one side or both, and its interval.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf
@@ -32,7 +34,7 @@ Side: TypeAlias = tuple[Linear, float]
 """One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
 
 Kept: TypeAlias = tuple[Linear, Interval]
-"""A form and the interval that it is known to lie in whenever an access happens."""
+"""A linear form, and the interval that contains it whenever an access happens."""
 
 _ROUNDS = 16
 _KEPT = 3
@@ -340,7 +342,7 @@ def _residue(atom: FloorMod) -> Hashable:
 
 
 def _rank(key: Hashable) -> int:
-    """In which round an unknown is eliminated, the first being 0.
+    """The round in which an unknown is eliminated, counted from 0.
 
     Quotients and remainders go first, then values of variables, then differences of variables. A
     known value of a sum is never eliminated.
@@ -352,7 +354,7 @@ def _rank(key: Hashable) -> int:
 
 
 def _rest(spans: list[Interval], end: int) -> float:
-    """The sum of one end of all spans, one infinite end left out."""
+    """The sum of one end (0: low, 1: high) of all spans, without one infinite end."""
     ends = [s[end] for s in spans]
     ends.remove(-inf if end == 0 else inf)
     return sum(ends)
@@ -372,18 +374,22 @@ def overlap_distances(
     fixed: Container[Var],
     ranges: Ranges,
     kept: Iterable[tuple[Kept | None, Kept | None]] = (),
+    within: Mapping[Var, Interval] | None = None,
 ) -> dict[Var, Interval] | None:
     """Whether two executions that access the boxes `a` and `b` can touch one element.
 
     Args:
         a, b: for each dimension the first element and the number of elements.
         fixed: variables with one value in both executions.
-        ranges: values the other variables can take (both included); missing means any.
-        kept: facts about a and about b, in pairs whose forms have the same terms, or alone.
+        ranges: the interval of each other variable; a missing variable is unbounded.
+        kept: facts about a and about b. Two facts whose forms have the same terms come as a pair;
+            a single fact comes with None.
+        within: for some variables, the interval to which their differences are limited.
 
     Returns:
-        None when proved that they cannot; otherwise for each variable the interval of its value
-        in the first execution minus that in the second (variables not named: unrestricted).
+        None if the executions are proved not to touch one element. Otherwise for each variable the
+        interval of its value in the first execution minus its value in the second; a missing
+        variable is unrestricted.
     """
     system = _System(fixed, ranges)
     for side_a, side_b in zip(a, b, strict=True):
@@ -391,6 +397,11 @@ def overlap_distances(
             system.require(side_a, side_b)
     for fact_a, fact_b in kept:
         system.keep(fact_a, fact_b)
+    for var, (low, high) in (within or {}).items():
+        least, most = system.bounds[system.difference(var)]
+        system.bounds[var] = max(least, low), min(most, high)
+        if max(least, low) > min(most, high):
+            return None
     if not system.tighten():
         return None
     if system.divides and any(span != (0, 0) for span in system.bounds.values()):

@@ -15,6 +15,7 @@ from metasched.analysis.dependence import (
     idempotent,
     kept_twice,
     loops_below,
+    meet,
     place,
     single_valued,
     unknown_effects,
@@ -39,11 +40,11 @@ def reorder_violation(
 ) -> Failure | None:
     """Whether executing a chain of loops in another order could change a result.
 
-    Loops of opaque iterators keep their order. Two accesses that may touch one
+    All accesses of a block with opaque iterators must be known. Two accesses that may touch one
     element must keep their order: a distance vector that is positive in the old order must be
     positive in the new order. Two kinds of accesses may change order: updates by a commutative
-    reduction that still start from the init, and writes of a block that gives each element one
-    value however often it runs.
+    reduction that still start from the init, and writes of a block that always writes the same
+    value to an element.
 
     Args:
         loops: all loops of the chain from the first to the last that moves, outermost first.
@@ -60,7 +61,7 @@ def reorder_violation(
         return None
     runs: dict[Child, bool] = {}
     for child in scope.under(bottom):
-        failure = _opaque_reordered(child, old_vars, new_vars)
+        failure = _opaque_reordered(child)
         if failure is not None:
             return failure
         if child.block.init is not None:
@@ -71,27 +72,26 @@ def reorder_violation(
             continue
         if a.buffer not in excused:
             excused[a.buffer] = harmless(a.buffer, scope, bottom, None, True)
-        if not excused[a.buffer] and not _kept_one_by_one(old_vars, new_vars, a, b):
+        if excused[a.buffer] or _kept_by_level(old_vars, new_vars, a, b, scope, top):
+            continue
+        if not _kept_one_by_one(old_vars, new_vars, a, b):
             mixed = a.child is b.child and a.child in runs and _mixed(a.child, old_vars)
             return _init_late(loops, a) if mixed else _reversed_pair(loops, a, b)
     return None
 
 
-def _opaque_reordered(child: Child, old: Sequence[Var], new: Sequence[Var]) -> Failure | None:
-    """Whether a block says of a moving loop that it is opaque, unless only other loops move around
-    it and all accesses are known."""
-    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
-    opaque = [(v, free_vars(e)) for v, e in pairs if v.kind is IterKind.OPAQUE]
-    driven = frozenset().union(*(used for _, used in opaque))
-    kept = [v for v in old if v in driven] == [v for v in new if v in driven]
-    if not opaque or (kept and exact_accesses(child.block) is not None):
+def _opaque_reordered(child: Child) -> Failure | None:
+    """Refuse to move loops around a block with opaque iterators whose accesses are not all
+    known."""
+    opaque = [v for v in child.block.iter_vars if v.kind is IterKind.OPAQUE]
+    if not opaque or exact_accesses(child.block) is not None:
         return None
-    text = f"iterator {opaque[0][0].var.name} of block {child.block.name} is opaque"
+    text = f"iterator {opaque[0].var.name} of block {child.block.name} is opaque"
     return Failure("iterator-kind", f"{text}, not spatial, reduce or scan", child.block)
 
 
 def _free_order(a: Touch, b: Touch, scope: Scope, top: For, runs: Mapping[Child, bool]) -> bool:
-    """Whether two accesses of one block may change order whatever they touch."""
+    """Whether two accesses may change order even if they touch one element."""
     if a.child is None or a.child is not b.child:
         return False
     if writes(a.child.block, a.buffer) and commutes(a.child.block, a.buffer):
@@ -175,6 +175,42 @@ def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -
             return True
     left = [spans[v] for v in moving_old]
     return all(s[0] >= 0 for s in left) or all(s[1] <= 0 for s in left)
+
+
+def _kept_by_level(
+    old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch, scope: Scope, top: For
+) -> bool:
+    """Whether the distances keep their sign, by the loop of the old order that decides this sign.
+
+    For each loop and sign the distances are computed again for this case alone: the loops before
+    it have distance zero, and this loop has a distance of this sign. Distances that depend on each
+    other, as after `skew` and `split`, are known more exactly then.
+    """
+    still: dict[Var, Interval] = {}
+    for var in old:
+        for first in ((1.0, inf), (-inf, -1.0)):
+            if not _sign_kept(new, a, b, scope, top, {**still, var: first}, first[0] > 0):
+                return False
+        still[var] = (0, 0)
+    return True
+
+
+def _sign_kept(
+    new: Sequence[Var], a: Touch, b: Touch, scope: Scope, top: For,
+    within: dict[Var, Interval], positive: bool,
+) -> bool:  # fmt: skip
+    """Whether no distance within the intervals begins with the other sign in the new order."""
+    for var in new:
+        found = meet(a, b, scope, top, within)
+        if found is None:
+            return True
+        low, high = found.get(var, within.get(var, (-inf, inf)))
+        if low > 0 or high < 0:
+            return (low > 0) == positive
+        if (low if positive else -high) < 0:
+            return False
+        within = {**within, var: (0, 0)}
+    return True
 
 
 def _kept_one_by_one(old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch) -> bool:

@@ -2,7 +2,7 @@
 
 An edge joins two sibling blocks, in program order, that may touch one element of a buffer, where at
 least one block writes. Two blocks whose regions, over all values of their iterators, are proved
-disjoint have no edge. Which iterations touch one element is the question of `dependence`.
+disjoint have no edge. `dependence` says which iterations touch one element.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Child:
     """A block directly in a scope.
 
     Attributes:
-        loops: from the scope block down to the block.
-        branches: the statements around the block that may be skipped, or left before the block:
-            branches of conditions, bodies of `while`, and bodies of loops with a `break` or
-            `continue`.
+        realize: the block with its bindings.
+        loops: the loops around the block, from the scope block down.
+        branches: the statements around the block because of which the block may not run: branches
+            of conditions, bodies of `while`, and bodies of loops with a `break` or `continue`.
     """
 
     realize: BlockRealize
@@ -135,8 +135,8 @@ def _touch(a: BufferUse, b: BufferUse, reads_a: bool, reads_b: bool) -> bool:
 
 @lru_cache(maxsize=1 << 13)
 def _distances(a: Region, b: Region, *spans: tuple[Var, Interval]) -> dict[Var, Interval] | None:
-    """`overlap_distances` over the iterators of blocks, cached by value: most edits and replays
-    leave the regions as they are."""
+    """`overlap_distances` over the iterators of blocks, cached by value, because most edits and
+    replays keep the regions."""
     ranges = dict(spans)
     x, y = ([(linear(low), interval(extent, {})[1]) for low, extent in box] for box in (a, b))
     return overlap_distances(x, y, Outside(ranges), ranges)
@@ -274,13 +274,21 @@ class Scope:
         """The children that read `buffer`, in program order."""
         return [c for c in self.realizes if (f := buffer_uses(c.block).get(buffer)) and f.reads]
 
-    def outside(self, buffer: Buffer, *, written: bool = False) -> Stmt | None:
+    def outside(
+        self, buffer: Buffer, *, written: bool = False, below: For | None = None
+    ) -> Stmt | None:
         """A statement outside of blocks that stores to `buffer` or, unless `written`, reads it.
 
         None if there is none. A statement that mentions a pointer to the buffer counts as a store.
+
+        Args:
+            below: look at the statements below this loop alone.
         """
+        children = self.realizes if below is None else self.under(below)
         loops: dict[For, None] = {}
         for stmt, above in self.loose:
+            if below is not None and all(n.var is not below.var for n in above):
+                continue
             loops |= dict.fromkeys(above)
             if isinstance(stmt, BufferStore) and stmt.buffer is buffer:
                 return stmt
@@ -289,7 +297,7 @@ class Scope:
                 return stmt
         if written:
             return None
-        headers = [*loops, *(n for c in self.realizes for n in (*c.loops, c.realize))]
+        headers = [*loops, *(n for c in children for n in (*c.loops, c.realize))]
         return next((n for n in headers if any(_mentions(e, buffer) for e in n.exprs)), None)
 
     def under(self, loop: For) -> list[Child]:
@@ -327,7 +335,7 @@ def may_overlap(a: Block, b: Block, buffer: Buffer, *, reads_a: bool, reads_b: b
 def _dependences(blocks: tuple[Block, ...]) -> tuple[list[Edge], _ByToken, _ByToken]:
     """The edges between blocks, and the edges into and out of each block.
 
-    Cached: edges do not depend on loops, so most edits leave them as they are.
+    Cached, because edges do not depend on loops, so most edits keep them.
     """
     edges = list(_edges(blocks))
     incoming: _ByToken = {}

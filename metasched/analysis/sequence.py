@@ -1,7 +1,8 @@
-"""Loop fusion: may two consecutive nests run iteration by iteration?
+"""Loop fusion and inits: may statements run in another order?
 
-Two nests of equal shape may be fused when no iteration of the later nest depends on a later
-iteration of the earlier nest, or overwrites what such an iteration reads.
+Two nests of equal shape may run iteration by iteration when no iteration of the later nest depends
+on a later iteration of the earlier nest, or overwrites what such an iteration reads. An init may
+run before a loop when nothing below the loop uses the elements before the init has set them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.dependence import Touch, guard_pairs, place, touches, written
+from metasched.analysis.dependence import Touch, guard_pairs, meet, place, touches, written
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import ahead, distances
 from metasched.analysis.overlap import Outside, overlap_distances
+from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.scope import Child, Scope
-from metasched.ir.expr import Var
-from metasched.ir.stmt import For
+from metasched.arith.conditions import conjuncts
+from metasched.ir.describe import describe
+from metasched.ir.expr import TRUE, Var
+from metasched.ir.stmt import BlockToken, For
 
 
 def interleaving_violation(
     scope: Scope, loops: Sequence[For], earlier: Sequence[Child], later: Sequence[Child]
 ) -> Failure | None:
-    """Whether fusing the nests of `earlier` and `later` has changed what they compute.
+    """Whether running two nests iteration by iteration may change what they compute.
 
     Args:
-        scope: the scope after the fusion, with both blocks below `loops`.
-        loops: the common loops, outermost first; before the fusion each block had its own.
+        scope: the scope with the fused nest: all blocks stand below `loops`.
+        loops: the common loops, outermost first.
+        earlier: the blocks of the earlier nest.
+        later: the blocks of the later nest.
+
+    Returns the Failure if it may, None if fusion (and likewise fission) keeps the results.
     """
     order = [loop.var for loop in loops]
     for child in (*earlier, *later):
@@ -58,6 +66,8 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
         if high < 0:
             return None
         if high > 0:
+            if never_ahead(place(a), place(b), (a.guards, b.guards), moving, order):
+                return None
             apart = distances(place(a), place(b), order[0])
             if apart is not None and not (ahead(apart, order) < 0).any():
                 return None
@@ -70,3 +80,35 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
 
             return Failure("backward-dependence", sentence, b.child.block if b.child else None)
     return None
+
+
+def used_before_init(scope: Scope, token: BlockToken, loop: For) -> Failure | None:
+    """Whether something below `loop` may use a result of a reduction before its init sets it.
+
+    A block may follow in the same iteration of its loops, where it uses the result of that
+    iteration: the init has run there. Other blocks must use other elements.
+    """
+    mine, below = scope.child(token), scope.under(loop)
+    results = frozenset(r.buffer for r in mine.block.writes)
+    stores = [t for t in touches(mine, results) if t.writes]
+    for buffer in results:
+        stmt = scope.outside(buffer, below=loop)
+        if stmt is not None:
+            text = f"{describe(stmt)}, outside of any block, uses {buffer.name}"
+            return Failure("outside-blocks", text, stmt)
+    for child in below:
+        follows = below.index(child) > below.index(mine) and _runs_along(child, mine)
+        for use in touches(child, results) if child is not mine else ():
+            same = [t for t in stores if t.buffer is use.buffer]
+            ready = follows and [t.box for t in same] == [use.box]
+            if not ready and any(meet(t, use, scope, loop) is not None for t in same):
+                name = mine.block.name
+                text = f"{use.show()} below {loop.var.name}, perhaps before the init of {name}"
+                return Failure("used-early", text, child.realize)
+    return None
+
+
+def _runs_along(later: Child, earlier: Child) -> bool:
+    """Whether a block runs only where an earlier block of the iteration has run."""
+    needed = conjuncts(earlier.realize.predicate)
+    return set(needed) <= {TRUE, *conjuncts(later.realize.predicate)}

@@ -17,7 +17,7 @@ from metasched.analysis.scope import Child, Region
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
-from metasched.arith.intset import running
+from metasched.arith.intset import covers, lower_region, running
 from metasched.arith.inverse import left_inverse
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, Range
@@ -41,16 +41,17 @@ from metasched.ir.stmt import For
 from metasched.ir.visit import reads_memory, substitute, walk_exprs
 
 CASES = 64
-"""How many remainders are proved one by one at most."""
+"""The most remainders that are proved one by one."""
 
 
 class Writer(NamedTuple):
-    """What a producer writes of a buffer.
+    """The regions of a buffer that a producer writes.
 
     Attributes:
         free: the loops of the producer whose iterations all run before the read; the other loops
             above the producer are shared with the consumer.
-        regions: over all its loops, first element and extent of each dimension.
+        regions: the regions over all loops of the producer, as first element and extent of each
+            dimension.
     """
 
     child: Child
@@ -136,10 +137,10 @@ def _is_written(known: Analyzer, element: tuple[Expr, ...], writers: Sequence[Wr
 
 
 def _in_cases(known: Analyzer, options: Sequence[_Instance], most: int = CASES) -> bool:
-    """Whether one of the instances exists, if need be proved for each remainder on its own.
+    """Whether one of the instances exists, proved for each remainder of a variable if necessary.
 
-    One writer may write even columns and another odd columns: an instance exists for each remainder
-    by 2.
+    For example, one writer writes the even columns and another the odd columns: for each remainder
+    modulo 2 one instance exists.
     """
     if any(not option.open(known) for option in options) or _together(known, options):
         return True
@@ -203,9 +204,9 @@ class _Instance(NamedTuple):
     """The instance of a producer that writes a given element.
 
     Attributes:
-        conditions: hold if the instance exists and writes the element.
-        ranges: of the loops of the producer.
-        undetermined: the loops that the element does not determine; their first iteration is taken.
+        conditions: the conditions that hold if the instance exists and writes the element.
+        ranges: the ranges of the producer's loops.
+        undetermined: the loops that the element does not determine; their first iteration is used.
     """
 
     conditions: list[Expr]
@@ -222,9 +223,9 @@ class _Instance(NamedTuple):
 
 
 def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Instance | None:
-    """The instance of a producer that writes an element; None where it is unknown.
+    """The instance of a producer that writes an element; None if unknown.
 
-    None as well where the instance depends on memory, which may have changed before the read.
+    None, too, if the instance depends on memory, which may change before the read.
     """
     parts = [e for pair in region for e in pair] + [e for n in writer.free for e in n.exprs]
     if any(map(reads_memory, (*parts, writer.child.realize.predicate))):
@@ -241,7 +242,7 @@ def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Ins
 def _solved(
     region: Region, ranges: Mapping[Var, Range], predicate: Expr, element: Sequence[Expr]
 ) -> _Instance | None:
-    """A region that holds an element, solved for the variables of `ranges`."""
+    """Solve `element lies in region` for the variables of `ranges`."""
     inside: dict[Var, Range] = {}
     indices: list[Expr] = []
     for k, (low, extent) in enumerate(region):
@@ -256,7 +257,7 @@ def _solved(
     if isinstance(solved, str):
         return None
     undetermined = [var for var in ranges if var not in solved]
-    for var in undetermined:  # any iteration will do
+    for var in undetermined:  # any iteration writes the element
         solved[var] = substitute(ranges[var].min, solved)
     out = [compare(EQ, substitute(i, solved), x) for i, x in zip(indices, values, strict=True)]
     for var, r in (*ranges.items(), *inside.items()):
@@ -280,6 +281,24 @@ def fills(
         known.bind(var, r)
     found = _solved(tuple([(v, IntImm(v.dtype, 1)) for v in values]), ranges, predicate, point)
     return found is not None and not found.open(known)
+
+
+@lru_cache(maxsize=1 << 12)
+def covers_domain(
+    domains: Region, values: tuple[Expr, ...], predicate: Expr, *loops: tuple[Var, Expr, Expr]
+) -> bool:
+    """Whether `values` take every point of the domains while loops (variable, first value, extent)
+    run under a predicate.
+
+    Cached by value, because replays ask again about equal blocks that are new objects.
+    """
+    ranges = {var: Range(low, extent) for var, low, extent in loops}
+    points = [Range(value, IntImm(value.dtype, 1)) for value in values]
+    analyzer = Analyzer()
+    box, whole = lower_region(points, ranges, predicate, analyzer), [Range(*d) for d in domains]
+    if box is not None and covers(box, whole, analyzer):
+        return True
+    return fills(values, ranges, predicate, whole)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -1,4 +1,4 @@
-"""IndexMap: a map from indices to indices; applied, inverted (padding included), compared."""
+"""IndexMap: a map from indices to indices that can be applied, inverted and compared."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from metasched.arith.inverse import left_inverse
 from metasched.arith.itermap import detect_iter_map, inverse_iter_map
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import (
     FALSE,
     BinaryOp,
@@ -42,7 +43,7 @@ class IndexMap:
     Attributes:
         inputs: the variables that stand for the input indices.
         outputs: the output indices, in terms of `inputs`.
-        inverse_map: a known inverse, used instead of deriving one.
+        inverse_map: an inverse, used where none is derived; `inverse` proves it.
     """
 
     inputs: tuple[Var, ...]
@@ -50,14 +51,21 @@ class IndexMap:
     inverse_map: IndexMap | None = None
 
     @staticmethod
-    def of(source: MapLike, ndim: int | None = None, inverse: MapLike | None = None) -> IndexMap:
-        """A map from a function of index variables (also `*indices`), or a map as it is.
+    def of(
+        source: MapLike,
+        ndim: int | None = None,
+        inverse: MapLike | None = None,
+        *,
+        index_dtype: str = "int32",
+    ) -> IndexMap:
+        """Make a map from a function of index variables; an IndexMap is returned unchanged.
 
         Args:
-            source: the function returns one index or a list or tuple of indices. Parameters that
-                it takes by name only stand for the last indices.
-            ndim: how many indices `*indices` stands for.
-            inverse: a known inverse, given the same way.
+            source: a function that returns one index, or a list or tuple of indices. Its
+                keyword-only parameters stand for the last indices.
+            ndim: the number of indices, needed for a function of `*indices`.
+            inverse: a known inverse, given as function or map.
+            index_dtype: the type of the index variables (TVM's name).
 
         Raises MetaschedError when the number of indices is unknown or wrong.
         """
@@ -66,12 +74,13 @@ class IndexMap:
                 raise MetaschedError(f"an index map of {len(source.inputs)} indices for {ndim}")
             return source
         names, by_name = _parameters(source, ndim)
-        inputs = tuple(Var(name) for name in (*names, *by_name))
+        inputs = tuple(Var(name, index_dtype) for name in (*names, *by_name))
         named = dict(zip(by_name, inputs[len(names) :], strict=True))
         result = source(*inputs[: len(names)], **named)
         items = list(result) if isinstance(result, (list, tuple)) else [result]
         outputs = tuple(as_expr(x, "int32") for x in items)
-        back = None if inverse is None else IndexMap.of(inverse, len(outputs))
+        count = len(outputs)
+        back = None if inverse is None else IndexMap.of(inverse, count, index_dtype=index_dtype)
         return IndexMap(inputs, outputs, back)
 
     def __call__(self, *indices: ExprLike) -> list[Expr]:
@@ -100,7 +109,7 @@ class IndexMap:
         return list(box(self.inputs, self.outputs, analyzer, *ends))
 
     def map_shape(self, shape: Sequence[ExprLike], analyzer: Analyzer | None = None) -> list[Expr]:
-        """The shape that holds the outputs for inputs within `shape`; each index from zero."""
+        """The shape that holds the outputs for inputs within `shape`; all indices start at zero."""
         an = analyzer or Analyzer()
         box = self.map_ranges([Range.of(0, s) for s in shape], analyzer)
         return [an.simplify(r.min + r.extent) for r in box]
@@ -110,20 +119,22 @@ class IndexMap:
     def inverse(self, shape: Sequence[ExprLike]) -> IndexMap:
         """The map back, for inputs within `shape`.
 
-        Raises MetaschedError when the map is not bijective onto a box that begins at zero.
+        Raises MetaschedError when the map is not bijective onto a box that begins at zero, or when
+        `inverse_map` is given and not proved to lead back.
         """
         self._check_count(len(shape))
         if self.inverse_map is not None:
+            _check_inverse(self, self.inverse_map, shape)
             return self.inverse_map
         axes, back = _inverted(self.inputs, self.outputs, *map(as_expr, shape))
         return IndexMap(axes, back, self)
 
     def non_surjective_inverse(self, shape: Sequence[ExprLike]) -> tuple[IndexMap, Expr]:
-        """The map back and the padding predicate, for maps that pad.
+        """The map back and the padding predicate, for a map whose outputs have padding.
 
-        The inputs run over `shape`, whose extents need not be what the map's divisors divide.
-        The predicate, over the inverse's inputs, holds for the output indices that stand for no
-        input. Raises MetaschedError when the map is not affine.
+        The inputs run over `shape`, whose extents need not be multiples of the map's divisors. The
+        predicate, over the inverse's inputs, holds for output indices that correspond to no input.
+        Raises MetaschedError when the map is not affine.
         """
         self._check_count(len(shape))
         sizes = zip(self.inputs, shape, strict=True)
@@ -153,7 +164,7 @@ class IndexMap:
     # ---- comparison ----------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        """Same outputs for the same inputs, whatever the variables are called."""
+        """Whether both maps give the same outputs; names of variables do not matter."""
         if not isinstance(other, IndexMap):
             return NotImplemented
         if len(self.inputs) != len(other.inputs) or len(self.outputs) != len(other.outputs):
@@ -170,7 +181,7 @@ class IndexMap:
 def _box(
     ins: tuple[Var, ...], outputs: tuple[Expr, ...], an: Analyzer | None, *ends: tuple[Expr, Expr]
 ) -> list[Range]:
-    """See `map_ranges`; cached, since replays repeat the same maps."""
+    """The box of `map_ranges`; cached, because replays repeat the same maps."""
     typed = {v: Var(v.name, low.dtype) for v, (low, _) in zip(ins, ends, strict=True)}
     moved = [replaced(o, typed) for o in outputs]
     known = {v: Range(*pair) for v, pair in zip(typed.values(), ends, strict=True)}
@@ -186,16 +197,37 @@ def _inverted(
 ) -> tuple[tuple[Var, ...], tuple[Expr, ...]]:
     """The inputs and outputs of the map back; see `IndexMap.inverse`."""
     ranges = {v: Range.of(0, s) for v, s in zip(inputs, shape, strict=True)}
-    axes = tuple(Var(f"axis{k}") for k in range(len(outputs)))
+    axes = tuple(Var(f"axis{k}", o.dtype) for k, o in enumerate(outputs))
     values = left_inverse(outputs, ranges, axes)
     if isinstance(values, str):
         raise MetaschedError(f"the index map has no inverse: {values}")
-    box = IndexMap(inputs, outputs).map_ranges(list(ranges.values()))
+    _check_onto(IndexMap(inputs, outputs), shape)
+    return axes, tuple(values.get(v, IntImm(v.dtype, 0)) for v in inputs)
+
+
+def _check_onto(index_map: IndexMap, shape: Sequence[ExprLike]) -> None:
+    """Raise MetaschedError unless the outputs of an injective map fill a box from zero."""
+    box = index_map.map_ranges([Range.of(0, s) for s in shape])
     if any(as_int(r.min) != 0 for r in box) or not _equally_many(shape, box):
         raise MetaschedError(
-            "the index map has no inverse: some of its new indices stand for no old ones"
+            "the index map has no inverse: some new indices correspond to no old indices"
         )
-    return axes, tuple(values.get(v, IntImm(v.dtype, 0)) for v in inputs)
+
+
+def _check_inverse(index_map: IndexMap, back: IndexMap, shape: Sequence[ExprLike]) -> None:
+    """Raise MetaschedError unless `back` is proved to be the inverse of a map of `shape`."""
+    fresh = [Var(v.name, as_expr(s).dtype) for v, s in zip(index_map.inputs, shape, strict=True)]
+    known = Analyzer({v: Range.of(0, s) for v, s in zip(fresh, shape, strict=True)})
+    there = back.apply(index_map.apply(fresh, known), known)
+    if len(there) != len(fresh):
+        raise MetaschedError(f"the given inverse has {len(there)} outputs, not {len(fresh)}")
+    for var, index in zip(fresh, there, strict=True):
+        if not known.equal(index, var):
+            raise MetaschedError(
+                f"the given inverse is not proved to lead back: {var.name} becomes "
+                f"{show_expr(index)}"
+            )
+    _check_onto(index_map, shape)
 
 
 def _solved(
@@ -205,12 +237,13 @@ def _solved(
     found = detect_iter_map(outputs, ranges, level="bijective")
     if found.error is not None:
         raise MetaschedError(f"the index map has no inverse: {found.error}")
-    axes = tuple(Var(f"axis{k}") for k in range(len(outputs)))
+    axes = tuple(Var(f"axis{k}", o.dtype) for k, o in enumerate(outputs))
     return axes, inverse_iter_map(found.sums, axes)
 
 
 def _equally_many(shape: Sequence[ExprLike], box: Sequence[Range]) -> bool:
-    """Whether the two have equally many points; for an injective map none is then left out."""
+    """Whether a shape and a box have equally many points, so that an injective map is
+    bijective."""
     before: Expr = IntImm("int64", 1)
     after: Expr = IntImm("int64", 1)
     for size in shape:
@@ -221,16 +254,16 @@ def _equally_many(shape: Sequence[ExprLike], box: Sequence[Range]) -> bool:
 
 
 def _parameters(source: Callable[..., Any], ndim: int | None) -> tuple[list[str], list[str]]:
-    """The indices that a function takes by position, and after them those that it takes by name.
+    """The names of a function's positional index parameters, and of its keyword-only ones.
 
-    Parameters with a default are no indices where there are enough without them.
+    Parameters with a default are indices only if the other parameters are fewer than `ndim`.
     """
     positional: list[inspect.Parameter] = []
     by_name: list[str] = []
     rest: str | None = None
     try:
         parameters = inspect.signature(source).parameters.values()
-    except (TypeError, ValueError):  # no function, or one that does not say what it takes
+    except (TypeError, ValueError):  # no function, or a function without a signature
         raise MetaschedError(f"an index map is a function of indices, not {source!r:.60}") from None
     for p in parameters:
         if p.kind is p.VAR_KEYWORD:
@@ -275,7 +308,8 @@ def replaced(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 
 def _padded(var: Var, extent: int | None, outputs: Sequence[Expr]) -> tuple[int, int]:
-    """(start, length) of the smallest run that holds [0, extent) and that all divisors divide."""
+    """(start, length) of the smallest range that holds [0, extent) and whose ends are multiples of
+    all divisors."""
     if extent is None:
         raise MetaschedError("padding needs constant extents")
     an = Analyzer()

@@ -1,8 +1,7 @@
-"""Iterators as numbers in mixed radix: marks, their digits (splits), sums of digits, and how an
-integer expression is read as one.
+"""Reads integer expressions as sums of digits of iterators (mixed radix).
 
-A mark is a variable, or a dense sum of digits, that runs over [0, extent). A split is one digit
-of it, (mark // lower) % extent, times a scale. The idea is TVM's iter_affine_map.
+A mark is a variable, or a dense sum of digits, that runs over [0, extent). A split is one digit of
+a mark, (mark // lower) % extent, times a scale. The idea is TVM's iter_affine_map.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Size: TypeAlias = "int | Expr"
 
 
 class IterMark(NamedTuple):
-    """Something that runs over [0, extent): a variable (less its minimum) or a dense sum."""
+    """A variable (less its minimum) or a dense sum of digits that runs over [0, extent)."""
 
     source: Var | IterSum
     extent: Size
 
 
 class IterSplit(NamedTuple):
-    """(mark // lower) % extent * scale."""
+    """A digit of a mark with its scale: (mark // lower) % extent * scale."""
 
     mark: IterMark
     lower: Size
@@ -54,7 +53,7 @@ class IterSum(NamedTuple):
 
 
 class NotAffine(Exception):
-    """An expression is no sum of digits; the text says which and why."""
+    """An expression is no sum of digits; the text names the expression and the reason."""
 
 
 def size_expr(size: Size, dtype: DType) -> Expr:
@@ -65,8 +64,8 @@ def size_expr(size: Size, dtype: DType) -> Expr:
 class Reader:
     """Reads expressions as sums of digits of the iterators in `ranges`.
 
-    `literal` reads quotients as they are written: simplified, (i*6 + j) // 4 is no quotient of
-    one dense sum any more.
+    `literal` reads quotients without simplification, because simplified (i*6 + j) // 4 is no longer
+    a quotient of one dense sum.
     """
 
     def __init__(
@@ -215,7 +214,7 @@ class Reader:
         return IterSplit(s.mark, s.lower, d, factor)
 
     def _unscaled(self, s: IterSplit, d: Size) -> tuple[IterSplit, Size, Size]:
-        """(k*x) // d = x // (d/k) and (k*x) % d = k*(x % (d/k)) where k divides d."""
+        """Apply (k*x) // d = x // (d/k) and (k*x) % d = k*(x % (d/k)), if k divides d."""
         k = s.scale
         if k == 1:
             return s, d, 1
@@ -224,7 +223,7 @@ class Reader:
         raise NotAffine("an iterator with a stride is divided by what the stride does not divide")
 
     def _is_top(self, s: IterSplit) -> bool:
-        """Whether nothing of the mark lies above this digit."""
+        """Whether this digit is the highest digit of its mark."""
         return self.at_most(s.mark.extent, self.times(s.lower, s.extent))
 
     def _alone(self, s: IterSplit) -> IterSplit:
@@ -256,10 +255,10 @@ class Reader:
         return IterSplit(mark, 1, extent, scale), offset
 
     def order(self, left: list[IterSplit], whole: Expr) -> tuple[Size, list[IterSplit], Linear]:
-        """The digits from the smallest, each scale the product of the extents below it.
+        """Order digits from the smallest; each scale must be the product of the smaller extents.
 
-        Returns the common scale, the digits with scales relative to it, and the offset that
-        limited groups bring. Raises NotAffine.
+        Returns the common scale, the digits with scales relative to the common scale, and the
+        offset of limited groups. Raises NotAffine.
         """
         start = self._smallest(left)
         if start is None:
@@ -282,7 +281,7 @@ class Reader:
                 if found is None:
                     raise NotAffine(
                         f"{show_expr(whole)}: no iterator has the stride {show_expr(expected)} "
-                        "that the ones below it fill"
+                        "that the smaller iterators fill"
                     )
                 left = [s for s in left if s is not found]
                 digit = found._replace(scale=relative)
@@ -317,7 +316,7 @@ class Reader:
         return None
 
     def _join(self, order: list[IterSplit]) -> list[IterSplit]:
-        """Neighbouring digits of one mark as one digit."""
+        """Join neighbouring digits of one mark into one digit."""
         result: list[IterSplit] = []
         for s in order:
             if result:
@@ -347,7 +346,7 @@ class Group:
         self.low, self.high = low, high
 
     def count(self, reader: Reader) -> Size:
-        """How many values are left; fixes the limits."""
+        """The number of values within the limits, which cannot be narrowed afterwards."""
         if self._mark is None:
             if isinstance(self.low, int) and isinstance(self.high, int):
                 extent: Size = self.high - self.low
@@ -360,13 +359,13 @@ class Group:
         return self._mark.extent
 
     def mark(self) -> IterMark:
-        """The iterator that the limited sum is; `count` comes first."""
+        """The limited sum as a mark; call `count` before."""
         assert self._mark is not None
         return self._mark
 
 
 def _with_units(order: list[IterSplit], units: list[IterSplit]) -> list[IterSplit]:
-    """Iterators with one value at the place of their scale, so that they stay visible."""
+    """Insert iterators of extent one at the place of their scale, so that they stay visible."""
     result = list(order)
     for unit in units:
         place = 0

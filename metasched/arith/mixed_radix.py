@@ -4,9 +4,9 @@ Splitting and fusing leave bindings that are sums of digits, such as `i_0 * 64 +
 digit is a loop variable or a part of a fused one (`f // 8`, `f % 8`, `f % 64 // 8`). This file
 recognises such sums by their coefficients alone.
 
-It has a reader of digits of its own. `iterform.Reader` simplifies with an Analyzer, and carries
-symbolic sizes and predicates; almost every step of a replay would pay for them. Both readers give
-the same answers and the same text: a test compares them.
+The reader of digits here is separate from `iterform.Reader`, which handles symbolic sizes and
+predicates with an Analyzer and is too slow for every step of a replay. Both readers give the same
+answers and the same expressions; a test compares them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TypeAlias
 
 from metasched.arith.affine import linear
 from metasched.ir.buffer import Range
-from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_expr, as_int
 from metasched.ir.stmt import For
 from metasched.ir.visit import free_vars
 
 Runs: TypeAlias = "Mapping[Var, Range | For]"
-"""What variables run over: ranges, or the loops themselves."""
+"""The values of each variable, as a range or as the variable's loop."""
 
 _Digit: TypeAlias = tuple[Var, int, int]
 """Part of a loop variable, (var, low, high): value // low % (high // low)."""
@@ -33,10 +33,12 @@ _Digit: TypeAlias = tuple[Var, int, int]
 def tiles(values: Sequence[Expr], ranges: Runs, *, every: bool = False) -> bool:
     """Whether the values fill a box, each independent of the others, in steps of one.
 
-    False also for values that are no sums of digits: `itermap.why_no_box` decides about these.
+    False also if a value is no sum of digits; `itermap.why_no_box` then decides.
 
     Args:
-        every: demand as well that each point of the box comes from one iteration of all loops.
+        values: integer expressions of the variables.
+        ranges: the values of each variable.
+        every: whether each point of the box must come from one iteration of all loops.
     """
     used: dict[Var, list[_Digit]] = {}
     for value in values:
@@ -50,10 +52,10 @@ def tiles(values: Sequence[Expr], ranges: Runs, *, every: bool = False) -> bool:
 
 
 def in_mixed_radix(bindings: Sequence[Expr], ranges: Runs) -> list[Expr] | None:
-    """The bindings as sums of digits, largest coefficient first; None when they are anything else.
+    """The bindings as sums of digits, largest coefficient first; None for other bindings.
 
-    Every digit is used once, the digits of a sum fill its range without gap or overlap, and loop
-    variables of one iteration stay visible.
+    No digit may be used twice, and the digits of a sum must fill its range without gap or overlap.
+    Loop variables of extent one stay in the sums.
     """
     used: dict[Var, list[_Digit]] = {}
     out: list[Expr] = []
@@ -69,7 +71,7 @@ def in_mixed_radix(bindings: Sequence[Expr], ranges: Runs) -> list[Expr] | None:
 
 
 def _apart(digits: Iterable[_Digit], used: dict[Var, list[_Digit]]) -> bool:
-    """Whether digits are independent of those `used` before, which they join."""
+    """Whether digits are independent of the digits in `used`; adds the digits to `used`."""
     for digit in digits:
         var, low, high = digit
         others = used.setdefault(var, [])
@@ -80,7 +82,8 @@ def _apart(digits: Iterable[_Digit], used: dict[Var, list[_Digit]]) -> bool:
 
 
 def _extents(expr: Expr, ranges: Runs) -> list[int | None]:
-    """Of the variables of an expression the constant extents of those that count from zero."""
+    """For each variable of an expression its extent, or None unless it is constant and the variable
+    counts from zero."""
     out: list[int | None] = []
     for var in free_vars(expr):
         r = ranges.get(var)
@@ -93,9 +96,9 @@ def _extents(expr: Expr, ranges: Runs) -> list[int | None]:
 def _read(value: Expr, *extents: int | None) -> tuple[list[_Digit] | None, Expr | None]:
     """The digits of a sum that fills its range, and the sum with its largest coefficient first.
 
-    The digits come smallest coefficient first; None where the sum is anything else. The new sum is
-    None where a part of it would not be read again as the same digit. Remembered by value: sibling
-    candidates have many bindings and extents in common.
+    The digits come smallest coefficient first; None if the value is no such sum. The new sum is
+    None if a part of it would not be read again as the same digit. Results are cached by value,
+    because similar candidates share many bindings and extents.
     """
     form, sizes = linear(value), dict(zip(free_vars(value), extents, strict=True))
     terms = list(form.terms.items())
@@ -114,7 +117,7 @@ def _read(value: Expr, *extents: int | None) -> tuple[list[_Digit] | None, Expr 
     if any(atom.dtype is not value.dtype for atom, _ in terms):
         return digits, None
     if len(terms) > 1 and all(low == high for _, low, high in digits):
-        return digits, None  # of one value only: what stays visible is the analysis' choice
+        return digits, None  # of extent one only: `itermap` decides which variables stay visible
     parts = [atom if coef == 1 else atom * IntImm(atom.dtype, coef) for atom, coef in terms]
     return digits, reduce(add, parts)
 
@@ -139,3 +142,16 @@ def _digit(atom: Expr, sizes: Mapping[Var, int | None]) -> _Digit | None:
     top = extent if high is None else high
     exact = low > 0 and top > 0 and top % low == 0 and extent % top == 0
     return (var, low, top) if exact and 1 < top // low < extent else None
+
+
+@lru_cache(maxsize=1 << 12)
+def mixed_radix(variables: tuple[Var, ...], extents: tuple[Expr, ...]) -> Expr:
+    """The position in a nest of these extents: i_0 * (e_1 * e_2) + i_1 * e_2 + i_2."""
+    flat: Expr | None = None
+    stride = as_expr(1, variables[0].dtype)
+    for var, extent in zip(reversed(variables), reversed(extents), strict=True):
+        term = var * stride
+        flat = term if flat is None else term + flat
+        stride = stride * extent
+    assert flat is not None
+    return flat

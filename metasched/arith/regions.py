@@ -1,6 +1,6 @@
 """The regions that a block reads and writes, inferred from its body.
 
-They stand in for `T.reads` and `T.writes` where a script omits these.
+The inferred regions are used if a script omits `T.reads` and `T.writes`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from metasched.ir.stmt import (
     LetStmt,
     MatchBufferRegion,
     Stmt,
+    evolve,
     fact,
 )
 from metasched.ir.visit import (
@@ -39,14 +40,15 @@ Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
 
 
 def block_access_regions(block: Block) -> Regions:
-    """What `block` reads and what it writes: (reads, writes), one box for each buffer.
+    """Infer the regions that a block reads and writes: (reads, writes), one box for each buffer.
 
-    A box is the union of the accesses while the loops inside the block run; of an inner block
-    its declared regions count. Buffers allocated inside are left out, matched buffers count as
-    the region that they name. When the block has an init, what it writes is not listed as read,
-    unless the init itself reads it.
+    A box is the union of the accesses while the loops inside the block run; an inner block
+    contributes its declared regions. Buffers allocated inside are left out. A matched buffer counts
+    as the region of its source. If the block has an init, a written buffer is not listed as read,
+    unless the init reads it.
 
-    Raises MetaschedError on access through a raw pointer, whose region nobody can know.
+    Raises:
+        MetaschedError: on access through a raw pointer, whose region is unknown.
     """
     found = _Collector(block)
     if block.init is not None:
@@ -59,13 +61,18 @@ def block_access_regions(block: Block) -> Regions:
     return tuple(r for r in reads if r.buffer not in hidden), writes
 
 
+def declared(block: Block) -> Block:
+    """The block with the regions that its body reads and writes."""
+    reads, writes = block_access_regions(block)
+    return evolve(block, reads=tuple(reads), writes=tuple(writes))
+
+
 @fact
 def inputs(block: Block) -> tuple[BufferRegion, ...]:
-    """What a block reads of what was there before it: the declared reads, without a result that
-    its own init starts (cached).
+    """The declared reads of a block, without results that the init of the block sets (cached).
 
-    `T.reads(C[i, j], A[i, k])` of an update of C[i, j] with an init says no more than
-    `T.reads(A[i, k])` does. An init that reads the result itself reads what was there.
+    For an update of C[i, j] with an init, `T.reads(C[i, j], A[i, k])` means the same as
+    `T.reads(A[i, k])`. A result that the init itself reads is kept.
     """
     if block.init is None:
         return block.reads
@@ -120,7 +127,7 @@ class _Collector:
                 self.stmt(part, loops, conditions)
 
     def expr(self, expr: Expr, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
-        """Collect the loads of an expression; the sides of a choice run where it holds."""
+        """Collect the loads of an expression; a side of a choice counts under its condition."""
         if not any(isinstance(node, _ACCESSES) for node in walk_exprs(expr)):
             return
         stack = [(expr, conditions)]
@@ -197,7 +204,8 @@ class _Collector:
         into[relaxed.buffer] = relaxed
 
     def regions(self, found: dict[Buffer, BufferRegion], block: Block) -> tuple[BufferRegion, ...]:
-        """The collected boxes in simple form, own allocations removed, matches resolved."""
+        """The collected boxes, simplified, without buffers allocated inside, matched buffers
+        replaced by their sources."""
         matches = {m.buffer: m for m in block.match_buffers}
         result: dict[Buffer, BufferRegion] = {}
         an = Analyzer()
@@ -215,7 +223,8 @@ class _Collector:
         return tuple(result.values())
 
     def _steady(self, region: BufferRegion) -> BufferRegion:
-        """The whole dimension where bounds read what the block itself writes or allocates."""
+        """The region, with the whole dimension for bounds that read a buffer which the block
+        itself writes or allocates."""
         changing = self.own | self.written.keys()
         ranges = tuple(
             Range(IntImm(r.min.dtype, 0), size) if _reads(r, changing) else r
@@ -235,7 +244,7 @@ def _reads(r: Range, buffers: Set[Buffer]) -> bool:
 
 
 def _empty(region: BufferRegion) -> bool:
-    """Whether a loop or a condition lets no iteration touch the region."""
+    """Whether loops or conditions leave no iteration that touches the region."""
     sizes = (as_int(r.extent) for r in region.region)
     return any(size is not None and size < 1 for size in sizes)
 
@@ -249,8 +258,10 @@ def _without_negatives(region: BufferRegion) -> BufferRegion:
 
 
 def _without_loads(region: BufferRegion) -> BufferRegion:
-    """The region of a conditional access, the whole dimension where elements of a buffer bound it:
-    where the condition does not hold these may be beyond their buffer."""
+    """The region of a conditional access, with the whole dimension for bounds that load memory.
+
+    Where the condition does not hold, such a load may be outside of its buffer.
+    """
     whole = zip(region.region, region.buffer.shape, strict=True)
     ranges = (
         Range(IntImm(r.min.dtype, 0), size) if reads_memory(r.min) or reads_memory(r.extent) else r

@@ -1,9 +1,9 @@
 """The text of one LLVM function under construction: values, scopes, hoisting, labels.
 
-Every loop body is a scope with two lists of lines: its entry and its body. Some instructions have
-no side effects and only operands that are known at the entry of a scope. They go to the entry of
-the outermost such scope, once for each distinct text, so address arithmetic is hoisted and shared.
-Loads, stores, calls and the instructions that depend on them are written in order.
+Every loop body is a scope with two lists of lines: its entry and its body. An instruction without
+side effects goes to the entry of the outermost scope at whose entry all its operands are known.
+Each distinct text is written once, so address arithmetic is hoisted and shared. Loads, stores,
+calls and the instructions that depend on them are written in order.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from metasched.ir.expr import Expr, Var
 
 if TYPE_CHECKING:
     from metasched.codegen.module import ModuleEmitter
+    from metasched.codegen.team import Team
     from metasched.ir.stmt import Stmt
 
 TRUE_VAL = literal(1, BOOL)
@@ -58,6 +59,7 @@ class Emitter:
         lane: the vectorized loop around the current place, None outside.
         mask: which lanes are active, None for all.
         known_memory: the values known to be in memory at the current place.
+        team: the threads that run the function together, None where one thread runs it.
         loops: (continue label, break label) of the loops around, innermost last.
     """
 
@@ -78,6 +80,7 @@ class Emitter:
         self.elements: dict[Var, DType] = {}
         self.lane: Lane | None = None
         self.mask: Val | None = None
+        self.team: Team | None = None
         self.loops: list[tuple[str, str]] = []
         self.heap: list[str] = []
         self.allocas: list[str] = []
@@ -104,7 +107,7 @@ class Emitter:
         self.scopes[-1].lines.append(text)
 
     def label(self, name: str) -> None:
-        """Start the basic block `name` (the line before must have ended the last one)."""
+        """Start the basic block `name`; the line before must end the previous block."""
         self.scopes[-1].lines.append(f"{name}:")
         self.block = name
         self.known_memory.clear()
@@ -120,8 +123,8 @@ class Emitter:
     # -- instructions with a result
 
     def pure(self, text: str, dtype: DType, lanes: int, *operands: Val) -> Val:
-        """Write an instruction without side effects: hoisted as far as its operands allow, and
-        shared."""
+        """Write an instruction without side effects, once for each text, as far outside as its
+        operands allow."""
         depth = 0
         for operand in operands:
             if operand.depth > depth:
@@ -137,8 +140,8 @@ class Emitter:
         return found
 
     def inline(self, text: str, dtype: DType, lanes: int = 1) -> Val:
-        """Write an instruction that must stay at the current place: a load, a call, or an
-        instruction that uses their result."""
+        """Write an instruction that must stay at the current place: a load, a call, or a user of
+        their results."""
         name = self.fresh()
         self.scopes[-1].lines.append(f"{name} = {text}")
         return Val(name, dtype, lanes, INLINE)
@@ -155,7 +158,7 @@ class Emitter:
 
     @contextmanager
     def scope(self) -> Iterator[int]:
-        """Open the scope of a loop body and give its depth; at the end its lines join the scope
+        """Open the scope of a loop body and give its depth; at the end its lines move to the scope
         around it."""
         self.scopes.append(TextSection())
         self.known_memory.clear()
@@ -232,8 +235,7 @@ class Emitter:
         return self.pure(text, value.dtype, lanes, value)
 
     def joined(self, parts: list[Val]) -> Val:
-        """The lanes of vectors of equal size, one after the other; their number is a power of
-        two."""
+        """Concatenate vectors of equal size; the number of vectors is a power of two."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self._joined(a, b) for a, b in pairs]

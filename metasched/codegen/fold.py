@@ -3,8 +3,8 @@
     for k in range(16):          # around a block annotated with `pragma_fold_lanes`
         S[i] = S[i] + R[i, k]
 
-In sequence, each of the sixteen additions waits for the one before; halving the vector takes four
-steps. A schedule annotates the block to allow another order of the additions.
+In sequence, each of the sixteen additions waits for the previous addition; halving the vector takes
+four steps. A schedule annotates the block to allow another order of the additions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Add, BinaryOp, Expr, Sub, as_int
 from metasched.ir.stmt import For, ForKind
-from metasched.lower.passes.fold import noted, operand
+from metasched.lower.passes.fold import added_operand, noted_fold
 
 _MAX_LANES = 128
 
@@ -34,12 +34,12 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
         return False
     if lanes < 2 or lanes > _MAX_LANES or lanes & (lanes - 1) or e.mask is not None:
         return False
-    found = noted(node)
+    found = noted_fold(node)
     if found is None:
         return False
-    target, units, _ = found
-    added = operand(target, node.var)
-    if added is None or not plain(added) or any(size != 1 for size in units.values()):
+    (target, *more), units, _ = found
+    added = added_operand(target, node.var)
+    if more or added is None or not plain(added) or any(size != 1 for size in units.values()):
         return False
     kind = type(target.value)
     assert issubclass(kind, BinaryOp)

@@ -1,5 +1,5 @@
-"""Code of loops: serial, unrolled while emitting, or vectorized; module `parallel` has parallel
-loops."""
+"""Code of loops: serial, unrolled while emitting, or vectorized; modules `parallel` and `team`
+have parallel loops."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.scan import emit_scan
+from metasched.codegen.team import emit_team, fits_team, holds_parallel
 from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -55,6 +56,9 @@ def _dispatch(e: Emitter, node: For) -> None:
             f"loop {node.var.name} is bound to {node.thread}: no code on {e.module.kind} targets"
         )
     extent = e.value(node.extent)
+    if e.team is not None and holds_parallel(node):
+        e.team.loop(e, node, extent)
+        return
     ordered = node.kind in (ForKind.SERIAL, ForKind.UNROLLED)
     if ordered and extent.const != 0 and jumps(node.body):
         serial_loop(e, node, literal(0), extent)
@@ -70,6 +74,8 @@ def _dispatch(e: Emitter, node: For) -> None:
         return
     if node.kind is ForKind.PARALLEL and not e.serial and e.lane is None:
         emit_parallel(e, node, extent, serial_loop)
+    elif node.kind is ForKind.SERIAL and not e.serial and holds_parallel(node) and fits_team(node):
+        emit_team(e, node, extent, serial_loop)
     elif node.kind is ForKind.VECTORIZED and e.lane is None:
         _vectorized(e, node, extent)
     elif extent.const is not None and _unrolls(e, node):
@@ -239,7 +245,7 @@ def _width(e: Emitter, node: For) -> int:
 
 
 def scalar_reason(body: Stmt, var: Var) -> str | None:
-    """Why a vectorized loop over `var` has to run one iteration at a time, None if it need not."""
+    """Why a vectorized loop over `var` must run one iteration at a time; None if it need not."""
     varying: set[Expr] = {var}
     for stmt in walk_stmts(body):
         if isinstance(stmt, (While, Break, Continue, Return, AssertStmt, Allocate, BlockRealize)):

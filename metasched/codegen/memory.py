@@ -3,12 +3,15 @@ gathers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.arith.affine import linear_address
+from metasched.arith.linear import Linear
 from metasched.codegen.arithmetic import binary, compare, convert
 from metasched.codegen.emit import Emitter
 from metasched.codegen.known_memory import Spot
+from metasched.codegen.runs import lane_numbers, runs_of, within_lanes
 from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -22,8 +25,9 @@ from metasched.ir.op import Ramp
 class Place:
     """The address of an access: `pointer` to the first lane, and lanes `stride` elements apart.
 
-    If `indices` is given, the lanes lie at these offsets from `pointer` instead. `spot` names the
-    memory of a scalar or contiguous access.
+    If `indices` is given, the lanes lie at these offsets from `pointer` instead. If `runs` is
+    given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers.
+    `spot` names the memory of a scalar or contiguous access.
     """
 
     pointer: Val
@@ -31,6 +35,7 @@ class Place:
     stride: int = 0
     indices: Val | None = None
     spot: Spot | None = None
+    runs: tuple[int, ...] = ()
 
 
 def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
@@ -46,6 +51,9 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
             explicit, stride = index.lanes, int(step.const)
             index = index.base
     address = linear_address(index)
+    known_lanes = lane_numbers(e, address)
+    if known_lanes is not None:
+        return _at_numbers(e, buffer, base, address, known_lanes)
     uniform: list[tuple[Val, int]] = []
     varying: list[tuple[Val, int]] = []
     lane_step = 0
@@ -70,6 +78,25 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     lanes = e.lane.lanes if lane_step and e.lane is not None else 1
     spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
     return Place(pointer, lanes, lane_step, None, spot if lane_step in (0, 1) else None)
+
+
+def _at_numbers(
+    e: Emitter, buffer: Buffer, base: Val, address: Linear, numbers: Sequence[int]
+) -> Place:
+    """The address of an access whose lanes lie at known numbers of elements."""
+    terms = [(e.value(a), f) for a, f in address.terms.items() if not within_lanes(e, a)]
+    known = sum(int(v.const) * f for v, f in terms if v.const is not None)
+    start = _sum(e, [(v, f) for v, f in terms if v.const is None])
+    constant = address.const + known + numbers[0]
+    origin = _offset(e, base, buffer.dtype, start, 0)
+    pointer = _offset(e, origin, buffer.dtype, None, constant)
+    offsets = [n - numbers[0] for n in numbers]
+    lanes, step = len(offsets), offsets[1] - offsets[0]
+    if offsets == [n * step for n in range(lanes)]:
+        spot = Spot(buffer.data, buffer.dtype, origin.text, constant, lanes)
+        return Place(pointer, lanes, step, None, spot if step == 1 else None)
+    inside = ", ".join(f"i64 {n}" for n in offsets)
+    return Place(pointer, lanes, 0, Val(f"<{inside}>", INT64, lanes, 0), None, runs_of(offsets))
 
 
 def _sum(e: Emitter, terms: list[tuple[Val, int]]) -> Val | None:
@@ -137,6 +164,8 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
         return e.widen(_load_vector(e, buffer.dtype, where.pointer, 1), where.lanes)
     if mask is None and where.indices is None:
         return _load_lanes(e, buffer.dtype, where)
+    if mask is None and where.runs:
+        return _load_runs(e, buffer.dtype, where)
     return _gather(e, buffer.dtype, where, mask)
 
 
@@ -205,6 +234,13 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place) -> Val:
             f"insertelement {kind} {text}, {element} {one.text}, i64 {i}", dtype, where.lanes
         ).text
     return from_memory(e, Val(text, dtype, where.lanes))
+
+
+def _load_runs(e: Emitter, dtype: DType, where: Place) -> Val:
+    """Load each run of neighbours as a vector."""
+    lanes = where.lanes // len(where.runs)
+    starts = [_offset(e, where.pointer, dtype, None, n) for n in where.runs]
+    return e.joined([_load_vector(e, dtype, pointer, lanes) for pointer in starts])
 
 
 def _pointers(e: Emitter, dtype: DType, where: Place) -> Val:
@@ -312,8 +348,8 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
 def _opaque(e: Emitter, mask: Val) -> Val:
     """Hide a constant mask from LLVM's optimiser.
 
-    LLVM 22 has a fault for x86 with AVX-512 in masked stores of truncated integers whose constant
-    mask holds in one lane. It stores the element before truncation, which is longer.
+    LLVM 22 miscompiles some masked stores of truncated integers for x86 with AVX-512: if a constant
+    mask holds in one lane, the untruncated element is stored, which has more bytes.
     """
     if "%holds = alloca i1" not in e.allocas:
         e.allocas += ["%holds = alloca i1", "store volatile i1 true, ptr %holds"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYMBOLS = (
-    "GOMP_parallel", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
+    "GOMP_parallel", "GOMP_barrier", "omp_get_max_threads", "omp_get_num_threads",
+    "omp_get_thread_num",
 )  # fmt: skip
 """The functions that kernels call."""
 
@@ -50,8 +51,8 @@ class Runtime:
 def openmp_runtime() -> Runtime | None:
     """The OpenMP runtime of this process, None where none is installed.
 
-    The system's libgomp comes first, then what this process has loaded already, then copies inside
-    installed packages, then runtimes of other compilers.
+    The system's libgomp comes first, then a runtime that this process has loaded, then copies
+    inside installed packages, then runtimes of other compilers.
     """
     library = _opened(_SYSTEM)
     if library is not None:

@@ -11,7 +11,7 @@ from metasched.codegen.branch import choose
 from metasched.codegen.emit import TRUE_VAL, Emitter
 from metasched.codegen.intrinsics import require_intrinsic
 from metasched.codegen.memory import from_memory, place_of, to_memory
-from metasched.codegen.tiles import is_tile_product, tile_product
+from metasched.codegen.tiles import tile_product
 from metasched.codegen.types import instruction_type, memory_type, register_type, type_suffix
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -20,6 +20,7 @@ from metasched.ir.dtype import BOOL, INT32, INT64, DType
 from metasched.ir.expr import LT, NE, Add, Expr, IntImm, Min, Mul, StringImm, Sub, Var  # fmt: skip
 from metasched.ir.op import Call, Effect
 from metasched.ir.visit import walk_exprs
+from metasched.lower.passes.tiles import is_tile_product
 
 Rule = Callable[[Emitter, Call], Val]
 
@@ -265,8 +266,7 @@ def _call_llvm(e: Emitter, node: Call) -> Val:
 
 
 def _operand(e: Emitter, value: Val) -> tuple[str, str]:
-    """Type and text of a value as an intrinsic takes it; bfloat16 is passed as bfloat16, not as
-    float."""
+    """Type and text of a value as an operand of an intrinsic; bfloat16 is not passed as float."""
     if value.dtype.kind != "bfloat":
         return value.type, value.text
     kind = instruction_type(value.dtype.with_lanes(value.lanes))

@@ -1,9 +1,11 @@
 """Parallel loops: the body becomes a function of its own that a team of OpenMP threads runs.
 
 The team has at most as many threads as the target has cores. Each thread takes one contiguous share
-of the iterations; the shares depend on the size of the team at run time. Pointers are passed in a
-closure, then as `noalias` arguments of an inner function: a pointer loaded from memory cannot be
-`noalias`. A parallel loop inside another parallel loop runs serially.
+of the iterations; the shares depend on the size of the team at run time. Where the work of an
+iteration depends on its number, as in a triangle, each thread takes one share from either end: the
+work is equal where it grows or falls evenly. Pointers are passed in a closure, then as `noalias`
+arguments of an inner function: a pointer loaded from memory cannot be `noalias`. A parallel loop
+inside another parallel loop runs serially.
 """
 
 from __future__ import annotations
@@ -13,21 +15,33 @@ from collections.abc import Callable
 from metasched.codegen.emit import Emitter
 from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.dtype import HANDLE, INT64
+from metasched.ir.dtype import BOOL, HANDLE, INT64
 from metasched.ir.expr import Expr, Var
-from metasched.ir.stmt import Allocate, BufferStore, DeclBuffer, For
-from metasched.ir.visit import stmt_vars, walk
+from metasched.ir.stmt import Allocate, BufferStore, DeclBuffer, For, IfThenElse, LetStmt
+from metasched.ir.visit import free_vars, stmt_vars, walk, walk_stmts
 
 Serial = Callable[[Emitter, For, Val, Val], None]
 
 
 def emit_parallel(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> None:
     """Write the functions of the body and call the team here."""
-    variables, pointers = _captured(e, node)
+    variables, pointers = captured(e, node)
     name = e.module.fresh_function(f"{e.name}.parallel")
-    _body_function(e, name, node, variables, pointers, extent, serial_loop)
-    values = [*pointers.values(), *variables.values(), extent]
-    _entry_function(e, name, values)
+    body_function(e, name, node, variables, pointers, serial_loop)
+    call_team(e, name, [*pointers.values(), *variables.values(), extent], node)
+
+
+def call_team(e: Emitter, name: str, values: list[Val], loop: For | None = None) -> None:
+    """Let a team of threads call a function, and leave this function with the code of a failure.
+
+    Args:
+        name: of the function without `.body`.
+        values: its arguments; the last one is the extent of the loop.
+        loop: the loop whose iterations the threads share: each thread gets the two ends of a share.
+            Where None, each thread gets the extent, its number, the size of the team and a place
+            for the code of a failure.
+    """
+    _entry_function(e, name, values, loop)
     slots = len(values) + 1
     closure = e.fresh("closure")
     e.allocas.append(f"{closure} = alloca [{slots} x i64], align 16")
@@ -63,7 +77,7 @@ def _team(e: Emitter) -> str:
     return team
 
 
-def _captured(e: Emitter, node: For) -> tuple[dict[Expr, Val], dict[Var, Val]]:
+def captured(e: Emitter, node: For) -> tuple[dict[Expr, Val], dict[Var, Val]]:
     """Variables with run-time values and data pointers that the body uses from outside."""
     variables: dict[Expr, Val] = {}
     for var in sorted(stmt_vars(node.body), key=lambda v: (v.name, v.serial)):
@@ -88,11 +102,27 @@ def _captured(e: Emitter, node: For) -> tuple[dict[Expr, Val], dict[Var, Val]]:
     return variables, pointers
 
 
-def _body_function(
+def body_function(
     e: Emitter, name: str, node: For, variables: dict[Expr, Val], pointers: dict[Var, Val],
-    extent: Val, serial_loop: Serial,
+    serial_loop: Serial,
 ) -> None:  # fmt: skip
     """`i32 NAME.body(pointers, variables, begin, end)`: iterations begin ... end - 1."""
+    inner, parameters = inner_function(e, name, variables, pointers, "ptr noalias")
+    begin, end = Val("%begin", INT64, 1, 0), Val("%end", INT64, 1, 0)
+    begin.nonneg = end.nonneg = True
+    serial_loop(inner, node, begin, end)
+    parameters += ["i64 %begin", "i64 %end"]
+    e.module.add_function(f"internal i32 @{name}.body({', '.join(parameters)})", inner)
+
+
+def inner_function(
+    e: Emitter, name: str, variables: dict[Expr, Val], pointers: dict[Var, Val], pointer: str
+) -> tuple[Emitter, list[str]]:
+    """The emitter of a function that threads call, and its parameters for what it captured.
+
+    Args:
+        pointer: how pointers are passed, each address once.
+    """
     inner = Emitter(e.module, name, serial=True, liberties=e.liberties)
     inner.unroll_steps = e.unroll_steps
     inner.elements = dict(e.elements)
@@ -105,7 +135,7 @@ def _body_function(
         known = shared.get(outer.text)
         if known is None:
             known = shared[outer.text] = Val(f"%p{len(shared)}", HANDLE, 1, 0)
-            parameters.append(f"ptr noalias {known.text}")
+            parameters.append(f"{pointer} {known.text}")
         else:
             parameters.append(f"ptr %same{len(parameters)}")
         inner.pointers[data] = known
@@ -114,47 +144,94 @@ def _body_function(
         value.nonneg = outer.nonneg
         inner.env[var] = value
         parameters.append(f"{value.type} {value.text}")
-    begin, end = Val("%begin", INT64, 1, 0), Val("%end", INT64, 1, 0)
-    begin.nonneg = end.nonneg = True
-    serial_loop(inner, node, begin, end)
-    parameters += ["i64 %begin", "i64 %end"]
-    e.module.add_function(f"internal i32 @{name}.body({', '.join(parameters)})", inner)
+    return inner, parameters
 
 
-def _entry_function(e: Emitter, name: str, values: list[Val]) -> None:
+def shares(e: Emitter, loop: For, extent: Val, me: Val, size: Val) -> list[tuple[Val, Val]]:
+    """The ends of the shares of one thread: one share, or two of a loop of uneven work."""
+    if not uneven(loop):
+        return [_share(e, extent, me, size)]
+    twice = e.pure(f"shl i64 {size.text}, 1", INT64, 1, size)
+    other = e.pure(f"sub i64 {twice.text}, {me.text}", INT64, 1, twice, me)
+    last = e.pure(f"sub i64 {other.text}, 1", INT64, 1, other)
+    return [_share(e, extent, me, twice), _share(e, extent, last, twice)]
+
+
+def uneven(loop: For) -> bool:
+    """Whether an end of a loop inside, or a condition, depends on the variable of the loop."""
+    known: set[Expr] = {loop.var}
+    for stmt in walk_stmts(loop.body):
+        if isinstance(stmt, LetStmt) and not known.isdisjoint(free_vars(stmt.value)):
+            known.add(stmt.var)
+        controls = stmt.exprs if isinstance(stmt, For) else ()
+        if isinstance(stmt, IfThenElse):
+            controls = (stmt.condition,)
+        if any(not known.isdisjoint(free_vars(e)) for e in controls):
+            return True
+    return False
+
+
+def _share(e: Emitter, extent: Val, me: Val, size: Val) -> tuple[Val, Val]:
+    """The ends of the contiguous share of one thread; the first threads take one iteration more.
+
+    An extent below zero counts as zero.
+    """
+
+    def wide(text: str, *operands: Val) -> Val:
+        return e.pure(text, INT64, 1, *operands)
+
+    some = e.pure(f"icmp sgt i64 {extent.text}, 0", BOOL, 1, extent)
+    extent = wide(f"select i1 {some.text}, i64 {extent.text}, i64 0", some, extent)
+    each = wide(f"udiv i64 {extent.text}, {size.text}", extent, size)
+    more = wide(f"urem i64 {extent.text}, {size.text}", extent, size)
+    extra = e.pure(f"icmp ult i64 {me.text}, {more.text}", BOOL, 1, me, more)
+    before = wide(f"select i1 {extra.text}, i64 {me.text}, i64 {more.text}", extra, me, more)
+    base = wide(f"mul i64 {each.text}, {me.text}", each, me)
+    begin = wide(f"add i64 {base.text}, {before.text}", base, before)
+    one = wide(f"zext i1 {extra.text} to i64", extra)
+    mine = wide(f"add i64 {each.text}, {one.text}", each, one)
+    return begin, wide(f"add i64 {begin.text}, {mine.text}", begin, mine)
+
+
+def _entry_function(e: Emitter, name: str, values: list[Val], loop: For | None) -> None:
     """Add `void NAME.entry(closure)`, which each thread of the team calls."""
     e.module.declare("omp_get_num_threads", "i32 @omp_get_num_threads()", "nounwind")
     e.module.declare("omp_get_thread_num", "i32 @omp_get_thread_num()", "nounwind")
     e.module.externs.update(("omp_get_num_threads", "omp_get_thread_num"))
-    lines, arguments = [], []
+    entry = Emitter(e.module, name, serial=True)
+    arguments = []
     for i, value in enumerate(values, 1):
-        lines.append(f"%s{i} = getelementptr i64, ptr %closure, i64 {i}")
-        lines.append(f"%x{i} = load {value.type}, ptr %s{i}")
+        entry.line(f"%s{i} = getelementptr i64, ptr %closure, i64 {i}")
+        entry.line(f"%x{i} = load {value.type}, ptr %s{i}")
         arguments.append(f"{value.type} %x{i}")
-    extent = f"%x{len(values)}"
-    arguments[-1:] = ["i64 %begin", "i64 %end"]
-    lines += [
-        "%team32 = call i32 @omp_get_num_threads()",
-        "%me32 = call i32 @omp_get_thread_num()",
-        "%team = zext i32 %team32 to i64",
-        "%me = zext i32 %me32 to i64",
-        f"%share = udiv i64 {extent}, %team",
-        f"%more = urem i64 {extent}, %team",
-        "%extra = icmp ult i64 %me, %more",
-        "%before = select i1 %extra, i64 %me, i64 %more",
-        "%base = mul i64 %share, %me",
-        "%begin = add i64 %base, %before",
-        "%one = zext i1 %extra to i64",
-        "%mine = add i64 %share, %one",
-        "%end = add i64 %begin, %mine",
-        f"%code = call i32 @{name}.body({', '.join(arguments)})",
-        "%failed = icmp ne i32 %code, 0",
-        "br i1 %failed, label %bad, label %good",
-        "bad:",
-        "store atomic i32 %code, ptr %closure monotonic, align 4",
-        "br label %good",
-        "good:",
-        "ret void",
-    ]
+    for number, what in (("team", "omp_get_num_threads"), ("me", "omp_get_thread_num")):
+        entry.line(f"%{number}32 = call i32 @{what}()")
+        entry.line(f"%{number} = zext i32 %{number}32 to i64")
+    if loop is None:
+        arguments += ["i64 %me", "i64 %team", "ptr %closure"]
+        entry.line(f"call i32 @{name}.body({', '.join(arguments)})")
+    else:
+        counts = [Val(text, INT64) for text in (f"%x{len(values)}", "%me", "%team")]
+        for ends in shares(entry, loop, *counts):
+            call_body(entry, name, [*arguments[:-1], *(end.typed for end in ends)], "%closure")
     head = f"define internal void @{name}.entry(ptr %closure) {e.module.target_attribute} {{"
-    e.module.definitions[f"{name}.entry"] = "\n".join([head, *lines, "}"])
+    lines = [*entry.scopes[0].lines, "ret void", "}"]
+    e.module.definitions[f"{name}.entry"] = "\n".join([head, *lines])
+
+
+def call_body(e: Emitter, name: str, arguments: list[str], place: str) -> None:
+    """Call `NAME.body`, and leave the code of a failure at a place."""
+    code = e.fresh("code")
+    e.line(f"{code} = call i32 @{name}.body({', '.join(arguments)})")
+    _leave_code(e, code, place)
+
+
+def _leave_code(e: Emitter, code: str, place: str) -> None:
+    """Store the code of a failure, if it is one, where the caller of the team finds it."""
+    bad, failed, done = e.fresh("bad"), e.fresh_label("failed"), e.fresh_label("done")
+    e.line(f"{bad} = icmp ne i32 {code}, 0")
+    e.line(f"br i1 {bad}, label %{failed}, label %{done}")
+    e.label(failed)
+    e.line(f"store atomic i32 {code}, ptr {place} monotonic, align 4")
+    e.branch(done)
+    e.label(done)

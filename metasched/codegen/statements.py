@@ -11,6 +11,8 @@ from metasched.codegen.expressions import flat_index
 from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
 from metasched.codegen.memory import store
 from metasched.codegen.signature import OUT_OF_MEMORY
+from metasched.codegen.team import Together, emit_together
+from metasched.codegen.tiles import tile_copy
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -36,6 +38,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )  # fmt: skip
+from metasched.lower.passes.tiles import TILES
 
 _STACK_BUFFER = 64 << 10
 _STACK_FUNCTION = 256 << 10
@@ -47,7 +50,8 @@ def _seq(e: Emitter, node: SeqStmt) -> None:
 
 
 def _store(e: Emitter, node: BufferStore) -> None:
-    value = e.value(node.value)
+    tile = tile_copy(e, node)
+    value = e.value(node.value) if tile is None else tile
     mask = e.mask
     if node.predicate is not None:
         predicate = e.value(node.predicate)
@@ -68,7 +72,7 @@ def _let(e: Emitter, node: LetStmt) -> None:
     if node.var.dtype.is_handle:
         e.pointers[node.var] = value
         e.known_memory.clear()
-        e.known_memory.disabled = True  # two pointers to one memory
+        e.known_memory.disabled = True  # two buffers may share memory
         e.statement(node.body)
         return
     with e.bound(node.var, value):
@@ -195,7 +199,8 @@ def _allocate(e: Emitter, node: Allocate) -> None:
     buffer = node.buffer
     e.elements[buffer.data] = buffer.dtype
     prefix = buffer.scope.split(".")[0]
-    if prefix not in ("global", "local", ""):
+    tiles = buffer.scope == TILES and "amx-tile" in e.module.features
+    if prefix not in ("global", "local", "") and not tiles:
         raise BuildError(f"buffer {buffer.name}: scope {buffer.scope} has no memory on "
                          f"{e.module.kind} targets")  # fmt: skip
     element = memory_type(buffer.dtype)
@@ -238,8 +243,8 @@ def _heap_at_entry(e: Emitter, size: Val) -> Val:
 
 
 def _heap(e: Emitter, size: Val, lines: list[str]) -> tuple[str, Val]:
-    """Allocate heap memory: gives the slot that is freed at exit and the pointer; out of memory,
-    the function returns a failure."""
+    """Allocate heap memory: gives the slot that is freed at exit, and the pointer. The emitted
+    function returns a failure if there is no memory."""
     e.module.declare("aligned_alloc", "noalias ptr @aligned_alloc(i64, i64)", "nounwind")
     e.module.declare("free", "void @free(ptr)", "nounwind")
     slot, pointer, up, whole = e.fresh("slot"), e.fresh("heap"), e.fresh(), e.fresh()
@@ -281,4 +286,5 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
     BlockRealize: _block, Block: _block, CHUNK: emit_chunk,
+    Together: emit_together,
 }  # fmt: skip

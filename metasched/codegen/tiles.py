@@ -1,7 +1,8 @@
-"""AMX tile instructions: matrix products, which LLVM represents as operations on values.
+"""AMX tile instructions: matrix products, which are operations on values in LLVM.
 
 LLVM chooses the tile registers and configures them. Operands whose rows lie in memory are loaded
-with the row stride. A result is a vector, which LLVM keeps in a tile across a loop.
+with the row stride, once for all products of a basic block. A result is a vector, which LLVM keeps
+in a tile across a loop where a tile instruction has loaded it before (see `lower.passes.tiles`).
 
 A process needs Linux's permission to use tiles. Kernels ask for it at their first call, and return
 a failure if it is refused.
@@ -9,15 +10,19 @@ a failure if it is refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from metasched.arith.affine import linear_address
 from metasched.codegen.emit import Emitter
 from metasched.codegen.memory import place_of, to_memory
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.dtype import INT32
+from metasched.ir.dtype import INT32, DType
 from metasched.ir.expr import Expr
 from metasched.ir.op import Call, Ramp, Shuffle
+from metasched.ir.stmt import BufferStore
+from metasched.lower.passes.tiles import TILES
 
 _ROWS, _BYTES, _LANES = 16, 64, 256
 _SHAPE = f"i16 {_ROWS}, i16 {_BYTES}"
@@ -29,13 +34,24 @@ TILES_REFUSED = "the system lets this process use AMX's tiles (arch_prctl)"
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # Linux's numbers on x86-64
 
 
-def is_tile_product(name: str) -> bool:
-    """Whether an LLVM intrinsic multiplies tiles."""
-    return name.startswith("llvm.x86.tdp") and name.endswith(".internal")
+def tile_copy(e: Emitter, node: BufferStore) -> Val | None:
+    """The value of a store that loads a tile into the scope of tiles, by a tile instruction; None
+    for other stores."""
+    source = node.value
+    if node.buffer.scope != TILES or not isinstance(source, BufferLoad) or e.mask is not None:
+        return None
+    index = source.indices[0]
+    if not isinstance(index, Ramp) or index.lanes != _LANES or node.predicate is not None:
+        return None
+    e.module.uses_tiles = True
+    e.known_memory.touched(source.buffer.data, written=False)
+    pointer = place_of(e, source.buffer, index.base).pointer.text
+    words = _call(e, _FROM, _WORDS, ("x86_amx", _load(e, pointer, _BYTES).text))
+    return _as_type(e, words, node.buffer.dtype)
 
 
 def tile_product(e: Emitter, name: str, node: Call) -> Val:
-    """C + A * B by the instruction `name`; the operands are those of the call behind its name."""
+    """Emit C + A * B by the instruction `name`; the call has operands C, A, B after the name."""
     e.module.uses_tiles = True
     acc, *factors = node.args[1:]
     before = e.value(acc)
@@ -47,8 +63,12 @@ def tile_product(e: Emitter, name: str, node: Call) -> Val:
     text = f"call x86_amx @{name}({_SHAPE}, i16 {_BYTES}, {tiles})"
     product = e.inline(text, INT32, _LANES)
     found = _call(e, _FROM, _WORDS, ("x86_amx", product.text))
-    kind, scalar = register_type(node.dtype.scalar, _LANES), node.dtype.scalar
-    return e.inline(f"bitcast {_WORDS} {found.text} to {kind}", scalar, _LANES)
+    return _as_type(e, found, node.dtype.scalar)
+
+
+def _as_type(e: Emitter, words: Val, dtype: DType) -> Val:
+    kind = register_type(dtype, _LANES)
+    return e.inline(f"bitcast {_WORDS} {words.text} to {kind}", dtype, _LANES)
 
 
 def _call(e: Emitter, name: str, result: str, operand: tuple[str, str]) -> Val:
@@ -57,18 +77,31 @@ def _call(e: Emitter, name: str, result: str, operand: tuple[str, str]) -> Val:
 
 
 def _loaded(e: Emitter, factor: Expr) -> Val:
-    """Load a factor as a tile: from memory if its rows lie there at equal distances, else through
+    """Load a factor as a tile: directly if its rows lie at equal distances in memory, else through
     the stack."""
     rows = _rows(factor) if e.mask is None and e.lane is None else None
     if rows is not None:
         first, distance = rows
-        e.known_memory.touched(first.buffer.data, written=False)
-        pointer = place_of(e, first.buffer, first.indices[0]).pointer.text
-    else:
-        value = e.value(factor)
-        pointer, distance = e.fresh("tile"), _BYTES
-        e.allocas.append(f"{pointer} = alloca [{_ROWS * _BYTES} x i8], align 64")
-        e.line(f"store {to_memory(e, value)}, ptr {pointer}, align 64")
+        index = first.indices[0]
+        where = place_of(e, first.buffer, index.base if isinstance(index, Ramp) else index)
+        if where.spot is None:
+            e.known_memory.touched(first.buffer.data, written=False)
+            return _load(e, where.pointer.text, distance)
+        spot = replace(where.spot, base=f"{where.spot.base}, rows {distance} bytes apart")
+        known = e.known_memory.find(spot)
+        if known is None:
+            known = _load(e, where.pointer.text, distance)
+            e.known_memory.loaded(spot, known)
+        return known
+    value = e.value(factor)
+    pointer = e.fresh("tile")
+    e.allocas.append(f"{pointer} = alloca [{_ROWS * _BYTES} x i8], align 64")
+    e.line(f"store {to_memory(e, value)}, ptr {pointer}, align 64")
+    return _load(e, pointer, _BYTES)
+
+
+def _load(e: Emitter, pointer: str, distance: int) -> Val:
+    """Load a tile of rows that lie `distance` bytes apart."""
     e.module.declare(_LOAD, f"x86_amx @{_LOAD}(i16, i16, ptr, i64)")
     text = f"call x86_amx @{_LOAD}({_SHAPE}, ptr {pointer}, i64 {distance})"
     return e.inline(text, INT32, _LANES)

@@ -23,7 +23,7 @@ from metasched.commands.source import (
 from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
-from metasched.lower.pipeline import shown
+from metasched.lower.pipeline import lower_and_show
 from metasched.report.tables import duration, instructions
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
@@ -108,5 +108,5 @@ def _show_autoscheduled(programs: Sequence[Program], target: Target, as_json: bo
 def _after_each_pass(func: PrimFunc, target: Target) -> str:
     """The script as written, and after each pass that changes it."""
     parts = [func.script()]
-    shown(func, target, show=parts.append)
+    lower_and_show(func, target, show=parts.append)
     return "\n\n".join(parts)

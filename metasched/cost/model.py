@@ -67,7 +67,7 @@ def cost_model(name: str, *, override: bool = False) -> Callable[[Factory], Fact
         name: what `ms.tune(model=...)` and `metasched tune --model` call it.
         override: replace a model of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     signature = "(seed) -> CostModel"
     return cast(
@@ -88,18 +88,18 @@ class Program(Protocol):
 
     @property
     def target(self) -> Target:
-        """What it is compiled for."""
+        """The target that the program is compiled for."""
 
     @property
     def vector(self) -> np.ndarray:
-        """Its feature vector."""
+        """The feature vector of the program."""
 
 
 @runtime_checkable
 class JudgesPrograms(Protocol):
     """A model that is given programs instead of vectors.
 
-    Each `module` that it asks for costs a replay.
+    Each `module` that the model reads costs a replay.
     """
 
     def update_programs(
@@ -139,19 +139,35 @@ class TakesFeatures(Protocol):
 
 
 @runtime_checkable
-class StartsFromPrior(Protocol):
-    """A model that can begin with what earlier records on other tasks taught."""
-
-    def start_from(self, prior: Prior) -> None:
-        """Score by a prior until data of this run contradict it."""
+class SaysReady(Protocol):
+    """A model that says when its scores mean something; other models count as ready once they were
+    given measured programs."""
 
     @property
     def ready(self) -> bool:
         """Whether scores are better than random already."""
 
 
+@runtime_checkable
+class EstimatesSpread(Protocol):
+    """A model of several members, whose disagreement draws the search to little-known programs."""
+
+    def predict_with_spread(self, vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
+        """A score for each candidate, and the standard deviation over the members."""
+
+
+@runtime_checkable
+class StartsFromPrior(SaysReady, Protocol):
+    """A model that can begin from a prior, which was trained on other tasks."""
+
+    def start_from(self, prior: Prior) -> None:
+        """Score by a prior until data of this run contradict it."""
+
+
 class RandomModel:
     """Ranks at random: the baseline that every model has to beat."""
+
+    ready = False
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)

@@ -1,17 +1,20 @@
 """Summary: the stores of a scheduled program, found by one walk without lowering.
 
-A program is a list of stores. Each stands under loops and touches buffers; how its indices move
-with the loops is known from the bindings of the blocks around it. What a store alone says (its
-operations, its accesses) is cached on the statement, since replays share statements.
+A program is a list of stores. Each store stands under loops and touches buffers; the bindings of
+the blocks around tell how its indices move with the loops. Facts about the store itself (its
+operations, its accesses) are cached on the statement, since replays share statements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 from metasched.analysis.block import FOLD, SCAN
+from metasched.arith.affine import interval
+from metasched.arith.bounds import EVERYTHING, Interval
 from metasched.cost.guard_fraction import Condition, conditions
 from metasched.cost.index_stride import IndexStride, clamped, index_stride
 from metasched.ir import expr as ir
@@ -20,11 +23,12 @@ from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import IRModule
 from metasched.ir.op import Call, Effect, HardwareOp, called_instruction
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
+from metasched.ir.visit import free_vars
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.lower.passes.zeros import FINITE
 
-# What a symbolic extent is taken for.
+# An extent without bounds counts as this number.
 UNKNOWN_EXTENT = 64
 
 # Operation counts of one store: KINDS for floats, KINDS for the rest, then logic and select.
@@ -37,10 +41,10 @@ class Notes(NamedTuple):
     """The annotations of the blocks and loops around a store.
 
     Attributes:
-        unroll: number of steps up to which loops are unrolled without an annotation.
+        unroll: the code generator unrolls serial loops of at most this many steps.
         fold: vector lanes of partial results of a reduction along memory, 0 for none.
-        ahead: how many elements ahead a prefetch asks for what is read, 0 for none.
-        tests: conditions around it.
+        ahead: how many elements ahead a prefetch requests the loads, 0 for no prefetch.
+        tests: conditions around the store.
     """
 
     unroll: int = 0
@@ -63,11 +67,11 @@ class StoreFacts:
     """The facts about a store that do not depend on the loops around it.
 
     Attributes:
-        counts: of operations, see KINDS.
-        accesses: (buffer, indices, whether it writes).
-        inside: the condition outside of which it stores zero, None for no such condition.
-        instructions: the declared instructions that it calls.
-        lanes: of the stored vector.
+        counts: the numbers of operations, see KINDS.
+        accesses: (buffer, indices, whether the access is a write).
+        inside: the condition without which the store writes zero, None if there is none.
+        instructions: the declared instructions that the store calls.
+        lanes: the lanes of the stored vector.
     """
 
     counts: tuple[int, ...]
@@ -102,7 +106,7 @@ class Store:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Of operations, see KINDS."""
+        """The numbers of operations, see KINDS."""
         return self.facts.counts
 
 
@@ -131,6 +135,7 @@ class _Walker:
     def __init__(self) -> None:
         self.out = Summary()
         self.loops_seen = 0
+        self.headers: dict[Var, For] = {}
         self.finite = False
         self.strides: dict[Var, IndexStride] = {}
         self.views: dict[Buffer, BufferRegion] = {}
@@ -156,9 +161,10 @@ class _Walker:
     def _loop(self, loop: For, loops: list[Loop], notes: Notes) -> None:
         if loop.annotations:
             notes = _noted(loop.annotations, notes)
+        self.headers[loop.var] = loop
         extent = as_int(loop.extent)
         if extent is None:
-            extent = UNKNOWN_EXTENT
+            extent = self._mean(loop.extent)
         if extent != 1:
             index = self.loops_seen
             self.loops_seen += 1
@@ -168,11 +174,27 @@ class _Walker:
             self.bound[loop.var] = (index, extent)
         self.visit(loop.body, loops, notes)
 
+    def _mean(self, extent: Expr) -> int:
+        """The mean of the smallest and largest value of an extent that depends on other loops."""
+        low, high = self._interval(extent)
+        return UNKNOWN_EXTENT if high == inf else max(1, round((max(low, 0) + high) / 2))
+
+    def _interval(self, expr: Expr) -> Interval:
+        return interval(expr, {var: self._span(var) for var in free_vars(expr)})
+
+    def _span(self, var: Var) -> Interval:
+        """The values of a loop variable or an iterator."""
+        loop, value = self.headers.get(var), self.bound.get(var)
+        if loop is not None:
+            low, high = self._interval(loop.min)
+            return low, high + max(self._interval(loop.extent)[1] - 1, 0)
+        return EVERYTHING if value is None or isinstance(value, tuple) else self._interval(value)
+
     def _block(self, realize: BlockRealize, loops: list[Loop], notes: Notes) -> None:
         block = realize.block
         if block.annotations:
             if block.annotations.get(PREPROC):
-                return  # it runs ahead of time and is not part of what is timed
+                return  # the block runs ahead of time and is not timed
             notes = _noted(block.annotations, notes)
         if type(realize.predicate) is not ir.IntImm:
             tests = conditions(realize.predicate, self.bound)
@@ -210,14 +232,14 @@ class _Walker:
         self.out.stores.append(Store(facts, loops, accesses, notes))
 
     def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
-        """The conditions under which the factors of the product that a store adds are no padding
-        zeros."""
+        """The conditions under which no factor of the product that a store adds is a padding
+        zero."""
         found: list[Condition] = []
         for buffer, indices, _ in facts.accesses:
             if buffer in self.padded:
                 at, inside = self.padded[buffer]
                 for own, index in zip(at, indices, strict=True):
-                    if isinstance(own, Var):  # that block was left: its iterators are free
+                    if isinstance(own, Var):  # the padding block ended: its iterators are free
                         self.bound[own] = index
                 found += conditions(inside, self.bound, skips=True)
         return tuple(found)
@@ -249,7 +271,7 @@ def _union(a: IndexStride, b: IndexStride) -> IndexStride:
 def _through_view(
     source: BufferRegion, dims: list[IndexStride], env: dict[Var, IndexStride]
 ) -> tuple[Buffer, list[IndexStride]]:
-    """The access to a view as one to the memory it names; trailing dimensions correspond."""
+    """Translate an access to a view into an access to its source; trailing dimensions match."""
     base = [index_stride(r.min, env) for r in source.region]
     lead = len(base) - len(dims)
     for d in range(max(lead, 0), len(base)):
@@ -283,7 +305,8 @@ def _facts_of(store: BufferStore) -> StoreFacts:
 
 
 def _opaque_facts(block: Block) -> StoreFacts:
-    """A block without stores (one that calls an instruction): its regions, one operation."""
+    """The facts of a block without stores, which calls an instruction: one operation on its
+    regions."""
     accesses = [
         (r.buffer, tuple(one.min for one in r.region), writes)
         for regions, writes in ((block.writes, True), (block.reads, False))

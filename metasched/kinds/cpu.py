@@ -38,13 +38,16 @@ from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeU
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
+from metasched.space.modules.rolling_update import RollingUpdate
 from metasched.space.modules.row_blocks import FuseRowBlocks
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
 from metasched.space.modules.vector_update import VectorUpdate
+from metasched.space.modules.wavefront import Wavefront
 from metasched.space.modules.widen_operands import WidenOperands
+from metasched.space.modules.zero_points import ZeroPoints
 from metasched.target import Target, cpu_of
 
 
@@ -59,13 +62,16 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     cpu = cpu_of(target)
     bits = cpu.vector_bits
     blocks = RegisterTiling(bits, cpu.vector_registers, cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
+    rows = FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     return (
         ApplyCustomRule(target),
         LoopDistribution(),
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
-        FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
+        RollingUpdate(rows),
+        rows,
+        ZeroPoints(),
         MatrixForm(bits),
         WidenOperands(),
         UseTensorInstruction(DepthBlocking(blocks), target.features),
@@ -82,6 +88,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorScan(bits, cores=cpu.num_cores),
         Scatter(cpu.num_cores, bits),
         VectorUpdate(bits),
+        Wavefront(cpu.num_cores),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),

@@ -14,6 +14,7 @@ from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.simplify import simplify
+from metasched.lower.passes.tiles import keep_tiles
 from metasched.lower.passes.unroll import unroll_register_tiles
 from metasched.lower.passes.zeros import skip_zeros
 from metasched.lower.table import PIPELINES, Pipeline
@@ -27,24 +28,25 @@ def cpu_pipeline(target: Target) -> Pipeline:
 
 _CPU = Pipeline(
     structured=(
-        (close_blocks, "later passes may take a block to depend on its iterators alone, a loop to "
-         "count by one"),
+        (close_blocks, "later passes assume blocks that use only their own iterators, and loops "
+         "that count by one"),
         (align_addressed, "views of a buffer take its strides"),
         (canonicalize_loops, "later passes may take every loop to start at zero"),
         (lower_init, "needs the blocks' reduce iterators"),
         (lower_match_buffers, "needs the blocks' regions"),
         (skip_zeros, "needs blocks: their iterators say where a stage holds zeros"),
-        (insert_prefetches, "needs blocks, which carry the annotation; `skip_zeros`, before it, "
-         "takes a block to hold its sum alone"),
+        (insert_prefetches, "needs blocks, which carry the annotation; comes after `skip_zeros`, "
+         "which expects blocks that hold only a sum"),
         (convert_blocks, "from here on there are loops, tests and statements only"),
-        (place_allocations, "indices are still one for each dimension, so boxes can be computed"),
+        (place_allocations, "needs an index for each dimension, to compute the boxes touched"),
     ),
     flat=(
         (simplify, "indices and conditions are in their final form"),
-        (fold_lanes, "needs constant extents; later passes mask and unroll what it leaves"),
+        (fold_lanes, "needs simplified extents; later passes mask and unroll its loops"),
         (scan_lanes, "needs constant extents and simplified conditions"),
         (hoist_guards, "needs simplified conditions"),
         (unroll_register_tiles, "needs the final loop structure"),
+        (keep_tiles, "needs to know which loops over tiles are unrolled"),
     ),
 )  # fmt: skip
 PIPELINES.register("cpu", cpu_pipeline)

@@ -22,8 +22,8 @@ Wide = dict[Var, Var]
 def lower(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower a function to plain loops over flat buffers with 64-bit indices.
 
-    Raises LowerError for what has no plain form on the target, and for a target kind without
-    passes.
+    Raises LowerError for a program that has no plain form on the target, and for a target kind
+    without passes.
     """
     return lower_with_symbols(func, target, ())[0]
 
@@ -37,10 +37,10 @@ def lower_with_symbols(
     """
     wide = tuple(v if v.dtype is INT64 else Var(v.name, INT64) for v in symbols)
     show = to_stderr if config.load().debug == "passes" else None
-    return shown(func, target, dict(zip(symbols, wide, strict=True)), show), wide
+    return lower_and_show(func, target, dict(zip(symbols, wide, strict=True)), show), wide
 
 
-def shown(
+def lower_and_show(
     func: PrimFunc, target: Target, wide: Wide | None = None,
     show: Callable[[str], object] | None = None,
 ) -> PrimFunc:  # fmt: skip
@@ -48,7 +48,7 @@ def shown(
 
     Raises LowerError as `lower` does.
     """
-    for name, changed in passes_applied(func, target, wide):
+    for name, changed in apply_passes(func, target, wide):
         if show is not None and changed is not func:
             show(f"# after {name}\n{changed.script()}")
         func = changed
@@ -60,10 +60,10 @@ def to_stderr(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201  asked for
 
 
-def passes_applied(
+def apply_passes(
     func: PrimFunc, target: Target, wide: Wide | None = None
 ) -> Iterator[tuple[str, PrimFunc]]:
-    """The name of each pass and the function after it, in the order of the lowering.
+    """Run the passes one after another; yields the name of each pass and its result.
 
     Args:
         wide: the 64-bit variable for each shape variable.

@@ -1,14 +1,14 @@
-"""neighbours: lists every trace one small step away, for a final coordinate descent."""
+"""neighbours: lists every trace that is one small step away from a trace."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from typing import Any
 
 from metasched.mutate.base import TILES, choices, consistent
-from metasched.schedule.domain import factorize, repair
+from metasched.schedule.domain import Decision, Domain, factorize, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.trace import Trace
 
@@ -30,12 +30,12 @@ def neighbours(trace: Trace) -> list[Trace]:
 
 
 def trades(trace: Trace) -> Iterator[Trace]:
-    """The traces in which two tilings trade a prime factor between their last parts. The first
-    moves it from its last part to another part, the second from another part to its last.
+    """The traces in which two tilings trade a prime factor between their last parts.
 
-    Their constraints may be broken. A block that fills the registers is slower with larger and with
-    smaller tiles. So from 2 x 4 to 4 x 2 is one step here, but two steps through a slower block
-    otherwise.
+    The first tiling moves the factor from its last part to another part; the second moves the same
+    factor to its last part. A block that fills the registers is slower with larger and with smaller
+    tiles. So 2 x 4 becomes 4 x 2 in one step, not in two steps through a slower block. The traces
+    may break constraints.
     """
     for (i, giver), (k, taker) in permutations(choices(trace, TILES), 2):
         less, more = giver.decision, taker.decision
@@ -47,30 +47,20 @@ def trades(trace: Trace) -> Iterator[Trace]:
 
 
 def mended(trace: Trace, changed: int) -> list[Trace]:
-    """The trace, if it keeps its constraints. Else the traces that keep them and differ in one more
-    decision by its smallest step: wider vectors, for example, need wider tiles."""
+    """The trace, if it keeps its constraints; else traces that keep them by one more small step.
+
+    The other step is the smallest change of one more decision: wider vectors, for example, need
+    wider tiles.
+    """
     if consistent(trace):
         return [trace]
     others = ((i, d) for i, e in trace.sampling() if i != changed for d in smallest_steps(e))
     return [near for near in (trace.with_decision(i, d) for i, d in others) if consistent(near)]
 
 
-def smallest_steps(entry: Entry) -> Iterator[Any]:
+def smallest_steps(entry: Entry) -> Iterator[Decision]:
     """Other decisions of a step; only the nearest ones if the domain has an order."""
-    kind = entry.domain["kind"]
-    if kind == "padded_tile":
-        for size in entry.domain["sizes"]:
-            if size != math.prod(entry.decision):
-                yield repair({**entry.domain, "sizes": [size]}, entry.decision)
-    if kind in TILES:
-        tile = entry.decision
-        for source, goal in permutations(range(len(tile)), 2):
-            yield from (moved(tile, source, goal, prime) for prime, _ in factorize(tile[source]))
-    elif kind == "categorical":
-        probs = entry.domain["probs"]
-        yield from (i for i, p in enumerate(probs) if p > 0 and i != entry.decision)
-    elif kind == "location":
-        yield from (c for c in entry.domain["candidates"] if c != entry.decision)
+    return NEAR[entry.domain["kind"]](entry.domain, entry.decision)
 
 
 def moved(tile: Sequence[int], source: int, goal: int, factor: int) -> list[int]:
@@ -79,3 +69,28 @@ def moved(tile: Sequence[int], source: int, goal: int, factor: int) -> list[int]
     parts[source] //= factor
     parts[goal] *= factor
     return parts
+
+
+def _near_tiles(domain: Domain, tile: Any) -> Iterator[Decision]:
+    """One prime factor moves from one part to another."""
+    for source, goal in permutations(range(len(tile)), 2):
+        yield from (moved(tile, source, goal, prime) for prime, _ in factorize(tile[source]))
+
+
+def _near_padded(domain: Domain, tile: Any) -> Iterator[Decision]:
+    """The nearest tile of each other size; then one prime factor moves."""
+    for size in domain["sizes"]:
+        if size != math.prod(tile):
+            yield repair({**domain, "sizes": [size]}, tile)
+    yield from _near_tiles(domain, tile)
+
+
+NEAR: dict[str, Callable[[Domain, Any], Iterator[Decision]]] = {
+    "perfect_tile": _near_tiles,
+    "partitioned_tile": _near_tiles,
+    "padded_tile": _near_padded,
+    "categorical": lambda d, own: (i for i, p in enumerate(d["probs"]) if p > 0 and i != own),
+    "location": lambda d, own: (place for place in d["candidates"] if place != own),
+    "fixed": lambda d, own: iter(()),
+}
+"""The smallest steps in each kind of domain: the decisions nearest to a decision."""

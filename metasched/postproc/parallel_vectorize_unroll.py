@@ -12,9 +12,9 @@ from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import (
     child_of,
+    limit_unrolling,
     spread_nest,
     unroll_reduction,
-    unroll_unasked,
     vectorize_leaf,
 )
 from metasched.space.modules.parallel_vectorize_unroll import (
@@ -34,9 +34,9 @@ KEYS = (VECTORIZE, PARALLEL, UNROLL, UNROLL_IMPLICIT)
 class RewriteParallelVectorizeUnroll:
     """Vectorise leaves, spread the outer loops of each nest over the cores, unroll reductions.
 
-    An annotation on a block is for this block; an annotation on the root is for every block without
-    an annotation. The annotations are removed, so that candidates with the same loops are the same
-    program. A loop kind that a dependence forbids is not set.
+    An annotation on a block applies to this block. An annotation on the root applies to every block
+    without an annotation. The annotations are removed, so that candidates with the same loops are
+    the same program. A loop kind that a dependence forbids is not set.
     """
 
     @property
@@ -75,14 +75,14 @@ class RewriteParallelVectorizeUnroll:
         for token in tokens:
             copies = own[token].get(UNROLL_IMPLICIT, root.get(UNROLL_IMPLICIT, 0))
             if copies > 1:
-                unroll_unasked(sch, child_of(sch, token), copies, func)
+                limit_unrolling(sch, child_of(sch, token), copies, func)
         if root:
             block = sch.get_block(sch.mod[name].root.name, func)
             for key in root:
                 sch.unannotate(block, key)
 
     def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int) -> None:
-        """Parallelise each nest of the function; a loop that was refused is tried once."""
+        """Parallelise each nest of the function; a loop is tried once, even if blocks share it."""
         tried: set[Var] = set()
         for child in list(Scope.of(sch.mod[name].root).realizes):
             spread_nest(sch, child_of(sch, child.token), jobs, func, tried)

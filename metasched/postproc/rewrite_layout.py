@@ -1,14 +1,15 @@
 """rewrite_layout: packs constant weights ahead of time, in the order in which they are read.
 
-For each parameter that `layout_free_buffers` marks, its only reader reads a copy instead. The
-copy's indices are the digits of the block's iterators that its loops run over, outermost first.
+`layout_free_buffers` marks parameters as constant weights. The only block that reads such a weight
+is made to read a copy. The copy has an index for each loop over the block, outermost first: the
+digit of an iterator that this loop runs over.
 
     for j0, k, j1 in T.grid(4, 16, 8):               for ...:  # layout_rewrite_preproc
         C[.., j0*8 + j1] += .. * B[k, j0*8 + j1]  ->     P[j // 8, k, j % 8] = B[k, j]
                                                      for j0, k, j1 in T.grid(4, 16, 8):
                                                          C[.., j0*8 + j1] += .. * P[j0, k, j1]
 
-The kernel then reads the weight from its first to its last element. The copy runs once (see
+The kernel then reads the copy from its first to its last element. The copy is made once (see
 `lower.packing`). TVM's RewriteLayout inverts the accesses (`suggest_index_map` finds its layouts).
 A copy by the block's iterators needs no inverse. So any indices are accepted (phases of a
 transposed convolution, groups), if no element is stored twice.
@@ -31,16 +32,18 @@ from metasched.lower.packing import PREPROC
 from metasched.schedule.analysis import Digit, digits_of, first_loop
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.loop_kinds import take_back
+from metasched.space.loop_kinds import undo_to
 from metasched.space.strides import iter_stride
 from metasched.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteLayout:
-    """See the file's docstring. A weight keeps its layout if several blocks read it, or if one
-    block reads it at several places or in overlapping windows. A stage that only prepares the
-    weight runs ahead of time, too."""
+    """Pack constant weights as the file's docstring shows.
+
+    A weight keeps its layout if several blocks read it, or if a block reads it at several places or
+    in overlapping windows. A stage that only prepares the weight runs ahead of time, too.
+    """
 
     @property
     def name(self) -> str:
@@ -71,7 +74,7 @@ class RewriteLayout:
         try:
             _pack(sch, sch.get_block(reader.block.name, func), weight, layout)
         except ScheduleError:
-            take_back(sch, steps)
+            undo_to(sch, steps)
 
 
 def _pack(sch: Schedule, block: BlockRV, weight: Buffer, layout: IndexMap) -> None:
@@ -125,7 +128,7 @@ def _layout(child: Child, weight: Buffer) -> IndexMap | None:
 
 
 def _digits(child: Child, position: int, size: int) -> list[Digit]:
-    """The digits of an iterator that the loops run over; a single digit if they form no number."""
+    """The digits of an iterator, one for each loop; a single digit if the loops form no number."""
     value = child.realize.iter_values[position]
     found = digits_of(value, size, position, child.loops)
     if found is not None:
@@ -134,7 +137,7 @@ def _digits(child: Child, position: int, size: int) -> list[Digit]:
 
 
 def _merged(digits: Sequence[Digit]) -> list[Digit]:
-    """The digits, with neighbours joined that together are one digit."""
+    """Join neighbouring digits that together are one digit."""
     out: list[Digit] = []
     for digit in digits:
         last = out[-1] if out else None

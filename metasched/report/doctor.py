@@ -1,4 +1,4 @@
-"""Diagnose this machine: what is available, what is missing, and what a missing part costs."""
+"""Diagnose this machine: what is there, what is missing, and what each gap costs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from metasched.runtime.export import find_compiler
 from metasched.runtime.parallel import has_openmp, library_file, max_threads
 from metasched.target import Target
 
+_VECTORS = {"x86_64": (("avx2", "fma"), "AVX2 and FMA"), "aarch64": (("neon",), "NEON")}
+"""The features that each architecture's search space is made for, and their names in texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check.
 
     Attributes:
-        name: what.
-        ok: whether it is as it should be.
-        found: what is there.
-        cost: what the lack of it costs, and the remedy; empty when ok.
-        fatal: metasched cannot work without it.
+        name: the thing that was checked.
+        ok: whether the check succeeded.
+        found: what the check found.
+        cost: the consequence of a failure, and the remedy; empty when ok.
+        fatal: whether metasched cannot work after a failure.
     """
 
     name: str
@@ -88,8 +91,13 @@ def _lightgbm() -> Finding:
 def _cpu() -> Finding:
     target = Target.native()
     name = f"{target.arch}, {target.num_cores} cores, {target.vector_bits}-bit vectors"
-    ok = target.arch == "x86_64" and target.has("avx2", "fma")
-    cost = "kernels use narrow vectors or none: the search space is made for AVX2 and FMA"
+    needed = _VECTORS.get(target.arch)
+    if needed is None:
+        cost = f"code is written for {' and '.join(_VECTORS)} alone"
+        return Finding("CPU", False, name, cost)
+    features, words = needed
+    cost = f"kernels use narrow vectors or none: the search space is made for {words}"
+    ok = target.has(*features)
     return Finding("CPU", ok, name, "" if ok else cost)
 
 

@@ -1,7 +1,7 @@
 """The operator suite in PyTorch, for comparison.
 
-Data and weights are brought into the layout that PyTorch likes best (channels last) beforehand, as
-a user who cares would; only the operator itself is timed.
+Data and weights are converted before into the layout that is fastest for PyTorch (channels last).
+Only the operator itself is timed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _t2d(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
 
 
 def _cap(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
-    """The rows of the capsules are a batch, (channel, column) the channels of a convolution."""
+    """CAP as a convolution: rows of the capsules are a batch, (channel, column) the channels."""
     n, h, w, ci, co, k, stride, pad = shape
     size = t[0].shape[-1]
     x = t[0].permute(0, 4, 3, 5, 1, 2).reshape(n * size, ci * size, h, w)
@@ -104,6 +104,14 @@ def _nrm(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
     return PeerOp(lambda: torch.linalg.vector_norm(t[0], dim=(1, 2)))
 
 
+def _argmax(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    return PeerOp(lambda: torch.argmax(t[0], dim=1))
+
+
+def _mean_variance(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    return PeerOp(lambda: torch.var_mean(t[0], dim=1, correction=0), lambda y: y[0])
+
+
 def _tbg(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
     return PeerOp(lambda: torch.matmul(t[0].permute(0, 2, 1, 3), t[1].permute(0, 2, 3, 1)))
 
@@ -113,4 +121,5 @@ OPS: dict[str, Maker] = {
     "dil": _plain_conv(2, with_dilation=True),
     "grp": _plain_conv(2, with_dilation=True, with_groups=True), "dep": _dep, "t2d": _t2d,
     "cap": _cap, "cbr": _cbr, "sfm": _sfm, "nrm": _nrm, "tbg": _tbg,
+    "argmax": _argmax, "mean_variance": _mean_variance,
 }  # fmt: skip

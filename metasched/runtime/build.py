@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from metasched.arith.outside import require_inside
 from metasched.errors import BuildError, LowerError, TargetError
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.lower.pipeline import shown, to_stderr
+from metasched.lower.pipeline import lower_and_show, to_stderr
 from metasched.runtime import cpu as cpu  # enters the row of CPUs
 from metasched.runtime.devices import device_of
 from metasched.runtime.export import Exported
@@ -170,7 +170,7 @@ def lower(
     functions = list(_module(source).values())
     if len(functions) != 1:
         raise LowerError(f"lower takes one function, the module has {len(functions)}")
-    return shown(functions[0], Target.of(target), show=to_stderr if show else None)
+    return lower_and_show(functions[0], Target.of(target), show=to_stderr if show else None)
 
 
 def _module(source: Any) -> IRModule:

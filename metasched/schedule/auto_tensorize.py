@@ -3,12 +3,13 @@
     C[n, h, w, co] += A[n, h + kh, w + kw, ci] * B[kh, kw, ci, co]     a block
     C[i, j]        += A[i, k] * B[k, j]                                a description
 
-The operands that an iterator moves are its signature. Here n, h and w move C and A, as i does; co
-moves C and B, as j does; kh, kw and ci move A and B, as k does. So iterators of one signature and
-kind, fused in their order, are a loop of the description. All other iterators (those of a batch or
-of groups, which move all operands) stay outside as loops around the instruction. An iterator of
-which an operand uses one digit, as `co // 64` in a convolution of groups, is cut into digits first.
-The idea is TVM's GetAutoTensorizeMappingInfo. `tensorize_layout` has the steps that follow.
+An iterator moves an operand if it occurs in the operand's indices. The moved operands are the
+signature of the iterator. Here n, h and w move C and A, as i does; co moves C and B, as j does; kh,
+kw and ci move A and B, as k does. Iterators of equal signature and kind are fused in their order
+into a loop of the description. Other iterators stay outside as loops around the instruction: batch
+and group iterators, for example, move all operands. In a convolution of groups, one operand uses
+only the digit `co // 64` of an iterator; `co` is then cut into digits first. The idea is TVM's
+GetAutoTensorizeMappingInfo. `tensorize_layout` takes the schedule steps that follow.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from metasched.schedule.tensorize_mapping import nest_of
 
 _COMMUTE = (Add, Mul, Min, Max)
 Operands = dict[Buffer, BufferLoad]
-"""For each buffer of a description, the element of the block's buffer that stands for it."""
+"""For each buffer of a description, the load of the block that takes its place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorizeMapping:
-    """One way in which a block is loops around an intrinsic.
+    """One way to compute a block by loops around an intrinsic.
 
     Attributes:
-        cuts: the iterators of the block that are cut in two first, by their positions, with the
-            extents of the inner parts.
-        index_map: from the block's iterators, or their parts, to those that stay outside, then one
-            for each iterator of the description (for several, where these have one signature and
-            kind).
-        kinds, extents: of the outputs of `index_map`.
-        groups: for each output that does not stay outside, the iterators of the description that
-            it is cut into, with their extents.
-        operands: what the buffers of the description stand for; the last one is the result.
-        places: the indices of each buffer of the description, over its iterators.
-        iterators: of the description, in its order.
-        in_order: how many operands lie in memory as the description has them: one iterator moves
-            the last index of both.
+        cuts: the position of each block iterator that is first cut in two, and the extent of the
+            inner part.
+        index_map: from the block's iterators (after the cuts) to the outputs: first the iterators
+            that stay outside, then one output for each group of description iterators.
+        kinds, extents: the kind and the extent of each output of `index_map`.
+        groups: for each output that does not stay outside, the description iterators into which
+            the output is cut, with their extents. A group has one signature and one kind.
+        operands: for each buffer of the description, the load of the block that takes its place;
+            the last entry is the result.
+        places: the indices of each buffer of the description, over the description's iterators.
+        iterators: the iterators of the description, in their order.
+        in_order: the number of operands whose last index is moved by the same iterator in the
+            block and in the description. Such operands lie in memory as the description expects.
     """
 
     cuts: Mapping[int, int]
@@ -81,25 +82,25 @@ class TensorizeMapping:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """What one instruction computes of each output that does not stay outside."""
+        """For each output that does not stay outside, its extent within one instruction."""
         return tuple(math.prod(group.values()) for group in self.groups)
 
     @property
     def paddings(self) -> tuple[int, ...]:
-        """To a multiple of which number each output of `index_map` is padded."""
+        """For each output of `index_map`, the number to a multiple of which it is padded."""
         mapped = zip(self.extents[self.outside :], self.tiles, strict=True)
         inner = (tile if (extent or 0) % tile else 1 for extent, tile in mapped)
         return (*[1] * self.outside, *inner)
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """The extents with padding."""
+        """The padded extent of each output of `index_map`."""
         pairs = zip(self.extents, self.paddings, strict=True)
         return tuple(None if n is None else -(-n // pad) * pad for n, pad in pairs)
 
     @property
     def work(self) -> float:
-        """The iterations with padding, as a multiple of those without."""
+        """The number of padded iterations divided by the number of unpadded iterations."""
         pairs = zip(self.extents, self.sizes, strict=True)
         return math.prod(size / n for n, size in pairs if n and size)
 
@@ -117,11 +118,11 @@ class TensorizeMapping:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AutoTensorizeMappingInfo:
-    """How a block can be computed by an intrinsic.
+    """All mappings of a block's iterators to the loops of an intrinsic.
 
     Attributes:
-        ways: the ways that were found, those first in which the most operands lie in memory as the
-            description has them, and of these those without padding.
+        ways: the mappings, best first: most operands in memory order (`in_order`), then least
+            padding.
     """
 
     ways: tuple[TensorizeMapping, ...]
@@ -135,9 +136,14 @@ class AutoTensorizeMappingInfo:
 def get_auto_tensorize_mapping_info(
     sch: Schedule, block: BlockRV, desc_func: PrimFunc
 ) -> AutoTensorizeMappingInfo | None:
-    """How the iterators of a block map to those of a description; None where they do not.
+    """Map the iterators of a block to the iterators of a description; None where it is impossible.
 
-    `tensorize_mappings` says why there is none.
+    Args:
+        sch: the schedule of the block.
+        block: the block to be computed by the intrinsic.
+        desc_func: the description of the intrinsic.
+
+    Call `tensorize_mappings` to get the reason in place of None.
     """
     try:
         return AutoTensorizeMappingInfo(tuple(tensorize_mappings(sch.get(block), desc_func)))
@@ -146,15 +152,22 @@ def get_auto_tensorize_mapping_info(
 
 
 def tensorize_mappings(block: Block, desc: PrimFunc) -> list[TensorizeMapping]:
-    """All ways in which a block is loops around a description (see `AutoTensorizeMappingInfo`).
+    """List all ways to compute a block by loops around a description.
 
-    Raises ScheduleError where there is none: `description` for one that is no nest of loops around
-    a store, `computation` for a block that computes something else, `no-iterator` for a loop of the
-    description that no iterators of the block are.
+    Args:
+        block: the block to be computed by the intrinsic.
+        desc: the description of the intrinsic.
+
+    Returns the mappings in the order of `AutoTensorizeMappingInfo.ways`.
+
+    Raises:
+        ScheduleError: `description` if the description is not a nest of loops around one store;
+            `computation` if the block computes something else; `no-iterator` if no iterators of
+            the block can become a loop of the description.
     """
     theirs = _described(block, desc)
-    (store, rest), (mine, _) = _store(theirs), _store(block)
-    if store is None or rest:
+    store, mine = _store(theirs), _store(block)
+    if store is None:
         raise _refused("description", "the description is not one block around one store", block)
     if mine is None:
         raise _refused("computation", f"{block.name} does not store one value at one place", block)
@@ -167,7 +180,7 @@ def tensorize_mappings(block: Block, desc: PrimFunc) -> list[TensorizeMapping]:
         order[store.buffer] = operands[store.buffer]
         found.setdefault(tuple(order.values()), order)
     if not found:
-        why = f"{block.name} computes another value, or values of other types, than described"
+        why = f"{block.name} and the description compute different values, or different types"
         raise _refused("computation", why, block)
     ways: list[TensorizeMapping] = []
     refusals: list[ScheduleError] = []
@@ -186,7 +199,7 @@ def _refused(reason: str, message: str, block: Block) -> ScheduleError:
 
 
 def _described(block: Block, desc: PrimFunc) -> Block:
-    """The block of a description whose iterators are its loops, of constant extents."""
+    """The block of a description. Raises `description` unless each iterator is one loop."""
     nest, inner = nest_of(desc)
     loops = tuple(loop.var for loop in nest)
     if inner is None or inner.iter_values != loops or inner.block.init is not None:
@@ -195,15 +208,20 @@ def _described(block: Block, desc: PrimFunc) -> Block:
     return inner.block
 
 
-def _store(block: Block) -> tuple[BufferStore | None, bool]:
-    """The only store of a block, and whether there is more than it."""
+def _store(block: Block) -> BufferStore | None:
+    """The body of a block if it is one store without predicate, else None."""
     body = block.body
-    alone = isinstance(body, BufferStore) and body.predicate is None
-    return (body, False) if alone and isinstance(body, BufferStore) else (None, True)
+    return body if isinstance(body, BufferStore) and body.predicate is None else None
 
 
 def _pairs(mine: Expr, theirs: Expr, found: Operands) -> Iterator[Operands]:
-    """What the buffers of a description can stand for, so that both values are the same."""
+    """All choices of loads for the description's buffers that make `theirs` equal to `mine`.
+
+    Args:
+        mine: a value of the block.
+        theirs: the value at the same place of the description.
+        found: the choices already made for some buffers; each result extends them.
+    """
     if mine.dtype is not theirs.dtype:
         return
     if isinstance(theirs, BufferLoad):
@@ -226,8 +244,11 @@ def _pairs(mine: Expr, theirs: Expr, found: Operands) -> Iterator[Operands]:
 
 
 def _ways(block: Block, theirs: Block, operands: Operands) -> list[TensorizeMapping]:
-    """The mappings for one choice of operands: with as few fused iterators as divide, and with
-    all that can be fused."""
+    """The mappings for one choice of operands.
+
+    The first mapping fuses the fewest iterators whose extents divide by the tiles. The second
+    fuses all iterators of a signature; it is left out if both are equal.
+    """
     places = {a.buffer: a.indices for a in accesses(theirs)}
     if len({(a.buffer, a.indices) for a in accesses(theirs)}) != len(places):
         why = "the description accesses a buffer at several places"
@@ -257,8 +278,8 @@ def _ways(block: Block, theirs: Block, operands: Operands) -> list[TensorizeMapp
 
 
 def _cuts(block: Block, operands: Operands) -> dict[int, int]:
-    """The iterators of which an operand uses one digit alone, with the extents of the inner
-    digits."""
+    """The positions of iterators to cut, because an operand uses one digit alone, with the extents
+    of the inner digits."""
     found: dict[int, int] = {}
     for n, v in enumerate(block.iter_vars):
         sizes: set[int] = set()
@@ -276,7 +297,8 @@ def _cuts(block: Block, operands: Operands) -> dict[int, int]:
 
 
 def _digits_used(var: Var, indices: Sequence[Expr]) -> tuple[set[tuple[type[Expr], int]], bool]:
-    """The quotients and remainders of a variable by constants; whether it occurs outside of any."""
+    """The quotients and remainders of a variable by constants, as (class, divisor); and whether the
+    variable also occurs outside of them."""
     uses: set[tuple[type[Expr], int]] = set()
     plain = False
     stack = list(indices)
@@ -295,8 +317,7 @@ def _digits_used(var: Var, indices: Sequence[Expr]) -> tuple[set[tuple[type[Expr
 def _cut(
     block: Block, operands: Operands, cuts: Mapping[int, int]
 ) -> tuple[list[IterVar], dict[Buffer, tuple[Expr, ...]]]:
-    """The iterators of a block, some of them in two parts, and the indices of its operands over
-    them."""
+    """The iterators of a block after `cuts`, and the operands' indices over these iterators."""
     iters: list[IterVar] = []
     values: dict[Var, Expr] = {}
     for n, v in enumerate(block.iter_vars):
@@ -319,7 +340,7 @@ def _cut(
 
 
 def in_digits(count: int, cuts: Mapping[int, int]) -> IndexMap:
-    """The map of so many indices that cuts some in two: i -> i // size, i % size."""
+    """The map of `count` indices that splits index n in `cuts`: i -> i // cuts[n], i % cuts[n]."""
     inputs = tuple(Var(f"i{n}") for n in range(count))
     outputs: list[Expr] = []
     for n, var in enumerate(inputs):
@@ -339,6 +360,7 @@ def _no_iterator(
     places: Mapping[Buffer, tuple[Expr, ...]],
     symbolic: bool,
 ) -> ScheduleError:
+    """The error for a loop of the description that no iterator of the block can become."""
     moved = _moved(wanted.var, places)
     names = " and ".join(load.buffer.name for b, load in operands.items() if b in moved)
     kind = "reduction" if wanted.is_reduce else "spatial"
@@ -349,9 +371,12 @@ def _no_iterator(
 
 
 def _fusions(sizes: Mapping[int, int], tile: int) -> list[list[int]]:
-    """Which iterators to fuse into a loop of the description: one alone that the tile divides, the
-    fewest last ones that it divides together, all; iterators of extent one if there are no
-    others."""
+    """The choices of iterators to fuse into one loop of the description, fewest first.
+
+    A choice is one iterator whose extent is a multiple of `tile`, or the last iterators if the
+    product of their extents is a multiple. The last choice is all iterators. Iterators of extent
+    one are left out unless there are no others.
+    """
     long = [n for n, size in sizes.items() if size != 1] or list(sizes)[-1:]
     found = [[n] for n in reversed(long) if sizes[n] % tile == 0]
     for count in range(2, len(long)):
@@ -369,6 +394,7 @@ def _mapping(
     wanted: Mapping[object, list[int]],
     fused: Mapping[object, list[int]],
 ) -> TensorizeMapping:
+    """The mapping that fuses the iterators at the positions `fused`, by signature and kind."""
     inputs = tuple(Var(v.var.name) for v in iters)
     outputs: list[Expr] = []
     kinds: list[IterKind] = []

@@ -1,14 +1,14 @@
 """Requirements that primitives share: one function each, which raises ScheduleError if violated.
 The first line of a `require_` function states the requirement.
 
-`analysis` finds what failed; this file turns a failure into a refusal that names the loop or block
-and what to do instead.
+`analysis` returns a Failure; this file turns it into a ScheduleError that names the loop or block
+and says what to do instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from itertools import pairwise
 from typing import Concatenate, ParamSpec
 
@@ -16,14 +16,12 @@ from metasched.analysis import block as block_facts
 from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.guarded import uses_pointer
-from metasched.analysis.scope import Region, Scope, writes
-from metasched.analysis.witness import fills
-from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import covers, lower_region
+from metasched.analysis.scope import Scope, writes
+from metasched.analysis.witness import covers_domain
 from metasched.errors import brief
-from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.describe import describe
-from metasched.ir.expr import Expr, IntImm, Var, as_int
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.scopes import SCOPES, is_scope
 from metasched.ir.stmt import (
@@ -52,7 +50,7 @@ THREADS = f"{KINDS_LAST}, or first give each thread or block its own memory (set
 def proof(
     check: Callable[Concatenate[State, P], None],
 ) -> Callable[Concatenate[State, P], None]:
-    """Decorate a check that only refuses, so that `State.skip_legality_checks` skips it."""
+    """Decorate a check that only may raise; `State.skip_legality_checks` skips such checks."""
 
     @wraps(check)
     def checked(state: State, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -65,11 +63,12 @@ def proof(
 def refuse_on(state: State, failure: Failure | None, node: Stmt, hint: str = "") -> None:
     """Turn a failed condition into the refusal of the running primitive."""
     if failure is not None:
-        raise state.error(failure.slug, failure.sentence, failure.node or node, hint=hint)
+        place = node if failure.node is None else failure.node
+        raise state.error(failure.slug, failure.sentence, place, hint=hint)
 
 
 def require_plain_loop(state: State, rv: LoopRV, *, from_zero: bool = True) -> For:
-    """The loop has no annotation and no thread binding, and starts at zero if asked for."""
+    """The loop has no annotation and no thread binding; with `from_zero` it also starts at zero."""
     loop = state.loop(rv)
     if loop.annotations:
         keys = ", ".join(loop.annotations)
@@ -148,8 +147,10 @@ def require_serial(state: State, loop: For) -> None:
 
 
 def in_view(state: State, node: Stmt, expr: Expr) -> Expr:
-    """The user's expression over variables that have a value at `node`: those of the function and
-    of loops above it. Raises for other variables."""
+    """The user's expression over variables that have a value at `node`.
+
+    These are the variables of the function and of the loops above `node`. Raises for others.
+    """
     known = function_vars(state, node) | {loop.var for loop in state.loops_above(node)}
     meant, unknown = by_name(expr, known)
     if unknown:
@@ -172,7 +173,8 @@ def by_name(
 ) -> tuple[Expr, list[Var]]:
     """An expression over known and bound variables, and its variables that are neither.
 
-    A variable with the name and type of a known one is replaced by it, as traces from files need.
+    A variable with the name and type of a known variable is replaced by the known variable, because
+    a trace from a file has new variables.
     """
     named = {(v.name, v.dtype): v for v in known}
     free = [v for v in free_vars(expr) if v not in known and v not in bound]
@@ -195,8 +197,10 @@ def require_stage_pipeline(state: State, node: Stmt, moved: Block | None = None)
     """The scope around `node` is a stage pipeline (a `proof`); returns the scope.
 
     Args:
-        moved: the only block that a step moves: what other blocks overwrite matters where this
-            block touches it.
+        state: the state of the schedule.
+        node: a statement of the scope.
+        moved: the only block that the step moves, if there is one. What blocks overwrite matters
+            then only where `moved` reads or writes it.
     """
     scope = state.scope(node)
     if not state.skip_legality_checks:
@@ -206,22 +210,38 @@ def require_stage_pipeline(state: State, node: Stmt, moved: Block | None = None)
 
 @proof
 def require_complete(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """The block is complete: spatial iterators only, sole writer of its outputs, reads none of
-    them."""
+    """The block is complete: it has only spatial iterators, is the sole writer of its outputs, and
+    reads no output."""
     refuse_on(state, block_facts.complete(scope, realize.block.token), realize)
 
 
 @proof
-def require_reduction(state: State, scope: Scope, realize: BlockRealize) -> None:
-    """The block is a reduction: it has an init and affine bindings, and alone writes its
-    results."""
-    refuse_on(state, block_facts.reduction(scope, realize.block.token), realize)
+def require_reduction(
+    state: State, scope: Scope, realize: BlockRealize, inner: Sequence[For] = ()
+) -> None:
+    """The block is a reduction: it has an init and affine bindings, and alone writes its results.
+
+    Args:
+        inner: the innermost loops of the block, where it is enough that the bindings are affine
+            in them, and other blocks may write the results too.
+    """
+    among, token = () if inner else None, realize.block.token
+    failure = block_facts.reduction(scope, token, among=among)
+    if failure is not None and inner:
+        failure = block_facts.reduction(scope, token, among=among, loops=inner)
+    refuse_on(state, failure, realize)
     require_whole_reduction(state, realize)
 
 
 @proof
+def require_set_once(state: State, realize: BlockRealize, loops: Collection[For]) -> None:
+    """The loops set each result once, so that its init runs once."""
+    refuse_on(state, block_facts.set_again(realize, {loop.var for loop in loops}), realize)
+
+
+@proof
 def require_whole_reduction(state: State, realize: BlockRealize) -> None:
-    """One execution of the scope holds the whole reduction: it does not go on in the next."""
+    """One execution of the scope holds the whole reduction; the next does not continue it."""
     reduced = [
         value
         for v, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
@@ -325,23 +345,9 @@ def require_whole_domain(state: State, realize: BlockRealize, loops: Sequence[Fo
     block = realize.block
     domains = tuple([(v.dom.min, v.dom.extent) for v in block.iter_vars])
     ends = [(p.var, p.min, p.extent) for p in loops]
-    if not _covers_domain(domains, realize.iter_values, realize.predicate, *ends):
+    if not covers_domain(domains, realize.iter_values, realize.predicate, *ends):
         text = f"block {block.name} is not proved to run on its whole domain"
         raise state.error("partial-domain", text, realize)
-
-
-@lru_cache(maxsize=1 << 12)
-def _covers_domain(
-    domains: Region, values: tuple[Expr, ...], predicate: Expr, *loops: tuple[Var, Expr, Expr]
-) -> bool:
-    """Cached by value, because replays ask again about equal blocks that are new objects."""
-    ranges = {var: Range(low, extent) for var, low, extent in loops}
-    points = [Range(value, IntImm(value.dtype, 1)) for value in values]
-    analyzer = Analyzer()
-    box, whole = lower_region(points, ranges, predicate, analyzer), [Range(*d) for d in domains]
-    if box is not None and covers(box, whole, analyzer):
-        return True
-    return fills(values, ranges, predicate, whole)
 
 
 @proof

@@ -187,7 +187,7 @@ def _encode_expr(expr: Expr, leaves: dict[Any, str]) -> Any:
         return ["const", str(expr.dtype), repr(expr.value)]
     if isinstance(expr, Cast):
         return ["Cast", str(expr.dtype), _encode_expr(expr.value, leaves)]
-    if isinstance(expr, Var):  # of the function: it is found by its name
+    if isinstance(expr, Var):  # a variable of the function is stored by its name
         return ["Var", str(expr.dtype), expr.name]
     if isinstance(expr, (BinaryOp, Not)):
         return [type(expr).__name__, *(_encode_expr(c, leaves) for c in expr.children)]
@@ -224,20 +224,26 @@ def _operation(name: str) -> type[BinaryOp | Not] | None:
 
 
 def _encode_map(index_map: IndexMap, names: Names) -> dict[str, Any]:
+    """Inputs of int32 are written as their names, others as variables with their types."""
     leaves: dict[Any, str] = {rv: f"${names[rv]}" for rv in handles_in(index_map)}
     leaves |= {v: f"${i}" for i, v in enumerate(index_map.inputs)}
-    return {
-        "inputs": [v.name for v in index_map.inputs],
+    data: dict[str, Any] = {
+        "inputs": [v.name if v.dtype == "int32" else _encode_expr(v, {}) for v in index_map.inputs],
         "outputs": [_encode_expr(e, leaves) for e in index_map.outputs],
     }
+    if index_map.inverse_map is not None:
+        data["inverse"] = _encode_map(index_map.inverse_map, names)
+    return data
 
 
 def _decode_map(data: Any, handles: dict[str, RV], where: str) -> IndexMap:
     try:
-        inputs = _index_vars(*map(str, data["inputs"]))
+        inputs = _index_vars(*map(_named, data["inputs"]))
         found: dict[str, Any] = {str(i): v for i, v in enumerate(inputs)} | handles
         read = lambda text: _handle(text, found, where)  # noqa: E731
-        return IndexMap(inputs, tuple(_decode_expr(d, read, where) for d in data["outputs"]))
+        outputs = tuple(_decode_expr(d, read, where) for d in data["outputs"])
+        back = _decode_map(data["inverse"], handles, where) if "inverse" in data else None
+        return IndexMap(inputs, outputs, back)
     except (KeyError, TypeError, ValueError, IndexError):
         raise TraceError(f"{where} has an index map that cannot be read: {brief(data)}") from None
 
@@ -248,11 +254,23 @@ def _function_var(name: str, dtype: DType) -> Var:
     return Var(name, dtype)
 
 
+def _named(data: Any) -> tuple[str, DType]:
+    """The name and type of an input of an index map."""
+    if isinstance(data, str):
+        return data, DType("int32")
+    head, kind, name = data
+    if head != "Var" or not DType(kind).is_int or not isinstance(name, str):
+        raise ValueError(f"{data} is no input of an index map")
+    return name, DType(kind)
+
+
 @lru_cache(maxsize=1 << 9)
-def _index_vars(*names: str) -> tuple[Var, ...]:
-    """The inputs of a map that is read. Equal maps get the same variables, so that they share
-    cached analysis results."""
-    return tuple(map(Var, names))
+def _index_vars(*inputs: tuple[str, DType]) -> tuple[Var, ...]:
+    """The inputs of a map that is read from a file.
+
+    Equal maps get the same variables, so that they share cached analysis results.
+    """
+    return tuple(Var(name, dtype) for name, dtype in inputs)
 
 
 def as_python(entries: Sequence[Entry], names: Names) -> str:
@@ -279,6 +297,8 @@ def as_python(entries: Sequence[Entry], names: Names) -> str:
     lines[:0] = sorted(defined)
     if any(f"{before}T." in line for line in lines for before in " (="):
         lines.insert(0, "    from metasched.script import tir as T")
+    if any("IndexMap.of(" in line for line in lines):
+        lines.insert(0, "    from metasched import IndexMap")
     body = "\n".join(lines) if lines else "    pass"
     return f"def apply_trace(sch):\n{body}\n"
 
@@ -312,13 +332,8 @@ def _python(value: Any, names: Names) -> str:
     if isinstance(value, (BlockRV, LoopRV, ExprRV)):
         return names[value]
     if isinstance(value, IndexMap):
-        taken = {names.get(v, v.name) for v in _foreign(value)}
-        inputs = [Var(f"{v.name}_" if v.name in taken else v.name) for v in value.inputs]
-        outputs = value.apply(inputs)
-        shown = ", ".join(_python(e, names) for e in outputs)
-        comma = "," if len(outputs) == 1 else ""
-        return f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
-    # Python's operators build no IR
+        return _python_map(value, names)
+    # Python has no operator that builds this node
     if isinstance(value, (nodes.EQ, nodes.NE, nodes.And, nodes.Or, Not)):
         return f"T.{type(value).__name__}({', '.join(_python(c, names) for c in value.children)})"
     if isinstance(value, Expr):
@@ -334,3 +349,19 @@ def _python(value: Any, names: Names) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{json.dumps(k)}: {_python(v, names)}' for k, v in value.items())}}}"
     return repr(value)
+
+
+def _python_map(index_map: IndexMap, names: Names) -> str:
+    """A function of the inputs, or a call of `IndexMap.of` where they are not of type int32 or the
+    map has a known inverse."""
+    taken = {names.get(v, v.name) for v in _foreign(index_map)}
+    kind = max((v.dtype for v in index_map.inputs), key=lambda t: t.bits, default=DType("int32"))
+    inputs = [Var(f"{v.name}_" if v.name in taken else v.name, kind) for v in index_map.inputs]
+    outputs = index_map.apply(inputs)
+    shown = ", ".join(_python(e, names) for e in outputs)
+    comma = "," if len(outputs) == 1 else ""
+    text = f"lambda {', '.join(v.name for v in inputs)}: ({shown}{comma})"
+    more = "" if kind == "int32" else f', index_dtype="{kind}"'
+    if index_map.inverse_map is not None:
+        more += f", inverse={_python_map(index_map.inverse_map, names)}"
+    return f"IndexMap.of({text}{more})" if more else text

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.guarded import may_fail
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.itermap import iter_map_simplify
-from metasched.ir.buffer import BufferLoad, Range
+from metasched.ir.buffer import Range
 from metasched.ir.expr import (
     TRUE,
-    Div,
     Expr,
-    FloorDiv,
-    FloorMod,
     IntImm,
-    Mod,
     Var,
     as_expr,
-    as_int,
     logical_and,
 )
-from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import BlockRealize, For, ForKind, IfThenElse, Stmt, evolve
-from metasched.ir.visit import stmt_vars, substitute, walk_exprs
+from metasched.ir.visit import stmt_vars, substitute
 
 
 def ranges_of(loops: Sequence[For]) -> dict[Var, Range]:
@@ -45,18 +40,19 @@ def rebind(
     """`body` with loop variables replaced, bindings simplified, and `guard` on every leaf.
 
     Args:
+        body: the statement below the loops.
         values: the replacement of each replaced variable.
-        ranges: the ranges of all loops above `body`, the new ones included.
-        guard: a condition over the new variables under which the body runs at all. Where it does
-            not hold, nothing that may fail (a load, a division) is evaluated.
-        preserve_unit_iters: keep variables of extent one in bindings.
+        ranges: the ranges of all loops above `body`, including the new loops.
+        guard: a condition over the new variables under which the body runs. Where it does not hold,
+            no expression that may fail (a load, a division) is evaluated.
+        preserve_unit_iters: whether to keep variables of extent one in bindings.
     """
 
     def visit(node: Stmt, known: dict[Var, Range], guard: Expr) -> Stmt:
         # `known` holds the loops above only: a loop beside this node may not run at all
         if isinstance(node, BlockRealize):
             return _realize(node, known, guard)
-        if guard is not TRUE and (not node.stmts or any(map(_may_fail, node.exprs))):
+        if guard is not TRUE and (not node.stmts or any(map(may_fail, node.exprs))):
             return IfThenElse(guard, visit(node, known, TRUE))
         if isinstance(node, For):
             low, extent = _simplified(node.min, known), _simplified(node.extent, known)
@@ -74,7 +70,7 @@ def rebind(
         return expr if new is expr else Analyzer(known).simplify(new)
 
     def _realize(node: BlockRealize, known: dict[Var, Range], guard: Expr) -> Stmt:
-        if guard is not TRUE and _may_fail(node.predicate):
+        if guard is not TRUE and may_fail(node.predicate):
             return IfThenElse(guard, _realize(node, known, TRUE))
         bindings = [substitute(v, values) for v in node.iter_values]
         predicate = substitute(node.predicate, values)
@@ -89,16 +85,6 @@ def rebind(
         return BlockRealize(tuple(simple), predicate, node.block)
 
     return visit(body, dict(ranges), guard)
-
-
-def _may_fail(expr: Expr) -> bool:
-    """Whether an expression may fail (a load, a division) if it is evaluated outside its guard."""
-    return any(
-        isinstance(e, BufferLoad)
-        or (isinstance(e, (Div, Mod, FloorDiv, FloorMod)) and as_int(e.b) in (None, 0))
-        or (isinstance(e, Call) and e.op.effect > Effect.PURE)
-        for e in walk_exprs(expr)
-    )
 
 
 def nest(

@@ -12,8 +12,8 @@ from typing import Any
 
 from metasched.analysis.scope import Scope
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import For
-from metasched.ir.visit import free_vars
+from metasched.ir.stmt import For, Stmt
+from metasched.ir.visit import free_vars, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import Ways
 from metasched.schedule.intrinsics import TensorIntrin
@@ -23,7 +23,7 @@ Calls = Iterator[tuple[Any, ...]]
 
 
 def plain(*rest: Any) -> Ways:
-    """The target and these constants."""
+    """The target (the loop or block) and the constants `rest`."""
 
     def ways(state: State, rv: Any) -> Calls:
         yield (rv, *rest)
@@ -40,25 +40,56 @@ def with_intrinsics(state: State, rv: Any) -> Calls:
 
 
 def with_child(state: State, rv: LoopRV) -> Calls:
-    """The loop with the one directly inside it."""
+    """The loop, then the loop directly inside it."""
     inner = state.loop(rv).body
     yield (rv, state.new_loop(inner.var)) if isinstance(inner, For) else (rv,)
 
 
+def with_child_and(*rest: Any) -> Ways:
+    """The loop with the one directly inside it, and these constants."""
+
+    def ways(state: State, rv: LoopRV) -> Calls:
+        yield from ((*pair, *rest) for pair in with_child(state, rv) if len(pair) == 2)
+
+    return ways
+
+
 def child_first(state: State, rv: LoopRV) -> Calls:
-    """The loop after the one directly inside it."""
+    """The loop directly inside, then the loop."""
     inner = state.loop(rv).body
     yield (state.new_loop(inner.var), rv) if isinstance(inner, For) else (rv, rv)
 
 
 def with_siblings(state: State, rv: LoopRV) -> Calls:
-    """The loop with each loop beside it."""
+    """The loop, with each of its sibling loops."""
     node = state.loop(rv)
     parent = state.parent(node)
     others = [s for s in parent.stmts if isinstance(s, For) and s is not node] if parent else []
     yield from ((rv, state.new_loop(s.var)) for s in others)
     if not others:
         yield (rv,)
+
+
+def with_following_nests(*rest: Any) -> Ways:
+    """The loop alone, then with loops of its extent in the nests that follow, more and more."""
+
+    def ways(state: State, rv: LoopRV) -> Calls:
+        node = state.loop(rv)
+        top: Stmt = node
+        while isinstance(state.parent(top), For):
+            top = state.parent(top)  # type: ignore[assignment]
+        items = list(getattr(state.parent(top), "items", (top,)))
+        found = [rv]
+        yield (list(found), *rest)
+        for item in items[items.index(top) + 1 :]:
+            below = [s for s in walk_stmts(item) if isinstance(s, For)]
+            same = [loop for loop in below if loop.extent is node.extent]
+            if not same:
+                return
+            found.append(state.new_loop(same[-1].var))
+            yield (list(found), *rest)
+
+    return ways
 
 
 def with_buffers_below(side: str) -> Ways:
@@ -96,7 +127,7 @@ def with_other_loops(state: State, rv: BlockRV) -> Calls:
 
 
 def with_buffers(side: str, *rest: Any) -> Ways:
-    """The block with the position of each buffer it reads (or writes), and these constants."""
+    """The block with the position of each buffer it reads (or writes), and the constants `rest`."""
 
     def ways(state: State, rv: BlockRV) -> Calls:
         block = state.block(rv).block

@@ -1,7 +1,8 @@
 """Reads calls of statement words, in a script and in Python functions that a script calls.
 
-A function that a decorated script calls may use the words too. Its statements are put before the
-statement that calls it. Words that open a scope are allowed in scripts and macros only.
+A Python function that a decorated script calls may use statement words, too. Their statements are
+inserted before the statement that calls the function. Words that open a scope are allowed in
+scripts and macros only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from metasched.script.scalars import ScalarReader
 from metasched.script.statements import STATEMENTS, word
 from metasched.script.stores import StoreReader
 
-# Words that evaluate their arguments when they run, like the expressions of statements.
+# Words whose arguments are evaluated where the statement runs, like any expression in a statement.
 _EVALUATED = frozenset({*(k.value for k in ForKind), "grid", "LetStmt", "evaluate", "Assert", "If",
                         "While", "buffer_store"})  # fmt: skip
 
@@ -42,7 +43,7 @@ class CallReader(ScalarReader):
         handler = STATEMENTS[fn.name]
         name = self.reads_scalar([*args, *kwargs.values()])
         if name is not None and fn.name not in _EVALUATED:
-            self.fail(node, f"{name} is assigned again, and T.{fn.name} would read it later",
+            self.fail(node, f"{name} is assigned again; T.{fn.name} would read the new value",
                       f"keep its present value: n = T.let({name})")  # fmt: skip
         try:
             _signature(handler).bind(self, node, *args, **kwargs)

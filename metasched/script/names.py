@@ -1,8 +1,8 @@
 """Finds the names of a function that need memory because an inner scope assigns them again.
 
-In Python a name belongs to the whole function. In a script a name ends with the scope that assigns
-it first, and most names are assigned once: they are lets. A scope *carries* a name when an inner
-scope assigns it again, or when the name is read after the end of the inner scope that assigns it.
+In Python a name belongs to the whole function. In a script a name ends with the scope that first
+assigns it. Most names are assigned once and become lets. A scope *carries* a name if an inner scope
+assigns the name again, or if the name is read after the end of the inner scope that assigns it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Names:
     Attributes:
         local: names that are assigned, looped over or bound by `with`.
         carried: pairs (scope, name); a scope is the `id` of its list of statements.
-        hidden: names, by their node, that have another value in Python, because an enclosing loop
-            or `with` has overwritten them.
+        hidden: the uses, as syntax nodes, of names whose value in Python is another, because an
+            enclosing loop or `with` has overwritten the name.
     """
 
     def __init__(self, body: Sequence[ast.stmt], parameters: Iterable[str] = ()) -> None:
@@ -145,21 +145,32 @@ class Names:
                 self.hidden[node] = name
             return
         found = [frame for frame in self._frames if name in frame.closed]
-        if found:  # the innermost scope that has a value for certain, else the outermost
+        if found:  # the innermost scope with a certain value, or else the outermost scope
             frame = next((f for f in reversed(found) if name in f.sure), found[0])
             self.carried.add((frame.key, name))
             frame.bound.add(name)
 
     def _read(self, node: ast.AST) -> None:
         own: set[str] = set()  # bound by the expression itself
-        for part in ast.walk(node):
+        read: list[ast.Name] = []
+        stack: list[ast.AST] = [node]
+        while stack:
+            part = stack.pop()
+            if isinstance(part, ast.Name):
+                read.append(part)
+                if isinstance(part.ctx, ast.Store):
+                    own.add(part.id)
+                continue
             if isinstance(part, ast.arg):
                 own.add(part.arg)
-            elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                own.add(part.id)
             elif isinstance(part, ast.keyword) and part.arg == "where":
                 keys = part.value.keys if isinstance(part.value, ast.Dict) else ()
                 own |= {k.id for k in keys if isinstance(k, ast.Name)}
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and part.id not in own:
-                self._use(part.id, part)
+            for value in vars(part).values():
+                if isinstance(value, ast.AST):
+                    stack.append(value)
+                elif type(value) is list:
+                    stack += [v for v in value if isinstance(v, ast.AST)]
+        for name in read:
+            if name.id not in own:
+                self._use(name.id, name)

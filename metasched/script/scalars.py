@@ -71,7 +71,7 @@ class ScalarReader(StoreReader):
     def frame(
         self, nodes: Sequence[ast.stmt], block: BlockDraft | None, side_by_side: bool
     ) -> Iterator[Frame]:
-        """Open a scope. Its block allocates the variables that it carries, or `around` does."""
+        """Open a scope. The scope's block, or else `around`, allocates the variables it carries."""
         frame = Frame(id(nodes), self.scopes.maps[0], block, side_by_side)  # type: ignore[arg-type]
         self.frames.append(frame)
         yield frame
@@ -195,12 +195,14 @@ class ScalarReader(StoreReader):
         self.left = False
 
     def kept(self, node: ast.AST, found: Any) -> tuple[list[Scoped], Any]:
-        """The bound value, and lets of its parts that read memory, because Python reads them
-        now."""
+        """The bound value, and lets for its parts that read memory.
+
+        Python reads memory at the assignment, so the value must not change with later stores.
+        """
         if isinstance(found, MetaVar):
             name = self.reads_scalar(found.value)
             if name is not None:
-                self.fail(node, f"{name} is assigned again, and T.meta_var would read it later",
+                self.fail(node, f"{name} is assigned again; T.meta_var would read the new value",
                           f"keep its present value: n = {name}")  # fmt: skip
             return [], found
         if type(found) in (tuple, list):
@@ -215,7 +217,7 @@ class ScalarReader(StoreReader):
         return [], found
 
     def settled(self, loops: Loops) -> tuple[Loops, list[Scoped]]:
-        """The loops with lets of bounds that read variables, because Python reads bounds once."""
+        """The loops, and lets for bounds that read variables, because Python reads bounds once."""
         lets: list[Scoped] = []
 
         def fixed(value: Expr) -> Expr:
@@ -263,8 +265,12 @@ class ScalarReader(StoreReader):
 
 def leaves(nodes: Sequence[ast.stmt]) -> bool:
     """Whether a loop with this body may end before its last iteration."""
-    leaving = (ast.Break, ast.Continue, ast.Return)
-    return any(isinstance(part, leaving) for node in nodes for part in ast.walk(node))
+    return any(
+        isinstance(node, (ast.Break, ast.Continue, ast.Return))
+        or leaves(getattr(node, "body", ()))
+        or leaves(getattr(node, "orelse", ()))
+        for node in nodes
+    )
 
 
 def _more(

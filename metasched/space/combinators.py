@@ -1,8 +1,8 @@
 """Combinators: modules made of modules.
 
-`chain` runs modules one after the other, `choose` offers each as an alternative, `attempt` gives
-the schedule unchanged where a step is refused, `each_block` runs a module on every block below a
-block (idea: Exo's higher-order schedules, ELEVATE's strategies).
+`chain` runs modules one after the other; `choose` offers each as an alternative. `attempt` gives
+the schedule unchanged if a step is refused; `each_block` runs a module on every block below a block
+(idea: Exo's higher-order schedules, ELEVATE's strategies).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from metasched.space.module import Module, ModuleFn, ScheduleModule
 
 
 def chain(*modules: Module) -> Module:
-    """A module that runs modules in order, each on every alternative of the one before."""
+    """A module that runs modules in order; each runs on every alternative of the module before."""
 
     def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
         found = [sch]
         for module in modules:
-            found = [after for before in found for after in _if_there(module, before, block)]
+            found = [after for before in found for after in _unless_inlined(module, before, block)]
         return found
 
-    return _made("chain", modules, run)
+    return _combined("chain", modules, run)
 
 
 def choose(*modules: Module) -> Module:
@@ -35,7 +35,7 @@ def choose(*modules: Module) -> Module:
     def run(sch: Schedule, block: BlockRV) -> list[Schedule]:
         return [after for module in modules for after in module(sch.copy(), block)]
 
-    return _made("choose", modules, run)
+    return _combined("choose", modules, run)
 
 
 def attempt(module: Module) -> Module:
@@ -51,7 +51,7 @@ def attempt(module: Module) -> Module:
             sch.refused.append(error)
             return [sch]
 
-    return _made("attempt", (module,), run)
+    return _combined("attempt", (module,), run)
 
 
 def each_block(module: Module, where: Callable[[BlockRealize], bool] | None = None) -> Module:
@@ -74,11 +74,11 @@ def each_block(module: Module, where: Callable[[BlockRealize], bool] | None = No
             found = after
         return found
 
-    return _made("each_block", (module,), run)
+    return _combined("each_block", (module,), run)
 
 
-def _made(kind: str, modules: tuple[Module, ...], run: ModuleFn) -> Module:
-    """The combined module, for the target kinds that every part is for."""
+def _combined(kind: str, modules: tuple[Module, ...], run: ModuleFn) -> Module:
+    """The combined module, for the target kinds that all parts have in common."""
     name = f"{kind}({', '.join(m.name for m in modules)})"
     limits = [m.targets for m in modules if isinstance(m, ScheduleModule) and m.targets]
     targets = tuple(k for k in limits[0] if all(k in each for each in limits)) if limits else ()
@@ -87,7 +87,7 @@ def _made(kind: str, modules: tuple[Module, ...], run: ModuleFn) -> Module:
     return ScheduleModule(name, targets, run)
 
 
-def _if_there(module: Module, sch: Schedule, block: BlockRV) -> list[Schedule]:
+def _unless_inlined(module: Module, sch: Schedule, block: BlockRV) -> list[Schedule]:
     """The module's alternatives; a block that an earlier module inlined is skipped."""
     gone = sch.state.value(block) not in sch.state.index.blocks
     return [sch] if gone else module(sch, block)

@@ -20,9 +20,9 @@ from metasched.space.generate import Source
 from metasched.space.loop_kinds import (
     child_of,
     decompose_init,
-    spread_apart,
-    take_back,
-    vectorize_apart,
+    distribute_and_spread,
+    distribute_and_vectorize,
+    undo_to,
 )
 from metasched.target import Target, cpu_of
 
@@ -30,10 +30,10 @@ JOBS_PER_CORE = 4
 
 
 def vectors_and_threads(func: Source, target: Target) -> Trace:
-    """The steps of the default schedule of a program; the same each time.
+    """The steps of the default schedule of a program; the same program gives the same steps.
 
-    A step that is refused is left out for its block, so that in the worst case the trace is empty
-    and the program runs as written. Raises VerifyError for a malformed program only.
+    A refused step is left out for its block; in the worst case the trace is empty and the program
+    runs as written. Raises VerifyError for a malformed program only.
     """
     sch = Schedule(func, seed=0)
     several = len(sch.mod.functions) > 1
@@ -50,7 +50,7 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
     def vectors(child: Child) -> None:
         bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)
         block = sch.get_block(child.block.name, func)
-        vectorize_apart(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
+        distribute_and_vectorize(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
 
     def outputs(child: Child) -> None:
         if len(child.block.writes) > 1:
@@ -58,7 +58,7 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
 
     def threads(child: Child) -> None:
         if target.num_cores > 1:
-            spread_apart(sch, child, jobs, func, tried)
+            distribute_and_spread(sch, child, jobs, func, tried)
 
     def init(child: Child) -> None:
         if child.block.init is not None:
@@ -76,9 +76,9 @@ def _contained(sch: Schedule, token: BlockToken, step: Callable[[Child], None]) 
     try:
         step(child)
     except ScheduleError:
-        take_back(sch, steps)
+        undo_to(sch, steps)
     except Exception as error:  # a default schedule must exist, even if a primitive is broken
-        take_back(sch, steps)
+        undo_to(sch, steps)
         warnings.warn(
             f"the default schedule leaves block {child.block.name} as it is: "
             f"{type(error).__name__}: {error}",

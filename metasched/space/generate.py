@@ -30,7 +30,7 @@ from metasched.space.reasons import reasons
 from metasched.target import Target
 
 MAX_SPACES = 64
-"""Design spaces of one program at most; of more alternatives an evenly spread part is kept."""
+"""The most design spaces of one program; of more alternatives, evenly spread ones are kept."""
 
 
 Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
@@ -41,9 +41,9 @@ class ModuleFailure:
     """A module that failed on a block; the block is scheduled without the module.
 
     Attributes:
-        module, block: their names.
+        module, block: the names of the module and of the block.
         refused: a schedule step was refused (ScheduleError); otherwise the module is broken.
-        message: of the exception.
+        message: the exception's message.
         lost, kept: how many alternatives were given up because a step was refused, and how many
             were kept.
     """
@@ -73,11 +73,12 @@ class SpaceGenerator:
     Attributes:
         modules: tried on every block, in this order.
         postprocs: run on every candidate after its decisions, in this order.
-        mutators: with their weights.
+        mutators: the mutators with their weights.
         failures: filled by `generate`: the modules that failed, and where.
         refusals: filled by `generate`: the modules that gave up some or all of their alternatives
             on a block because a step was refused, with the first refusal.
-        notes: filled by `generate`: what no design space gives a block, with the reason.
+        notes: filled by `generate`: for each block, what no design space gives it (tiles, a
+            parallel loop, vectors), with the reason.
     """
 
     modules: tuple[Module, ...]
@@ -200,12 +201,16 @@ class Union:
     @property
     def refusals(self) -> tuple[ModuleFailure, ...]:
         """The refusals of all generators."""
-        return tuple(one for g in self.generators for one in getattr(g, "refusals", ()))
+        return tuple(one for g in self._explaining for one in g.refusals)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of all generators."""
-        return tuple(dict.fromkeys(n for g in self.generators for n in getattr(g, "notes", ())))
+        return tuple(dict.fromkeys(note for g in self._explaining for note in g.notes))
+
+    @property
+    def _explaining(self) -> tuple[Explains, ...]:
+        return tuple(g for g in self.generators if isinstance(g, Explains))
 
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """All design spaces, in the order of the generators."""
@@ -229,6 +234,19 @@ class Space(Protocol):
         """The design spaces of a program: traces whose decisions are open, at least one."""
 
 
+@runtime_checkable
+class Explains(Protocol):
+    """A space that tells, after `generate`, what it lacks; a run prints it."""
+
+    @property
+    def refusals(self) -> Sequence[ModuleFailure]:
+        """The modules that gave up alternatives because a schedule step was refused."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What no design space gives a block, with the reason."""
+
+
 SEARCH_SPACES: Registry[Callable[[Target], Space]] = Registry("search space", Callable)
 """Factories that take the target, by name."""
 
@@ -242,7 +260,7 @@ def search_space(name: str, *, override: bool = False) -> Callable[[Factory], Fa
         name: what `ms.tune(space=...)` and `metasched tune --space` call it.
         override: replace a search space of that name.
 
-    Raises RegistryError when the name is taken, TypeError when what is decorated is no function.
+    Raises RegistryError when the name is taken, TypeError when the object is not callable.
     """
     signature = "(target) -> Space"
     return cast(
@@ -284,7 +302,7 @@ def visit_order(body: Any) -> list[BlockToken]:
 
 
 def _within_instruction(sch: Schedule, realize: BlockRealize) -> bool:
-    """Whether a block stands inside a block that an instruction is to compute."""
+    """Whether a block stands inside a block that a tensor instruction will replace."""
     around = (node for node in sch.state.ancestors(realize) if isinstance(node, BlockRealize))
     return any(AUTO_TENSORIZE in node.block.annotations for node in around)
 

@@ -25,12 +25,12 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous
 
 AUTO_UNROLL = "pragma_auto_unroll_max_step"
-"""Note on a loop: the most statements that the serial loops in it are unrolled to."""
+"""Note on a loop: the code generator unrolls its serial loops to at most this many statements."""
 SMALL = 2048
 """Nests of fewer iterations stay serial: starting threads costs more."""
 SMALL_INSIDE = 1 << 13
-"""The same for nests inside a serial loop, which start threads at each of its iterations; a vector
-counts as one."""
+"""The same limit for nests inside a serial loop, each of whose iterations starts threads; a vector
+counts as one iteration."""
 
 
 def child_of(sch: Schedule, token: BlockToken) -> Child:
@@ -39,18 +39,19 @@ def child_of(sch: Schedule, token: BlockToken) -> Child:
     return sch.state.scope(realize).child(token)
 
 
-def take_back(sch: Schedule, steps: int) -> None:
+def undo_to(sch: Schedule, steps: int) -> None:
     """Undo until the trace has `steps` steps."""
     while len(sch.trace) > steps:
         sch.undo()
 
 
 def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
-    """Vectorize the innermost own loop of a block that allows it, with at most `width` lanes.
+    """Vectorize the innermost possible loop of a block, with at most `width` lanes.
 
-    Where the lanes do not divide the loop, the last vector is masked. Short loops that together run
-    along memory are fused first. The loop over the vectors is unrolled if the loop above is.
-    Returns whether a loop was vectorized.
+    Only loops that the block shares with no other block are tried. If the lanes do not divide the
+    loop, the last vector is masked. Short loops that together run along memory are fused first. The
+    loop over the vectors is unrolled if the loop above is unrolled. Returns whether a loop was
+    vectorized.
     """
     loops = list(child.loops)
     if any(loop.kind is ForKind.VECTORIZED for loop in loops):
@@ -78,15 +79,15 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
             sch.vectorize(cut)
             return True
         except ScheduleError:
-            take_back(sch, before)
+            undo_to(sch, before)
     return False
 
 
-def vectorize_apart(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
-    """Vectorize a block as `vectorize_leaf` does, after the loops that it shares with other blocks
-    were distributed, innermost first, until it has a loop that allows it.
+def distribute_and_vectorize(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:
+    """Distribute the loops that a block shares with others, until `vectorize_leaf` succeeds.
 
-    Returns whether a loop was vectorized; otherwise the schedule is unchanged.
+    The innermost shared loop is distributed first. Returns whether a loop was vectorized; otherwise
+    the schedule is unchanged.
     """
     before = len(sch.trace)
     while True:
@@ -95,7 +96,7 @@ def vectorize_apart(sch: Schedule, block: BlockRV, child: Child, width: int) -> 
         try:
             fission_innermost(sch, block, child)
         except ScheduleError:
-            take_back(sch, before)
+            undo_to(sch, before)
             return False
         child = child_of(sch, child.token)
 
@@ -103,7 +104,7 @@ def vectorize_apart(sch: Schedule, block: BlockRV, child: Child, width: int) -> 
 def fission_innermost(sch: Schedule, block: BlockRV, child: Child) -> None:
     """Distribute the innermost loop that a block shares with others.
 
-    Raises ScheduleError where there is none, or a dependence forbids it.
+    Raises ScheduleError if the block shares no loop, or a dependence forbids the distribution.
     """
     below = [*child.loops[1:], child.realize]
     for position in range(len(child.loops) - 1, -1, -1):
@@ -128,7 +129,7 @@ def _vectorize_run(
         sch.vectorize(cut)
         return True
     except ScheduleError:
-        take_back(sch, before)
+        undo_to(sch, before)
         return False
 
 
@@ -163,7 +164,7 @@ def _tests(child: Child) -> bool:
 
 def _lanes(child: Child, loop: For, width: int) -> int:
     """The lanes for a loop: `width`, or the extent of a shorter loop. A loop whose extent depends
-    on others gets whole vectors, the last one masked."""
+    on other loops gets whole vectors; the last vector is masked."""
     extent = as_int(loop.extent)
     if extent is None:
         around = loop_ranges(child.loops[: child.loops.index(loop)])
@@ -179,11 +180,11 @@ def _lanes(child: Child, loop: For, width: int) -> int:
 def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bool = True) -> int:
     """How often the innermost statement below `stmt` runs, loops inside blocks included.
 
-    A loop whose extent depends on others counts for half of its largest extent.
+    A loop whose extent depends on other loops counts for half of its largest extent.
 
     Args:
         ranges: the values of the variables of loops around.
-        lanes: count each lane of a vector, not a vector as one.
+        lanes: count each lane of a vector; otherwise a vector counts as one iteration.
     """
     known, own = dict(ranges or {}), 1
     if isinstance(stmt, For):
@@ -206,13 +207,15 @@ def spread_nest(
     tried: set[Var] | None = None,
 ) -> bool:
     """Fuse the leading spatial loops of a block's nest until they have `jobs` iterations, and run
-    them in parallel.
+    the fused loop in parallel.
 
-    Where the outermost loop must stay serial, as a loop over time, the loops inside it are taken.
+    If the outermost loop must stay serial, as a loop over time, the loops inside it are used.
 
     Args:
-        tried: the variables of the loops that were tried for other blocks of the nest; those of
-            this block are added.
+        tried: the variables of the loops that were tried for other blocks of the nest; the loops
+            tried for this block are added.
+
+    Returns whether a loop was made parallel; otherwise the schedule is unchanged.
     """
     seen = set[Var]() if tried is None else tried
     ranges: dict[Var, Interval] = {}
@@ -231,9 +234,14 @@ def spread_nest(
     return False
 
 
-def spread_apart(sch: Schedule, child: Child, jobs: int, func: str | None, tried: set[Var]) -> bool:
-    """Run loops of a nest in parallel as `spread_nest` does, if need be after the loops that the
-    block shares with others were distributed, innermost first."""
+def distribute_and_spread(
+    sch: Schedule, child: Child, jobs: int, func: str | None, tried: set[Var]
+) -> bool:
+    """Distribute the loops that a block shares with others, until `spread_nest` succeeds.
+
+    The innermost shared loop is distributed first. Returns whether a loop was made parallel;
+    otherwise the schedule is unchanged.
+    """
     if spread_nest(sch, child, jobs, func, tried):
         return True
     before = len(sch.trace)
@@ -245,26 +253,26 @@ def spread_apart(sch: Schedule, child: Child, jobs: int, func: str | None, tried
         child = child_of(sch, child.token)
         if spread_nest(sch, child, jobs, func):
             return True
-    take_back(sch, before)
+    undo_to(sch, before)
     return False
 
 
 def _spread(sch: Schedule, child: Child, func: str | None, depth: int, count: int) -> bool:
-    """Fuse `count` loops of a nest, from the one at `depth` on, and run them in parallel; False
-    where a step is refused."""
+    """Fuse `count` loops of a nest, from the loop at `depth` on, and run the result in parallel;
+    False if a step is refused."""
     before = len(sch.trace)
     try:
         handles = sch.get_loops(sch.get_block(child.block.name, func))[depth : depth + count]
         sch.parallel(sch.fuse(*handles) if count > 1 else handles[0])
         return True
     except ScheduleError:
-        take_back(sch, before)
+        undo_to(sch, before)
         return False
 
 
 def _leading(sch: Schedule, child: Child, jobs: int, depth: int) -> int:
-    """How many loops of a nest, from the one at `depth` on, to run in parallel; 0 if a parallel
-    loop does not pay or is illegal."""
+    """How many loops of a nest to fuse and run in parallel, from the loop at `depth` on; 0 if a
+    parallel loop does not pay or is illegal."""
     children = sch.state.scope(child.realize).under(child.loops[depth])
     kinds = {loop.kind for c in children for loop in c.loops}
     if kinds & {ForKind.PARALLEL, ForKind.THREAD_BINDING}:
@@ -303,10 +311,10 @@ def unroll_reduction(sch: Schedule, child: Child, copies: int, func: str | None 
             sch.unroll(handles[position])
 
 
-def unroll_unasked(sch: Schedule, child: Child, copies: int, func: str | None = None) -> None:
+def limit_unrolling(sch: Schedule, child: Child, copies: int, func: str | None = None) -> None:
     """Let the code generator unroll serial loops of a reduction's nest to `copies` statements.
 
-    A limit that the nest has already stays.
+    A nest that already has a limit keeps it.
     """
     if child.loops and not all(v.is_spatial for v in child.block.iter_vars):
         outermost = sch.get_loops(sch.get_block(child.block.name, func))[0]
@@ -317,8 +325,8 @@ def decompose_init(sch: Schedule, realize: BlockRealize, func: str | None = None
     """Decompose a reduction at its outermost reduction loop; returns whether it was done.
 
     The loops of the init get the kinds of the loops of the update. Reductions over thread-bound
-    loops, and blocks without a reduction loop, stay. Raises ScheduleError where the block cannot be
-    decomposed.
+    loops, and blocks without a reduction loop, stay whole. Raises ScheduleError if the block cannot
+    be decomposed.
     """
     loops = sch.state.loops_above(realize)
     pairs = list(zip(realize.block.iter_vars, realize.iter_values, strict=True))

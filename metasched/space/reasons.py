@@ -24,7 +24,7 @@ from metasched.ir.stmt import ForKind, IterKind
 from metasched.ir.visit import free_vars
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
-from metasched.space.strides import contiguous, reads_along
+from metasched.space.strides import contiguous, loads_run_along
 
 _MOST = 8  # design spaces that are looked at
 _NOTHING_TO_TILE = ("no-reduction", "no-reuse", "already-tiled")
@@ -101,7 +101,7 @@ def _serial(child: Child, scope: Scope) -> str:
 
 def _scalar(child: Child, scope: Scope) -> str:
     """Why no loop over a block can be vectorized; empty where one can."""
-    if any(v.is_reduce and reads_along(child.block, v.var) for v in child.block.iter_vars):
+    if any(v.is_reduce and loads_run_along(child.block, v.var) for v in child.block.iter_vars):
         return ""
     why = ""
     for loop in child.loops:

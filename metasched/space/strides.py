@@ -34,7 +34,7 @@ def vector_iter(block: Block) -> IterVar | None:
     """The spatial iterator along which the block's stores are contiguous; None without one.
 
     Among several iterators (a buffer with unit extents) the iterator with most contiguous loads is
-    taken, among equal ones the last.
+    taken, among equals the last.
     """
     best: IterVar | None = None
     best_score = -1
@@ -52,26 +52,26 @@ FEW = 16
 
 
 def rows_of(block: Block, access: Access) -> int:
-    """How many results use each loaded element: for the matrix B of a product, the rows of A."""
+    """How many results use each loaded element: for matrix B of the product A B, the rows of A."""
     used = frozenset().union(*(free_vars(i) for i in access.indices))
     others = (v for v in block.iter_vars if v.is_spatial and v.var not in used)
     return prod(as_int(v.dom.extent) or 1 for v in others)
 
 
-def reads_along(block: Block, var: Var) -> bool:
+def loads_run_along(block: Block, var: Var) -> bool:
     """Whether along an iterator every load of an update moves by one element or none."""
     moves = [iter_stride(a, var) for a in accesses(block) if not a.is_write and not a.in_init]
     return 1 in moves and all(m in (0, 1) for m in moves)
 
 
-def worth_moving(block: Block, rows: int, contiguous: bool, lanes: int) -> bool:
+def worth_packing(block: Block, rows: int, contiguous: bool, lanes: int) -> bool:
     """Whether packing an operand can pay.
 
     It can if many rows use the operand, or if vectors cannot read it otherwise, neither along the
     lanes nor along a reduction.
     """
     steps = (v for v in block.iter_vars if v.is_reduce and (as_int(v.dom.extent) or 0) >= lanes)
-    return rows > FEW or not (contiguous or any(reads_along(block, v.var) for v in steps))
+    return rows > FEW or not (contiguous or any(loads_run_along(block, v.var) for v in steps))
 
 
 def has_vectors(block: Block) -> bool:

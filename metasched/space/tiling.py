@@ -1,8 +1,8 @@
-"""Tiling a block by a structure: the steps that all multi-level tiling modules share.
+"""Tile a block by a structure: the steps that all multi-level tiling modules share.
 
-A structure is a word over S and R, outermost level first: under "SSRSRS" every spatial loop is cut
-in four and every reduction loop in two, and the parts stand in this order. A loop may have fewer
-parts than its letter occurs; each part then names its level.
+A structure is a word of the letters S and R, outermost level first. Under "SSRSRS" every spatial
+loop is split into four parts and every reduction loop into two, and the parts stand in this order.
+A loop may have fewer parts than the structure has levels for it; each part names its level.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, For, ForKind
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 
@@ -23,11 +24,12 @@ Factors = Sequence["ExprRV | Expr | int | None"]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop over an untouched block: its handle and the iterator that it is.
+    """A loop over an untouched block, and the iterator that the loop is bound to.
 
     Attributes:
-        position: of the iterator in the block.
-        extent: None when it is symbolic.
+        loop: the handle of the loop.
+        position: the position of the iterator in the block.
+        extent: the extent of the loop; None when it is symbolic.
     """
 
     loop: LoopRV
@@ -70,7 +72,7 @@ def within_parallel(sch: Schedule, block: BlockRV) -> bool:
 
 
 def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
-    """A changed copy of the schedule for each way whose steps are legal; refusals are noted."""
+    """Apply each of `ways` to its own copy of the schedule; refused ways are noted and left out."""
     found = []
     for way in ways:
         variant = sch.copy()
@@ -119,8 +121,8 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     """The only consumer of a block, if it can finish each element where the block computes it.
 
     The consumer has plain loops and only spatial iterators, and updates nothing in place. It reads
-    the results of the block at one place, and no results of other blocks. None where there is no
-    such consumer.
+    the results of the block at one place, and results of other blocks only if these come before the
+    block. None where there is no such consumer.
     """
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)
@@ -128,11 +130,17 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     if len(consumers) != 1 or realize.block.writes[0].buffer not in scope.block.alloc_buffers:
         return None
     consumer = consumers[0]
-    alone = untouched(consumer) and len(scope.producers(consumer.token)) == 1
+    last = untouched(consumer) and scope.producers(consumer.token)[-1].realize is realize
     spatial = all(v.is_spatial for v in consumer.block.iter_vars)
-    if not (alone and spatial and _pointwise(consumer.block, realize)) or _in_place(consumer.block):
+    if not (last and spatial and _pointwise(consumer.block, realize)) or _in_place(consumer.block):
         return None
-    return sch.get_block(consumer.block.name)
+    return sch.get_block(consumer.block.name) if _is_box(consumer) else None
+
+
+def _is_box(child: Child) -> bool:
+    """Whether the ranges of the loops over a block do not depend on each other."""
+    own = {loop.var for loop in child.loops}
+    return all(own.isdisjoint(free_vars(e)) for n in child.loops for e in (n.min, n.extent))
 
 
 def _in_place(block: Block) -> bool:
@@ -163,8 +171,8 @@ def balance(sch: Schedule, cores: int, whole: int, outer: Sequence[ExprRV]) -> N
 
     Args:
         sch: the schedule.
-        cores: how many there are.
-        whole: the iterations of the parallel loops that are not sampled.
+        cores: the number of cores.
+        whole: the number of iterations of the parallel loops that are not sampled.
         outer: the sampled extents of the other parallel loops.
     """
     count = product([whole, *outer])

@@ -1,4 +1,4 @@
-"""What blocks are: every condition with a case where it holds and one where it says why not."""
+"""Properties of blocks: each condition with a case where it holds and a case where it fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_block_that_reads_what_it_writes_is_not_complete() -> None:
     refused(complete(scope, scope.realizes[0].token), "reads-own-output", sentence)
 
 
-def test_dominance_is_strict_or_by_regions() -> None:
+def test_dominant_with_and_without_disjoint_regions() -> None:
     scope = scope_of(concat)
     left = named(scope, "left").token
     sentence = "block left is not the only writer of C: right writes it too"
@@ -113,7 +113,7 @@ def test_reduction_iterator_in_the_output() -> None:
     refused(reduction(scope, scope.realizes[0].token), "reduction-indexes-output", sentence)
 
 
-def test_a_reduction_that_reads_its_neighbour_is_none() -> None:
+def test_a_block_that_reads_a_neighbouring_result_is_no_reduction() -> None:
     @T.prim_func
     def f(A: T.Buffer((8, 8), "float32"), C: T.Buffer((9,), "float32")):
         for i, k in T.grid(8, 8):
@@ -142,7 +142,7 @@ def test_other_iterator_kinds_are_no_reduction() -> None:
     refused(reduction(scope, scope.realizes[0].token), "iterator-kind", "vk of block C is scan")
 
 
-def test_complete_or_reduction_says_both_reasons() -> None:
+def test_complete_or_reduction_gives_both_reasons() -> None:
     scope = scope_of(matmul_relu)
     for child in scope.realizes:
         assert complete_or_reduction(scope, child.token) is None
@@ -175,7 +175,7 @@ def test_output() -> None:
 
 
 def binding(text_values: object, extents: tuple[int, ...], where: object = None) -> Failure | None:
-    """The affine test of a block of iterators bound to what `text_values` makes of the loops."""
+    """The affine test of a block whose iterators are bound to `text_values` of the loops."""
     from metasched.ir.buffer import Range
     from metasched.ir.expr import TRUE, Var, as_expr
     from metasched.ir.stmt import Evaluate, For, IterVar
@@ -287,7 +287,7 @@ def test_region_cover_fails_where_an_element_is_missing() -> None:
 
 
 def packed(made: int) -> PrimFunc:
-    """A tile of four elements of which `made` are written before it is read, in rows of eight."""
+    """A tile of four elements in rows of eight; `made` of them are written before it is read."""
 
     @T.prim_func
     def f(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
@@ -497,7 +497,7 @@ def row_sum(n: int, m: int) -> PrimFunc:
     return f
 
 
-def test_without_reuse_tiling_does_not_pay() -> None:
+def test_blocks_without_reuse_need_no_tiling() -> None:
     scope = scope_of(row_sum(8, 8))
     failure = needs_multi_level_tiling(scope, scope.realizes[0].token)
     refused(failure, "no-reuse", "block C uses every element of its inputs once")

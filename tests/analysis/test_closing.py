@@ -1,4 +1,4 @@
-"""Closing: blocks that mention loops around them, domains that do, regions left undeclared."""
+"""Closing: blocks and domains that mention loops around them, and undeclared regions."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_closed_functions_are_left_alone():
     assert close_blocks(triangle).body is closed.body
 
 
-def test_nothing_is_promised_of_what_depends_on_its_order():
+def test_the_iterator_of_a_scan_becomes_opaque():
     block = block_of(close_blocks(scan), "scan")
     assert domains(block) == [("v_i", 0, 15, IterKind.OPAQUE)]
     sch = Schedule(scan)

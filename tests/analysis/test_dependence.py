@@ -1,4 +1,4 @@
-"""Carried dependence and reordering: what is refused, in which words, and what is not."""
+"""Carried dependence and reordering: what is accepted, and what is refused, with messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_same_element_in_place_is_accepted() -> None:
     assert carried(f, "i") is None
 
 
-def test_distance_beyond_the_loop_is_no_dependence() -> None:
+def test_distances_larger_than_the_extent_are_no_dependence() -> None:
     @T.prim_func
     def f(X: T.Buffer((64,), "float32")):
         for t, i in T.grid(4, 8):
@@ -161,7 +161,7 @@ def test_disjoint_writers_below_one_loop() -> None:
     assert carried(concat, "j") is None
 
 
-def test_overlapping_tiles_of_a_producer_do_no_harm() -> None:
+def test_overlapping_tiles_of_a_producer_are_independent() -> None:
     assert carried(halo, "t") is None
     assert carried(halo, "t", private=False) is None  # every element has one value
     assert carried(halo, "u") is None
@@ -190,7 +190,7 @@ def test_a_scratch_buffer_is_private_to_each_iteration() -> None:
     refused(carried(scratch, "k"), "carried-reduction", "block add")
 
 
-def test_thread_memory_follows_its_scope() -> None:
+def test_memory_is_private_by_its_storage_scope() -> None:
     def program(storage: str) -> PrimFunc:
         @T.prim_func
         def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
@@ -272,7 +272,7 @@ def test_stores_and_control_outside_of_blocks() -> None:
 
 
 def test_a_hidden_read_of_the_neighbour_is_found() -> None:
-    """Declared regions leave out what a block with an init reads of its own output."""
+    """Declared regions omit the reads of the block's own output, because the block has an init."""
 
     @T.prim_func
     def f(A: T.Buffer((8, 8), "float32"), C: T.Buffer((9,), "float32")):
@@ -362,7 +362,7 @@ def test_instances_that_run_again_reorder_where_they_write_one_value() -> None:
     refused(reordered(g, "ij", "ji"), "reversed-dependence", "could exchange accesses")
 
 
-def test_the_same_order_is_always_legal() -> None:
+def test_an_unchanged_order_is_always_legal() -> None:
     assert reordered(stencil(-1, 1), "ij", "ij") is None
 
 
@@ -406,8 +406,8 @@ def f(A: T.Buffer((3, 8), "float32"), Y: T.Buffer((32,), "float32")):
 
 
 def test_a_guarded_iterator_stays_in_its_domain() -> None:
-    """Found by tuning grp (1,9,9,6,21,3,1,1,1,3): half of its drafts were refused, as the loops
-    alone let 4 jo + ji reach 7, where the next row begins."""
+    """From the task grp (1,9,9,6,21,3,1,1,1,3). Without the predicate, the ranges of the loops
+    let 4 jo + ji reach 7, where the next row begins."""
     for predicate in ("jo * 4 + ji < 7", "jo * 4 + ji <= 6", "7 > ji + jo * 4 and i < 4"):
         assert carried(guarded(7, predicate), "i") is None
     for func in (guarded(8, "jo * 4 + ji < 8"), guarded(7, "i < 4"), guarded(7, "jo + ji < 7")):
@@ -436,7 +436,7 @@ def f(A: T.Buffer((28,), "float32"), B: T.Buffer((28,), "float32")):
 
 
 def test_a_guarded_reader_stays_with_its_writer() -> None:
-    """Found by the fuzz of the space: a vector width that does not divide the rows; the guard of
+    """The vector width does not divide the rows. The guard of
     the copy counted only where the other access had the same one."""
     assert carried(copied("jo * 4 + ji < 9"), "i") is None
     refused(carried(copied("jo * 4 + ji < 10"), "i"), "carried-dependence", "block B reads L")
@@ -467,7 +467,7 @@ def f(A: T.Buffer((12,), "int32"), B: T.Buffer((12,), "int32")):
         "if A[r] > v:\n                    B[v + r] = A[v + r]",
     ],
 )
-def test_a_value_that_follows_from_its_place_may_be_stored_again(body: str) -> None:
+def test_an_element_with_one_value_may_be_stored_again(body: str) -> None:
     assert carried(windows(body), "i") is None
 
 
@@ -482,12 +482,12 @@ def test_a_value_that_follows_from_its_place_may_be_stored_again(body: str) -> N
         "B[(v + r) // 2] = A[v + r]",
     ],
 )
-def test_a_value_that_does_not_follow_from_its_place_is_refused(body: str) -> None:
+def test_an_element_with_several_values_is_refused(body: str) -> None:
     func = windows(body.replace("; ", "\n                "))
     refused(carried(func, "i"), "carried-dependence", "block B")
 
 
-def test_a_value_from_scratch_of_the_block_does_not_follow_from_its_place() -> None:
+def test_a_value_read_from_a_buffer_of_the_block_is_refused() -> None:
     func = windows("L[0] = A[v]; B[v + r] = L[0]".replace("; ", "\n                "),
                    'L = T.alloc_buffer((1,), "int32")')  # fmt: skip
     refused(carried(func, "i"), "carried-dependence", "block B writes")
@@ -512,12 +512,12 @@ def test_a_condition_around_a_load_keeps_iterations_apart(test: str) -> None:
 @pytest.mark.parametrize(
     "test", ["vj == 1", "vj == 7", "0 < vj", "A[vj] > 0", "vj == 0 and A[vj] > 0"]
 )
-def test_a_condition_that_lets_the_first_step_load_does_not(test: str) -> None:
+def test_a_condition_that_allows_the_first_load_does_not_separate_iterations(test: str) -> None:
     sentence = r"different iterations of loop i may touch the same element of B"
     refused(carried(parse(CHAINS.format(test=test)), "i"), "carried-dependence", sentence)
 
 
-def test_a_load_beside_the_condition_counts() -> None:
+def test_a_load_outside_of_the_condition_counts() -> None:
     text = CHAINS.format(test="vj == 0").replace("A[vi],", "A[vi] + B[vi * 8 + vj],")
     sentence = r"different iterations of loop i may touch the same element of B"
     refused(carried(parse(text), "i"), "carried-dependence", sentence)

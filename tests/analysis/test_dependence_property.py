@@ -38,7 +38,7 @@ Y = Buffer.of("Y", (1 << 10, 1 << 10))
 
 
 def value(expr: Expr, env: dict[Var, int]) -> int:
-    """What an index expression means."""
+    """The value of an index expression."""
     if isinstance(expr, Var):
         return env[expr]
     if isinstance(expr, IntImm):
@@ -190,10 +190,10 @@ def tilings(draw: st.DrawFn) -> tuple[Expr, dict[Var, tuple[int, int]], int]:
 
 
 @given(tilings(), st.sampled_from([2, 3, 4, 5, 8]), st.integers(-3, 3))
-def test_tiled_and_fused_indices_are_told_apart(
+def test_tiled_and_fused_indices_are_proved_different(
     tiling: tuple[Expr, dict[Var, tuple[int, int]], int], by: int, shift: int
 ) -> None:
-    """Quotient and remainder of a tiled loop, however shifted, tell every loop variable."""
+    """Quotient and remainder of a tiled loop, with any shift, determine every loop variable."""
     expr, ranges, _ = tiling
     split = [index_side(floordiv(expr, by)), index_side(floormod(expr, by) + shift)]
     met = overlap_distances(split, split, Outside(ranges), ranges)
@@ -202,7 +202,7 @@ def test_tiled_and_fused_indices_are_told_apart(
 
 
 @given(st.data())
-def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None:
+def test_overlapping_boxes_are_never_proved_disjoint(data: st.DataObject) -> None:
     names = [Var(n) for n in "abc"]
     ranges = {v: (0, data.draw(st.integers(0, 3))) for v in names}
     fixed = names[:1]
@@ -236,7 +236,7 @@ def test_colliding_boxes_are_never_said_to_be_apart(data: st.DataObject) -> None
 
 
 def test_a_fused_spatial_and_reduction_loop_keeps_its_place():
-    """Found by fuzzing: after fuse(i, j), split by 8 and a swap, an update ran before its init."""
+    """After fuse(i, j), split by 8 and reorder, an update would run before its init."""
     from metasched.analysis.reordering import reorder_violation
     from metasched.analysis.scope import Scope
     from metasched.schedule.schedule import Schedule

@@ -1,4 +1,4 @@
-"""Random nests of constant extents: loops are refused exactly where iterations meet."""
+"""Random nests of constant extents: loops are refused if and only if iterations conflict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metasched.script import parse
 
 @dataclass
 class Nest:
-    """A store under loops, with what it reads of the same buffer, as text over `v0`, `v1`, ..."""
+    """A store under loops and its reads of the same buffer, as text over `v0`, `v1`, ..."""
 
     extents: list[int]
     bindings: list[tuple[str, int]]
@@ -90,7 +90,7 @@ def nest(seed: int) -> Nest:
 
 
 def meet(made: Nest, loop: int) -> bool:
-    """Whether two iterations of a loop, in one of the outer loops, touch one element."""
+    """Whether two iterations of a loop, in one iteration of the outer loops, touch one element."""
     by: dict[object, set[tuple[int, bool]]] = defaultdict(set)
     for values, touched in made.points():
         for element, writes in touched:
@@ -127,7 +127,7 @@ def accepted(sch: Schedule, step: str, *loops: int) -> bool:
 
 
 @pytest.mark.parametrize("start", range(0, 160, 40))
-def test_iterations_of_small_nests_are_told_apart_exactly(start: int) -> None:
+def test_dependence_is_exact_for_small_nests(start: int) -> None:
     for seed in range(start, start + 40):
         made = nest(seed)
         sch = Schedule(made.func())
@@ -163,7 +163,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_nests_whose_iterations_bounds_do_not_tell_apart(name: str) -> None:
+def test_small_nests_that_need_enumeration(name: str) -> None:
     made, loop = FOUND[name]
     assert not meet(made, loop)
     func = made.func()

@@ -1,4 +1,4 @@
-"""Scopes: children in order, edges refined by regions, what stands outside of blocks."""
+"""Scopes: children in order, edges refined by regions, statements outside of blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_scope_is_made_once_for_each_block() -> None:
     assert once.realizes is again.realizes and once.edges is again.edges
 
 
-def test_flow_gives_producers_consumers_writers_readers() -> None:
+def test_producers_consumers_writers_and_readers() -> None:
     scope = scope_of(matmul_relu)
     first, second = scope.realizes
     assert kinds(scope) == [("C", "D", EdgeKind.RAW, "C")]
@@ -39,7 +39,7 @@ def test_flow_gives_producers_consumers_writers_readers() -> None:
     assert scope.readers(buffer) == [second]
 
 
-def test_write_after_read_is_an_edge_but_no_flow() -> None:
+def test_write_after_read_is_an_edge_but_makes_no_producer() -> None:
     @T.prim_func
     def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
         for i in T.serial(8):

@@ -1,4 +1,4 @@
-"""Sums of atoms and intervals are those of the expression, for every value of its variables."""
+"""Sums of atoms and intervals agree with the expression for every value of its variables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _at(expr: Expr, x: int, y: int) -> int:
     c=st.integers(1, 9), d=st.integers(1, 9), a=st.integers(-3, 3), b=st.integers(-3, 3),
     x=st.integers(-30, 30), y=st.integers(-30, 30), joined=st.booleans(),
 )  # fmt: skip
-def test_quotients_and_remainders_may_join(c, d, a, b, x, y, joined):
+def test_quotients_and_remainders_join_in_addresses(c, d, a, b, x, y, joined):
     inner = X * 4 + Y + 1
     whole, rest = floordiv(inner, IntImm(INT64, c)), floormod(inner, IntImm(INT64, c))
     expr = whole * (c * a if joined else d) + rest * a + Y * b + 7
@@ -81,7 +81,7 @@ def test_views_differ_in_casts_alone():
     assert linear(cast("int32", A)).terms == {cast("int32", A): 1}  # narrowing may lose the value
 
 
-def test_order_is_that_of_appearance():
+def test_terms_stand_in_order_of_appearance():
     form = terms(B * 2 + A - (B - A * 3) + 1)
     assert list(form.terms.items()) == [(B, 1), (A, 4)]
     assert form.const == 1

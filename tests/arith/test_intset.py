@@ -1,4 +1,4 @@
-"""Intervals and boxes: upper bounds hold, lower bounds are reached, cover is true."""
+"""Intervals and boxes: upper bounds hold, lower boxes are filled, `covers` is right."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_condition_on_fixed_variables_must_be_proved() -> None:
     assert lower_region(point, idle, N < as_expr(2), known) is not None
 
 
-def test_a_condition_may_leave_an_index_no_value() -> None:
+def test_a_condition_that_excludes_all_values_gives_no_lower_region() -> None:
     point = [R(I, 1)]
     assert lower_region(point, {I: R(6, 4)}, I < as_expr(5)) is None
     assert lower_region(point, {I: R(6, 1)}, I < as_expr(5)) is None

@@ -46,7 +46,7 @@ def points(exprs: list[Expr], extents: dict[Var, int], predicate: Expr = TRUE) -
 
 
 def check_claim(exprs: list[Expr], extents: dict[Var, int], predicate: Expr, level: str) -> IterMap:
-    """If the map is detected, its sums say what the expressions are, and the level is true."""
+    """Check that the sums of a detected map equal the expressions, and that the level is right."""
     found = detect_iter_map(exprs, ranges_of(extents), predicate, level)
     if found.error is not None:
         return found
@@ -171,7 +171,9 @@ F = I * 2 + J
         (And(F // 3 < 2, F < 9), [F]),
     ],
 )
-def test_a_bound_on_a_digit_is_not_lost(predicate: Expr, exprs: list[Expr]) -> None:
+def test_a_bound_on_a_digit_makes_the_map_not_surjective(
+    predicate: Expr, exprs: list[Expr]
+) -> None:
     found = check_claim(exprs, {I: 5, J: 2}, predicate, "surjective")
     assert found.error is not None
 
@@ -282,7 +284,7 @@ def test_fused_loops_print_as_the_field_does() -> None:
 @pytest.mark.parametrize(
     ("exprs", "predicate", "message"),
     [
-        ([I + J], TRUE, "i + j: no iterator has the stride 4 that the ones below it fill"),
+        ([I + J], TRUE, "i + j: no iterator has the stride 4 that the smaller iterators fill"),
         ([I, I], TRUE, "the parts of i in (i, i) overlap or leave gaps"),
         ([I * J], TRUE, "i * j is a product of iterators"),
         ([I, J], I * 5 + J < 12, "the predicate ties i and j together, but they are used apart"),
@@ -298,7 +300,7 @@ def test_errors_name_the_expression(exprs: list[Expr], predicate: Expr, message:
     assert not found and found.error is not None and message in found.error
 
 
-def test_bijective_needs_every_iterator() -> None:
+def test_a_bijective_map_uses_every_iterator() -> None:
     ranges = {I: R(0, 4), J: R(0, 5)}
     found = detect_iter_map([I], ranges, level="bijective")
     assert found.error == "the iterator j is not used"
@@ -312,7 +314,7 @@ def test_results_are_memoised_by_value() -> None:
 
 
 def test_a_lower_bound_in_the_predicate_keeps_the_offset() -> None:
-    """Found by the random machine: `i - 2` where 2 <= i came back as `i`."""
+    """`i - 2` under 2 <= i must not be simplified to `i`."""
     i, u = Var("i"), Var("u")
     ranges = {i: Range.of(0, 68), u: Range.of(0, 1)}
     guard = And(as_expr(2) <= i, i < 66)

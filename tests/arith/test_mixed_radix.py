@@ -1,4 +1,4 @@
-"""The cheap normal form of bindings is the one that the iterator-map analysis gives."""
+"""The fast normal form of bindings equals the normal form of the iterator map."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_same_as_the_analysis() -> None:
     assert taken > 200
 
 
-def test_tiles_only_where_the_analysis_says_so() -> None:
+def test_tiles_agrees_with_the_iterator_map() -> None:
     rng, counts = random.Random(1), {False: 0, True: 0}
     for _ in range(600):
         ranges: dict[Var, Range] = {}

@@ -105,13 +105,13 @@ def test_inner_blocks_count_by_their_declared_regions() -> None:
     )
 
 
-def test_allocations_inside_do_not_show() -> None:
+def test_buffers_allocated_inside_are_left_out() -> None:
     body = seq([BufferStore(B, A[VI, VJ], (VI, VJ)), BufferStore(C, B[VI, VJ], (VI, VJ))])
     b = block(body, alloc_buffers=(B,))
     assert found(b) == (["A[vi:+1, vj:+1]"], ["C[vi:+1, vj:+1]"])
 
 
-def test_matched_buffers_count_as_what_they_name() -> None:
+def test_matched_buffers_count_as_their_source() -> None:
     view = Buffer.of("view", (4,))
     source = BufferRegion(A, (Range.of(VI, 1), Range.of(VJ * 4, 4)))
     match = MatchBufferRegion(view, source)

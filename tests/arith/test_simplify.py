@@ -138,7 +138,7 @@ def test_a_loop_over_a_symbolic_extent() -> None:
     assert show_expr(an.simplify(FloorDiv(I + N * J, N))) == "j"
 
 
-def test_assume_leaves_the_original_alone() -> None:
+def test_assume_does_not_change_the_original_analyzer() -> None:
     an = Analyzer({I: R(0, 16), J: R(0, 16)})
     less = an.assume(I < J)
     assert less.prove(I + 1 <= J) and not an.prove(I + 1 <= J)
@@ -154,7 +154,7 @@ def test_opaque_conditions_are_remembered() -> None:
     assert Analyzer().assume(Not(flag)).simplify(flag) is FALSE
 
 
-def test_floats_are_left_alone_but_for_their_indices() -> None:
+def test_only_indices_inside_floats_are_simplified() -> None:
     buffer = Buffer.of("A", (1024,))
     load, zero = buffer[(I * 64 + J) // 1], FloatImm("float32", 0.0)
     total = Add(load, zero)

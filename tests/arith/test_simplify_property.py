@@ -103,7 +103,7 @@ def test_casts(expr: Expr, dtype: str, ranges: dict[Var, tuple[int, int]]) -> No
 
 @FAST
 @given(integers(leaves=5), integers(leaves=5), bounds_for())
-def test_equal_is_true_only_of_equals(a: Expr, b: Expr, ranges: dict) -> None:
+def test_equal_is_true_only_for_equal_values(a: Expr, b: Expr, ranges: dict) -> None:
     an = Analyzer(boxes(ranges))
     if an.equal(a, b):
         assert_same(a, b, ranges, where=EQ(b, b))
@@ -116,7 +116,7 @@ def test_equal_is_true_only_of_equals(a: Expr, b: Expr, ranges: dict) -> None:
     st.sampled_from([2, 4, 6, 8]),
     bounds_for(),
 )
-def test_quotient_and_remainder_go_together(
+def test_quotient_and_remainder_join(
     terms: list[tuple[Var, int]], const: int, d: int, ranges: dict
 ) -> None:
     total: Expr = terms[0][0] * terms[0][1] + const

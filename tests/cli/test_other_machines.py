@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from emulation import require_emulator
 
 import metasched as ms
 from metasched.errors import ExportError, TargetError
@@ -14,6 +16,8 @@ from metasched.target import Target
 
 HERE = Target.native()
 OTHER = "llvm -mcpu=neoverse-n1" if HERE.arch == "x86_64" else "llvm -mcpu=haswell"
+ARM = "llvm -mtriple=aarch64-linux-gnu -mattr=+v8.6a -num-cores=2"
+BOARD = Path(__file__).parents[1] / "data" / "board_runner.py"
 THERE = Target.of(OTHER)
 GMM = ms.workloads.get("gmm").func((1, 16, 16, 16))
 APART = f"it was made for {THERE.arch}, this machine is {HERE.arch}"
@@ -71,3 +75,20 @@ def test_what_export_refuses(tmp_path):
     two = ms.IRModule({"a": GMM, "b": GMM})
     with pytest.raises(ms.MetaschedError, match="export takes one function, the module has 2"):
         ms.export(two, tmp_path)
+
+
+def test_a_runner_that_reaches_a_board(cli, tmp_path):
+    """Candidates are linked, run under emulation, checked and timed; the winner's trace exports."""
+    require_emulator()
+    options = ("--plugin", BOARD, "--target", ARM, "--runner", "board", "--trials", 3)
+    done = cli("tune", "gmm_s8s8s32", "--shape", "1,6,8,16", *options, "--no-peer", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["failed"] == 0 and found["best"]["seconds"] > 0 and found["peak_gflops"] is None
+    func = ms.workloads.get("gmm_s8s8s32").func((1, 6, 8, 16))
+    files = ms.export(
+        ms.replay(found["best"]["trace"], func, target=ARM), tmp_path / "out", ARM, name="k"
+    )
+    assert "i8mm" in json.loads(files.manifest.read_text())["target"]["features"]
+    with pytest.raises(ExportError, match="cannot run here: it was made for aarch64"):
+        load_exported(files.manifest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from codegen.kernels import NATIVE, agree, build, call, integers
@@ -231,6 +233,32 @@ def main(A: T.Buffer((5, 7), "int32"), B: T.Buffer((5, 7), "int32")):
     assert compiled.llvm_ir.count("call void @GOMP_parallel") == 1
 
 
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer(({n}, {n}), "int32"), B: T.Buffer(({n}, {n}), "int32")):
+    for i in T.parallel({n}):
+        {row}
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "calls"),
+    [
+        ("for j in range({n}): B[i, j] = B[i, j] + A[i, j]", 1),
+        ("for j in range(i + 1): B[i, j] = B[i, j] + A[i, j]", 2),
+        ("for j in range(i, {n}): B[i, j] = B[i, j] + A[i, j]", 2),
+        ("for j in range({n}):\n            if j < i: B[i, j] = B[i, j] + A[i, j]", 2),
+    ],
+)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_threads_take_shares_from_both_ends_where_work_is_uneven(row, calls, n) -> None:
+    """Each iteration runs once, whatever the number of iterations and threads."""
+    text = ROWS.format(n=n, row=row.format(n=n))
+    compiled = agree(text, integers((n, n), "int32"), integers((n, n), "int32"))
+    if n == 8:
+        assert len(re.findall(r"call i32 @[^ ]*body\(", compiled.llvm_ir)) == calls
+
+
 def test_a_failed_assertion_in_a_team_is_reported() -> None:
     text = """
 @T.prim_func
@@ -256,6 +284,20 @@ def main(A: T.Buffer((4,), "int32")):
         A[i] = 1
 """
     agree(text, np.zeros(4, "int32"))
+
+
+def test_parallel_extents_below_zero_do_nothing() -> None:
+    text = """
+@T.prim_func
+def main(A: T.Buffer((4,), "int32"), n: T.int32):
+    for i in T.parallel(n - 3):
+        A[i] = A[i] + 1
+    for t in range(2):
+        for i in T.parallel(n - t * 3):
+            A[i] = A[i] + 1
+"""
+    for n in (0, 1, 2, 3, 4):
+        agree(text, np.zeros(4, "int32"), n)
 
 
 def test_arrays_need_only_the_alignment_of_their_items() -> None:

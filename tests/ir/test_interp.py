@@ -1,4 +1,4 @@
-"""The interpreter: every statement, what shows when a program is wrong, argument errors."""
+"""The interpreter: every statement, wrong results of illegal schedules, argument errors."""
 
 # ruff: noqa: E731
 
@@ -120,7 +120,7 @@ def test_spatial_loops_may_run_in_any_order(f, seed):
         assert np.array_equal(a, b)
 
 
-def test_an_illegal_parallel_shows():
+def test_an_illegal_parallel_loop_gives_wrong_results():
     a = Buffer.of("A", (8,), "int32")
     body = store(a, a[i - 1] + 1, i)
     serial = func([a], evolve(loop(i, 7, body), min=as_expr(1)))
@@ -131,7 +131,7 @@ def test_an_illegal_parallel_shows():
     assert y.tolist() != x.tolist()
 
 
-def test_an_illegal_vectorize_shows():
+def test_an_illegal_vectorized_loop_gives_wrong_results():
     a = Buffer.of("A", (8,), "int32")
     serial = func([a], evolve(loop(i, 7, store(a, a[i - 1] + 1, i)), min=as_expr(1)))
     y = np.zeros(8, "int32")
@@ -139,7 +139,7 @@ def test_an_illegal_vectorize_shows():
     assert y.tolist() == [0, 1, 1, 1, 1, 1, 1, 1]
 
 
-def test_a_reduction_in_parallel_order_shows():
+def test_a_parallel_reduction_gives_wrong_results():
     f = with_kinds(matmul(4), {"k": ForKind.PARALLEL})
     a, b, c = random_args(f, random.Random(1))
     a[:], b[:] = 1, 1
@@ -473,7 +473,7 @@ def test_interpreter_refuses_meaningless_operations(body, message):
         run(func([i], body()), 1)
 
 
-def test_foreign_code_that_is_not_reached_is_no_error():
+def test_foreign_code_that_does_not_run_is_no_error():
     foreign = Evaluate(call("call_extern", "f", dtype="int32"))
     run(func([i], IfThenElse(i > 5, foreign)), 1)
     hints = [
@@ -508,7 +508,7 @@ def copy_func(reads, writes, value):
 
 
 @pytest.mark.parametrize("kind", [ForKind.SERIAL, ForKind.VECTORIZED])
-def test_regions_can_be_watched(kind):
+def test_check_regions_finds_undeclared_accesses(kind):
     good = copy_func(lambda v: Range.of(v, 2), lambda v: Range.of(v, 1), lambda v: v + 1)
     reads = copy_func(lambda v: Range.of(v, 1), lambda v: Range.of(v, 1), lambda v: v // 2)
     writes = copy_func(lambda v: Range.of(0, 8), lambda v: Range.of(0, 3), lambda v: v)
@@ -522,8 +522,8 @@ def test_regions_can_be_watched(kind):
 
 
 def test_loads_in_region_bounds_are_no_accesses_of_a_block():
-    """Found by the random machine, case 62010077: the outer declaration was read behind the inner
-    fence, which knows nothing of I[1]."""
+    """Random machine, case 62010077: a load in the outer declaration is not checked by the inner
+    fence, which does not declare I[1]."""
     text = """
 @T.prim_func
 def f(A: T.Buffer((4,), "float32"), I: T.Buffer((2,), "int32"), B: T.Buffer((4,), "float32")):

@@ -170,7 +170,7 @@ def test_operations(name, args, dtype, result):
     assert math.copysign(1, got) == math.copysign(1, result)
 
 
-def test_tests_and_bits():
+def test_predicates_and_bit_operations():
     x = Var("x", "float32")
     assert value(call("isnan", x), x=float("nan")) and not value(call("isnan", x), x=1.0)
     assert value(call("isinf", x), x=float("-inf")) and not value(

@@ -1,4 +1,4 @@
-"""The rules of a well-formed program: each is broken once, and random programs break none."""
+"""The rules of a well-formed program: each rule is broken once; random programs break none."""
 
 import random
 import re
@@ -221,7 +221,7 @@ def test_matches_define_their_layout():
 
 
 def test_guarded_accesses_may_leave_the_region():
-    """What a condition protects is not judged."""
+    """Accesses under a condition are not checked."""
     guarded = IfThenElse(v < 7, BufferStore(B, A[v + 1], (v,)))
     verify(root(over(copy_block(body=guarded))))
 
@@ -232,7 +232,7 @@ def test_random_programs_are_well_formed(func):
     verify(func)
 
 
-def test_a_window_is_inside_its_declared_box():
+def test_a_window_inside_its_declared_region_is_accepted():
     out, r = Buffer.of("O", (6,)), Var("r")
     box = BufferRegion(A, (Range.of(v, 3),))
     body = For.serial(r, 3, BufferStore(out, A[v + r], (v,)))
@@ -244,7 +244,7 @@ def test_a_window_is_inside_its_declared_box():
     assert caught.value.rule == "inside-regions"
 
 
-def test_unused_helpers_of_the_generator_stay_sound():
+def test_generated_stages_and_programs_are_well_formed():
     out = Buffer.of("T", (8,))
     copy = stage("s", [("i", 8, "S")], out, lambda i: (i,), lambda i: A[i])
     verify(function([A, out], [copy], []))

@@ -158,3 +158,42 @@ def test_a_result_that_reads_itself_stays_in_order():
     text = FACTOR.format(end="j + 1")
     assert not _partial(text)
     agree(text, integers((30, 30), "int32") % 3 - 1)
+
+
+TWO = """
+@T.prim_func
+def main(A: T.Buffer((3, {n}), "int32"), S: T.Buffer((3,), "int32"), Q: T.Buffer((3,), "int32")):
+    for i in range(3):
+        for j in range({extent}):
+            with T.block("sums"):
+                vi, vj = T.axis.spatial(3, i), T.axis.reduce({n}, j)
+                T.block_attr({{"pragma_fold_lanes": {width}}})
+                x = A[vi, vj] - A[vi, 0]
+                S[vi] = {first}
+                Q[vi] = {second}
+"""
+PAIRS = [
+    ("S[vi] + x", "Q[vi] + x * x", True),
+    ("S[vi] - x", "T.max(x, Q[vi])", True),
+    ("S[vi] + Q[vi]", "Q[vi] + x", False),
+    ("S[vi] + x", "Q[vi] + S[vi]", False),
+    ("S[vi] + x", "x - Q[vi]", False),
+]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 75),
+    power=st.integers(1, 5),
+    extent=st.sampled_from(["{n}", "i * 7 % {n}"]),
+    pair=st.sampled_from(PAIRS),
+)
+def test_two_results_in_one_loop(n, power, extent, pair):
+    first, second, folds = pair
+    text = TWO.format(n=n, extent=extent.format(n=n), width=1 << power, first=first, second=second)
+    agree(text, integers((3, n), "int32"), *(integers((3,), "int32", seed=k) for k in (1, 2)))
+    if not folds or n > 1:
+        wanted = 2 if folds else 0
+        found = lower(parse(text), NATIVE).body
+        lanes = {s.buffer for s in walk_stmts(found) if isinstance(s, Allocate)}
+        assert len(lanes) == wanted or "i * 7" in text

@@ -77,3 +77,18 @@ def test_an_index_that_is_not_in_order_decides_no_ties_in_lanes():
     update = FORMS["by index"].replace("N[i] < k", "N[i] < 40 - k").replace(", k)", ", 40 - k)")
     func = parse(ROWS.format(n=40, width=8, start="-T.infinity('float32')", update=update))
     assert "chunk" not in lower(func, NATIVE).script()
+
+
+def test_without_nan_nothing_is_summed():
+    """With `nnan` a sum of infinities of both signs would be undefined."""
+    text = ROWS.format(n=40, width=8, start="-T.infinity('float32')", update=FORMS["keeps"])
+    free = text.replace("    for a", '    T.func_attr({"tir.fast_math": "nnan"})\n    for a', 1)
+    values = np.array([np.inf, -np.inf, 1.0, 2.0] * 40, "float32").reshape(4, 40)
+    for source, summed in ((text, True), (free, False)):
+        sch = Schedule(parse(source))
+        sch.decompose_reduction("argmax", sch.get_loops("argmax")[1])
+        made = lower(sch.func, NATIVE).script()
+        assert "chunk" in made and ("sums" in made) == summed
+        index, best = np.ones(4, "int32"), np.zeros(4, "float32")
+        build(sch, target="native")(values, index, best)
+        assert index.tolist() == [0, 0, 0, 0] and (best == np.inf).all()

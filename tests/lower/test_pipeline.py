@@ -9,7 +9,7 @@ import metasched as ms
 from metasched.errors import LowerError
 from metasched.ir.stmt import Allocate
 from metasched.ir.visit import walk_stmts
-from metasched.lower.pipeline import lower, passes_applied
+from metasched.lower.pipeline import apply_passes, lower
 from metasched.lower.table import PIPELINES, Pipeline
 from metasched.target import Target
 
@@ -18,7 +18,7 @@ FUNC = ms.workloads.get("nrm").func((1, 8, 8))
 
 
 def test_the_last_pass_gives_the_lowered_function():
-    names, funcs = zip(*passes_applied(FUNC, CPU), strict=True)
+    names, funcs = zip(*apply_passes(FUNC, CPU), strict=True)
     assert names[0] == "close_blocks" and names.index("convert_blocks") < names.index("flatten")
     assert names[-1] == "unroll_register_tiles"
     assert ms.structural_equal(funcs[-1], lower(FUNC, CPU))

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metasched.ir.expr import EQ, compare
 from metasched.kinds import default_space
 from metasched.mutate.base import TILES, consistent
 from metasched.mutate.choice import mutate_categorical
-from metasched.mutate.neighbours import neighbours, trades
+from metasched.mutate.neighbours import NEAR, neighbours, trades
 from metasched.mutate.tile_size import MutateTileSize
+from metasched.schedule.domain import DOMAINS, allows, enumerated
 from metasched.schedule.rng import Rng
 from metasched.schedule.schedule import Schedule
 from metasched.search.population import CandidateFactory
 from tests.search.tasks import TARGET, matmul
+
+EXAMPLES = {
+    "perfect_tile": {"extent": 12, "n": 2, "max_innermost": -1},
+    "partitioned_tile": {"extent": 12, "n": 2, "position": 1, "inner_factor": 2},
+    "padded_tile": {"sizes": [6, 8], "probs": [0.5, 0.5], "n": 2, "max_innermost": -1},
+    "categorical": {"candidates": [1, 2, 4], "probs": [0.5, 0.0, 0.5]},
+    "location": {"candidates": [-2, -1, 3]},
+    "fixed": {"value": [5]},
+}
+
+
+@pytest.mark.parametrize("kind", DOMAINS)
+def test_the_nearest_decisions_connect_a_domain(kind):
+    domain = {"kind": kind, **EXAMPLES[kind]}
+    every = enumerated(domain, 100)
+    reached = [every[0]]
+    for decision in reached:
+        found = [d for d in NEAR[kind](domain, decision) if allows(domain, d)]
+        assert decision not in found
+        reached += [d for d in found if d not in reached]
+    assert sorted(map(str, reached)) == sorted(map(str, every))
+    assert NEAR.keys() == DOMAINS.keys() and (kind in TILES) == kind.endswith("_tile")
 
 
 def test_each_neighbour_differs_in_few_decisions_and_replays():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle import check_numbers
 from space.candidates import TARGET, assert_same, tiny
 
 from metasched.errors import ScheduleError, TargetError
@@ -170,6 +171,37 @@ def test_a_reduction_over_threads_keeps_its_init():
     sch.bind(loops[2], "threadIdx.x")
     RewriteReductionBlock()(sch, TARGET)
     assert any(r.block.init is not None for r in blocks_of(sch.func.body))
+
+
+def test_an_init_that_cannot_move_stays():
+    """D reads the old results before the init runs; the sum stays whole, and C is decomposed."""
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((6, 8), "int32"), S: T.Buffer((6,), "int32"), D: T.Buffer((6, 8), "int32"),
+      C: T.Buffer((6,), "int32")):
+    for i, k in T.grid(6, 8):
+        with T.block("D"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            D[vi, vk] = S[vi]
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = 0
+            S[vi] = S[vi] + A[vi, vk]
+    for i, k in T.grid(6, 8):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+"""
+    )
+    sch = Schedule(func, seed=0)
+    RewriteReductionBlock()(sch, TARGET)
+    kept = [r.block.name for r in blocks_of(sch.func.body) if r.block.init is not None]
+    assert kept == ["S"] and sch.get_block("C_init")
+    check_numbers(func, sch.mod)
 
 
 def test_the_shipped_trace_holds_the_postprocs():

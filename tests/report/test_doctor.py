@@ -38,6 +38,23 @@ def test_no_openmp_no_compiler_weak_processor(monkeypatch):
     assert "AVX2 and FMA" in finding("CPU").cost
 
 
+@pytest.mark.parametrize(
+    ("mcpu", "ok"), [("neoverse-n1", True), ("haswell", True), ("x86-64-v2", False)]
+)
+def test_processors_with_the_vectors_of_the_space(monkeypatch, mcpu, ok):
+    target = Target.of(f"llvm -mcpu={mcpu} -num-cores=2")
+    monkeypatch.setattr(doctor, "selftest", lambda: None)  # it would run code of the target
+    monkeypatch.setattr(doctor.Target, "native", staticmethod(lambda: target))
+    assert finding("CPU").ok is ok
+
+
+def test_a_processor_without_code_generation(monkeypatch):
+    other = Target.of("llvm -mtriple=riscv64-linux-gnu -num-cores=2")
+    monkeypatch.setattr(doctor, "selftest", lambda: None)
+    monkeypatch.setattr(doctor.Target, "native", staticmethod(lambda: other))
+    assert "x86_64 and aarch64 alone" in finding("CPU").cost
+
+
 def test_a_busy_machine_and_a_misspelt_setting(monkeypatch):
     monkeypatch.setattr(doctor.os, "getloadavg", lambda: (99.0, 1.0, 1.0))
     monkeypatch.setenv("METASCHED_TRAILS", "3")

@@ -29,8 +29,22 @@ def loop_partition(p: Player) -> None:
     p.sch.loop_partition(p.loop(), p.pick(factors))
 
 
+def skew(p: Player) -> None:
+    """Skew a loop by a loop around it; sometimes reorder both, or make the inner loop parallel."""
+    loops = p.loops(p.block())
+    if len(loops) < 2:
+        p.nothing()
+    at = p.number(len(loops) - 1)
+    inner = at + 1 + p.number(len(loops) - at - 1)
+    delayed = p.sch.skew(loops[at], loops[inner], p.pick([1, 2, -1, 3, -2]))
+    if p.number(2):
+        p.sch.reorder(delayed, loops[at])
+        if p.number(2):
+            p.sch.parallel(loops[at])
+
+
 def copy_at(p: Player) -> None:
-    """read_at, write_at below a loop above the block."""
+    """read_at or write_at at a loop above the block."""
     realize = p.pick(p.realizes())
     side = p.pick(["read", "write"])
     block = p.handle(realize)
@@ -58,14 +72,24 @@ def of_loops(name: str) -> Callable[[Player], None]:
     return play
 
 
+def overcompute_box(p: Player) -> None:
+    """overcompute_box on a block, half of the time after privatize_reduction."""
+    block = p.handle(p.pick(p.realizes()))
+    if p.number(2):
+        p.sch.privatize_reduction(block)
+    p.sch.overcompute_box(block)
+
+
 BLOCK_OPS = {
     "fission": (4, of_loops("fission")),
     "decompose_scan": (4, of_loops("decompose_scan")),
     "privatize_update": (4, of_loops("privatize_update")),
     "decompose_outputs": (12, of_updates("decompose_outputs")),
     "privatize_reduction": (4, of_updates("privatize_reduction")),
+    "overcompute_box": (8, overcompute_box),
     "blockize": (8, blockize),
     "merge": (5, merge),
+    "skew": (5, skew),
     "loop_partition": (5, loop_partition),
     "read_at write_at": (6, copy_at),
 }

@@ -1,4 +1,4 @@
-"""Random programs whose blocks are no textbook ones: opaque, triangular, sharing loops, views."""
+"""Random programs of unusual blocks: opaque, triangular, sharing loops, with views."""
 
 from __future__ import annotations
 
@@ -204,7 +204,15 @@ BLOCKS = {
     scans: ("split", "parallel", "reorder", "decompose_scan", "compute_at"),
     updates: ("decompose_outputs", "privatize_reduction", "fission", "parallel", "split"),
     opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),
-    triangles: ("split", "parallel", "compute_at", "cache_read", "blockize", "rfactor"),
+    triangles: (
+        "overcompute_box",
+        "split",
+        "parallel",
+        "compute_at",
+        "cache_read",
+        "blockize",
+        "rfactor",
+    ),
     shared: (
         "rfactor",
         "reindex_cache_read reindex_cache_write",

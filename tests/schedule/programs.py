@@ -231,3 +231,20 @@ def two_outputs(
             vi, vj = T.axis.remap("RR", [i, j])
             R[vi] = R[vi] + A[vi, vj]
             C[vj] = C[vj] + A[vi, vj] * 2
+
+
+@T.prim_func
+def triangle_product(A: T.Buffer((8, 6), "float32"), C: T.Buffer((8, 8), "float32")):
+    X = T.alloc_buffer((8, 8), "float32")
+    for i in range(8):
+        for j, k in T.grid(i + 1, 6):
+            with T.block("X"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    X[vi, vj] = T.float32(0)
+                X[vi, vj] = X[vi, vj] + A[vi, vk] * A[vj, vk]
+    for i in range(8):
+        for j in range(i + 1):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = X[vi, vj] * T.float32(2)

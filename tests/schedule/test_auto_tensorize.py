@@ -1,4 +1,4 @@
-"""get_auto_tensorize_mapping_info: what maps to an intrinsic, and what it computes then."""
+"""get_auto_tensorize_mapping_info: which blocks map to an intrinsic, with equal results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mapped(func: PrimFunc, block: str, desc: PrimFunc) -> list[str]:
 
 
 def tensorized(func: PrimFunc, block: str, desc: PrimFunc, *, tiles: bool = True) -> int:
-    """Every way in which a block maps to a unit computes the same; returns how many there are."""
+    """Check that every mapping of a block to a unit computes the same; returns their number."""
     plain = ms.Schedule(func)
     ways = tensorize_mappings(plain.get(plain.get_block(block)), desc)
     with registered(UNIT, desc):
@@ -82,7 +82,7 @@ def test_a_batch_stays_outside():
         ("ki,jk->ji", "['vj', 'vi', 'vk']"),
     ],
 )
-def test_the_way_that_lies_as_described_comes_first(subscripts, first):
+def test_mappings_with_most_operands_in_memory_order_come_first(subscripts, first):
     sizes = {"i": 8, "j": 4, "k": 6}
     shapes = [[sizes[c] for c in word] for word in subscripts.partition("->")[0].split(",")]
     func = ms.einsum(subscripts, *shapes, dtype="int32")
@@ -91,7 +91,7 @@ def test_the_way_that_lies_as_described_comes_first(subscripts, first):
     assert tensorized(func, "Z", desc, tiles=False) == 2
 
 
-def test_types_tell_the_operands_apart():
+def test_operands_are_matched_by_type():
     func = get("gmm_u8s8s32").func((1, 8, 8, 4))
     desc = described(**PRODUCT, kinds=("uint8", "int8", "int32"))
     assert tensorized(func, "Z", desc) == 1
@@ -100,7 +100,7 @@ def test_types_tell_the_operands_apart():
 
 
 def test_a_reduction_of_an_instruction_may_be_cut_in_two():
-    """As the bytes of a word: B lies as [k / 4, j * 4 + k % 4]."""
+    """As in byte products: the layout of B is [k / 4, j * 4 + k % 4]."""
     desc = described(
         {"i": 4, "j": 4, "k": 2, "s": 4}, "i, k * 4 + s", "k, j * 4 + s", "i, j",
         ("int8", "int8", "int32"),
@@ -135,13 +135,13 @@ def test_a_square_reads_one_buffer_twice():
     assert tensorized(gram, "Z", described(**PRODUCT)) == 2
 
 
-def test_an_iterator_of_one_value_is_padded():
+def test_a_unit_iterator_is_padded():
     for left, right in (((1, 4), (4, 4)), ((3, 1), (1, 4)), ((1, 1), (1, 1))):
         func = ms.einsum("ik,kj->ij", left, right, dtype="int32")
         assert tensorized(func, "Z", described(**PRODUCT)) == 2
 
 
-def test_a_loop_of_one_step_in_the_description_needs_no_iterator():
+def test_a_unit_loop_of_the_description_needs_no_iterator():
     func = ms.einsum("ik,k->i", (4, 4), (4,), dtype="int32")
     desc = described({"i": 4, "j": 1, "k": 2}, "i, k", "k, j", "i, j")
     assert tensorized(func, "Z", desc) == 1
@@ -211,7 +211,7 @@ def test_queries_of_one_group_are_rows_of_one_product(finished):
 
 
 @pytest.mark.parametrize("index", ["vh % 2 + vh // 2", "vh // 4 + vh // 2 % 2"])
-def test_digits_that_are_not_alone_are_not_cut(index):
+def test_an_iterator_used_by_several_digits_is_not_cut(index):
     """Both digits move both operands, or the quotients have two divisors."""
     text = GROUPED_QUERIES.replace("K: T.Buffer((2,", "K: T.Buffer((4,")
     sch = ms.Schedule(ms.parse(text.replace("K[vh // 2,", f"K[{index},")))

@@ -1,4 +1,4 @@
-"""reorder_block_iter_var and transform_block_layout: other iterators for the same block."""
+"""reorder_block_iter_var and transform_block_layout: new iterators for a block."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def test_splitting_iterators():
     check_transform(matmul, sch)
 
 
-def test_updates_in_place_may_be_reordered_where_no_two_meet():
+def test_disjoint_updates_in_place_may_be_reordered():
     sch = Schedule(in_place)
     sch.transform_block_layout("A", lambda i, j: (j, i))
     check_transform(in_place, sch)
 
 
-def test_order_that_matters_is_kept_or_refused():
+def test_dependent_iterations_keep_their_order_or_are_refused():
     sch = Schedule(prefix_sum)
     sch.transform_block_layout("B", lambda i: (i // 4, i % 4))
     check_transform(prefix_sum, sch)
@@ -162,8 +162,8 @@ def test_refusals():
 
     try_(lambda i, j: (i, j), "bad-index-map", "takes 2 indices, 3 are needed")
     try_(lambda i, j, k: (i // 2, j, k), "not-bijective", "no inverse")
-    try_(lambda i, j, k: (i * 2, j, k), "not-bijective", "stand for no old ones")
-    try_(lambda i, j, k: (i, j + 1, k), "not-bijective", "stand for no old ones")
+    try_(lambda i, j, k: (i * 2, j, k), "not-bijective", "correspond to no old indices")
+    try_(lambda i, j, k: (i, j + 1, k), "not-bijective", "correspond to no old indices")
     try_(lambda i, j, k: (i, j * 12 + k), "mixed-kinds", "mixes spatial and reduce")
     sch.annotate(sch.get_loops("C")[1], "note", 1)
     try_(lambda i, j, k: (i, j, k), "loop-has-kind", "kind or annotations")

@@ -1,4 +1,4 @@
-"""blockize: the block it makes of a loop or of several blocks, and every refusal."""
+"""blockize: the new block around a loop or several blocks, and every refusal."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_refusals_of_the_loop_form():
     check_refused(sch, lambda: sch.blockize(loops[1]), "not-divisible", "do not divide")
 
 
-def test_an_init_needs_a_reduction_and_room():
+def test_blockize_refuses_an_init_without_reduction_or_with_a_cut_tile():
     @T.prim_func
     def scan(A: T.Buffer((8,), "int32"), B: T.Buffer((9,), "int32")):
         for i in range(8):
@@ -302,7 +302,7 @@ def test_refusals_of_the_list_form():
     check_refused(sch, lambda: sch.blockize(["B", "S"]), "outer-reduction", "reduces over a loop")
 
 
-def test_an_init_and_a_body_are_no_run():
+def test_a_block_of_an_init_and_a_block_of_the_body_are_not_consecutive():
     sch, loops = tiled()
     sch.blockize(loops[3])
     check_refused(
@@ -401,7 +401,7 @@ def batch_of_one(X: T.Buffer((1, 8), "int32"), Z: T.Buffer((1, 8), "int32")):
             Z[v, vi] = Y[v, vi] * 2
 
 
-def test_blocks_share_an_outer_iterator_of_one_value():
+def test_blocks_share_a_unit_outer_iterator():
     sch = Schedule(batch_of_one, check=True)
     loop = sch.get_loops("Z")[1]
     outside, _ = sch.split(loop, [4, 2])

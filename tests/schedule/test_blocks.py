@@ -197,7 +197,7 @@ def decomposed(sch: Schedule) -> None:
 
 
 def decomposed_kinds(sch: Schedule) -> None:
-    """Kept: the vectors, an unrolled loop; not kept: the threads, unrolling of one iteration."""
+    """Kinds are kept for vectorized and unrolled loops, not for threads and unit loops."""
     i, j, k = sch.get_loops("C")
     i0, i1, i2 = sch.split(i, [None, 4, 1])
     sch.reorder(k, i0, i1, i2, j)
@@ -344,7 +344,10 @@ def test_decompose_refuses_reduction_above_and_repetition() -> None:
     sch, (m, e), (_, (i, j)) = start(softmax, "M", "E")
     sch.compute_at(m, j)
     check_refused(
-        sch, lambda: sch.decompose_reduction(m, j), "repeated-reduction", "of j recomputes M"
+        sch,
+        lambda: sch.decompose_reduction(m, j),
+        "repeated-reduction",
+        "each iteration of j computes M anew",
     )
 
 
@@ -395,7 +398,7 @@ def sums_of_sums(A: T.Buffer((9, 5), "int32"), C: T.Buffer((8,), "int32")):
 
 
 def test_compute_at_keeps_the_kinds_of_loops() -> None:
-    """Overlapping sums: threads can have a copy of their own, lanes of a vector cannot."""
+    """Overlapping sums: each thread can have a private copy, a vector lane cannot."""
     sch, (b, c), (_, (i, r)) = start(sums_of_sums, "B", "C")
     sch.vectorize(i)
     error = check_refused(sch, lambda: sch.compute_at(b, i), "carried-dependence", "of loop i")

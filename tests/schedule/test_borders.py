@@ -1,4 +1,4 @@
-"""compute_at and its mirror where reads are guarded, flipped, strided or re-laid-out."""
+"""compute_at and reverse_compute_at for guarded, reversed and strided reads, and layouts."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_reverse_compute_at_every_loop(name: str) -> None:
         check_transform(func, sch)
 
 
-def test_a_border_is_computed_as_far_as_the_buffer_goes() -> None:
+def test_a_padded_border_is_computed_up_to_the_end_of_the_buffer() -> None:
     sch = Schedule(pooled)
     sch.compute_at("P", sch.get_loops("C")[1])
     assert "T.where(1 <= a * 4 + ax0 and a * 4 + ax0 < 17" in sch.script()
@@ -179,14 +179,14 @@ def test_both_sides_of_a_select_are_read() -> None:
 
 
 @pytest.mark.parametrize("step", ["reverse_compute_at", "reverse_compute_inline"])
-def test_instances_that_read_nothing_have_no_place_beside_a_producer(step: str) -> None:
+def test_consumer_instances_of_unwritten_elements_are_refused(step: str) -> None:
     sch = Schedule(half)
     loops = sch.get_loops("P")[:1] if step == "reverse_compute_at" else []
     message = "C has instances that read elements of B that no block writes, under a condition"
     check_refused(sch, lambda: getattr(sch, step)("C", *loops), "reads-unwritten", message)
 
 
-def test_a_condition_that_says_too_little_covers_nothing() -> None:
+def test_a_condition_wider_than_the_written_part_does_not_cover() -> None:
     @T.prim_func
     def func(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
         B = T.alloc_buffer((8,), "float32")
@@ -203,7 +203,7 @@ def test_a_condition_that_says_too_little_covers_nothing() -> None:
         Schedule(func).compute_inline("P")
 
 
-def test_one_buffer_tells_the_instances_of_a_consumer() -> None:
+def test_one_buffer_determines_the_instances_of_a_consumer() -> None:
     @T.prim_func
     def outer_sum(X: T.Buffer((8,), "float32"), Z: T.Buffer((8, 8), "float32")):
         B = T.alloc_buffer((8,), "float32")
@@ -225,7 +225,7 @@ def test_one_buffer_tells_the_instances_of_a_consumer() -> None:
     check_refused(sch, lambda: sch.reverse_compute_at("C", loop), "region-cover", "C reads D")
 
 
-def test_elements_that_two_iterations_make_are_not_added_twice() -> None:
+def test_elements_computed_by_two_iterations_are_not_added_twice() -> None:
     @T.prim_func
     def halves(X: T.Buffer((66,), "float32"), Z: T.Buffer((1,), "float32")):
         B = T.alloc_buffer((66,), "float32")

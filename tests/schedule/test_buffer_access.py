@@ -123,20 +123,20 @@ INSIDE = """for j in range(1):
     ("Y[vi] = V[0] * T.float32(2)", "o itself touches V too"), (INSIDE, "in within o declares V"),
 ])  # fmt: skip
 def test_hiding_an_access_that_a_view_reads_is_refused(body, words):
-    """A copy of B was then written back after the block that reads it through V."""
+    """Without the refusal, a copy of B is written back after the block that reads B through V."""
     sch = Schedule(parse(VIEWED.replace("BODY", body)))
     step = lambda: sch.unsafe_hide_buffer_access("o", "read", [0])  # noqa: E731
     check_refused(sch, step, "declared-inside", words)
 
 
-def test_a_mark_outlives_the_region_it_names():
+def test_an_explicit_region_annotation_may_name_a_removed_region():
     sch = Schedule(matmul_relu)
     sch.annotate_buffer_access("C", 0, "read", lambda i, j, k: (i, k))
     sch.decompose_reduction("C", sch.get_loops("C")[0])
     check_transform(matmul_relu, sch)
 
 
-def test_room_for_declared_regions_is_allocated():
+def test_declared_regions_enlarge_the_allocation():
     sch = Schedule(elementwise)
     sch.compute_at("B", sch.get_loops("C")[0])
     sch.annotate_buffer_access("C", 0, "read", lambda i, j: ((i, i + 2), j))
@@ -234,7 +234,7 @@ def test_dtype_refusals():
 
 @pytest.mark.parametrize("wide", ["float32", "float64"])
 def test_a_wider_type_keeps_every_value(wide):
-    """The loads that were cast to float32 are cast from the wide type, not from float16."""
+    """Loads that were cast to float32 are cast directly from the wide type, not from float16."""
     sch = Schedule(halved)
     sch.widen_dtype("B", 0, wide)
     assert f'B = T.alloc_buffer((8, 12), "{wide}")' in sch.script()

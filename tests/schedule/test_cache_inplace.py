@@ -1,4 +1,4 @@
-"""cache_inplace: a block updates a copy, made around each of its instances."""
+"""cache_inplace: a block updates a copy, which each instance copies in and back."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_copies_around_each_instance():
         assert sch.get(second).name == "A_local_back"
 
 
-def test_regions_larger_than_what_is_touched_keep_what_they_hold():
+def test_untouched_elements_of_the_copied_region_keep_their_values():
     sch = Schedule(neighbours)
     sch.cache_inplace("A", 0, "global")
     check_transform(neighbours, sch)

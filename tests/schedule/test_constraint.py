@@ -1,4 +1,4 @@
-"""require: redraws keep earlier constraints; what cannot hold is refused; numbers."""
+"""require: redraws keep earlier constraints; unsatisfiable conditions are refused; numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_later_constraint_never_breaks_an_earlier_one(seed):
 
 @settings(max_examples=40)
 @given(st.integers(0, 1 << 30))
-def test_steps_tied_by_other_constraints_are_drawn_again_too(seed):
+def test_steps_linked_by_other_constraints_are_drawn_again(seed):
     sch, loops = start(seed)
     width = sch.sample_categorical([16, 8], [0.75, 0.25])
     tile = sch.sample_perfect_tile(loops[2], 2, 64)
@@ -74,8 +74,8 @@ def test_numbers_of_expressions():
     assert number_of(FloatImm("float32", 1.5), values) is None
 
 
-def test_caches_tell_constants_from_python_numbers():
-    """A cache that answered for a node as for an equal number lost every constraint."""
+def test_caches_distinguish_constants_from_python_numbers():
+    """A cache that confuses a constant node with an equal number loses constraints."""
     from metasched.schedule.numbers import number_of
 
     number_of(12_345, {})  # no expression: not determined

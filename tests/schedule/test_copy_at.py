@@ -1,4 +1,4 @@
-"""read_at, write_at: the copies they make and what they refuse."""
+"""read_at, write_at: the copies, and every refusal."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_writer_that_may_not_run_is_refused():
         check_refused(sch, step, "not-all-written", "not proved to write one whole box")
 
 
-def test_a_block_of_an_init_is_left_alone():
+def test_write_at_in_an_init_is_refused():
     sch = Schedule(matmul, seed=0)
     sch.blockize(sch.get_loops("C")[3])
     loop = sch.get_loops("C_init")[0]
@@ -214,7 +214,7 @@ def test_refusals():
     check_transform(matmul, sch)
 
 
-def test_an_update_whose_read_is_hidden_is_an_update():
+def test_an_update_with_an_undeclared_read_is_refused_as_an_update():
     @T.prim_func
     def f(A: T.Buffer((3,), "float32")):
         for i in range(3):
@@ -250,7 +250,7 @@ def threads(
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_threads_copy_together(level):
-    """Several threads write one element of a shared copy: each the same value."""
+    """Several threads write the same value to one element of a shared copy."""
     sch = Schedule(threads, check=True)
     loop = sch.get_loops("C")[level]
     for name in ("A", "B"):
@@ -261,7 +261,7 @@ def test_threads_copy_together(level):
 
 @pytest.mark.parametrize("kind", ["parallel", "threadIdx.x"])
 def test_iterations_copy_windows_that_overlap(kind):
-    """A window that leaves the buffer is guarded; neighbours copy the same elements."""
+    """A window that leaves the buffer is guarded; neighbouring windows share elements."""
 
     @T.prim_func
     def window(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):

@@ -1,4 +1,4 @@
-"""A reduction that declares its accumulator in `T.reads` is scheduled as one that does not."""
+"""Declaring the result of a reduction in `T.reads` does not change which steps are legal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def equal_but_for_accumulators(a: IRModule, b: IRModule) -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_treats_both_forms_alike(name: str, last: bool) -> None:
+def test_steps_treat_declared_and_undeclared_accumulators_alike(name: str, last: bool) -> None:
     made = []
     for func in (matmul_relu, with_accumulators(matmul_relu, last=last)):
         sch = Schedule(func, seed=0)
@@ -102,11 +102,11 @@ def f(A: T.Buffer((6, 4), "float32"), C: T.Buffer((6,), "float32")):
 
 @pytest.fixture(params=["", "T.reads(A[vi, vk])", "T.reads(C[vi], A[vi, vk])"])
 def scaled(request: pytest.FixtureRequest) -> PrimFunc:
-    """A reduction whose init reads what the result holds before it."""
+    """A reduction whose init reads the old value of the result."""
     return parse(SCALED.format(reads=request.param))
 
 
-def test_an_init_that_reads_its_result_reads_what_was_there(scaled: PrimFunc) -> None:
+def test_an_init_that_reads_its_result_reads_the_old_value(scaled: PrimFunc) -> None:
     sch = Schedule(scaled, seed=0)
     assert [r.buffer.name for r in inputs(sch.get(sch.get_block("C")))] in (["A", "C"], ["C", "A"])
     loop = sch.get_loops("C")[0]

@@ -1,4 +1,4 @@
-"""decompose_padding: a padded copy as a fill and the copy of what is inside."""
+"""decompose_padding: a padded copy as a constant fill and a copy of the inside."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_with_a_consumer_and_below_its_loop():
     check_transform(consumed, sch)
 
 
-def test_asking_changes_nothing():
+def test_can_decompose_padding_changes_nothing():
     sch = Schedule(elementwise)
     block = sch.get_block("B")
     loop = sch.get_loops(block)[0]

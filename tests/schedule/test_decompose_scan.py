@@ -1,4 +1,4 @@
-"""decompose_scan: chunks give the results of the whole scan, side by side; and every refusal."""
+"""decompose_scan: parallel chunks give the results of the whole scan; and every refusal."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_refusals(sch, reason, message):
     check_refused(sch, lambda: sch.decompose_scan(loop), reason, message)
 
 
-def test_rows_that_go_on_from_each_other_are_refused():
+def test_rows_that_continue_another_row_are_refused():
     sch = Schedule(
         parse("""
 @T.prim_func
@@ -125,7 +125,7 @@ def f(A: T.Buffer((4, 16), "int32"), B: T.Buffer((65,), "int32")):
             B[vi * 16 + vj + 1] = B[vi * 16 + vj] + A[vi, vj]
 """)
     )
-    message = "may write the element of B from which another scan goes on"
+    message = "may write the element of B that the first step of another scan reads"
     loop = sch.get_loops("B")[1]
     check_refused(sch, lambda: sch.decompose_scan(loop), "start-written", message)
 

@@ -1,4 +1,4 @@
-"""What docstrings show of whole nests: loops and blocks, in order, before and after the step."""
+"""The `rewrite` of docstrings that show nests: loops and blocks before and after the step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def made(stmt: Stmt) -> Iterator[Item]:
 
 
 def alike(have: list[Item], want: list[Item]) -> bool:
-    """Whether a program is what is shown; the loops of a copy may be left out."""
+    """Whether a program has the shown loops and blocks; the loops of a copy may be left out."""
     told = {item[0] for item in want}
     have = [item for item in have if not item[0].startswith("ax") or item[0] in told]
     return len(have) == len(want) and all(
@@ -99,6 +99,32 @@ def f(A: T.Buffer((34,), "int32"), C: T.Buffer((8,), "int32")):
             v = T.axis.spatial(8, i)
             C[v] = B[v * 4] + B[v * 4 + 5]
 """
+TRIANGLE = """
+@T.prim_func
+def f(A: T.Buffer((4,), "int32")):
+    X = T.alloc_buffer((4, 4), "int32")
+    for i in range(4):
+        for j in range(i + 1):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                X[vi, vj] = A[vj]
+"""
+EXPONENTIALS = """
+@T.prim_func
+def f(A: T.Buffer((8,), "float32"), M: T.Buffer((1,), "float32"), C: T.Buffer((1,), "float32")):
+    for k in range(8):
+        with T.block("M"):
+            v = T.axis.reduce(8, k)
+            with T.init():
+                M[0] = T.min_value("float32")
+            M[0] = T.max(M[0], A[v])
+    for k in range(8):
+        with T.block("C"):
+            v = T.axis.reduce(8, k)
+            with T.init():
+                C[0] = T.float32(0)
+            C[0] = C[0] + T.exp(A[v] - M[0])
+"""
 PART = """
 @T.prim_func
 def f(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
@@ -113,7 +139,7 @@ def f(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
 
 
 def blockized(sch: Schedule) -> object:
-    """What the docstring of tensorize begins with."""
+    """The program from which the docstring of tensorize starts."""
     return sch.blockize(sch.get_loops("C")[1])
 
 
@@ -157,12 +183,20 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.decompose_scan(s.get_loops("B")[0]),
     ),
+    "expand_reduction": (
+        program(
+            nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk] * (B[vk] - Z[vi])", "SR"),
+            A="4, 8", B="8", Z="4", C="4",
+        ),
+        lambda s: s.expand_reduction("C"),
+    ),
     "fission": (TOGETHER, lambda s: s.fission(s.get_loops("B")[0])),
     "loop_partition": (
         program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),
         lambda s: s.loop_partition(s.get_loops("B")[0], [2, None]),
     ),
     "merge": (STAGES, lambda s: s.merge(*s.get_loops("B"), *s.get_loops("C"))),
+    "overcompute_box": (TRIANGLE, lambda s: s.overcompute_box("B")),
     "privatize_reduction": (
         program(nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk]", "SR"), A="4, 8", C="4").replace(
             "            with T.init():\n                C[vi] = 0\n", ""
@@ -180,6 +214,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
     "reverse_compute_at": (STAGES, lambda s: s.reverse_compute_at("C", s.get_loops("B")[0])),
     "rfactor": (program(SUM, A="4, 8", C="4"), lambda s: s.rfactor(s.get_loops("C")[1], 0)),
     "rolling_buffer": (ROWS, lambda s: s.rolling_buffer("B", 0)),
+    "rolling_update": (
+        EXPONENTIALS,
+        lambda s: s.rolling_update([s.get_loops("M")[0], s.get_loops("C")[0]], 4),
+    ),
     "tensorize": (BLOCKED, tensorized),
     "transform_block_layout": (
         program(nest("i:4 j:8", "B", "B[vi, vj] = A[vi, vj]"), A="4, 8", B="4, 8"),

@@ -1,4 +1,4 @@
-"""What a primitive's docstring shows under `rewrite` is what it does; each names its conditions."""
+"""The `rewrite` of each primitive's docstring is executed; each docstring has requirements."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ STEPS: dict[str, Callable[[Schedule, list], object]] = {
     "split": lambda s, x: s.split(x[0], [None, 64]),
     "fuse": lambda s, x: s.fuse(*x),
     "reorder": lambda s, x: s.reorder(*reversed(x)),
+    "skew": lambda s, x: s.skew(*x, 1),
     "parallel": lambda s, x: s.parallel(x[0]),
     "vectorize": lambda s, x: s.vectorize(x[0]),
     "unroll": lambda s, x: s.unroll(x[0]),
@@ -91,7 +92,7 @@ def stores_of(text: str) -> list[str]:
 
 
 def program_of(text: str) -> str:
-    """A function of these stores, each in its own block over loops of eight (or as said)."""
+    """A function of these stores, each in its own block over loops of extent 8 (or as given)."""
     size = re.search(r" for (\d+) i", text)
     extent = size.group(1) if size else "8"
     dtype = "float32" if "float32" in text else "int32"

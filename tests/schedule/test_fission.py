@@ -38,7 +38,7 @@ for i in range(1, 6):
         ("", " + 1", "", False),
     ],
 )
-def test_a_loop_is_cut_where_no_value_goes_back(read, write, late, legal):
+def test_fission_of_loops_without_backward_dependence(read, write, late, legal):
     before = parse(nest(SHIFTED.format(read=read, write=write, late=late)))
     sch = Schedule(before)
     loop = sch.get_loops("first")[0]
@@ -127,20 +127,20 @@ def with_init(init: list[str], stores: list[str]) -> Schedule:
     return Schedule(parse(nest(text)))
 
 
-def test_an_init_that_would_run_late():
+def test_an_init_after_a_store_that_uses_its_result_is_refused():
     sch = with_init(["A[0] = 0", "B[0] = 0"], ["A[0] = A[0] + B[0]", "B[0] = B[0] + 1"])
     message = "would run after a store that uses B"
     check_refused(sch, lambda: sch.decompose_outputs("S"), "init-late", message)
 
 
-def test_an_init_of_something_else():
+def test_an_init_that_no_store_updates_is_refused():
     sch = with_init(["A[0] = 0", "A[1] = 0"], ["B[0] = B[0] + 1", "B[1] = B[1] + 1"])
     message = "which no store updates"
     check_refused(sch, lambda: sch.decompose_outputs("S"), "init-of-no-store", message)
 
 
 def test_an_argmax_is_one_value():
-    """The two outputs depend on each other, so their stores are no plain sequence."""
+    """The two outputs depend on each other, so decompose_outputs refuses them."""
     sch = Schedule(argmax)
     check_refused(sch, lambda: sch.decompose_outputs("M"), "no-stores", "no sequence of stores")
 

@@ -49,7 +49,7 @@ def test_iterators_of_one_value_need_no_inverse() -> None:
 
 
 def test_an_offset_under_a_predicate_is_kept() -> None:
-    """P runs where 1 <= i < 8; fusing its loop once made `i - 1` from `i`."""
+    """P runs where 1 <= i < 8; fusing its loop must keep the offset of `i - 1`."""
     sch, (p,), (loops,) = start(convolution, "P")
     copy = sch.cache_read(p, 0, "global")
     sch.compute_at(copy, loops[1])
@@ -82,7 +82,7 @@ def test_a_reduction_is_not_read_before_it_ends() -> None:
 
 
 def test_a_block_that_skips_part_of_its_domain_is_not_moved() -> None:
-    """The factored block has iterators for the padded parts; only its predicate leaves them out."""
+    """Only the predicate of the factored block excludes the padded parts of its iterators."""
     sch, (y,), ((i, r),) = start(strided, "Y")
     r0, r1 = sch.split(r, [None, 4])
     part = sch.rfactor(r0, -1)
@@ -126,7 +126,7 @@ def test_a_reduction_that_goes_on_outside_of_its_scope_stays_as_it_is() -> None:
 
 
 def test_a_cache_within_a_block_stays_within_the_buffer() -> None:
-    """The block around declares X[-1:...], of which only what exists is copied."""
+    """The block around declares X[-1:...]; only elements inside X are copied."""
 
     @T.prim_func
     def shifted(A: T.Buffer((4,), "int32"), C: T.Buffer((6,), "int32")):
@@ -156,7 +156,7 @@ def test_a_result_is_not_cached_within_an_init() -> None:
 
 
 def test_bounds_that_depend_on_loops_are_relaxed_to_the_end() -> None:
-    """The copy once ran up to `i + 1`, outside of the loop over i."""
+    """The bound `i + 1` of the copy must be relaxed over i, too."""
     sch, (c,), _ = start(triangle, "C")
     check_refused(sch, lambda: sch.cache_write(c, 0, "global"), "region-cover", "not proved")
     sch.cache_read(c, 0, "global")
@@ -164,7 +164,7 @@ def test_bounds_that_depend_on_loops_are_relaxed_to_the_end() -> None:
 
 
 def test_an_iterator_that_does_not_start_at_zero_is_solved_from_its_start() -> None:
-    """A consumer over [2, 14) was inlined two places too early."""
+    """The domain of the consumer is [2, 14)."""
 
     @T.prim_func
     def part(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
@@ -185,7 +185,7 @@ def test_an_iterator_that_does_not_start_at_zero_is_solved_from_its_start() -> N
 
 
 def test_a_block_at_an_iterator_around_it_is_not_padded() -> None:
-    """The padded copy once raised KeyError, and would have read beyond the block around."""
+    """The padded copy would read beyond the block around."""
 
     @T.prim_func
     def rows(A: T.Buffer((5, 7), "int32"), C: T.Buffer((5, 7), "int32")):
@@ -205,7 +205,7 @@ def test_a_block_at_an_iterator_around_it_is_not_padded() -> None:
 
 
 def test_a_cache_within_a_part_stays_within_what_the_part_declares() -> None:
-    """The copy of the part [0, 7), split by two, once went on to what the next part makes."""
+    """The copy of the part [0, 7), split by two, must not read elements of the next part."""
     sch, (b, c), ((i, _), _) = start(elementwise, "B", "C")
     sch.reverse_compute_at(c, i)
     sch.loop_partition(i, [None, 1])
@@ -235,7 +235,7 @@ def test_copies_at_a_part_of_a_loop_stay_within_the_part() -> None:
 
 
 def test_an_init_apart_declares_what_it_reads() -> None:
-    """`index_var_0[vi]` in the index of the init was missing in the reads of the init block."""
+    """The init block declares to read `index_var_0[vi]`, which an index of the init loads."""
     for apart in ("blockize", "decompose_reduction"):
         sch, (c,), ((i, _, k),) = start(matmul, "C")
         sch.reindex_cache_write(c, 0, "global", lambda i, j, k: (i // 2, j, i % 2))
@@ -246,7 +246,7 @@ def test_an_init_apart_declares_what_it_reads() -> None:
 
 
 def test_a_block_that_never_runs_fills_no_copy() -> None:
-    """The last part of the copy of X runs where 1 <= i < 8 and 8 <= i < 9."""
+    """The last part of the copy of X runs where 1 <= i < 8 and 8 <= i < 9, so never."""
     sch, (p,), _ = start(convolution, "P")
     copy = sch.reindex(p, ("read", 0))
     sch.loop_partition(sch.get_loops(copy)[1], [None, 1])
@@ -257,7 +257,7 @@ def test_a_block_that_never_runs_fills_no_copy() -> None:
 
 
 def test_an_inlined_buffer_is_no_longer_declared_either() -> None:
-    """C declares to read B and does not; inlining B once left the declaration behind."""
+    """C declares to read B but does not; inlining B removes the declaration."""
 
     @T.prim_func
     def idle(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
@@ -290,7 +290,7 @@ def double(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
 
 
 def test_views_follow_the_iterators() -> None:
-    """Of a tensorized block the views once kept the iterators that transform_block_layout took."""
+    """transform_block_layout also replaces iterators in the views of a tensorized block."""
     TensorIntrin.register("test.double", double, double, override=True)
     sch, (b,), ((i, j),) = start(elementwise, "B")
     inner = sch.split(j, [None, 4])[1]
@@ -316,13 +316,13 @@ def spread(A: T.Buffer((6, 8), "int32"), X: T.Buffer((8,), "int32"), C: T.Buffer
 
 
 def test_a_reduction_repeated_by_part_of_a_loop_keeps_its_init_inside() -> None:
-    """Below the fused loop S is computed at `f % 6`, eight times each."""
+    """Below the fused loop each element `f % 6` of S is computed eight times."""
     sch, (s,), _ = start(spread, "S")
     sch.compute_at(s, sch.get_loops("C")[1])
     sch.fuse(*sch.get_loops(s)[:2])
     outer, inner = sch.get_loops(s)
     check_refused(
-        sch, lambda: sch.decompose_reduction(s, outer), "repeated-reduction", "may compute S anew"
+        sch, lambda: sch.decompose_reduction(s, outer), "repeated-reduction", "computes S anew"
     )
     sch.decompose_reduction(s, inner)
     check_transform(spread, sch)
@@ -537,7 +537,7 @@ def test_a_hidden_read_of_its_own_output_is_not_redirected() -> None:
 
 
 def test_blockize_keeps_a_condition_on_a_loop_of_one_iteration() -> None:
-    """The last part has one iteration: its block once was also entered where j is 14 of 12."""
+    """The last part has one iteration; the condition excludes j = 14 of 12."""
     sch, _, ((_, j),) = start(elementwise, "C")
     _, last = sch.loop_partition(sch.split(j, [None, 5])[1], [None, 1])
     sch.blockize(last)
@@ -545,7 +545,7 @@ def test_blockize_keeps_a_condition_on_a_loop_of_one_iteration() -> None:
 
 
 def test_a_conditional_indirect_read_covers_the_whole_buffer() -> None:
-    """The block around the last part once declared to read A[I[5] % 5], beyond I."""
+    """The block around the last part must not declare to read A[I[5] % 5], beyond I."""
     sch, _, ((i,),) = start(gathered, "B")
     sch.loop_partition(sch.split(i, [None, 2])[1], [None, 1])
     (a, _) = sch.get(sch.get_block("B_i_11_partition")).reads
@@ -554,7 +554,7 @@ def test_a_conditional_indirect_read_covers_the_whole_buffer() -> None:
 
 
 def test_a_reduction_shared_by_threads_is_not_put_into_a_block() -> None:
-    """Its init once waited, in a loop without order, for the first iteration."""
+    """The init would run in the first iteration only, but the threads have no order."""
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     sch.reorder(k, i, j)
     sch.bind(k, "threadIdx.x")

@@ -127,7 +127,7 @@ def test_simplified_digits_are_told_apart_too() -> None:
         check_numbers(func, sch.mod)
 
 
-def test_digits_of_another_number_are_no_digits() -> None:
+def test_sums_that_are_no_digits_are_refused() -> None:
     sch = Schedule(parse(BY_HAND.format(rest="x * 3 + y")), seed=0)
     loop = sch.get_loops("C")[0]
     for kind in KINDS.values():

@@ -37,7 +37,7 @@ def tiled() -> Schedule:
     return sch
 
 
-def test_loops_without_part_in_the_halo_reorder() -> None:
+def test_loops_that_do_not_overlap_reorder() -> None:
     for order in ([2, 1], [2, 1, 0], [1, 2, 0], [0, 2, 1], [1, 0, 2]):
         sch = tiled()
         loops = sch.get_loops("y")[1:]
@@ -57,7 +57,7 @@ def f(A: T.Buffer((14, 4), "int32"), B: T.Buffer((14, 4), "int32")):
 
 
 @pytest.mark.parametrize("order", ["acb", "bac", "bca", "cab", "cba"])
-def test_one_value_is_written_in_any_order(order: str) -> None:
+def test_writes_of_the_same_value_reorder(order: str) -> None:
     func = parse(OVERLAP.format(value="A[i, j] + 1"))
     sch = Schedule(func, seed=0)
     loops = dict(zip("abc", sch.get_loops("b"), strict=True))
@@ -99,8 +99,8 @@ def sums(loops: str = "ohr", where: str = "") -> PrimFunc:
     ("order", "legal"),
     [("hor", True), ("rho", False), ("roh", False), ("orh", True), ("hro", False)],
 )
-def test_a_reduction_that_runs_again_stays_in_one_piece(order: str, legal: bool) -> None:
-    """With a loop over overlapping rows inside the reduction, a row would be started anew between
+def test_the_loops_of_a_repeated_reduction_stay_together(order: str, legal: bool) -> None:
+    """A loop over overlapping rows inside the reduction would run the init of a row again between
     its updates; the rows of one tile (orh) are distinct."""
     func = sums()
     sch = Schedule(func, seed=0)
@@ -113,7 +113,7 @@ def test_a_reduction_that_runs_again_stays_in_one_piece(order: str, legal: bool)
         check_refused(sch, step, "reversed-dependence", "one element of B")
 
 
-def test_a_predicate_that_cuts_runs_differently_keeps_their_order() -> None:
+def test_repetitions_with_different_predicates_keep_their_order() -> None:
     for where, legal in (("T.where(h + r < 4)", False), ("T.where(r < 2)", True),
                          ("T.where(o * 2 + h < 5)", True)):  # fmt: skip
         func = sums(where=where)
@@ -126,7 +126,7 @@ def test_a_predicate_that_cuts_runs_differently_keeps_their_order() -> None:
             check_refused(sch, lambda: sch.reorder(h, o), "reversed-dependence", "element of B")  # noqa: B023
 
 
-def test_a_half_used_loop_repeats_its_reduction() -> None:
+def test_a_loop_used_by_its_quotient_repeats_the_reduction() -> None:
     """i // 2 is a surjective map: every element is computed twice."""
 
     @T.prim_func
@@ -158,8 +158,8 @@ def sums_so_far(A: T.Buffer((4, 2, 3), "int32"), D: T.Buffer((4, 2, 3), "int32")
             D[vi, vk, vl] = C[vi]
 
 
-def test_a_result_that_is_read_on_the_way_keeps_its_steps() -> None:
-    """Found while writing the tests of halos: parallel gave each iteration a sum of its own."""
+def test_a_partial_result_that_is_read_keeps_the_loop_serial() -> None:
+    """With parallel steps each iteration would have a separate sum."""
     sch = Schedule(sums_so_far, seed=0)
     i, k, l = sch.get_loops("C")
     for step in (lambda: sch.parallel(k), lambda: sch.parallel(l)):

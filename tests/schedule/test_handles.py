@@ -102,7 +102,7 @@ def test_stale_and_foreign_handles_are_refused() -> None:
     check_refused(sch, lambda: sch.get_loops(b), "stale-handle", "block is gone")
 
 
-def test_a_mark_is_no_loop() -> None:
+def test_a_mark_is_refused_where_a_loop_is_needed() -> None:
     sch, (b,), _ = start(elementwise, "B")
     root = sch.sample_compute_location(b, decision=-1)
     check_refused(sch, lambda: sch.unroll(root), "not-a-loop", "mark <root>, not a loop")
@@ -156,7 +156,7 @@ def test_undo_takes_back_step_after_step() -> None:
     check_refused(sch, sch.undo, "nothing-to-undo", "no step to undo")
 
 
-def test_undo_of_a_copy_leaves_the_other() -> None:
+def test_undo_of_a_copy_does_not_change_the_original() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     sch.unroll(i)
     other = sch.copy()
@@ -182,7 +182,7 @@ def test_names_of_new_blocks_and_buffers_stay_unique() -> None:
 
 
 def test_check_verifies_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `check`, an edit that breaks the module is caught where it happens, and undone."""
+    """With `check`, a step that breaks the module raises an error and is undone."""
     sch = Schedule(convolution, seed=0, check=True)
     loops = sch.get_loops("Z")
     before = picture(sch)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from collections.abc import Callable
+
 import pytest
 from oracle import check_refused, check_trace, check_transform
 
 from metasched.arith.indexmap import IndexMap
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, TraceError
 from metasched.ir.expr import Var
+from metasched.schedule.instruction import PRIMITIVES
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script import tir as T
@@ -55,7 +60,7 @@ def test_a_block_over_a_shape_variable_is_flattened() -> None:
     check_transform(rows, sch)
 
 
-def test_a_layout_over_a_shape_variable_goes_there_and_back() -> None:
+def test_a_layout_over_a_shape_variable_can_be_inverted() -> None:
     sch = Schedule(rows, check=True)
     sch.transform_layout("B", ("write", 0), lambda i, j: i * N + j)
     assert 'B = T.alloc_buffer((n * 4,), "float32")' in sch.script()
@@ -99,7 +104,7 @@ def test_other_variables_are_refused() -> None:
     )
 
 
-def test_indices_by_name_are_the_last() -> None:
+def test_keyword_only_indices_are_the_last() -> None:
     assert IndexMap.of(lambda *i, k: [k, *i], 3) == IndexMap.of(lambda i, j, k: (k, i, j))
     assert IndexMap.of(lambda i, scale=4: (i // scale, i % scale), 1) == IndexMap.of(
         lambda i: (i // 4, i % 4)
@@ -125,3 +130,74 @@ def test_padding_of_a_wide_buffer() -> None:
     sch.compute_at("B", outer)
     sch.transform_layout("B", ("write", 0), lambda i, j: (i // 8, j, i % 8), pad_value=2)
     check_transform(wide, sch)
+
+
+Step = Callable[[Schedule, IndexMap], object]
+TAKES_MAPS: dict[str, Step] = {
+    "transform_layout": lambda sch, m: sch.transform_layout("B", ("write", 0), m),
+    "transform_block_layout": lambda sch, m: sch.transform_block_layout("C", m),
+    "reindex_cache_read": lambda sch, m: sch.reindex_cache_read("C", 0, "local", m),
+    "reindex_cache_write": lambda sch, m: sch.reindex_cache_write("B", 0, "local", m),
+    "annotate_buffer_access": lambda sch, m: sch.annotate_buffer_access(
+        "C", 0, "read", IndexMap(m.inputs, (m.inputs[0], m.inputs[0] + 1, 0 * m.inputs[1], N6))
+    ),
+}
+"""For each primitive that takes an index map, a step with a map of the indices of B."""
+N6 = T.int64(6)
+
+
+@pytest.mark.parametrize("kinds", [("int64", "int64"), ("int32", "int64"), ("int32", "int32")])
+@pytest.mark.parametrize("name", TAKES_MAPS)
+def test_a_trace_keeps_the_types_of_a_map(name: str, kinds: tuple[str, str]) -> None:
+    i, j = (Var(which, kind) for which, kind in zip("ij", kinds, strict=True))
+    sch = Schedule(wide, check=True)
+    TAKES_MAPS[name](sch, IndexMap((i, j), (j // 3, i, j % 3)))
+    (entry,) = Trace.from_json(sch.trace.to_json()).entries[-1:]
+    (read,) = (v for v in entry.values if isinstance(v, IndexMap))
+    assert [str(v.dtype) for v in read.inputs] == list(kinds)
+    check_trace(wide, sch, python=kinds[0] == kinds[1])
+    check_transform(wide, sch)
+
+
+def test_each_primitive_that_takes_an_index_map_is_tried() -> None:
+    takes = {
+        name
+        for name in PRIMITIVES.names()
+        for p in inspect.signature(PRIMITIVES.get(name).fn).parameters.values()
+        if "IndexMap" in str(p.annotation) or "MapArg" in str(p.annotation)
+    }
+    assert takes == {*TAKES_MAPS}
+
+
+def test_a_trace_keeps_wide_padding_values_and_inverses() -> None:
+    i, j, k = (Var(name, "int64") for name in "ijk")
+    sch = Schedule(wide, check=True)
+    pad = IndexMap((i, j, k), (T.Cast("float32", i + k),))
+    sch.transform_layout("B", ("write", 0), IndexMap((i, j), (j // 4, i, j % 4)), pad_value=pad)
+    check_trace(wide, sch)
+    sch = Schedule(wide, check=True)
+    back = IndexMap.of(lambda a, b: (b, a), index_dtype="int64")
+    sch.transform_block_layout("C", IndexMap((i, j), (j, i), back))
+    check_trace(wide, sch)
+    assert "IndexMap.of(lambda i, j: (j, i), index_dtype=" in sch.trace.as_python()
+
+
+def test_a_wrong_inverse_is_refused() -> None:
+    sch = Schedule(wide)
+    wrong = IndexMap.of(lambda i, j: (j, i), inverse=lambda a, b: (a, b))
+    check_refused(
+        sch,
+        lambda: sch.transform_block_layout("C", wrong),
+        "not-bijective",
+        "the given inverse is not proved to lead back",
+    )
+
+
+def test_a_map_of_a_trace_with_a_strange_input_is_refused() -> None:
+    sch = Schedule(wide)
+    sch.transform_block_layout("C", lambda i, j: (j, i))
+    for strange in (["Var", "float32", "i"], ["Var", "int64"], ["Add", "int64", "i"], 3):
+        data = json.loads(sch.trace.to_json())
+        data["steps"][-1]["args"]["index_map"]["index_map"]["inputs"][0] = strange
+        with pytest.raises(TraceError, match="has an index map that cannot be read"):
+            Trace.from_json(json.dumps(data))

@@ -78,7 +78,7 @@ def test_refused(case: tuple[PrimFunc, str, Callable[[Schedule, list], object], 
 
 
 @pytest.mark.parametrize("step", ["parallel", "vectorize", "unroll"])
-def test_a_kind_that_a_loop_has_is_given_again(step: str) -> None:
+def test_setting_the_present_kind_of_a_loop_is_accepted(step: str) -> None:
     sch, _, ((i, j, k),) = start(matmul, "C")
     getattr(sch, step)(j)
     once = sch.mod
@@ -87,7 +87,7 @@ def test_a_kind_that_a_loop_has_is_given_again(step: str) -> None:
     check_trace(matmul, sch)
 
 
-def test_an_annotation_that_is_there_is_given_again() -> None:
+def test_annotating_with_the_present_value_is_accepted() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     for rv in (c, i):
         sch.annotate(rv, "note", [1, "a"])
@@ -107,7 +107,7 @@ def test_an_annotation_that_is_there_is_given_again() -> None:
 
 
 @pytest.mark.parametrize("second", ["vectorize", "unroll", "bind"])
-def test_another_kind_replaces_that_of_a_loop(second: str) -> None:
+def test_setting_another_kind_replaces_the_kind_of_a_loop(second: str) -> None:
     for first in ("parallel", "vectorize", "unroll", "bind"):
         sch, _, ((i, j, k),) = start(matmul, "C")
         for step, axis in ((first, "threadIdx.x"), (second, "blockIdx.x")):
@@ -385,7 +385,7 @@ def test_a_refused_draw_gives_the_random_state_back() -> None:
 
 
 def labelled(sch: Schedule) -> Schedule:
-    """A run of steps that change labels alone, two of them of one loop."""
+    """Several steps that change only labels, two of them on one loop."""
     block = sch.get_block("C")
     loops = sch.get_loops(block)
     sch.unroll(loops[-1])
@@ -397,7 +397,7 @@ def labelled(sch: Schedule) -> Schedule:
     return sch
 
 
-def test_labels_without_checks_are_put_off_and_committed_at_once(monkeypatch) -> None:
+def test_relabelling_without_checks_is_deferred_and_committed_together(monkeypatch) -> None:
     commits, plain = [], Content.commit
     monkeypatch.setattr(Content, "commit", lambda self, *e: (commits.append(e), plain(self, *e)))
     proved = labelled(Schedule(matmul))
@@ -415,7 +415,7 @@ def test_labels_without_checks_are_put_off_and_committed_at_once(monkeypatch) ->
     assert structural_equal(trusted.mod, proved.mod)
 
 
-def test_a_label_that_is_put_off_counts_at_once() -> None:
+def test_a_deferred_label_is_visible_at_once() -> None:
     sch = Schedule(matmul)
     sch.state.skip_legality_checks = True
     block = sch.get_block("C")

@@ -1,4 +1,4 @@
-"""What a schedule answers: legal steps, footprints; and its verification of itself."""
+"""Queries of a schedule: legal steps and footprints; and `check`, its verification."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_legal_lists_the_primitives_that_apply_to_a_block():
     assert all(why for name, why in root.items() if name not in ("cache_index",))
 
 
-def test_the_answer_is_what_the_step_does():
+def test_legal_gives_the_refusal_that_the_step_raises():
     sch = Schedule(program, seed=0)
     for name, why in sch.legal(sch.get_loops("B")[0]).items():
         if name in ("add_unit_loop", "parallel", "vectorize", "unroll", "blockize"):

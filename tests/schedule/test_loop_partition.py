@@ -64,7 +64,7 @@ def test_parts_of_a_loop():
     check_transform(double, sch)
 
 
-def test_one_factor_fills_up():
+def test_a_factor_of_none_takes_the_rest_of_the_range():
     sch = Schedule(double, seed=0)
     loops = sch.loop_partition(sch.get_loops("B")[0], [2, None, 1])
     assert [sch.get(rv).extent.value for rv in loops] == [2, 5, 1]
@@ -94,7 +94,7 @@ def test_reductions(which, preserve):
     check_transform(matmul, sch)
 
 
-def test_an_init_waits_for_an_outer_loop():
+def test_an_init_runs_only_in_the_first_iteration_of_an_outer_loop():
     sch = Schedule(matmul, seed=0)
     i, j, k = sch.get_loops("C")
     sch.reorder(k, i)

@@ -53,6 +53,16 @@ def opaque(A: T.Buffer((8, 4), "int32")):
             vj = T.axis.opaque(4, j)
             T.reads(A[vi, vj])
             T.writes(A[vi + 1, vj])
+            with T.block("inner"):
+                A[vi + 1, vj] = A[vi, vj] * 2
+
+
+@T.prim_func
+def known(A: T.Buffer((8, 4), "int32")):
+    for i, j in T.grid(7, 4):
+        with T.block("A"):
+            vi = T.axis.opaque(7, i)
+            vj = T.axis.opaque(4, j)
             A[vi + 1, vj] = A[vi, vj] * 2
 
 
@@ -134,6 +144,13 @@ def test_reorder() -> None:
     sch.reorder(k, i)
     assert [sch.get(x).var.name for x in sch.get_loops(sch.get_block("C"))] == ["k", "j", "i"]
     check_transform(matmul, sch, "reorder")
+
+
+def test_opaque_iterators_of_known_accesses_reorder():
+    sch, (i, j) = start(known, "A")
+    sch.reorder(j, i)
+    sch.parallel(j)
+    check_transform(known, sch)
 
 
 def test_reorder_that_changes_nothing() -> None:
@@ -304,8 +321,8 @@ def test_reorder_refuses_updates_that_run_again_in_another_order() -> None:
     check_refused(sch, lambda: sch.reorder(j, i), "reversed-dependence", "one element of C")
 
 
-def test_a_carried_loop_does_not_leave_its_shelter() -> None:
-    """j is parallel inside i; outside, its iterations touch each other's elements."""
+def test_a_parallel_loop_does_not_move_outside_of_the_loop_it_needs() -> None:
+    """j is parallel inside i; outside of i, different iterations of j touch one element."""
     sch, (i, j) = start(in_place, "A")
     sch.parallel(j)
     check_refused(sch, lambda: sch.reorder(j, i), "reversed-dependence", "of A")
@@ -317,7 +334,7 @@ def test_the_root_gets_no_loop() -> None:
     check_refused(sch, lambda: sch.add_unit_loop(root), "is-root", "root block cannot")
 
 
-def test_other_vars_are_no_factors() -> None:
+def test_unknown_variables_are_refused_as_factors() -> None:
     sch, (i, j, k) = start(matmul, "C")
     check_refused(
         sch, lambda: sch.split(i, [None, Var("x")]), "unknown-variable", "mentions x, which"

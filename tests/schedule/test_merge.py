@@ -76,7 +76,7 @@ def shifted(A: T.Buffer((8,), "int32"), C: T.Buffer((7,), "int32"), D: T.Buffer(
             D[v] = B[6 - v] + E[0]
 
 
-def test_a_backward_look_is_fine_and_a_forward_look_is_not():
+def test_merge_allows_backward_reads_and_refuses_forward_reads():
     sch = Schedule(shifted, seed=0)
     (b,), (c,), (d,) = (sch.get_loops(n) for n in "BCD")
     check_refused(sch, lambda: sch.merge(b, d), "in-between", "E is between")

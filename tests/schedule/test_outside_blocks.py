@@ -1,4 +1,4 @@
-"""Schedules of what stands outside of blocks: conditions, jumps, stores, loops that data end."""
+"""Schedules of statements outside of blocks: conditions, jumps, stores, loops with loaded ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_writes_in_a_while_loop_do_not_cover_a_region() -> None:
 
 
 def test_a_cache_below_the_condition() -> None:
-    """The reader stands under the condition as well, so what it reads was written."""
+    """The reader stands under the same condition as the writer."""
     func = parse("""
 @T.prim_func
 def f(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
@@ -100,7 +100,7 @@ def f(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), 
         lambda sch: sch.reindex_cache_read("C", 0, "global", lambda v: v),
     ],
 )
-def test_a_copy_of_what_a_store_outside_of_blocks_makes(step: Step) -> None:
+def test_caching_a_buffer_written_outside_of_blocks_is_refused(step: Step) -> None:
     sch = Schedule(parse(STORE), check=True)
     check_refused(sch, lambda: step(sch), "outside-blocks", r"B\[i\] = .* writes B")
     sch.cache_read("D", 0, "global")
@@ -108,7 +108,7 @@ def test_a_copy_of_what_a_store_outside_of_blocks_makes(step: Step) -> None:
 
 
 @pytest.mark.parametrize("step", TO_CACHE)
-def test_a_copy_of_what_is_read_outside_of_blocks(step: str) -> None:
+def test_caching_a_buffer_read_outside_of_blocks_is_refused(step: str) -> None:
     last = STORE[STORE.index("    for i in range(4):\n        B[i]") :]
     text = STORE.replace(last, "    for i in range(4):\n        C[i] = D[i]\n").replace(
         "    B = T", "    X = T"
@@ -204,7 +204,7 @@ def test_an_iteration_that_continue_ends_stays_one(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["merge", "unroll"])
-def test_a_continue_is_of_a_loop(step: str) -> None:
+def test_a_continue_belongs_to_the_innermost_loop(step: str) -> None:
     sch, run = in_loops(step, "continue")
     check_refused(sch, run, "left-by-jump", "a continue leaves the loop j")
 
@@ -240,8 +240,8 @@ def f(P: T.Buffer((6,), "int32"), A: T.Buffer((5, 5), "int32"), C: T.Buffer((5,)
         ("x = P[i] + 10 // (5 - i)\n        C[i] = x", ""),
     ],
 )
-def test_a_border_evaluates_nothing_that_may_fail(above: str, where: str) -> None:
-    """The sixth row of a split by two is none: its ends, conditions and values are not asked."""
+def test_iterations_beyond_a_split_evaluate_nothing_that_may_fail(above: str, where: str) -> None:
+    """There is no sixth row: a split by two must not evaluate its ends, conditions and values."""
     func = parse(ROWS.format(above=above, where=where))
     sch = Schedule(func, check=True)
     sch.split(sch.get_loops("C")[0], [None, 2])
@@ -296,7 +296,7 @@ def f(A: T.Buffer((6, 5), "int32"), C: T.Buffer((6, 5), "int32"), D: T.Buffer((6
     ],
 )
 def test_a_block_that_writes_less_than_it_declares(body: str, step: str) -> None:
-    """Data choose the element, or the declared box has gaps: the copy back would fill the rest."""
+    """A loaded index chooses the element, or the declared box has gaps: a copy would fill them."""
     text = SCATTER.format(body=body)
     sch = Schedule(parse(text[: text.index("    for i, j", text.index("C[0:6"))]), check=True)
     loop = sch.get_loops("C")[0]

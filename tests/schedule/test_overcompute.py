@@ -1,4 +1,4 @@
-"""overcompute: iterators run on to a multiple, and what is computed beyond is never used."""
+"""overcompute: iterators are padded to a multiple, and the extra results are never used."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def window(A: T.Buffer((12,), "float32"), D: T.Buffer((7,), "float32")):
 
 @T.prim_func
 def padded(A: T.Buffer((7,), "float32"), D: T.Buffer((7,), "float32")):
-    """A load under a condition, which keeps to the load's place."""
+    """A load under a condition, which is clamped like the load."""
     C = T.alloc_buffer((7,), "float32")
     for i, k in T.grid(7, 3):
         with T.block("C"):
@@ -116,7 +116,7 @@ def odd(A: T.Buffer((7,), "int32"), D: T.Buffer((7,), "int32"), E: T.Buffer((7,)
             E[vi] = D[vi]
 
 
-def test_rows_run_on_and_keep_to_the_last_one():
+def test_padded_rows_read_the_last_row():
     sch = Schedule(matmul)
     loops = sch.get_loops("C")
     sch.overcompute("C", [4, 3, 1])
@@ -138,7 +138,7 @@ def test_tiles_divide_evenly_afterwards():
 
 
 @pytest.mark.parametrize("func", [window, padded])
-def test_only_accesses_that_would_leave_their_buffer_are_held(func):
+def test_only_accesses_that_would_leave_their_buffer_are_clamped(func):
     sch = Schedule(func)
     sch.overcompute("C", [8, 1])
     if func is window:
@@ -174,7 +174,7 @@ def test_refusals(block, multiples, reason, message):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_tile_of_a_larger_size_is_drawn_and_run_on_to(seed):
+def test_a_padded_tile_is_drawn_and_overcomputed(seed):
     sch = Schedule(matmul, seed=seed)
     block = sch.get_block("C")
     i, _, _ = sch.get_loops(block)
@@ -210,7 +210,7 @@ def test_padded_tiles_are_repaired_and_listed():
     assert domains.repair(domain, [5, 5]) == [2, 4]
 
 
-def test_reductions_do_not_run_on():
+def test_overcompute_refuses_reduce_iterators():
     sch = Schedule(matmul)
     check_refused(
         sch, lambda: sch.overcompute("C", [1, 1, 4]), "cannot-run-on", "vk is no spatial iterator"
@@ -230,7 +230,7 @@ def counted_down(A: T.Buffer((4,), "int32"), D: T.Buffer((3,), "int32")):
             D[vi] = C[vi]
 
 
-def test_a_divisor_stays_at_its_last_value() -> None:
+def test_a_divisor_in_the_padding_is_clamped() -> None:
     sch = Schedule(counted_down, check=False)
     sch.overcompute("C", [4])
     check_transform(counted_down, sch)
@@ -251,7 +251,7 @@ def longer_and_longer(A: T.Buffer((3,), "int32"), D: T.Buffer((3,), "int32")):
             D[vi] = A[vi]
 
 
-def test_a_loop_inside_runs_no_further_than_at_the_last_value() -> None:
+def test_bounds_of_inner_loops_are_clamped_in_the_padding() -> None:
     sch = Schedule(longer_and_longer, check=False)
     sch.overcompute("C", [4])
     check_transform(longer_and_longer, sch)

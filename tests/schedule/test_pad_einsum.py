@@ -1,4 +1,4 @@
-"""pad_einsum: iterators padded to multiples, zeros put in, results cut."""
+"""pad_einsum: padded iterators, inputs padded with zeros, results copied back."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def f(A: T.Buffer((2, 3), "int32"), C: T.Buffer((2, 3), "int32")):
 """
 
 
-def test_a_copy_reads_the_one_row_that_is_read():
+def test_a_padded_copy_reads_only_the_row_that_is_read():
     """The block around declares to read that row alone."""
     func = parse(INNER)
     sch = Schedule(func, seed=0, check=True)
@@ -347,7 +347,7 @@ def test_a_copy_reads_the_one_row_that_is_read():
 
 
 def test_an_iterator_may_be_padded_beside_windows():
-    """The channels of a convolution, whose rows and columns are read at sums of iterators."""
+    """The channels of a convolution are padded; rows and columns are read at sums of iterators."""
 
     @T.prim_func
     def conv(

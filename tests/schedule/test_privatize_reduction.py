@@ -97,10 +97,39 @@ def f(A: T.Buffer((8,), "int32"), S: T.Buffer((), "int32")):
 INIT = "with T.init():\n    C[vi] = 0\nC[vi] = C[vi] + A[vi, vk]"
 
 
+@pytest.mark.parametrize("init", ["0", "C[vi] * 2", "A[vi, 0]"])
+@pytest.mark.parametrize("span", ["range(6)", "range(6 - i)"])
+def test_a_reduction_with_an_init_stores_its_results_at_the_end(init, span):
+    sch = nest(INIT.replace("= 0", f"= {init}"), span=span)
+    before = sch.mod["main"]
+    last = sch.privatize_reduction("C")
+    assert sch.get(last).name == "C_store" and sch.get(last).init is None
+    check_transform(before, sch)
+
+
+def test_the_private_buffer_is_indexed_by_the_iterators():
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((9, 6), "int32"), C: T.Buffer((9,), "int32")):
+    for i in range(2, 9):
+        for k in range(6):
+            with T.block("C"):
+                vi = T.axis.spatial((2, 9), i)
+                vk = T.axis.reduce(6, k)
+                C[vi] = C[vi] + A[vi, vk]
+""")
+    sch = Schedule(func, check=True)
+    sch.privatize_reduction("C")
+    assert sch.get(sch.get_block("C")).writes[0].buffer.constant_shape() == (9,)
+    check_transform(func, sch)
+
+
 @pytest.mark.parametrize(
     ("change", "reason", "message"),
     [
-        ({"update": INIT}, "has-init", "has an init, so its results are private already"),
+        ({"update": INIT + " + C[0]"}, "several-places", "does not compute one element"),
+        ({"update": INIT.replace("= 0", "= C[4]")}, "several-places", "set by its init"),
+        ({"update": INIT, "span": "range(i)"}, "empty-reduction", "loop k may leave C nothing"),
         ({"update": "C[vi] = A[vi, vk] - C[vi]"}, "no-update", "no update of one element"),
         ({"update": "C[vi] = C[vi] * 2 + A[vi, vk]"}, "no-update", "do not use its buffer"),
         ({"update": "C[vi] = C[vi] + C[0] + A[vi, vk]"}, "no-update", "no update"),
@@ -113,7 +142,7 @@ INIT = "with T.init():\n    C[vi] = 0\nC[vi] = C[vi] + A[vi, vk]"
         ({"span": "range(i)"}, "empty-reduction", "loop k may leave C nothing to reduce"),
         ({"span": "range(N[i])"}, "empty-reduction", "nothing to reduce"),
         ({"span": "range(i, 6)"}, "ragged-start", "over vk does not always start at its first"),
-        ({"kinds": "SS"}, "reduction-above", "are not those of its reduce iterators"),
+        ({"kinds": "SS"}, "reduction-above", "must be loops of its iterators"),
     ],
 )
 def test_refusals(change, reason, message):
@@ -172,7 +201,7 @@ def test_a_product_added_to_a_scaled_matrix_gets_register_blocks():
 
 
 def test_a_block_moves_where_others_update_what_it_does_not_touch():
-    """D is read, then overwritten: that matters only to blocks that touch D."""
+    """D is read, then overwritten, which matters only for blocks that touch D."""
     text = """
 @T.prim_func
 def f(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32"), D: T.Buffer((6,), "int32")):

@@ -1,4 +1,4 @@
-"""privatize_update: histograms and scatter-adds by copies; columns apart; and every refusal."""
+"""privatize_update: histograms and scatter-adds with a copy per iteration; and every refusal."""
 
 from __future__ import annotations
 
@@ -66,14 +66,15 @@ def test_columns_of_a_scatter_add_are_independent(kind):
     check_transform(func, sch)
 
 
-def test_opaque_loops_keep_their_order():
+def test_opaque_loops_keep_their_order_where_accesses_are_unknown():
     text = """
 @T.prim_func
 def f(A: T.Buffer((4, 5), "int32"), C: T.Buffer((4, 5), "int32")):
     for i, j in T.grid(4, 5):
         with T.block("C"):
             vi, vj = T.axis.opaque(4, i), T.axis.opaque(5, j)
-            C[vi, vj] = A[vi, vj] + 1
+            with T.block("inner"):
+                C[vi, vj] = A[vi, vj] + 1
 """
     sch = Schedule(parse(text))
     i, j = sch.get_loops("C")

@@ -1,4 +1,4 @@
-"""The proof of every primitive, in one table: its name stands here or the suite fails.
+"""One table with a proof of every primitive; a primitive without a row fails the suite.
 
 Each row makes a small schedule in which the primitive takes part. Of all the same is checked: the
 module verifies after every step, its script is the golden one, it computes what it did before,
@@ -23,6 +23,7 @@ from schedule.programs import (
     softmax,
     strided,
     symbolic,
+    triangle_product,
     two_outputs,
 )
 from schedule.test_found import double
@@ -51,6 +52,36 @@ def row_sums(A: T.Buffer((4, 6), "int32"), E: T.Buffer((4,), "int32"), D: T.Buff
         with T.block("D"):
             vi = T.axis.spatial(4, i)
             D[vi] = C[vi] + E[vi]
+
+
+@T.prim_func
+def wavefront(A: T.Buffer((6, 7), "int32")):
+    for i, j in T.grid((1, 6), (1, 6)):
+        with T.block("A"):
+            A[i, j] = A[i - 1, j + 1] + A[i, j - 1] * 2
+
+
+def skewed_rows(sch: Schedule) -> None:
+    """Skew, so that the rows of each diagonal run in parallel."""
+    i, j = sch.get_loops("A")
+    j = sch.skew(i, j, 2)
+    sch.reorder(j, i)
+    sch.parallel(i)
+
+
+@T.prim_func
+def zero_points(
+    A: T.Buffer((4, 6), "uint8"), B: T.Buffer((6, 5), "int8"), Z: T.Buffer((5,), "int32"),
+    C: T.Buffer((4, 5), "int32"),
+):  # fmt: skip
+    for i, j, k in T.grid(4, 5, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + (T.cast(A[vi, vk], "int32") - 121) * (
+                T.cast(B[vk, vj], "int32") - Z[vj]
+            )
 
 
 @T.prim_func
@@ -85,6 +116,47 @@ def gather(A: T.Buffer((24,), "int32"), B: T.Buffer((4, 6), "int32")):
         with T.block("B"):
             vi, vj = T.axis.remap("SS", [i, j])
             B[vi, vj] = A[(vi * 6 + vj) // 2] + A[(vi * 6 + vj) // 2]
+
+
+@T.prim_func
+def weighted(
+    X: T.Buffer((3, 10), "float32"), V: T.Buffer((10, 2), "float32"), Y: T.Buffer((3, 2), "float32")
+):
+    M = T.alloc_buffer((3,), "float32")
+    E = T.alloc_buffer((3, 10), "float32")
+    S = T.alloc_buffer((3,), "float32")
+    W = T.alloc_buffer((3, 2), "float32")
+    for i, j in T.grid(3, 10):
+        with T.block("M"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                M[vi] = T.float32("-inf")
+            M[vi] = T.max(M[vi], X[vi, vj])
+    for i, j in T.grid(3, 10):
+        with T.block("E"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj] = T.exp2(X[vi, vj] - M[vi])
+    for i, j in T.grid(3, 10):
+        with T.block("S"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + E[vi, vj]
+    for i, k, j in T.grid(3, 2, 10):
+        with T.block("W"):
+            vi, vk, vj = T.axis.remap("SSR", [i, k, j])
+            with T.init():
+                W[vi, vk] = T.float32(0)
+            W[vi, vk] = W[vi, vk] + E[vi, vj] * V[vj, vk]
+    for i, k in T.grid(3, 2):
+        with T.block("Y"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            Y[vi, vk] = W[vi, vk] * T.float32(0.5) + S[vi]
+
+
+def rolled_up(s: Schedule) -> None:
+    around = s.rolling_update([s.get_loops(name)[-1] for name in "MESW"], 4)
+    s.annotate(around, "pass", 1)
 
 
 def of(name: str, nth: int, step: Callable[..., Any]) -> Callable[[Schedule], Any]:
@@ -208,6 +280,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     ),
     "enter_postproc": (elementwise, marked),
     "decompose_outputs": (two_outputs, lambda s: s.decompose_outputs("S")),
+    "expand_reduction": (zero_points, lambda s: s.expand_reduction("C")),
     "fission": (elementwise, parted),
     "fuse": (matmul, lambda s: s.fuse(*s.get_loops("C")[:2])),
     "fuse_reduction_epilogue": (row_sums, lambda s: s.fuse_reduction_epilogue("C", "D")),
@@ -220,6 +293,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "loop_partition": (elementwise, of("B", 0, lambda s, i: s.loop_partition(i, [2, None]))),
     "merge": (elementwise, merged),
     "overcompute": (matmul_relu, lambda s: s.overcompute("C", [3, 4, 1])),
+    "overcompute_box": (triangle_product, lambda s: s.overcompute_box("X")),
     "pad_einsum": (matmul, lambda s: s.pad_einsum("C", [5, 4, 5])),
     "parallel": (matmul, of("C", 0, lambda s, i: s.parallel(i))),
     "privatize_reduction": (two_outputs, summed_apart),
@@ -238,12 +312,14 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
         lambda s: s.reindex_cache_write("C", 0, "local", lambda i, j, k: (j, i)),
     ),
     "reorder": (matmul, lambda s: s.reorder(*reversed(s.get_loops("C")))),
+    "skew": (wavefront, skewed_rows),
     "reorder_block_iter_var": (matmul, lambda s: s.reorder_block_iter_var("C", [2, 0, 1])),
     "require": (matmul, sampled),
     "reverse_compute_at": (elementwise, around("C", "reverse_compute_at")),
     "reverse_compute_inline": (elementwise, lambda s: s.reverse_compute_inline("C")),
     "rfactor": (matmul, of("C", 2, lambda s, k: s.rfactor(s.split(k, [None, 4])[1], 0))),
     "rolling_buffer": (convolution, rolled),
+    "rolling_update": (weighted, rolled_up),
     "sample_categorical": (matmul, sampled),
     "sample_compute_location": (elementwise, at_drawn),
     "sample_padded_tile": (matmul_relu, run_on),
@@ -298,7 +374,7 @@ def _texts(node: ast.expr) -> list[str]:
 
 
 def _reasons(folder: Path) -> dict[str, str]:
-    """Every reason for which a schedule can refuse, with a place that gives it."""
+    """Every reason of a refusal, with a place in the code that raises it."""
     found = {}
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -313,7 +389,7 @@ def _reasons(folder: Path) -> dict[str, str]:
 
 
 def test_every_reason_is_met_by_a_test_on_its_message() -> None:
-    """Each reason stands in some test, mostly in `check_refused(..., reason, message)`."""
+    """Each reason is a string in a test, mostly in `check_refused(..., reason, message)`."""
     product = Path(metasched.__file__).parent
     wanted = {r: p for part in ("schedule", "analysis") for r, p in
               _reasons(product / part).items()} | dict.fromkeys(COMPOSED, "composed")  # fmt: skip

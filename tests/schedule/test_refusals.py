@@ -71,13 +71,13 @@ def repeated(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
             C[vi] = C[vi] + A[vi, vk]
 
 
-def test_a_loop_that_drives_nothing_is_no_place_for_rfactor() -> None:
+def test_rfactor_refuses_a_loop_that_drives_no_iterator() -> None:
     sch, (c,), ((i, u, k),) = start(repeated, "C")
     check_refused(sch, lambda: sch.rfactor(k, 0), "idle-loop", "u drives no iterator")
 
 
-def test_a_reduction_that_is_repeated_starts_inside() -> None:
-    """Found by the random machine, case 61040217: three times the sum."""
+def test_blockize_refuses_a_loop_that_repeats_a_reduction() -> None:
+    """Random machine, case 61040217: the result was three times the sum."""
     sch, (c,), ((i, u, k),) = start(repeated, "C")
     message = "C restarts in each iteration of u"
     check_refused(sch, lambda: sch.blockize(u), "repeated-reduction", message)
@@ -86,7 +86,7 @@ def test_a_reduction_that_is_repeated_starts_inside() -> None:
     check_transform(repeated, sch)
 
 
-def test_a_stored_trace_holds_its_decisions() -> None:
+def test_a_stored_replay_refuses_a_trace_without_decisions() -> None:
     sch = Schedule(matmul, seed=0)
     sch.sample_categorical([1, 2], [0.5, 0.5])
     trace = sch.trace.with_decision(0, None)
@@ -166,7 +166,7 @@ def test_vector_accesses_keep_their_layout() -> None:
     check_refused(sch, again, "vector-index", "B accesses A by vectors")
 
 
-def test_a_debug_mask_says_whether_to_verify() -> None:
+def test_debug_mask_turns_verification_on() -> None:
     assert Schedule(strided, debug_mask="all").state.check
     assert not Schedule(strided, debug_mask="none", check=False).state.check
     with refusal("bad-mask", 'debug_mask is \'some\', not "none", "all"'):
@@ -179,9 +179,9 @@ def test_a_seed_is_an_integer() -> None:
         Schedule(strided, seed="a")  # type: ignore[arg-type]
 
 
-def test_names_and_buffers_stand_for_themselves() -> None:
-    """Where a block is taken its name will do, and where a buffer is, its position, name or self;
-    the trace holds what can be stored."""
+def test_blocks_by_name_and_buffers_by_name_or_object_are_accepted() -> None:
+    """A block may be given by its name, a buffer by its position, its name or as a Buffer;
+    the trace stores names and positions."""
     sch = Schedule(elementwise, seed=0)
     assert sch.has_block("B") and not sch.has_block("X")
     assert sch.is_output_block("C") and not sch.is_output_block(sch.get_block("B"))
@@ -212,7 +212,7 @@ def foreign(A: T.Buffer((4,), "int32"), X: T.Buffer((4,), "int32"), C: T.Buffer(
 
 
 def test_buffers_that_foreign_code_reads_are_not_transformed() -> None:
-    """address_of(X[0]) was once taken for a load: the layout changed under the called function."""
+    """address_of(X[0]) is no load: the called function relies on the layout."""
     sch, (b, c), _ = start(foreign, "B", "C")
     step = lambda: sch.transform_layout(c, ("read", 1), lambda i: (i // 2, i % 2))  # noqa: E731
     check_refused(sch, step, "opaque-use", "a pointer to X is taken")
@@ -239,7 +239,7 @@ def test_an_argument_of_the_wrong_type_is_named(step, said) -> None:
     check_refused(sch, lambda: step(sch), "wrong-argument", said)
 
 
-def test_half_a_factor_is_no_factor() -> None:
+def test_a_factor_that_is_no_integer_is_refused() -> None:
     sch = Schedule(matmul)
     i, *_ = sch.get_loops("C")
     check_refused(

@@ -1,4 +1,4 @@
-"""rfactor beside other blocks, over unit loops, and of reductions that decide ties by order."""
+"""rfactor of reductions next to other blocks, over unit loops, and with ties decided by order."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def f(val: T.Buffer((2, 12), "{dtype}"), m0: T.Buffer((2,), "int32"),
 
 
 @pytest.mark.parametrize(("compare", "first"), [(">=", True), (">", False)])
-def test_ties_go_to_the_first_or_last_as_before(compare, first):
+def test_rfactor_keeps_which_of_equal_values_wins(compare, first):
     func = arg(compare)
     sch = Schedule(func, check=True)
     sch.rfactor(sch.get_loops("argmax")[1], 1)
@@ -142,13 +142,13 @@ def test_nothing_is_initialised_where_no_reduction_is_left():
 
 
 @pytest.mark.parametrize("compare", [">=", ">"])
-def test_an_order_that_decides_ties_is_kept(compare):
+def test_reorder_refuses_loops_whose_order_decides_ties(compare):
     sch = Schedule(arg(compare))
     _, outer, inner = sch.get_loops("argmax")
     check_refused(sch, lambda: sch.reorder(inner, outer), "reversed-dependence", "m0")
 
 
-def test_a_nan_that_is_taken_keeps_the_order():
+def test_rfactor_of_an_argmax_that_takes_nan_needs_fast_math():
     sch = Schedule(arg(">=", "float32"))
     loop = sch.get_loops("argmax")[1]
     check_refused(sch, lambda: sch.rfactor(loop, 1), "nan-order", "a NaN, or an equal value")
@@ -197,7 +197,7 @@ ODD = [0.0, -0.0, 1.0, 1.0, 2.0, np.nan, np.inf, -np.inf, -3.4028234663852886e38
     axis=st.integers(0, 1),
 )
 def test_a_test_for_the_better_value_leaves_nan_out_in_any_order(form, values, finite, axis):
-    """Ties, zeros of both signs, infinities and NaN give the pair of the program as written."""
+    """For ties, zeros of both signs, infinities and NaN, rfactor keeps the results."""
     largest = "T.min_value('float32')" if finite else "-T.infinity('float32')"
     if form == "minimum":
         largest = largest.replace("min_value", "max_value").replace("-T", "T")
@@ -228,7 +228,7 @@ def test_value_and_index_by_different_tests_may_mix_zeros():
         "if V[i, k] != M[i]:\n                N[i] = k\n                M[i] = V[i, k]",
     ],
 )
-def test_what_is_no_argmax_is_no_reducer(update):
+def test_rfactor_refuses_updates_that_are_no_argmax(update):
     sch = Schedule(parse(TAKING.format(update=update, start="-T.infinity('float32')")))
     loop = sch.get_loops("argmax")[1]
     check_refused(sch, lambda: sch.rfactor(loop, 0), "no-reducer", "no commutative reduction")

@@ -1,4 +1,4 @@
-"""rolling_buffer: the ring it makes, and what it refuses."""
+"""rolling_buffer: the ring buffer, and every refusal."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def pools_rolled(A: T.Buffer((12, 12), "int32"), C: T.Buffer((8, 8), "int32")):
         for ax0, ax1, ax2, ax3 in T.grid(6, 6, 3, 3):
             with T.block("B"):
                 T.where((i_0 < 1 or 2 <= ax0) and (j_0 < 1 or 2 <= ax1))
-                vi = T.axis.opaque(10, i_0 * 4 + ax0)
-                vj = T.axis.opaque(10, j_0 * 4 + ax1)
+                vi = T.axis.spatial(10, i_0 * 4 + ax0)
+                vj = T.axis.spatial(10, j_0 * 4 + ax1)
                 vr, vs = T.axis.remap("RR", [ax2, ax3])
+                v_i_0 = T.axis.opaque(2, i_0)
+                v_j_0 = T.axis.opaque(2, j_0)
                 with T.init():
                     B[vi % 6, vj] = 0
                 B[vi % 6, vj] = T.max(B[vi % 6, vj], A[vi + vr, vj + vs])
@@ -175,7 +177,7 @@ def test_elements_that_change_are_not_kept():
 
 
 def test_a_predicate_on_the_element_alone_is_kept():
-    """The last tile is cut: B runs where its element exists, in whichever iteration."""
+    """The last tile is cut short: the predicate of B depends on the element alone."""
     for factors in ((3, 3), (3, 8), (5, 3)):
         sch, _, j0 = tiled(factors=factors)
         sch.compute_at("B", j0)
@@ -256,3 +258,85 @@ def test_a_loop_with_a_step():
     sch = Schedule(before, check=True)
     sch.rolling_buffer("B", 0)
     check_transform(before, sch)
+
+
+@T.prim_func
+def sweeps(X: T.Buffer((13, 9), "int32"), Y: T.Buffer((9, 5), "int32")):
+    A = T.alloc_buffer((11, 7), "int32")
+    B = T.alloc_buffer((9, 5), "int32")
+    for i, j in T.grid(11, 7):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = X[vi, vj + 1] * 2 + X[vi + 2, vj + 2]
+    for i, j in T.grid(9, 5):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj + 2] * 3 + A[vi + 2, vj]
+    for i, j in T.grid(7, 5):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = B[vi, vj] * 5 + B[vi + 2, vj]
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_strips(rows, kind):
+    """Each strip begins with whole parts; on threads each strip has rings of its own."""
+    sch = Schedule(sweeps, seed=0)
+    i, _ = sch.get_loops("Y")
+    strip, row = sch.split(i, [None, rows])
+    if kind == "parallel":
+        sch.parallel(strip)
+    sch.compute_at("B", row)
+    sch.compute_at("A", row)
+    sch.rolling_buffer([sch.get_block("A"), sch.get_block("B")], 0)
+    made = [sch.get(sch.get_block(b)).writes[0].buffer.constant_shape() for b in "AB"]
+    assert made == [(5, 7), (3, 5)]
+    check_transform(sweeps, sch)
+
+
+def test_threads_inside_the_rows_are_refused():
+    sch = Schedule(sweeps, seed=0)
+    i, j = sch.get_loops("Y")
+    sch.reorder(j, i)
+    strip, row = sch.split(i, [None, 3])
+    sch.compute_at("B", row)
+    sch.parallel(row)
+    refused(sch, "loop-has-kind", "i_1 is parallel already")
+    check_transform(sweeps, sch)
+
+
+def test_no_block_is_refused():
+    sch = Schedule(sweeps, seed=0)
+    check_refused(sch, lambda: sch.rolling_buffer([], 0), "no-blocks", "at least one block")
+
+
+def test_a_ring_is_no_stage_for_a_second_step():
+    sch = Schedule(sweeps, seed=0)
+    i, _ = sch.get_loops("Y")
+    sch.compute_at("B", i)
+    sch.compute_at("A", i)
+    sch.rolling_buffer("A", 0)
+    refused(sch, "region-cover", "block B reads A")
+
+
+def test_two_dimensions_that_move_together_are_refused():
+    """The iteration before made no element of the new column in the rows that are kept."""
+
+    @T.prim_func
+    def diagonal(A: T.Buffer((10, 10), "int32"), C: T.Buffer((8,), "int32")):
+        B = T.alloc_buffer((10, 10), "int32")
+        for i, j in T.grid(10, 10):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * 2
+        for i, r, s in T.grid(8, 3, 3):
+            with T.block("C"):
+                vi, vr, vs = T.axis.remap("SRR", [i, r, s])
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + B[vi + vr, vi + vs]
+
+    sch = Schedule(diagonal, seed=0)
+    sch.compute_at("B", sch.get_loops("C")[0])
+    refused(sch, "no-overlap", "no dimension of B overlaps")

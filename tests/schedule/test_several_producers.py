@@ -82,7 +82,7 @@ def test_a_tile_computes_its_part_of_each_producer() -> None:
     check_transform(func, sch)
 
 
-def test_turns_that_leave_elements_out_are_refused() -> None:
+def test_two_writers_that_leave_gaps_do_not_cover() -> None:
     func = joined((MAP, 4, "vj * 3"), (MAP, 4, "vj * 3 + 1"), columns=12)
     sch = Schedule(func)
     loop = sch.get_loops("C")[0]
@@ -91,7 +91,7 @@ def test_turns_that_leave_elements_out_are_refused() -> None:
 
 
 def test_a_producer_whose_elements_another_overwrites_stays() -> None:
-    """D0 below C's loop would clear what D1 has written."""
+    """D0 below C's loop would overwrite what D1 has written."""
     func = joined((MAP, 12, "vj"), (MAP, 6, "vj + 3"), columns=12)
     sch = Schedule(func)
     loop = sch.get_loops("C")[0]
@@ -126,3 +126,62 @@ def test_a_producer_that_another_producer_reads_stays_before_it() -> None:
     sch = Schedule(two_readers)
     loop = sch.get_loops("C")[0]
     check_refused(sch, lambda: sch.compute_at("D0", loop), "consumer-outside", "D1 is not")
+
+
+SUMS = {
+    "R": """
+    for i, k in T.grid(8, 6):
+        with T.block("R"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                R[vi] = 0
+            R[vi] = R[vi] + A[vi, vk]""",
+    "C": """
+    for i, j, k in T.grid(8, 4, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]""",
+}
+
+
+def corrected(order: str) -> PrimFunc:
+    """D = C - R, where the sums C and R are computed in this order."""
+    head = """@T.prim_func
+def main(A: T.Buffer((8, 6), "int32"), B: T.Buffer((6, 4), "int32"), D: T.Buffer((8, 4), "int32")):
+    R = T.alloc_buffer((8,), "int32")
+    C = T.alloc_buffer((8, 4), "int32")"""
+    last = """
+    for i, j in T.grid(8, 4):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = C[vi, vj] - R[vi]
+"""
+    return parse(head + "".join(SUMS[name] for name in order) + last)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_consumer_moves_to_its_last_producer(depth: int) -> None:
+    func = corrected("RC")
+    sch = Schedule(func, check=True)
+    sch.parallel(sch.get_loops("C")[0])
+    sch.reverse_compute_at("D", sch.get_loops("C")[depth])
+    check_transform(func, sch)
+
+
+def test_a_consumer_stays_behind_all_its_producers() -> None:
+    for order, to, other in (("CR", "C", "R"), ("RC", "R", "C")):
+        sch = Schedule(corrected(order), check=True)
+        loop = sch.get_loops(to)[0]
+        message = f"every producer must be under i, but {other} is not"
+        step = lambda: sch.reverse_compute_at("D", loop)  # noqa: B023, E731
+        check_refused(sch, step, "producer-outside", message)
+
+
+def test_a_part_that_an_earlier_producer_makes_keeps_its_consumer() -> None:
+    """D0 is complete before D1, but C reads columns of both."""
+    sch = Schedule(PROGRAMS["halves"], check=True)
+    loop = sch.get_loops("D1")[0]
+    step = lambda: sch.reverse_compute_at("C", loop)  # noqa: E731
+    check_refused(sch, step, "producer-outside", "every producer must be under i, but D0 is not")

@@ -1,4 +1,4 @@
-"""Extents that are known only when the program runs: the whole way of a tiled matrix product."""
+"""Symbolic extents: all steps of a tiled matrix product."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ STEPS: dict[str, Callable[[Schedule, list[LoopRV]], object]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_guarded_symbolic_reduction_covers_its_result(name: str) -> None:
-    """The guard of the reduction (`l_0 * 3 + l_1 < k`) once hid that C is written for each i, j."""
+def test_a_reduction_with_a_symbolic_guard_covers_its_result(name: str) -> None:
+    """The guard of the reduction (`l_0 * 3 + l_1 < k`) does not depend on i and j."""
     sch, loops = tiled()
     STEPS[name](sch, loops)
     check_transform(product, sch)

@@ -1,4 +1,4 @@
-"""tensorize: the call it makes, what it refuses, and that each intrinsic is what it describes."""
+"""tensorize: the call, every refusal, and that each intrinsic computes its description."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_loops_of_64_bits_match_a_description_of_32():
 
 
 def test_loops_of_one_step_need_no_partner():
-    """In the block where the description has none, and in the description."""
+    """Unit loops only in the block, and only in the description."""
     rows = described({"i": 4, "j": 1, "k": 4}, "i, k", "k, j", "i, j")
     plain = described({"i": 4, "k": 4}, "i, k", "k, 0", "i, 0")
     for desc, preserve in ((rows, False), (plain, True)):
@@ -496,7 +496,7 @@ def guarded(A: T.Buffer((4,), "int32"), B: T.Buffer((4,), "int32")):
 
 
 def test_a_part_beyond_its_buffer_is_refused():
-    """The block reads A[3] under a condition that is never true; the implementation may not care.
+    """The block reads A[3] under a condition that never holds; the implementation reads always.
 
     Found by the random machine."""
     TensorIntrin.register("test.guarded", guarded, guarded, override=True)
@@ -652,9 +652,9 @@ def different(case: str) -> tuple[Schedule, object]:
 @pytest.mark.parametrize(
     ("case", "step", "here"),
     [
-        ("extent", "split the loop of j_1 by 4 .* pad_einsum first", "for j_1 in range(2):"),
+        ("extent", "split the whole loop, of which j_1 is a part, by 4", "for j_1 in range(2):"),
         ("order", "reorder the loops as the description has them", "for j_1, i_1, k_1 in"),
-        ("layout", "transform_layout B to its order of dimensions", "B[vj_o * 4 + vj_i"),
+        ("layout", "transform_layout B to the order of dimensions of B", "B[vj_o * 4 + vj_i"),
         ("scope", "set_scope C_shared to global, or .* (cache_read, cache_write)", "C_shared["),
         ("kind", "tensorize before loop j_1 changes its kind", "in T.unroll(4):"),
         ("loop note", "unannotate loop j_1 first", '"note": 1'),
@@ -686,6 +686,8 @@ def test_a_mismatch_shows_both_sides_and_the_step_that_aligns_them(case, step, h
         ("loop note", lambda sch: sch.unannotate(sch.get_loops("C")[4], "note")),
         ("block note", lambda sch: sch.unannotate("C", "note")),
         ("depth", lambda sch: None),
+        ("kind", lambda sch: sch.undo()),
+        ("extent", lambda sch: whole_tiles(sch)),
     ],
 )
 def test_the_step_that_a_mismatch_names_aligns_both_sides(case, taken):
@@ -693,6 +695,14 @@ def test_the_step_that_a_mismatch_names_aligns_both_sides(case, taken):
     check_refused(sch, lambda: sch.tensorize(place, "test.mma"), "mismatch", "not match")
     taken(sch)
     sch.tensorize(place if case == "scope" else sch.get_loops("C")[3], "test.mma")
+
+
+def whole_tiles(sch: Schedule) -> None:
+    """Fuse the parts of loop j, and split by the described extent."""
+    i0, j0, k0, i1, j1, k1 = sch.get_loops("C")
+    sch.reorder(i0, k0, i1, j0, j1, k1)
+    outer, inner = sch.split(sch.fuse(j0, j1), [None, 4])
+    sch.reorder(i0, outer, k0, i1, inner, k1)
 
 
 def sorted_loops(sch: Schedule) -> list[LoopRV]:
@@ -747,4 +757,4 @@ def test_one_buffer_in_two_roles_needs_a_copy():
     sch = Schedule(square, seed=0)
     loop = sch.get_loops("C")[0]
     error = check_refused(sch, lambda: sch.tensorize(loop, "test.mma"), "mismatch", "both")
-    assert error.hint == "cache_read C, so that what is read has a buffer of its own"
+    assert error.hint == "let the program read a copy of C: a step that makes one changes results"

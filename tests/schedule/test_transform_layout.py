@@ -1,4 +1,4 @@
-"""transform_layout: a buffer in another layout, and every way to fill its padding."""
+"""transform_layout: buffers in another layout, with each way to fill the padding."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_padding_in_two_dimensions_of_a_temporary():
     assert "if_then_else" in sch.script()
 
 
-def test_taking_the_users_word():
+def test_assume_injective_transform_skips_the_proof():
     sch = Schedule(copy)
     sch.transform_layout("block", "B", lambda i: i * 2, assume_injective_transform=True)
     out = results(sch, np.arange(14, dtype="int32"), np.zeros(27, "int32"))

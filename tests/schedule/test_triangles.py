@@ -1,4 +1,4 @@
-"""Loops whose length depends on others or on data: what may be done to the blocks below."""
+"""Loops whose extent depends on other loops or on data: which steps are legal below."""
 
 from __future__ import annotations
 
@@ -184,3 +184,57 @@ def test_a_new_block_has_a_domain_without_the_loops_around_it():
     sch.compute_at("B", outer)
     sch.blockize(sch.get_loops("B")[-1])
     check_transform(before, sch)
+
+
+CENTRED = """
+@T.prim_func
+def f(A: T.Buffer((6, 5), "int32"), S: T.Buffer((6,), "int32"), C: T.Buffer((6, 5), "int32")):
+    B = T.alloc_buffer((6, 5), "int32")
+    for i, k in T.grid(6, 5):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = 0
+            S[vi] = S[vi] + A[vi, vk]
+    for i in range(6):
+        with T.block("halve"):
+            vi = T.axis.spatial(6, i)
+            S[vi] = S[vi] // 2
+    for i, k in T.grid(6, 5):
+        with T.block("A"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            A[vi, vk] = A[vi, vk] - S[vi]
+    for i, k in T.grid(6, 5):
+        with T.block("B"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            B[vi, vk] = A[vi, vk] * 2
+    for i, k in T.grid(6, 5):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            C[vi, vk] = B[vi, vk] + 1
+"""
+
+
+def test_a_block_moves_though_other_blocks_overwrite_what_it_reads():
+    """The blocks S and A, in conflict over A, keep their order when B moves."""
+    func = parse(CENTRED)
+    sch = Schedule(func, check=True)
+    sch.overcompute("B", [1, 4])
+    sch.compute_at("B", sch.get_loops("C")[0])
+    check_transform(func, sch)
+
+
+def test_an_init_is_taken_out_though_a_later_nest_writes_the_results():
+    func = parse(CENTRED)
+    sch = Schedule(func, check=True)
+    sch.decompose_reduction("S", sch.get_loops("S")[0])
+    check_transform(func, sch)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_an_init_is_taken_out_though_a_later_block_of_the_loop_writes_the_results(level):
+    func = parse(CENTRED)
+    sch = Schedule(func, check=True)
+    sch.merge(sch.get_loops("S")[0], sch.get_loops("halve")[0])
+    sch.decompose_reduction("S", sch.get_loops("S")[level])
+    check_transform(func, sch)

@@ -1,4 +1,4 @@
-"""What a user reads when a script cannot be taken: place, reason, remedy."""
+"""Errors in scripts: the place, the reason, and what to write instead."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_statement_words_outside_of_scripts():
         T.gird(4)
 
 
-def test_of_a_long_line_the_part_around_the_place_is_shown():
+def test_long_lines_are_cut_to_the_text_around_the_error():
     text = "@T.prim_func\ndef f(A: T.Buffer((8,), 'float32')):\n"
     text += f"    A[0] = {'A[0] + ' * 1000}nothing + {'A[0] + ' * 1000}A[0]\n"
     with pytest.raises(ParseError) as caught:

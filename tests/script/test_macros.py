@@ -1,4 +1,4 @@
-"""What of Python a decorated function may use: functions, macros, lambdas. Texts run nothing."""
+"""Python code that a decorated function may use: functions, macros, lambdas. Texts run none."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_functions_allocate_what_they_return():
     sch.compute_inline("load_1")
 
 
-def test_words_that_open_scopes_belong_into_macros():
+def test_words_that_open_scopes_are_refused_in_python_functions():
     for word, given in ((T.block, ()), (T.grid, (4,)), (T.serial, (4,)), (T.init, ())):
 
         def open_scope(word=word, given=given):
@@ -311,7 +311,7 @@ def test_starred_names_and_lists_of_indices():
 
 
 class Marked:
-    """What is asked of it is noted."""
+    """An object that records each access to it."""
 
     def __init__(self):
         self.ran = []
@@ -399,7 +399,7 @@ def test_traces_execute_nothing():
 # ---- macros
 
 
-def test_hygienic_macros_mean_the_names_of_their_definition():
+def test_hygienic_macros_use_the_names_at_their_definition():
     x = WIDTH
 
     @T.macro
@@ -421,7 +421,7 @@ def test_hygienic_macros_mean_the_names_of_their_definition():
     assert second.value.indices[0] is func.body.var
 
 
-def test_macros_build_blocks_which_are_named_anew():
+def test_blocks_of_macros_get_unused_names():
     @T.macro
     def copy(src, dst, *, shift=0):
         "Blocks, iterators and all."
@@ -627,7 +627,7 @@ def test_constants_take_the_type_of_the_buffer_that_holds_them():
             A[0] = T.float32(0.1)
 
 
-def test_words_of_devices():
+def test_device_words_build_operations():
     text = """
 @T.prim_func(s_tir=False)
 def func(A: T.Buffer((64,), "float16"), s: T.int32):

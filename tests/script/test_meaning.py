@@ -1,4 +1,4 @@
-"""What Python's constructs mean in a script is what they mean in Python over NumPy."""
+"""Python's constructs have the same meaning in a script as in Python over NumPy."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_ranges(loop):
     agree(f"{HEAD}    for i in range({loop}):\n        M[i] = 99", *arguments())
 
 
-def test_the_right_side_of_and_is_read_only_where_it_counts():
+def test_the_right_operand_of_and_is_evaluated_lazily():
     for text in ("p > 100 and N[1 + p] > 1", "p < 100 or N[1 + p] > 1",
                  "p < 100 or N[1 + p] > 1 or N[2 + p] > 0"):  # fmt: skip
         agree(f"{HEAD}    if {text}:\n        M[0] = 44", *arguments())
@@ -158,7 +158,7 @@ def test_the_right_side_of_and_is_read_only_where_it_counts():
     ("M[0] = divmod(p, 2)", "'divmod' is not defined", "x // y and x % y"),
     ("B[0] = exp(A[0])", "'exp' is not defined", "write T.exp"),
 ])  # fmt: skip
-def test_refusals_say_what_to_write(statement, message, hint):
+def test_refusals_give_a_replacement(statement, message, hint):
     with pytest.raises(ParseError) as caught:
         parse(f"{HEAD}    {statement}\n")
     assert message in str(caught.value), caught.value

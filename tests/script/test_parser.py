@@ -1,4 +1,4 @@
-"""What each construct of the dialect builds, in every spelling that users bring."""
+"""The IR that each construct of the dialect builds, in every accepted spelling."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_functions_from_executed_text_are_found_through_linecache():
     assert as_int(names["f"].root.body.value) == 7
 
 
-def test_nothing_of_the_users_is_executed():
+def test_reading_executes_no_user_code():
     ran = []
 
     class Trap(int):

@@ -116,7 +116,7 @@ CANONICAL = [
 ]
 
 
-def test_canonical_programs_print_as_they_stand():
+def test_canonical_text_is_printed_unchanged():
     for program in CANONICAL:
         assert script(parse(text(program))) == text(program)
 

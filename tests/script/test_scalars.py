@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Variables that are assigned again mean what they mean in Python; names assigned once are lets."""
+"""Variables that are assigned again behave as in Python; names assigned once are lets."""
 
 from __future__ import annotations
 
@@ -170,9 +170,9 @@ def test_a_block_with_a_variable_is_scheduled():
     ("s = 0.0\nfor i in T.vectorized(8):\n    for j in range(6):\n        s += A[i, j]\nB[0] = s",
      "whose iterations run side by side"),
     ("n = 4\nfor i in range(2):\n    n = n - 1\n    C = T.alloc_buffer((n,))",
-     "n is assigned again, and T.alloc_buffer would read it later"),
+     "n is assigned again; T.alloc_buffer would read the new value"),
     ("n = 4\nfor i in range(2):\n    n = n - 1\n    with T.block('b'):\n"
-     "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial would read it later"),
+     "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial would read the new value"),
     ("v = A[0, 0:4] + 1.0\nfor i in range(2):\n    v = v + 1.0\nB[0:4] = v",
      "v is float32x4 and is assigned again"),
     ("for i in range(2):\n    if i > 0:\n        A = B\n    B[i] = 1.0", "'A' has a value in an outer scope"),
@@ -212,7 +212,7 @@ def test_macros_have_variables_of_their_own():
 
 @pytest.mark.parametrize("loop", ["range(1)", "range(2, 3)", "range(0)", "range(3)"])
 @pytest.mark.parametrize("word", ["break", "continue"])
-def test_jumps_belong_to_their_own_loop(loop, word):
+def test_break_and_continue_belong_to_the_innermost_loop(loop, word):
     agree(indented(
         f"for i in range(8):\n    for j in {loop}:\n        if N[i] % 2 == 0:\n            {word}\n"
         "        N[i] = 100 + j\n    B[i] = 1.0"
@@ -251,9 +251,9 @@ def test_values_in_tuples_are_read_when_they_are_named(body):
 @pytest.mark.parametrize("body, message", [
     ("v = A[0, 0:4]\nB[0:4] = v", "a slice is a view in NumPy, which later stores change"),
     ("s = 1\nfor i in range(3):\n    s = s + 1\n    m = T.meta_var(s * 2)\n    N[i] = m",
-     "s is assigned again, and T.meta_var would read it later"),
+     "s is assigned again; T.meta_var would read the new value"),
 ])  # fmt: skip
-def test_values_that_would_be_read_later_are_refused(body, message):
+def test_expressions_that_would_read_a_reassigned_variable_are_refused(body, message):
     with pytest.raises(ParseError, match=message):
         parse(indented(body))
 

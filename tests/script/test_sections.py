@@ -1,4 +1,4 @@
-"""Slices mean what NumPy means by them, or are refused."""
+"""Slices have the meaning of NumPy, or are refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_short_slices_of_one_dimension_stay_vectors():
     assert [s.value.dtype.lanes for s in stores] == [4, 4, 8]
 
 
-def test_overlapping_slices_go_through_memory_of_their_own():
+def test_overlapping_slices_go_through_a_temporary_buffer():
     def allocates(statement):
         func = program(HEAD + "    " + statement)
         return any(isinstance(s, Allocate) for s in walk_stmts(func.body))

@@ -18,7 +18,6 @@ from metasched.search.population import CandidateFactory, Population
 from metasched.search.proposals import new_decisions
 from metasched.search.proposals.drafts import BestDrafts
 from metasched.search.proposals.grafts import Grafts
-from metasched.search.proposals.near import Neighbours
 from metasched.search.proposals.new_decisions import NewDecisions
 from metasched.search.proposals.source import SearchState, changes
 from metasched.search.strategy import SearchTask
@@ -62,19 +61,6 @@ def test_drafts_without_a_surrogate_are_drawn_at_random():
         first = {draft.decoded(rows, n).decisions() for n in range(8)}
         drafted = {r.trace.decisions() for r in asked if r.space == space}
         assert len(drafted) == 8 and len(drafted & first) < 4
-
-
-def test_neighbours_replayed_before_are_not_requested_again():
-    shop = CandidateFactory(matmul(), TARGET, default_space(TARGET), 0)
-    task = SearchTask("task", shop, Population(), Ranks(), 0)
-    found = [one for n in range(8) if (one := shop.random_member(0, n)) is not None]
-    task.population.add(found, [1.0 + n for n in range(len(found))])
-    state, asked = state_of(task, stale=0), []
-    while batch := list(Neighbours().requests(state, 7)):
-        asked += [(r.space, r.trace.decisions()) for r in batch]
-        state.made.update(dict.fromkeys(asked))
-    near = {(p.space, t.decisions()) for p in found[:4] for t in neighbours(p.trace)}
-    assert len(asked) >= len(near) > 14 and set(asked) == near
 
 
 def test_the_best_candidate_of_a_little_measured_space_is_picked():

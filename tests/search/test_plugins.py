@@ -291,6 +291,39 @@ def test_a_model_is_given_programs_when_it_asks_for_them(tmp_path, strategy):
     assert len(model.taught) == 12
 
 
+@pytest.mark.parametrize("ready", [None, False])
+def test_scores_of_a_model_count_once_it_has_learnt_unless_it_says_no(tmp_path, monkeypatch, ready):
+    monkeypatch.setenv("METASCHED_ROUND_SIZE", "4")
+    model = Judge()
+    if ready is not None:
+        model.ready = ready
+    seen = []
+    tuned(tmp_path, model=model, strategy="evolutionary", observer=seen.append)
+    scores = [event.predicted for event in seen if type(event).__name__ == "TrialDone"]
+    assert len(scores) == 12 and scores[:2] == [None, None]
+    assert all((score is None) == (ready is False) for score in scores[4:])
+
+
+def test_a_model_with_members_is_asked_for_their_disagreement(tmp_path, monkeypatch):
+    monkeypatch.setenv("METASCHED_ROUND_SIZE", "4")
+
+    class Members(CostModel):
+        asked = 0
+
+        def __init__(self, seed=0):
+            pass
+
+        def predict(self, vectors):
+            return np.zeros(len(vectors))
+
+        def predict_with_spread(self, vectors):
+            Members.asked += 1
+            return np.zeros(len(vectors)), np.ones(len(vectors))
+
+    result, told = tuned(tmp_path, model=Members(), strategy="evolutionary")
+    assert told == [] and result.trials == 12 and Members.asked > 0
+
+
 class Broken(Judge):
     """A judge of which one answer is wrong."""
 

@@ -146,7 +146,7 @@ def test_a_replay_that_gives_another_program_is_an_error():
     factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0)
     one = factory.random_member(0, 1)
     with pytest.raises(TuneError, match="gave another program"):
-        factory.again(one.trace, "another key", one.space)
+        factory.remade(one.trace, "another key", one.space)
 
 
 def test_a_process_takes_its_own_requests_before_those_of_the_longest_part():

@@ -14,6 +14,7 @@ from metasched.kinds import default_modules, default_postprocs
 from metasched.kinds.cpu import reference_modules
 from metasched.postproc import run_postprocs
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.selfcheck import check_module
 from metasched.schedule.trace import Trace
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
@@ -52,13 +53,18 @@ def spaces(name: str, kind: str = "default") -> tuple[Trace, ...]:
 
 
 def draw(func: PrimFunc, space: Trace, seed: int, *, check: bool = True) -> Schedule | None:
-    """One candidate with its postprocs, None when it is rejected."""
-    sch = Schedule(func, seed=seed, check=check)
+    """One candidate with its postprocs, None when it is rejected.
+
+    The finished program is checked: a step that breaks the rules or a cached fact shows there too.
+    """
+    sch = Schedule(func, seed=seed)
     try:
         space.apply(sch, decisions="fresh")
         run_postprocs(sch, TARGET, default_postprocs(TARGET))
     except ScheduleError:
         return None
+    if check:
+        check_module(sch.mod)
     return sch
 
 

@@ -38,7 +38,7 @@ from space.chains import CHAINS
 from strategies import random_func
 
 from metasched.codegen import load
-from metasched.errors import ScheduleError
+from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.dtype import DType
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
@@ -150,13 +150,19 @@ def case_of(number: int) -> Case:
         words = work.parameters.split()
         shape = tuple(rng.choice(SMALL.get(w, EXTENTS)) for w in words)
         case = Case(number, operator, shape, target, bool(work.weights) and rng.random() < 0.2)
-        try:
-            if case.cost() <= MOST:
-                sizes = [math.prod(b.constant_shape() or ()) for b in case.func().buffers]
-                if max(sizes) <= MOST / 4:
-                    return case
-        except ValueError:
-            pass  # a kernel larger than its input, channels that groups do not divide
+        if fits(case):
+            return case
+
+
+def fits(case: Case) -> bool:
+    """Whether the shape makes a program, and one that is small enough."""
+    try:
+        if case.cost() > MOST:
+            return False
+        sizes = [math.prod(b.constant_shape() or ()) for b in case.func().buffers]
+        return max(sizes) <= MOST / 4
+    except (ValueError, MetaschedError):
+        return False  # a kernel larger than its input, a stencil without inner points
 
 
 # -- candidates ------------------------------------------------------------------------------------

@@ -9,7 +9,10 @@ from space.candidates import TARGET, draw
 from metasched.ir.interp import run
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
-from metasched.kinds import default_modules
+from metasched.kinds import default_modules, default_postprocs
+from metasched.lower.pipeline import lower
+from metasched.postproc import run_postprocs
+from metasched.postproc.reduction_block import RewriteReductionBlock
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
@@ -242,3 +245,81 @@ def test_loops_inside_a_block_count_as_work(rows, spread):
     child = child_of(sch, sch.get(sch.get_block("row")).token)
     assert steps(child.loops[0]) == rows * 63
     assert spread_nest(sch, child, 8) == spread == ("T.parallel" in sch.script())
+
+
+KEEPS = """
+@T.prim_func
+def main(X: T.Buffer((6, 70), "float32"), Y: T.Buffer((6,), "int64")):
+    M = T.alloc_buffer((6,))
+    for i, k in T.grid(6, 70):
+        with T.block("rows"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                M[vi] = -T.infinity("float32")
+                Y[vi] = T.int64(0)
+            c = M[vi] >= X[{at}]
+            n: T.int64 = T.Select(c, Y[vi], T.Cast("int64", vk))
+            M[vi] = T.Select(c, M[vi], X[{at}])
+            Y[vi] = n
+"""
+
+
+@pytest.mark.parametrize("name", ["argmax", "mean_variance", "keeps"])
+def test_two_results_of_a_row_are_reduced_in_lanes(name):
+    """The space offers lanes for both results, as wide as the value of an argmax allows."""
+    func = parse(KEEPS.format(at="vi, vk")) if name == "keeps" else get(name).func((6, 70))
+    block = {"argmax": "argmax", "mean_variance": "sums", "keeps": "rows"}[name]
+    sch = Schedule(func)
+    (sch,) = VectorReduction(256, vectors=(4,))(sch, sch.get_block(block))
+    note = sch.get(sch.get_block(block)).annotations["pragma_fold_lanes"]
+    assert note == 32
+    RewriteReductionBlock()(sch, TARGET)
+    assert "vectorized" in lower(sch.func, TARGET).script()
+    x = np.random.default_rng(0).integers(-4, 5, (6, 70)).astype("float32")
+    arrays = [x, np.zeros(6, "int64")]
+    if name == "mean_variance":
+        arrays = [x, *np.zeros((2, 6), "float32")]
+    build(sch, target="native")(*arrays)
+    wanted = [x.mean(axis=1), x.var(axis=1)] if name == "mean_variance" else [x.argmax(axis=1)]
+    for found, expected in zip(arrays[1:], wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+WELFORD = """
+@T.prim_func
+def main(X: T.Buffer((6, 70), "float32"), M: T.Buffer((6,), "float32"),
+         V: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 70):
+        with T.block("welford"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                M[vi] = T.float32(0)
+                V[vi] = T.float32(0)
+            old: T.float32 = M[vi]
+            M[vi] = old + (X[vi, vk] - old) / T.Cast("float32", vk + 1)
+            V[vi] = V[vi] + (X[vi, vk] - old) * (X[vi, vk] - M[vi])
+"""
+
+
+@pytest.mark.parametrize("program", ["welford", "columns"])
+def test_results_that_lanes_cannot_hold_stay_right(program):
+    """Welford's recurrence keeps its order; an argmax along columns has its lanes across them."""
+    func = parse(WELFORD if program == "welford" else KEEPS.format(at="vk, vi").replace(
+        "(6, 70), \"float32\"", "(70, 6), \"float32\""))  # fmt: skip
+    x = np.random.default_rng(0).standard_normal((6, 70)).astype("float32")
+    ran = 0
+    for number, space in enumerate(SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)):
+        for seed in range(2):
+            sch = Schedule(func, seed=10 * number + seed)
+            space.apply(sch, decisions="fresh")
+            run_postprocs(sch, TARGET, default_postprocs(TARGET))
+            if program == "welford":
+                arrays, wanted = [x, *np.zeros((2, 6), "float32")], [x.mean(1), x.var(1) * 70]
+            else:
+                arrays = [np.ascontiguousarray(x.T), np.zeros(6, "int64")]
+                wanted = [x.argmax(1)]
+            build(sch, target="native")(*arrays)
+            for found, expected in zip(arrays[1:], wanted, strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            ran += 1
+    assert ran

@@ -14,6 +14,7 @@ from metasched.kinds import default_modules, default_postprocs, default_space
 from metasched.postproc import run_postprocs
 from metasched.postproc.tensorize import RewriteTensorize
 from metasched.registry import taken_back
+from metasched.schedule.selfcheck import check_module
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.tensor_form import forms, lane_shape
@@ -33,9 +34,10 @@ def tensor_spaces(func: PrimFunc, target: Target = VNNI):
 
 
 def drawn(func: PrimFunc, trace, target: Target, seed: int) -> Schedule:
-    sch = Schedule(func, seed=seed, check=True)
+    sch = Schedule(func, seed=seed)
     trace.apply(sch, decisions="fresh")
     run_postprocs(sch, target, default_postprocs(target))
+    check_module(sch.mod)
     return sch
 
 

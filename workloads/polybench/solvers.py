@@ -87,6 +87,8 @@ def durbin_reference(shape: Shape, r: np.ndarray, y: np.ndarray) -> None:
 def gramschmidt(shape: Shape, dtype: str = "float64") -> PrimFunc:
     """A = Q · R with orthonormal columns of Q; A is used up."""
     M, N = shape
+    if N > M:
+        raise ValueError(f"{N} columns of {M} elements cannot all be orthonormal")
 
     @T.prim_func
     def gramschmidt(

@@ -1,9 +1,9 @@
 """Annotations of blocks about the memory of buffers: padded rows, and regions that must be
 allocated.
 
-`buffer_dim_align` (storage_align) gives an allocated buffer strides. Most buffers get them where
-their allocation is placed and has its final shape; one whose address is taken keeps its shape, and
-gets them first of all, so that views of it see its strides.
+`buffer_dim_align` (storage_align) gives an allocated buffer strides. `place_allocations` computes
+the strides of most buffers, when their shape is final. A buffer whose address is taken keeps its
+shape; `align_addressed` computes its strides earlier, so that views of the buffer see them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metasched.ir.visit import free_vars, map_body, substitute_buffers, transfor
 Alignment: TypeAlias = tuple[tuple[int, int, int], ...]
 """For some axes (axis, factor, offset): the stride is `offset` modulo `factor`."""
 
-ROOM = "explicit_region"
+EXPLICIT = "explicit_region"
 """The key of attributes whose value loads a corner of a region that must be allocated."""
 
 
@@ -35,7 +35,7 @@ def alignments(body: Stmt) -> dict[Buffer, Alignment]:
 
 
 def aligned_strides(shape: Sequence[Expr], alignment: Alignment) -> tuple[Expr, ...]:
-    """Row-major strides, each enlarged to the next number with the remainder asked for."""
+    """Row-major strides; the stride of an aligned axis is enlarged to `offset` modulo `factor`."""
     wanted = {axis: (factor, offset) for axis, factor, offset in alignment}
     strides: list[Expr] = []
     step: Expr = as_expr(1, shape[-1].dtype)
@@ -70,14 +70,14 @@ def align_addressed(func: PrimFunc) -> PrimFunc:
     return map_body(func, lambda body: substitute_buffers(body, strided)) if strided else func
 
 
-def with_room(block: Block, body: Stmt) -> Stmt:
+def with_explicit_regions(block: Block, body: Stmt) -> Stmt:
     """Wrap `body` in the corners of the regions that `block` declares explicitly, so that
     allocations cover the regions."""
     for side, regions in (("read", block.reads), ("write", block.writes)):
         marked = block.annotations.get(f"explicit_{side}_region", ())
         for index in (n for n in marked if n < len(regions)):  # a step may have split the block
             for corner in _corners(regions[index]):
-                body = AttrStmt(regions[index].buffer, ROOM, corner, body)
+                body = AttrStmt(regions[index].buffer, EXPLICIT, corner, body)
     return body
 
 
@@ -87,10 +87,10 @@ def _corners(region: BufferRegion) -> tuple[Expr, Expr]:
     return BufferLoad(region.buffer, first), BufferLoad(region.buffer, last)
 
 
-def without_room(body: Stmt) -> Stmt:
+def without_explicit_regions(body: Stmt) -> Stmt:
     """Remove the corner accesses after allocations are placed."""
 
     def on_stmt(node: Stmt) -> Stmt | None:
-        return node.body if isinstance(node, AttrStmt) and node.key == ROOM else None
+        return node.body if isinstance(node, AttrStmt) and node.key == EXPLICIT else None
 
     return transform(body, on_stmt)

@@ -29,12 +29,12 @@ from metasched.ir.stmt import (
     evolve,
 )
 from metasched.ir.visit import bound_vars, free_vars, map_body, transform, walk, walk_stmts
-from metasched.lower.passes.align import Alignment, aligned_strides, without_room
+from metasched.lower.passes.align import Alignment, aligned_strides, without_explicit_regions
 
 
 def place_allocations(func: PrimFunc) -> PrimFunc:
     """allocate(A); for i: S(A)  ->  for i: allocate(A'); S(A')."""
-    return map_body(func, lambda body: without_room(transform(body, _allocate)))
+    return map_body(func, lambda body: without_explicit_regions(transform(body, _allocate)))
 
 
 def _allocate(stmt: Stmt) -> Stmt | None:
@@ -84,7 +84,7 @@ def _sunk(
     own = any(buffer in _used_by(e) for e in stmt.exprs) or isinstance(stmt, (While, BufferStore))
     if not own and len(inside) == 1 and _may_enter(stmt, carried):
         loop = isinstance(stmt, For) and as_int(stmt.extent) != 1
-        # Iterations that run at once read only what they wrote: each must have its own memory.
+        # Iterations of a parallel loop read only what they wrote, so each gets its own memory.
         alone = isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL
         deeper = _sunk(inside[0], buffer, carried, aligned, not alone and (crossing or loop))
         if deeper is not None:
@@ -106,7 +106,8 @@ def _may_enter(stmt: Stmt, carried: frozenset[Var]) -> bool:
 
 @dataclass(slots=True)
 class _Touched:
-    """outer + [low, high], where `outer` is the same for every iteration inside."""
+    """The touched indices of a dimension: outer + [low, high]; `outer` is constant inside the
+    statement."""
 
     outer: dict[Expr, int]
     low: int
@@ -286,7 +287,7 @@ def _expression(span: _Touched, like: Expr) -> Expr:
 
 
 def _moved(stmt: Stmt, old: Buffer, new: Buffer, starts: list[Expr]) -> Stmt:
-    """`stmt` with accesses to `old` as accesses to `new`, which begins at `starts` of it."""
+    """Replace accesses to `old` by accesses to `new`, whose first element is `old[starts]`."""
 
     def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(map(_minus, indices, starts))

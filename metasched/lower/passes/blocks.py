@@ -23,7 +23,7 @@ from metasched.ir.stmt import (
     Stmt,
 )
 from metasched.ir.visit import free_vars, map_body, substitute, transform
-from metasched.lower.passes.align import Alignment, alignments, with_room
+from metasched.lower.passes.align import Alignment, alignments, with_explicit_regions
 
 Carried = dict[Buffer, set[Var]]
 
@@ -66,7 +66,7 @@ def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> 
     if not isinstance(stmt, BlockRealize):
         return None
     block = stmt.block
-    body = with_room(block, block.body)
+    body = with_explicit_regions(block, block.body)
     for key, value in block.annotations.items():
         if key.startswith("pragma_") and isinstance(value, (int, Expr)):
             body = AttrStmt(None, key, as_expr(value), body)

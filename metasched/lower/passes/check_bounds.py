@@ -1,9 +1,9 @@
-"""Assertions before every access, for a build that looks for one outside its buffer.
+"""Assertions before every access; `build(check_bounds=True)` finds accesses outside a buffer.
 
-An assertion stands right before the statement that loads or stores. It evaluates what the statement
-evaluates: a load in `if_then_else` is checked where its side is chosen. An index that is itself
-loaded is checked before its use. Addresses that a program passes on are not followed, and masked
-lanes are not checked.
+An assertion stands right before the statement that loads or stores. A load in one side of
+`if_then_else` is checked only if that side is chosen. An index that is itself loaded is checked
+before its use. Addresses that a program passes on are not followed, and masked lanes are not
+checked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _checked(stmt: Stmt, place: str) -> Stmt:
         return found  # declared regions are no accesses
     asserts = [each for e in stmt.exprs for each in _loads(e, place)]
     if isinstance(stmt, While) and isinstance(found, While):
-        found = While(found.condition, seq([found.body, *asserts]))  # evaluated again after it
+        found = While(found.condition, seq([found.body, *asserts]))  # for the next evaluation
     if isinstance(stmt, BufferStore) and stmt.predicate is None:
         asserts.append(_claim(place, "stores", stmt.buffer, stmt.indices))
     if isinstance(stmt, BlockRealize) and not asserts:
@@ -111,7 +111,7 @@ def _first_lane(index: Expr) -> Expr:
 
 
 def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
-    """The condition that indices lie in a buffer; lanes of a vector may go on in the next rows."""
+    """The condition that indices lie in a buffer; lanes of a vector may run on into later rows."""
     found: Expr = TRUE
     for index, extent in zip(indices, buffer.shape, strict=True):
         first = _first_lane(index)
@@ -123,10 +123,10 @@ def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
         reach: Expr = IntImm("int64", 0)
         size: Expr = IntImm("int64", 1)
         for index, extent in zip(indices, buffer.shape, strict=True):
-            one = (
+            end = (
                 index.base + (index.lanes - 1) * index.stride if isinstance(index, Ramp) else index
             )
-            reach = reach * extent.astype("int64") + one.astype("int64")
+            reach = reach * extent.astype("int64") + end.astype("int64")
             size = size * extent.astype("int64")
         found = logical_and(found, _between(reach, size))
     return found

@@ -9,12 +9,12 @@ becomes, with A of w elements in registers,
     vector l < n % w: A[l] = A[l] + f(n // w * w + l)
     for l in range(w): S[i] = S[i] + A[l]         # as a tree, by code generation
 
-No extent has to divide anything, and no start value is needed. The note, which a schedule puts on
-the block, says that the order may change; 1 asks for the last of these loops alone. Around the
-statement there may be unrolled loops, over several results that share what they read: each of their
-iterations has partial results of its own.
+The width need not divide the extent, and no start value is needed. The note, which a schedule puts
+on the block, says that the order may change. A note of 1 marks the last of these loops, which code
+generation computes as a tree. Around the statement there may be unrolled loops, over several
+results that share their operands: each of their iterations has its own partial results.
 
-Where the extent n is known at run time alone, as in a triangle, A starts from the identity of the
+The extent n may be known only at run time, as in a triangle. Then A starts from the identity of the
 operation, and the last vector is masked:
 
     if n > 0:
@@ -23,8 +23,12 @@ operation, and the last vector is masked:
         vector l < w: if l < n - n // w * w: A[l] = A[l] + f(n // w * w + l)
         for l in range(w): S[i] = S[i] + A[l]
 
-A difference S[i] - f(k) adds up f(k) and takes the sum from S[i]. f may read the buffer of S where
-the loops around prove that it reads other elements, as in a Cholesky factorization.
+For a difference S[i] - f(k), the values f(k) are added up and their sum is subtracted from S[i].
+f may read S if the ranges of the loops around prove that it reads other elements than S[i], as in a
+Cholesky factorization.
+
+Several reductions in one loop, such as a sum and a sum of squares, have partial results each; the
+loops over vectors compute all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from dataclasses import dataclass
 from math import prod
 
 from metasched.analysis.block import FOLD
-from metasched.analysis.reducer import identity_of
+from metasched.analysis.reducer import identity_of, updates_of
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.dtype import INT64
@@ -78,20 +82,19 @@ from metasched.ir.visit import (
 from metasched.lower.passes.fold_choice import fold_choice
 
 _KINDS = (Add, Mul, Max, Min, Sub)
-_WIDTH = 64  # of a loop without a note
+_WIDTH = 64  # lanes for a loop without a note
 
 
 def fold_lanes(func: PrimFunc) -> PrimFunc:
-    """The transformation above, wherever a loop longer than the noted width stands.
+    """Apply the transformation above to each loop that is longer than its noted width.
 
     In a function that allows sums in any order (`reassoc`, see `ir.func.LIBERTIES`), serial loops
     along contiguous memory need no note.
     """
-    free = "reassoc" in func.liberties
-    return map_body(func, lambda body: _inside(body, {}, free))
+    return map_body(func, lambda body: _inside(body, {}, func.liberties))
 
 
-def _inside(stmt: Stmt, known: Mapping[Var, Range], free: bool) -> Stmt:
+def _inside(stmt: Stmt, known: Mapping[Var, Range], free: tuple[str, ...]) -> Stmt:
     """A statement with its loops folded, innermost first; `known` has the loops around."""
     within = known
     if isinstance(stmt, For):
@@ -100,9 +103,9 @@ def _inside(stmt: Stmt, known: Mapping[Var, Range], free: bool) -> Stmt:
     return _loop(new, within, free) or new
 
 
-def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
-    """The only statement inside a loop, the unrolled and unit loops around the statement, and the
-    value of its note."""
+def noted_fold(loop: For) -> tuple[list[BufferStore], dict[Var, int], int] | None:
+    """The only stores inside a loop, the unrolled and unit loops around the stores, and the value
+    of their note; None for other loops."""
     stmt, inner, width = loop.body, dict[Var, int](), 0
     while isinstance(stmt, (For, AttrStmt)):
         if isinstance(stmt, For):
@@ -112,11 +115,15 @@ def noted(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
         elif stmt.key == FOLD:
             width = as_int(stmt.value) or 0
         stmt = stmt.body
-    plain = isinstance(stmt, BufferStore) and stmt.predicate is None and len(stmt.indices) == 1
-    return (stmt, inner, width) if width and plain and isinstance(stmt, BufferStore) else None
+    stores = updates_of(stmt) if width else None
+    if not stores or any(len(s.indices) != 1 for s in stores):
+        return None
+    return stores, inner, width
 
 
-def operand(target: BufferStore, var: Var, known: Mapping[Var, Range] | None = None) -> Expr | None:
+def added_operand(
+    target: BufferStore, var: Var, known: Mapping[Var, Range] | None = None
+) -> Expr | None:
     """The value combined into the element that the statement updates; None unless the element stays
     the same throughout the loop.
 
@@ -136,6 +143,19 @@ def operand(target: BufferStore, var: Var, known: Mapping[Var, Range] | None = N
     return None
 
 
+def added_operands(
+    targets: list[BufferStore], var: Var, known: Mapping[Var, Range]
+) -> tuple[Expr, ...] | None:
+    """`added_operand` of each store; None where one has none, or uses the result of another."""
+    added = [added_operand(target, var, known) for target in targets]
+    for target in targets:
+        others = {t.buffer.data for t in targets if t is not target}
+        used = (x for e in (target.value, *target.indices) for x in loads_of(e))
+        if any(load.buffer.data in others for load in used):
+            return None
+    return tuple(a for a in added if a is not None) if None not in added else None
+
+
 def _apart(target: BufferStore, added: Expr, known: Mapping[Var, Range]) -> bool:
     """Whether a value surely reads no element that the statement updates."""
     loads = [x for x in walk_exprs(added) if isinstance(x, BufferLoad)]
@@ -147,7 +167,7 @@ def _apart(target: BufferStore, added: Expr, known: Mapping[Var, Range]) -> bool
     return all(facts.prove(compare(LT, i, at)) or facts.prove(compare(GT, i, at)) for i in indices)
 
 
-def _choice(loop: For) -> Stmt | None:
+def _choice(loop: For, free: tuple[str, ...]) -> Stmt | None:
     """A noted argmin or argmax in lanes, see `lower.passes.fold_choice`."""
     stmt, width, extent = loop.body, 0, as_int(loop.extent)
     while isinstance(stmt, AttrStmt) and stmt.key == FOLD:
@@ -157,35 +177,39 @@ def _choice(loop: For) -> Stmt | None:
         width //= 2
     if extent is None or width < 2 or width & (width - 1):
         return None
-    return fold_choice(loop, stmt, width)
+    return fold_choice(loop, stmt, width, free)
 
 
-def _loop(stmt: Stmt, known: Mapping[Var, Range], free: bool) -> Stmt | None:
+def _loop(stmt: Stmt, known: Mapping[Var, Range], free: tuple[str, ...]) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
         return None
-    chosen = _choice(stmt)
+    chosen = _choice(stmt, free)
     if chosen is not None:
         return chosen
-    first, loop = _init_apart(stmt) if free else (None, stmt)
-    found, extent = noted(loop), as_int(loop.extent)
-    if found is None and free:
+    first, loop = _init_apart(stmt) if "reassoc" in free else (None, stmt)
+    found, extent = noted_fold(loop), as_int(loop.extent)
+    if found is None and "reassoc" in free:
         found = _contiguous(loop)
     if found is None:
         return None
-    target, inner, width = found
-    added = operand(target, loop.var, known)
+    targets, inner, width = found
+    added = added_operands(targets, loop.var, known)
     while extent is not None and width > extent:
         width //= 2
-    if added is None or width < 2 or extent == width or width & (width - 1):
+    alone = len(targets) == 1  # what is one vector is left to code generation
+    if added is None or width < 2 or (extent == width and alone) or width & (width - 1):
         return None
-    lanes = _Lanes(loop, target, added, inner, width)
+    lanes = _Lanes(loop, tuple(targets), added, inner, width)
     folded = lanes.folded(extent) if extent is not None else lanes.folded_at_run_time(known)
     return folded if first is None else seq((first, folded))
 
 
 def _init_apart(loop: For) -> tuple[Stmt | None, For]:
-    """The statement that runs in the first iteration alone, in front of all else, and the loop
-    without it; None and the loop as it is where there is no such statement."""
+    """Split `if k == 0: I` off a loop that begins with this test: gives I and the loop without it.
+
+    Gives None and the unchanged loop if the loop does not begin with a test for the first
+    iteration.
+    """
     body = loop.body
     if not isinstance(body, SeqStmt) or len(body.items) != 2 or not as_int(loop.extent):
         return None, loop
@@ -198,8 +222,11 @@ def _init_apart(loop: For) -> tuple[Stmt | None, For]:
     return first, evolve(loop, body=rest)
 
 
-def _contiguous(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
-    """A store alone in a serial loop, along which it reads floats side by side."""
+def _contiguous(loop: For) -> tuple[list[BufferStore], dict[Var, int], int] | None:
+    """Match a serial loop that holds only a store and reads floats side by side.
+
+    Gives what `noted_fold` gives for a loop with a note.
+    """
     store = loop.body
     if not isinstance(store, BufferStore) or store.predicate is not None:
         return None
@@ -214,25 +241,25 @@ def _contiguous(loop: For) -> tuple[BufferStore, dict[Var, int], int] | None:
     ]
     width = _WIDTH
     while width >= (as_int(loop.extent) or 0) and width > 1:
-        width //= 2  # what has no note is no single vector: code generation would leave it
-    return (store, {}, width) if steps and set(steps) == {1} else None
+        width //= 2  # fewer lanes than iterations: a loop of one vector would stay without a note
+    return ([store], {}, width) if steps and set(steps) == {1} else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """A reduction with partial results in lanes.
+    """Reductions with partial results in lanes.
 
     Attributes:
-        loop: over what is reduced.
-        target: the statement, the only one in the loop.
-        added: what it combines into its element.
-        inner: the loops around the statement, over several results.
+        loop: the reduction loop.
+        targets: the only statements in the loop.
+        added: the value that each statement combines into its element.
+        inner: the loops around the statements, over several results.
         width: the lanes of each result.
     """
 
     loop: For
-    target: BufferStore
-    added: Expr
+    targets: tuple[BufferStore, ...]
+    added: tuple[Expr, ...]
     inner: dict[Var, int]
     width: int
 
@@ -247,32 +274,35 @@ class _Lanes:
             steps.append(_for(chunk, full - 1, self._vector(partial, start, width)))
         if rest:
             steps.append(self._vector(partial, full * width, rest))
-        return Allocate(partial, seq([*steps, self._update(partial)]))
+        return _allocated(partial, seq([*steps, *self._updates(partial)]))
 
     def folded_at_run_time(self, known: Mapping[Var, Range]) -> Stmt:
         """The loops for an extent that is known when the program runs."""
         partial, width, extent = self._partial(), self.width, self.loop.extent
-        identity = identity_of(self.target.value)
-        assert identity is not None
         chunk, lane = Var(self.loop.var.name, INT64), Var("lane", INT64)
         full, start = extent // width, extent // width * width
-        fill = BufferStore(partial, identity, (self._position() + lane,))
+        at = (self._position() + lane,)
+        fill: list[Stmt] = []
+        for buffer, target in zip(partial, self.targets, strict=True):
+            identity = identity_of(target.value)
+            assert identity is not None
+            fill.append(BufferStore(buffer, identity, at))
         rest = (lane, compare(LT, lane, extent - start))
         steps = [
-            self._each(_for(lane, width, fill, ForKind.VECTORIZED)),
+            self._each(_for(lane, width, seq(fill), ForKind.VECTORIZED)),
             _for(chunk, full, self._vector(partial, chunk * width, width)),
             self._vector(partial, start, width, mask=rest),
-            self._update(partial),
+            *self._updates(partial),
         ]
         some = compare(GT, extent, as_expr(0, INT64))
-        body = Allocate(partial, seq(steps))
+        body = _allocated(partial, seq(steps))
         around = {var: ends for var, ends in known.items() if var is not self.loop.var}
         return body if Analyzer(around).prove(some) else IfThenElse(some, body)
 
-    def _partial(self) -> Buffer:
-        buffer = self.target.buffer
+    def _partial(self) -> list[Buffer]:
         size = prod(self.inner.values()) * self.width
-        return Buffer.of(f"{buffer.name}_lanes", (size,), buffer.dtype, scope="local")
+        buffers = [target.buffer for target in self.targets]
+        return [Buffer.of(f"{b.name}_lanes", (size,), b.dtype, scope="local") for b in buffers]
 
     def _position(self) -> Expr:
         """Where the lanes of a result begin."""
@@ -282,7 +312,7 @@ class _Lanes:
         return position * self.width
 
     def _each(self, body: Stmt) -> Stmt:
-        """A body for each result."""
+        """Repeat a body for each result, in unrolled loops."""
         fresh = {var: Var(var.name, INT64) for var in self.inner}
         body = substitute(body, fresh)
         for var in reversed(self.inner):
@@ -290,7 +320,7 @@ class _Lanes:
         return body
 
     def _vector(
-        self, partial: Buffer, start: Expr | int, count: int, *, first: bool = False,
+        self, partial: list[Buffer], start: Expr | int, count: int, *, first: bool = False,
         mask: tuple[Var, Expr] | None = None,
     ) -> Stmt:  # fmt: skip
         """Combine `count` values into the lanes, from the value at `start` on.
@@ -300,25 +330,41 @@ class _Lanes:
             mask: a lane variable, and the condition under which the lane gets a value.
         """
         lane = Var("lane", INT64) if mask is None else mask[0]
-        value = substitute(self.added, {self.loop.var: lane + start})
         at = (self._position() + lane,)
-        if not first:
-            kind = type(self.target.value)
-            assert issubclass(kind, BinaryOp)
-            value = (Add if kind is Sub else kind)(BufferLoad(partial, at), value)
-        body: Stmt = BufferStore(partial, value, at)
+        stores: list[Stmt] = []
+        for buffer, target, added in zip(partial, self.targets, self.added, strict=True):
+            value = substitute(added, {self.loop.var: lane + start})
+            if not first:
+                value = _combining(target)(BufferLoad(buffer, at), value)
+            stores.append(BufferStore(buffer, value, at))
+        body = seq(stores)
         body = body if mask is None else IfThenElse(mask[1], body)
         return self._each(_for(lane, count, body, ForKind.VECTORIZED))
 
-    def _update(self, partial: Buffer) -> Stmt:
+    def _updates(self, partial: list[Buffer]) -> list[Stmt]:
         """Combine the lanes into the results."""
-        target, last = self.target, Var("lane", INT64)
-        own = BufferLoad(target.buffer, target.indices)
-        sums = BufferLoad(partial, (self._position() + last,))
-        kind = type(target.value)
-        assert issubclass(kind, BinaryOp)
-        update = AttrStmt(None, FOLD, IntImm("int32", 1), evolve(target, value=kind(own, sums)))
-        return self._each(_for(last, self.width, update))
+        found: list[Stmt] = []
+        for buffer, target in zip(partial, self.targets, strict=True):
+            last = Var("lane", INT64)
+            own = BufferLoad(target.buffer, target.indices)
+            sums = BufferLoad(buffer, (self._position() + last,))
+            store = evolve(target, value=type(target.value)(own, sums))  # type: ignore[call-arg]
+            update = AttrStmt(None, FOLD, IntImm("int32", 1), store)
+            found.append(self._each(_for(last, self.width, update)))
+        return found
+
+
+def _combining(target: BufferStore) -> type[BinaryOp]:
+    """What combines partial results: a difference adds them up."""
+    kind = type(target.value)
+    assert issubclass(kind, BinaryOp)
+    return Add if kind is Sub else kind
+
+
+def _allocated(buffers: list[Buffer], body: Stmt) -> Stmt:
+    for buffer in buffers:
+        body = Allocate(buffer, body)
+    return body
 
 
 def _for(var: Var, extent: Expr | int, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:

@@ -9,9 +9,9 @@ becomes, with the best value of each lane and the number of its chunk in registe
     p = the first (or last) k of the lanes that hold the best of all values
     the update for k = p alone; the loop as written where no lane took a value
 
-The update for p compares the pair with the old one as written, and gives the bits of the value at
-p. Where an update takes NaN, its result depends on the order: a flag says that a NaN was there, and
-then the loop runs as written too.
+The update for p compares the new pair with the old pair as written, and stores the value at p bit
+for bit. If an update may take a NaN, its result depends on the order. Then each lane adds up its
+values. The loop runs as written if the total is NaN: after a NaN, or infinities of both signs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from metasched.ir.expr import (
     GT,
     LE,
     LT,
+    Add,
     And,
     Cast,
     Expr,
     IntImm,
     Max,
     Min,
+    Not,
     Select,
     Var,
     as_expr,
@@ -56,9 +58,16 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars, fresh_copy, substitute
 
 
-def fold_choice(loop: For, update: Stmt, width: int) -> Stmt | None:
-    """The statements above for a loop around an update; None where it is no argmin or argmax that
-    they compute."""
+def fold_choice(
+    loop: For, update: Stmt, width: int, liberties: tuple[str, ...] = ()
+) -> Stmt | None:
+    """The statements above for a loop around an update; None unless the update is an argmin or
+    argmax that these statements can compute.
+
+    Args:
+        liberties: of the function. Where it allows `nnan`, a sum that is NaN would be undefined,
+            and there is nothing to check.
+    """
     stores = updates_of(update)
     found = choice_of(stores) if stores else None
     if found is None or stores is None or any(loop.var in free_vars(s.indices[0]) for s in stores):
@@ -71,11 +80,12 @@ def fold_choice(loop: For, update: Stmt, width: int) -> Stmt | None:
         return None
     if dtype.is_float and not choice.pairs:
         return None
-    return _Lanes(loop, update, choice, value, first, width).stmts()
+    checked = dtype.is_float and not choice.skips_nan and "nnan" not in liberties
+    return _Lanes(loop, update, choice, value, first, width, checked).stmts()
 
 
 def _takes_first(choice: Choice, index: Expr, var: Var) -> bool | None:
-    """Whether the first of equal values wins, or else the last; None where neither does."""
+    """True if the first of equal values wins, False if the last wins, None if neither does."""
     if choice.ties in ("first", "last"):
         return choice.ties == "first"
     inner = index.value if isinstance(index, Cast) and index.dtype.bits >= 32 else index
@@ -87,19 +97,20 @@ class _Lanes:
     """The loops of one argmin or argmax."""
 
     def __init__(
-        self, loop: For, update: Stmt, choice: Choice, value: Expr, first: bool, width: int
-    ) -> None:
+        self, loop: For, update: Stmt, choice: Choice, value: Expr, first: bool, width: int,
+        checked: bool,
+    ) -> None:  # fmt: skip
         self.loop, self.update, self.choice, self.value = loop, update, choice, value
         self.first, self.width, self.extent = first, width, as_int(loop.extent) or 0
         kind = INT64 if value.dtype.bits == 64 else INT32
         self.larger = choice.name == "argmax"
         self.best = Buffer.of("best", (width,), value.dtype, scope="local")
         self.chunk = Buffer.of("chunk", (width,), kind, scope="local")
-        self.odd = Buffer.of("odd", (width,), kind, scope="local")
+        self.sums = Buffer.of("sums", (width,), value.dtype, scope="local")
         self.top = Buffer.of("top", (1,), value.dtype, scope="local")
         self.at = Buffer.of("at", (1,), kind, scope="local")
-        self.any_odd = Buffer.of("any_odd", (1,), kind, scope="local")
-        self.checked = value.dtype.is_float and not choice.skips_nan
+        self.total = Buffer.of("total", (1,), value.dtype, scope="local")
+        self.checked = checked
 
     def stmts(self) -> Stmt:
         """All statements, with their buffers."""
@@ -109,7 +120,7 @@ class _Lanes:
         lane = Var("lane", INT64)
         start = [_set(self.best, lane, self._worst()), _set(self.chunk, lane, as_expr(-1, kind))]
         if self.checked:
-            start.append(_set(self.odd, lane, as_expr(0, kind)))
+            start.append(_set(self.sums, lane, as_expr(0, self.value.dtype)))
         steps: list[Stmt] = [_for(lane, self.width, seq(start), ForKind.VECTORIZED)]
         number = Var(self.loop.var.name, INT64)
         steps.append(_for(number, full, self._take(number, self.width)))
@@ -125,20 +136,20 @@ class _Lanes:
         steps.append(self._tree(self.at, Min if self.first else Max, None, (lane, place)))
         sure: Expr = _of(self.at, zero) < none if self.first else _of(self.at, zero) >= 0
         if self.checked:
-            steps.append(_set(self.any_odd, zero, as_expr(0, kind)))
-            steps.append(self._tree(self.any_odd, Max, self.odd, None))
-            sure = logical_and(sure, EQ(_of(self.any_odd, zero), as_expr(0, kind)))
+            steps.append(_set(self.total, zero, as_expr(0, self.value.dtype)))
+            steps.append(self._tree(self.total, Add, self.sums, None))
+            sure = logical_and(sure, Not(call("isnan", _of(self.total, zero))))
         won = Cast(self.loop.var.dtype, _of(self.at, zero))
         body = fresh_copy(substitute(self.update, {self.loop.var: won}), _fresh)
         steps.append(IfThenElse(sure, body, self.loop))
         out: Stmt = seq(steps)
-        for buffer in (self.best, self.chunk, self.odd, self.top, self.at, self.any_odd):
-            if self.checked or buffer not in (self.odd, self.any_odd):
+        for buffer in (self.best, self.chunk, self.sums, self.top, self.at, self.total):
+            if self.checked or buffer not in (self.sums, self.total):
                 out = Allocate(buffer, out)
         return out
 
     def _worst(self) -> Expr:
-        """The value that no other is worse than."""
+        """The worst value of the type: the smallest for argmax, the largest for argmin."""
         dtype: DType = self.value.dtype
         if dtype.is_float:
             return as_expr(-inf if self.larger else inf, dtype)
@@ -156,14 +167,13 @@ class _Lanes:
             _set(self.best, lane, Select(better, value, old)),
         ]
         if self.checked:
-            nan = Select(call("isnan", value), as_expr(1, kind), _of(self.odd, lane))
-            body.insert(0, _set(self.odd, lane, nan))
+            body.insert(0, _set(self.sums, lane, _of(self.sums, lane) + value))
         return _for(lane, lanes, seq(body), ForKind.VECTORIZED)
 
     def _tree(
         self,
         into: Buffer,
-        kind: type[Max] | type[Min],
+        kind: type[Max] | type[Min] | type[Add],
         lanes: Buffer | None,
         values: tuple[Var, Expr] | None,
     ) -> Stmt:

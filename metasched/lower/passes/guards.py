@@ -2,8 +2,9 @@
 
 A test without the loop's variable moves in front of the loop. A test that is linear in the variable
 splits the loop into two versions. If the test holds for every iteration, the plain loop runs, else
-the loop with the test (masked, if vectorized). Long serial loops get a shorter extent instead. A
-serial loop around two such versions is cut where the test fails first:
+the loop with the test (masked, if vectorized). Long serial loops and parallel loops run over fewer
+iterations instead, so that threads share only the iterations that pass the test. A serial loop
+around two such versions is cut where the test fails first:
 
     for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
 
@@ -118,6 +119,7 @@ def _loop(loop: For, test: IfThenElse) -> Stmt | None:
         result = split if split is not None else evolve(loop, body=_guard(_all(inside), body))
     else:
         result = evolve(loop, body=body)
+        result = _statement(result) or result
     return _guard(_all(outside), result)
 
 
@@ -125,15 +127,9 @@ def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
     """Split a loop by the tests `inside`: a version without them runs where all hold for the whole
     loop. None if the loop cannot be split."""
     extent = as_int(loop.extent)
-    shorter = [_upper_limit(p, loop) for p in inside]
-    if loop.kind is ForKind.SERIAL and (extent is None or extent > _SHORT):
-        if all(s is not None for s in shorter):
-            size: Expr = loop.extent
-            for limit in shorter:
-                assert limit is not None
-                size = ir.minimum(size, limit)
-            return evolve(loop, extent=size, body=body)
-        return None
+    long = loop.kind is ForKind.SERIAL and (extent is None or extent > _SHORT)
+    if long or loop.kind is ForKind.PARALLEL:
+        return _narrowed(loop, inside, body)
     if extent is None or sum(1 for _ in walk_stmts(body)) > _MAX_COPIED:
         return None
     whole = [_for_all(p, loop, extent) for p in inside]
@@ -207,9 +203,28 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
     return compare(ir.LT, worst, as_expr(0, INT64))
 
 
-def _upper_limit(part: Expr, loop: For) -> Expr | None:
-    """n such that `part` is (variable < n)."""
-    found = _difference(part, loop)
-    if found is None or found[1] != 1:
+def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
+    """The loop over the iterations for which the tests that are linear in its variable hold, with
+    the other tests in its body. None if no test is linear."""
+    zero = as_expr(0, INT64)
+    low, high = zero, loop.extent
+    left: list[Expr] = []
+    for part in inside:
+        found = _difference(part, loop)
+        if found is None:
+            left.append(part)
+        elif found[1] > 0:
+            high = ir.minimum(high, _quotient(zero - found[0] - 1, found[1]) + 1)
+        else:
+            low = ir.maximum(low, _quotient(found[0], -found[1]) + 1)
+    if len(left) == len(inside):
         return None
-    return as_expr(0, INT64) - found[0]
+    body = _guard(_all(left), body)
+    if low is zero:
+        return evolve(loop, extent=high, body=body)
+    var = Var(loop.var.name, INT64)
+    return evolve(loop, var=var, extent=high - low, body=substitute(body, {loop.var: var + low}))
+
+
+def _quotient(value: Expr, by: int) -> Expr:
+    return value if by == 1 else value // by

@@ -7,8 +7,8 @@ A sum of products gets nothing from the zeros, so inner loops whose terms are al
     for kh: for c: Y[h] = Y[h] + P[h + kh, c] * W[kh, c]
       ->  for kh: if 1 <= h + kh and h + kh < 15: for c: ...
 
-Where rows are unrolled inside a short loop, that loop is written out, each time with the rows that
-have something to add:
+If rows are unrolled inside a short loop, the short loop is written out; each of its iterations
+computes only the rows that get something from it:
 
     for kh in 3: for c: unrolled h in 14: ...
       ->  for c: unrolled h in 1 ... 13: ... ; for c: unrolled h in 0 ... 13: ... ; for c: ...
@@ -61,17 +61,17 @@ FINITE = "tir.finite"
 WORTH = 1024
 """Fewer products than this are not worth a test."""
 TAPS = 4
-"""Iterations of a loop that is written out at most."""
+"""A loop of at most this many iterations is written out."""
 _ROWS = 2
-"""Rows that are left out at either end at most: each number of them is another copy."""
+"""At most this many rows are left out at either end: each number of rows is another copy."""
 _GAIN = 0.02
 """The share of products that copies must save."""
 Zeros: TypeAlias = tuple[list[Expr], list[Expr]]
-"""Indices of a buffer and comparisons: where one of these does not hold, it is zero."""
+"""Indices of a buffer, and comparisons of these indices: where one fails, the element is zero."""
 Rows: TypeAlias = tuple[int, int]
-"""The first of a loop's iterations, and the first behind the last."""
-Only: TypeAlias = tuple[Var, Rows, Collection[Var]]
-"""The one loop over rows that is cut, to what; and loops that need not be unrolled there."""
+"""Some iterations of a loop: the first of them, and one past the last."""
+RowCut: TypeAlias = tuple[Var, Rows, Collection[Var]]
+"""The loop over rows that is cut, the rows that remain, and loops that need not be unrolled."""
 
 
 class _Cut(NamedTuple):
@@ -209,7 +209,7 @@ class _Skipper:
         steps = {v for item, value in pairs if not item.is_spatial for v in free_vars(value)}
         cuts = self._cuts(chain, sums, inner, steps) if sums else []
 
-        def made(n: int, passed: int = 0, only: Only | None = None) -> Stmt:
+        def made(n: int, passed: int = 0, only: RowCut | None = None) -> Stmt:
             """Build the nest from its loop `n` on. The first `passed` cuts are done; `only` fixes
             the rows of a cut loop."""
             if only is None and passed < len(cuts) and cuts[passed].place == n:
@@ -313,7 +313,7 @@ class _Skipper:
         return math.prod(b - a + 1 for a, b in bounds if a is not None and b is not None)
 
 
-def _limited(loop: For, body: Stmt, only: Only | None) -> Stmt:
+def _limited(loop: For, body: Stmt, only: RowCut | None) -> Stmt:
     """Rebuild a loop around another body; the loop over rows that is cut runs only its chosen
     rows."""
     row, (begin, end), rolled = only or (None, (0, 0), ())

@@ -20,6 +20,7 @@ from metasched.schedule.primitives.copy_at import read_at, write_at
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.decompose_scan import decompose_scan
+from metasched.schedule.primitives.expand_reduction import expand_reduction
 from metasched.schedule.primitives.fission import decompose_outputs, fission
 from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
@@ -28,6 +29,7 @@ from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vect
 from metasched.schedule.primitives.loop_partition import loop_partition
 from metasched.schedule.primitives.merge import merge
 from metasched.schedule.primitives.overcompute import overcompute
+from metasched.schedule.primitives.overcompute_box import overcompute_box
 from metasched.schedule.primitives.pad_einsum import pad_einsum
 from metasched.schedule.primitives.privatize_reduction import privatize_reduction
 from metasched.schedule.primitives.privatize_update import privatize_update
@@ -45,6 +47,7 @@ from metasched.schedule.primitives.reorder import reorder
 from metasched.schedule.primitives.reorder_block_iter_var import reorder_block_iter_var
 from metasched.schedule.primitives.rfactor import rfactor
 from metasched.schedule.primitives.rolling_buffer import rolling_buffer
+from metasched.schedule.primitives.rolling_update import rolling_update
 from metasched.schedule.primitives.sample import (
     enter_postproc,
     require,
@@ -53,6 +56,7 @@ from metasched.schedule.primitives.sample import (
     sample_partitioned_tile,
     sample_perfect_tile,
 )
+from metasched.schedule.primitives.skew import skew
 from metasched.schedule.primitives.split import split
 from metasched.schedule.primitives.storage import set_scope
 from metasched.schedule.primitives.storage_align import storage_align
@@ -88,6 +92,7 @@ class Methods:
     split = recorded(split)
     fuse = recorded(fuse)
     reorder = recorded(reorder)
+    skew = recorded(skew)
     add_unit_loop = recorded(add_unit_loop)
     parallel = recorded(parallel)
     vectorize = recorded(vectorize)
@@ -105,6 +110,7 @@ class Methods:
     decompose_reduction = recorded(decompose_reduction)
     rfactor = recorded(rfactor)
     decompose_scan = recorded(decompose_scan)
+    expand_reduction = recorded(expand_reduction)
     privatize_reduction = recorded(privatize_reduction)
     privatize_update = recorded(privatize_update)
     set_scope = recorded(set_scope)
@@ -115,6 +121,7 @@ class Methods:
     decompose_outputs = recorded(decompose_outputs)
     loop_partition = recorded(loop_partition)
     rolling_buffer = recorded(rolling_buffer)
+    rolling_update = recorded(rolling_update)
     read_at = recorded(read_at)
     write_at = recorded(write_at)
     fuse_reduction_epilogue = recorded(fuse_reduction_epilogue)
@@ -132,5 +139,6 @@ class Methods:
     transform_block_layout = recorded(transform_block_layout)
     pad_einsum = recorded(pad_einsum)
     overcompute = recorded(overcompute)
+    overcompute_box = recorded(overcompute_box)
     decompose_padding = recorded(decompose_padding)
     transform_layout = recorded(transform_layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from metasched.analysis import block as block_facts
@@ -13,30 +13,17 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, lower_region, relax_ranges
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import (
-    LE,
-    LT,
-    TRUE,
-    Div,
     Expr,
-    FloorDiv,
-    FloorMod,
     IntImm,
-    Let,
-    Mod,
     Var,
-    compare,
-    logical_and,
 )
-from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
     BufferStore,
     For,
-    IfThenElse,
     IterVar,
     LetStmt,
-    While,
 )
 from metasched.ir.visit import free_vars, reads_memory, walk, walk_exprs, walk_stmts
 from metasched.schedule.checks import (
@@ -53,8 +40,11 @@ Indices: TypeAlias = tuple[Expr, ...]
 def one_pattern(
     state: State, realize: BlockRealize, buffer: Buffer, place: int | None = None
 ) -> Indices:
-    """The indices, over its iterators, at which a leaf block accesses `buffer`, which must be one
-    place. With `place`, the block may have several and this one is taken."""
+    """The indices, over its iterators, at which a leaf block accesses `buffer`.
+
+    Raises if the block accesses the buffer at several different places, unless `place` gives the
+    position of one of them.
+    """
     block = realize.block
     refuse_on(state, block_facts.is_leaf(block), realize)
     refuse_opaque(state, block, buffer)
@@ -102,8 +92,10 @@ def _bound_in(block: Block, var: Var) -> bool:
 def refuse_partial(
     state: State, realize: BlockRealize, buffer: Buffer, outer: Sequence[For] = ()
 ) -> None:
-    """Refuse a block that may skip its store for values of its iterators. With `outer`, these loops
-    above it are fixed, and only the other loops must reach every value."""
+    """Refuse a block that may skip its store for some values of its iterators.
+
+    The loops `outer` above the block are fixed; the other loops must reach every value.
+    """
     block = realize.block
     if not _stores_always(block.body, buffer):
         raise state.error(
@@ -129,32 +121,8 @@ def refuse_partial(
     )
 
 
-def control_exprs(block: Block) -> Iterator[Expr]:
-    """Yield the expressions that control a block: conditions, loop bounds and values of lets."""
-    for node in walk(block):
-        if isinstance(node, (IfThenElse, While)):
-            yield node.condition
-        elif isinstance(node, For):
-            yield from (node.min, node.extent)
-        elif isinstance(node, (Let, LetStmt)):
-            yield node.value
-        elif isinstance(node, Call) and node.op.name == "if_then_else":
-            yield node.args[0]
-
-
-def unsafe_divisors(block: Block, an: Analyzer) -> list[Expr]:
-    """The divisors of integer divisions in a block that `an` does not prove to differ from zero."""
-    return [
-        node.b
-        for node in walk(block)
-        if isinstance(node, (Div, Mod, FloorDiv, FloorMod))
-        and node.dtype.is_int
-        and not (an.prove(node.b > 0) or an.prove(node.b < 0))
-    ]
-
-
 def known_ranges(state: State, realize: BlockRealize) -> dict[Var, Range]:
-    """The ranges of the block's iterators and of those of the blocks around it."""
+    """The ranges of the iterators of a block and of all blocks around it."""
     out = {v.var: v.dom for v in realize.block.iter_vars}
     for above in state.ancestors(realize):
         if isinstance(above, Block):
@@ -163,8 +131,10 @@ def known_ranges(state: State, realize: BlockRealize) -> dict[Var, Range]:
 
 
 def run_ranges(state: State, realize: BlockRealize, outer: Sequence[For] = ()) -> list[Range]:
-    """The range of each iterator while the scope around the block runs once; with `outer`, while
-    only the loops above the block that are not in `outer` run."""
+    """The range of each iterator while the scope around the block runs once.
+
+    The loops in `outer` are fixed: only the other loops above the block run.
+    """
     loops = [n for n in state.loops_above(realize) if n not in outer]
     still = Analyzer(ranges_of(outer))
     inner = {n.var for n in state.ancestors(realize) if isinstance(n, LetStmt)}
@@ -178,7 +148,7 @@ def run_ranges(state: State, realize: BlockRealize, outer: Sequence[For] = ()) -
             for r in found
             for e in (r.min, r.extent)
         ):
-            found = None  # holds at the block only
+            found = None  # the range holds at the block only
         if found is None or covers(found, [v.dom], still):
             out.append(v.dom)
         elif covers([v.dom], found, still):
@@ -199,16 +169,6 @@ def undetermined_iter(indices: Sequence[Expr], iters: Sequence[IterVar]) -> Var 
         if low != high and met.get(var, (low, high)) != (0, 0):
             return var
     return None
-
-
-def in_bounds(indices: Sequence[Expr], region: Sequence[Range], analyzer: Analyzer) -> Expr:
-    """The conditions, beyond those proved, under which `indices` lie within `region`."""
-    out: Expr = TRUE
-    for index, r in zip(indices, region, strict=True):
-        for condition in (compare(LE, r.min, index), compare(LT, index, r.min + r.extent)):
-            if not analyzer.prove(condition):
-                out = logical_and(out, condition)
-    return out
 
 
 def updates(block: Block, buffer: Buffer) -> bool:

@@ -58,8 +58,8 @@ def divided(
         _refuse_cut_tile(state, realize, outside, {n.var for n in loops})
         raise state.error(
             "not-divisible",
-            f"the bindings of {block.name} do not divide into a part of the loops outside and one "
-            "of those inside the new block",
+            f"the bindings of {block.name} do not divide into a part over the loops outside and a "
+            "part over the loops inside the new block",
             realize,
             hint="split so that the inner loops cover whole tiles, and reorder them innermost",
         )
@@ -98,7 +98,7 @@ def divided(
 def _refuse_cut_tile(
     state: State, realize: BlockRealize, outside: set[Var], inside: set[Var]
 ) -> None:
-    """Raise when a condition uses outer and inner loops together: the last tile is then cut."""
+    """Raise if a condition uses outer and inner loops together, which cuts the last tile short."""
     for condition in conjuncts(realize.predicate):
         used = free_vars(condition)
         if used & outside and used & inside:
@@ -138,7 +138,7 @@ def _divide(realize: BlockRealize, above: Sequence[For], loops: Sequence[For]) -
 
 
 def _kept(binding: Expr, parts: Divided, outside: set[Var]) -> Expr:
-    """The outer part of a binding, with its loops of extent one kept."""
+    """The outer part of a binding, including its loops of extent one."""
     return binding if free_vars(binding) <= outside else parts.outer
 
 
@@ -153,7 +153,7 @@ def _unit_loop(binding: Expr, parts: Divided, above: Sequence[For]) -> Expr:
 
 
 def _from_zero(parts: Divided, loops: Sequence[For]) -> bool:
-    """Whether the inner part provably lies in [0, its extent), whatever the loops start at."""
+    """Whether the inner part is proved to lie in [0, its extent) for all starts of the loops."""
     known = Analyzer(ranges_of(loops))
     return known.prove(parts.inner >= 0) and known.prove(parts.inner < parts.inner_extent)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from metasched.analysis.block import reduction
+from metasched.analysis.block import init_reads, reduction
 from metasched.arith.regions import block_access_regions
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import (
@@ -25,7 +25,7 @@ from metasched.schedule.checks import refuse_on, require_root_free, require_same
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.block_division import Part, divided, under
-from metasched.schedule.primitives.decompose_reduction import init_reads, without_init
+from metasched.schedule.primitives.decompose_reduction import without_init
 from metasched.schedule.state import State
 
 
@@ -44,15 +44,15 @@ def blockize(
 ) -> BlockRV:
     """Wrap the code below a loop, or several blocks that follow each other, in one new block.
 
-    The loops above become the bindings of the new block (returned, `<name>_o`, of several blocks
-    `outer_<names>_o`); the loops below stay inside it. The given blocks keep their handles. The
-    init of a reduction moves to the new block.
+    The loops above become the bindings of the new block, which is returned. Its name is `<name>_o`,
+    or `outer_<names>_o` for several blocks. The loops below stay inside the new block. The given
+    blocks keep their handles. The init of a reduction moves to the new block.
 
-    requires  below the loop exactly one block, under a chain of loops whose bounds use no loop
-              above it; bindings that divide into a part of the outer and one of the inner loops;
-              a block with init must be a reduction that no inner loop repeats.
-              of blocks: they follow each other, their parts of the outer loops have the same
-              kinds and conditions, and none of them reduces over an outer loop
+    requires  for a loop: exactly one block below, under a chain of loops whose bounds use no loop
+              above the chain; bindings that divide into a part over the outer loops and a part over
+              the inner loops; a block with init must be a reduction that no inner loop repeats.
+              for several blocks: they follow each other, their parts over the outer loops have
+              equal kinds and conditions, and no block reduces over an outer loop
     rewrite   for i, j in T.grid(8, 16): B(vi = i * 16 + j)
               ->
               for i in range(8): B_o(vio = i: for j in range(16): B(vi_i = j))
@@ -108,7 +108,7 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
 
 
 def _require_one_start(state: State, part: Part, old: BlockRealize) -> None:
-    """Refuse an inner loop that repeats the reduction: its init will run only once for the loop."""
+    """Refuse an inner loop that repeats the reduction, because the init runs once for the loop."""
     used = frozenset().union(*map(free_vars, old.iter_values))
     for loop in part.loops:
         if loop.var not in used and as_int(loop.extent) != 1:
@@ -169,8 +169,10 @@ def _blockize_run(state: State, blocks: Sequence[BlockRV | str], preserve: bool)
 
 
 def _run(state: State, nodes: Sequence[BlockRealize]) -> list[tuple[BlockRealize, Stmt]]:
-    """The blocks in program order, each with the statement that holds only this block. Raises
-    unless these statements are neighbours."""
+    """The blocks in program order, each with the outermost statement that holds no other block.
+
+    Raises unless these statements are neighbours.
+    """
     paths = [[n, *state.ancestors(n)] for n in nodes]
     if len(nodes) == 1:
         return [(nodes[0], nodes[0])]

@@ -1,9 +1,10 @@
-"""cache_inplace: copies of a buffer that a block updates, made around each of its instances."""
+"""cache_inplace: lets a block update a copy, which each instance copies in and back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metasched.analysis.added import in_bounds
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, union_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
@@ -14,7 +15,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.access_pattern import in_bounds, known_ranges
+from metasched.schedule.primitives.access_pattern import known_ranges
 from metasched.schedule.primitives.cache import cache_buffer, clipped
 from metasched.schedule.primitives.new_stage import (
     beside,
@@ -33,7 +34,8 @@ def cache_inplace(
 ) -> list[BlockRV]:
     """Let a block update a copy of a buffer; returns the blocks that copy in and back.
 
-    Both copies stand right around the block, below its loops, and move what one instance touches.
+    The copying blocks stand right before and right after the block, below its loops. They copy the
+    elements that one instance touches.
 
     requires  a known storage scope; the block reads and writes the buffer; the loops above it run
               one iteration after the other

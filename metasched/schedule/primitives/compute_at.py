@@ -1,9 +1,9 @@
-"""compute_at, reverse_compute_at: a block runs under a loop of its consumers or producers."""
+"""compute_at, reverse_compute_at: move a block under a loop of its consumers or producers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import product, takewhile
 
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.cover import bound_regions
@@ -57,12 +57,13 @@ def compute_at(
     """Execute under `loop` the instances of a producer that its consumers need in one iteration.
 
     `index` chooses the place among the statements of the loop: -1 the latest possible, -2 the
-    earliest, else a position. A root mark leaves the block where it is, an inline mark inlines it.
+    earliest, else a position. For the mark "root" the step does nothing; for the mark "inline" it
+    inlines the block.
 
     requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
-              output; other blocks write other elements of its buffer; block and loop in one scope,
-              the loop not above the block; all consumers under the loop, and a place after the
-              block's producers and before its consumers
+              output; no other writer of the block's elements; block and loop in one scope, the loop
+              not above the block; all consumers under the loop, and a place after the block's
+              producers and before its consumers
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
     """
     assert isinstance(block, BlockRV)
@@ -79,10 +80,11 @@ def compute_at(
 def reverse_compute_at(
     state: State, block: BlockLike, loop: LoopRV, preserve_unit_loops: bool = False, index: int = -1
 ) -> None:
-    """Execute under `loop` the instances of a consumer that one iteration of its producers allows.
+    """Execute under `loop` the instances of a consumer whose inputs one iteration has computed.
 
     requires  as compute_at, with producers and consumers exchanged; an output may be moved; each
-              instance reads only what one iteration of `loop` makes
+              instance reads only what one iteration of `loop` computes, and what blocks before
+              the nest of `loop` computed
     rewrite   for i: B(i); for i: C(reads B[i]) -> for i: B(i); C(reads B[i])
     """
     assert isinstance(block, BlockRV)
@@ -113,6 +115,8 @@ def _move(
     token = realize.block.token
     others = scope.producers(token) if reverse else scope.consumers(token)
     under = {c.token for c in scope.under(loop)}
+    if reverse:
+        others = _open_producers(state, scope, others, loop)
     what = "producer" if reverse else "consumer"
     outside = [c for c in others if c.token not in under]
     if outside or not others:
@@ -133,9 +137,25 @@ def _move(
     confirm_kinds(state, around)
 
 
+def _open_producers(
+    state: State, scope: Scope, producers: Sequence[Child], loop: For
+) -> list[Child]:
+    """The producers without those that come before the nest of `loop` and share no buffer with a
+    producer in this nest: their results are complete."""
+    outermost = (*state.loops_above(loop), loop)[0]
+    inside = {c.token for c in scope.under(outermost)}
+    before = {c.token for c in takewhile(lambda c: c.token not in inside, scope.realizes)}
+    made = {r.buffer for c in producers if c.token not in before for r in c.block.writes}
+    return [
+        c for c in producers
+        if c.token not in before or any(r.buffer in made for r in c.block.writes)
+    ]  # fmt: skip
+
+
 @proof
 def _require_finished(state: State, producers: Sequence[Child], loop: For) -> None:
-    """No producer is a reduction that goes on in later iterations of `loop` or of loops above."""
+    """Refuse a producer whose reduction continues in later iterations of `loop` or of loops
+    above."""
     outer = {n.var for n in (*state.loops_above(loop), loop) if as_int(n.extent) != 1}
     for producer in producers:
         pairs = zip(producer.block.iter_vars, producer.realize.iter_values, strict=True)
@@ -179,7 +199,8 @@ def _rebuilt(
 ) -> Stmt:
     """The block under fresh loops over the domains it needs, clipped to its iterators' domains.
 
-    Unless `found.exact`, a domain may be widened to a constant extent or to the iterator's own.
+    Unless `found.exact`, a domain may be widened to a constant extent or to the whole domain of the
+    iterator.
     """
     analyzer = Analyzer(ranges_of([*state.loops_above(loop), loop]))
     loops: list[tuple[Var, Expr | int]] = []
@@ -218,10 +239,11 @@ def _rebuilt(
 def _require_once(
     state: State, realize: BlockRealize, producers: Sequence[Child], loop: For, found: Instances
 ) -> None:
-    """Refuse a reduction that is spread over loops above and would run an instance twice.
+    """Refuse a reduction that spans several iterations and would run an instance twice.
 
-    A reduction that is complete within one iteration may repeat: its init runs again each time. A
-    spread one is safe if only one iteration makes each element that determines an instance.
+    A reduction within one iteration may repeat, because its init runs again each time. A reduction
+    over several iterations is safe if each element that determines an instance is computed by one
+    iteration only.
     """
     domains = found.domains
     iters = {v.var for v in realize.block.iter_vars}
@@ -255,8 +277,10 @@ def _require_once(
 def _require_start_first(
     state: State, realize: BlockRealize, producer: Child, loop: For, found: Instances
 ) -> None:
-    """Refuse a reduction whose init might not run first: the iterations must make the elements it
-    reads in the order in which it reads them."""
+    """Refuse a reduction whose init might not run first.
+
+    The iterations must compute the elements in the order in which the reduction reads them.
+    """
     block = realize.block
     analyzer = Analyzer({v.var: v.dom for v in block.iter_vars})
     first: dict[Var, Expr] = {v.var: v.dom.min for v in block.iter_vars if v.is_reduce}

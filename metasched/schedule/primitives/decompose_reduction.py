@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from metasched.analysis.block import init_reads
+from metasched.analysis.sequence import used_before_init
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
-from metasched.arith.intset import relax
 from metasched.arith.itermap import why_no_box
 from metasched.errors import ScheduleError
-from metasched.ir.buffer import BufferLoad, BufferRegion
+from metasched.ir.buffer import BufferRegion
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, For, ForKind, IterVar, Stmt, evolve, fact, seq
@@ -16,16 +17,16 @@ from metasched.ir.visit import (
     fresh_copy,
     reads_memory,
     substitute,
-    walk_exprs,
-    walk_stmts,
 )
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     function_vars,
     proof,
     refuse_hidden,
+    refuse_on,
     refuse_outside,
     require_reduction,
+    require_set_once,
 )
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
@@ -39,16 +40,17 @@ def decompose_reduction(
 ) -> BlockRV:
     """Move the init of a reduction block before `loop`; returns the init block.
 
-    The given handle stands for the update block afterwards. The init stands in serial copies of the
-    loops from `loop` down that it needs; with `keep_kinds`, copies of vectorized loops are
-    vectorized and copies of unrolled ones that run more than once unrolled. That needs no proof of
-    its own: what an iteration of a copy touches, the same iteration of its loop touches too.
+    Afterwards the given handle stands for the update block. The init gets serial copies of the
+    loops that its iterators use, from `loop` down. With `keep_kinds`, a copy of a vectorized loop
+    is vectorized, and a copy of an unrolled loop with more than one iteration is unrolled. This is
+    legal without a proof: an iteration of a copy touches only what the same iteration of its loop
+    touches.
 
     requires  a reduction block with `loop` above it in the same block; no reduce iterator bound to
-              a loop above `loop`; no other loop from `loop` down that repeats the reduction;
-              nothing below `loop` that computes what the init reads, and no condition there; at
-              least one iteration for each result where the reduction's length depends on other
-              loops
+              a loop above `loop`; no loop from `loop` down that repeats the reduction, or sets a
+              result again; below `loop` no condition around the block, no block that computes what
+              the init reads, and no block that uses a result before its init; at least one
+              iteration for each result if the reduction's length depends on other loops
     rewrite   for i, k in T.grid(4, 8): C(init: C[i] = 0; C[i] += A[i, k])
               ->
               for i in range(4):
@@ -57,14 +59,13 @@ def decompose_reduction(
     """
     assert isinstance(block, BlockRV)
     realize, target = state.block(block), state.loop(loop)
-    old, scope = realize.block, state.scope(realize)
-    require_reduction(state, scope, realize)
-    loops = state.loops_above(realize)
+    old, loops = realize.block, state.loops_above(realize)
     if target not in loops:
         raise state.error(
             "not-above", f"the loop {target.var.name} is not above {old.name}", target
         )
     position = loops.index(target)
+    require_reduction(state, state.scope(realize), realize, loops[position:])
     outer = {n.var for n in loops[:position]}
     for iter_var, value in zip(old.iter_vars, realize.iter_values, strict=True):
         if iter_var.is_reduce and not free_vars(value).isdisjoint(outer):
@@ -76,6 +77,9 @@ def decompose_reduction(
                 hint="choose the outermost reduction loop, or reorder",
             )
     _require_no_repetition(state, realize, loops[position:])
+    require_set_once(state, realize, loops[position:])
+    if not state.skip_legality_checks:
+        refuse_on(state, used_before_init(state.scope(realize), old.token, target), realize)
     _require_iterations(state, realize, loops[position:])
     _refuse_in_between(state, realize, target)
     refuse_hidden(state, realize.exprs, target)
@@ -108,7 +112,7 @@ def _refuse_in_between(state: State, realize: BlockRealize, target: For) -> None
 
 
 def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
-    """Refuse a condition or jump below `target` that may skip the block and its init."""
+    """Refuse a condition or jump below `target` that may skip the block, and with it the init."""
     around = {*state.ancestors(target), target}
     skipped = [
         b for b in state.scope(realize).child(realize.block.token).branches if b not in around
@@ -116,8 +120,8 @@ def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
     if skipped:
         raise state.error(
             "conditional-block",
-            f"{realize.block.name} stands under a condition below {target.var.name}, and its init "
-            "may not run where the condition does not hold",
+            f"{realize.block.name} stands under a condition below {target.var.name}; its init must "
+            "not run where the condition fails",
             state.parent(skipped[0]) or realize,
             hint="choose a loop below the condition",
         )
@@ -125,37 +129,29 @@ def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
 
 @proof
 def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
-    """Refuse a loop below the init that repeats the whole reduction, as each run needs its init.
+    """Refuse a loop that repeats the whole reduction, because each repetition needs the init.
 
-    A part of a loop may repeat it, too: if only `f % 6` is used, `f // 6` counts repetitions.
+    A digit of a loop may repeat the reduction, too: if only `f % 6` is used, `f // 6` counts
+    repetitions.
     """
     used = frozenset().union(*map(free_vars, realize.iter_values))
-    for loop in loops:
-        if loop.var not in used and as_int(loop.extent) != 1:
-            raise state.error(
-                "repeated-reduction",
-                f"each iteration of {loop.var.name} recomputes {realize.block.name}, so its "
-                "init must stay inside",
-                loop,
-                hint="choose a loop below it",
-            )
+    idle = next((n for n in loops if n.var not in used and as_int(n.extent) != 1), None)
     values, guard = realize.iter_values, realize.predicate
     known = [ranges_of(above) for above in (loops, state.loops_above(realize))]
-    if any(why_no_box(values, ranges, guard, "bijective") is None for ranges in known):
-        return
-    raise state.error(
-        "repeated-reduction",
-        f"part of the iterations of {loops[0].var.name} and below may compute "
-        f"{realize.block.name} anew, so its init must stay inside",
-        loops[0],
-        hint="choose a loop below it",
-    )
+    if idle or all(why_no_box(values, ranges, guard, "bijective") for ranges in known):
+        loop = idle or loops[0]
+        each = "each iteration" if idle else "a part of the iterations"
+        text = f"{each} of {loop.var.name} computes {realize.block.name} anew"
+        hint = "choose a loop below it"
+        raise state.error("repeated-reduction", f"{text}, so the init must stay", loop, hint=hint)
 
 
 @proof
 def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
-    """Refuse a reduction of variable length that may have no iteration where its init is to run: an
-    empty reduction does not run its init."""
+    """Refuse a reduction whose length varies and may be zero.
+
+    An empty reduction never runs its init; after the step the init would run nevertheless.
+    """
     spatial = [
         e
         for v, e in zip(realize.block.iter_vars, realize.iter_values, strict=True)
@@ -192,7 +188,7 @@ def _nothing_to_reduce(state: State, realize: BlockRealize, what: str, node: Stm
     return state.error(
         "empty-reduction",
         f"{what} may leave {realize.block.name} without an iteration for some results, and the "
-        "init of these results would not run",
+        "block does not run its init for these results",
         node,
         hint="give every result an iteration, or keep the init in the block",
     )
@@ -219,7 +215,8 @@ def _init_nest(
     dropped = {n.var for n in loops} - set(renamed)
     predicate: Expr = TRUE
     for condition in conjuncts(realize.predicate):
-        if free_vars(condition).isdisjoint(dropped):  # affine: none is about both kinds
+        # bindings are affine, so no condition uses both a kept and a dropped loop
+        if free_vars(condition).isdisjoint(dropped):
             predicate = logical_and(predicate, condition)
     body: Stmt = BlockRealize(
         tuple(substitute(e, renamed) for _, e in spatial), substitute(predicate, renamed), init
@@ -238,8 +235,11 @@ def _kind_of_copy(loop: For) -> ForKind:
 
 
 def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
-    """The init of a block as a block over other iterators. Equal arguments give the same object,
-    with its analysis results, because replays take iterators from a pool."""
+    """The init of a block as a block of its own, over the iterators `iters`.
+
+    Equal arguments give the same object, so that replays reuse its analysis results: a replay takes
+    its variables from a pool.
+    """
     assert old.init is not None
     name = state.fresh_block_name(f"{old.name}_init")
     first = state.serial
@@ -262,26 +262,12 @@ def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
 
 @fact
 def _update_block(old: Block, name: str) -> Block:
-    """The block without its init; equal arguments give the same object."""
+    """The block without its init, under a new name; equal arguments give the same object."""
     return evolve(without_init(old), name=name)
 
 
-def init_reads(block: Block) -> tuple[BufferRegion, ...]:
-    """The declared reads of a block that its init may read."""
-    assert block.init is not None
-    loaded = {
-        e.buffer
-        for stmt in walk_stmts(block.init)
-        for expr in stmt.exprs
-        for e in walk_exprs(expr)
-        if isinstance(e, BufferLoad)
-    }
-    reduced = {v.var: v.dom for v in block.iter_vars if v.is_reduce}
-    return tuple(relax(r, reduced) for r in block.reads if r.buffer in loaded)
-
-
 def without_init(block: Block) -> Block:
-    """The block without its init, reading its own output."""
+    """The block without its init; it declares that it reads its own output."""
     written = {r.buffer for r in block.writes}
     reads = (*block.writes, *(r for r in block.reads if r.buffer not in written))
     return evolve(block, init=None, reads=reads)

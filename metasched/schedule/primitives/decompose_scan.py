@@ -1,4 +1,4 @@
-"""decompose_scan: splits a scan into chunks that do not wait for each other.
+"""decompose_scan: splits a scan into independent chunks.
 
 The two passes of a parallel prefix sum: G. Blelloch, Prefix sums and their applications, 1990.
 """
@@ -51,19 +51,20 @@ from metasched.schedule.state import State
 
 @primitive(of_loop=ways.plain())
 def decompose_scan(state: State, loop: LoopRV) -> list[BlockRV]:
-    """Scan each chunk of a split scan apart, from a start that the chunks before give.
+    """Scan each chunk of a split scan from its own start value, independently of other chunks.
 
     `loop` runs over the chunks, a loop inside it over the steps of a chunk. A reduction first
     combines the values of each chunk but the last (block `X_total`, buffer `X_total`). A short scan
-    of these totals gives the start of each chunk (`X_start`). Then the chunks are spatial: the
-    given block scans each of them from its start. Returns the two new blocks. As `rfactor`, the
-    step changes the order in which floating-point numbers are combined.
+    of these totals gives the start value of each chunk (`X_start`). The chunks then are spatial:
+    the given block scans each chunk from its start value. Returns the two new blocks. Like
+    `rfactor`, the step changes the order in which floating-point numbers are combined.
 
     requires  one block under the loop, whose body is one store that combines its own last result
               with a new value by a sum, product, minimum or maximum; a scan iterator bound to
               `loop` * steps + step, both loops serial and from zero, with constant extents and at
               least two chunks; other iterators that are spatial, affine, and free of both loops;
-              instances that write different elements; first elements that no instance writes
+              instances that write different elements; no instance that writes the element before
+              the first element of a scan
     rewrite   for j, k in T.grid(4, 8): B(B[j * 8 + k] = B[j * 8 + k - 1] + A[j * 8 + k])
               ->
               for j, k in T.grid(3, 8): B_total(t[j] += A[j * 8 + k])
@@ -93,7 +94,8 @@ def decompose_scan(state: State, loop: LoopRV) -> list[BlockRV]:
 
 
 def _nest(state: State, chunks: For) -> tuple[BlockRealize, tuple[For, ...]]:
-    """The only block under a loop, and the loops that hold nothing else, outermost first."""
+    """The only block under a loop, and the loops that hold nothing but this block, outermost
+    first. `chunks` must be one of these loops."""
     scope = state.scope_block(chunks)
     below = [r for r in blocks_of(chunks.body) if state.scope_block(r) is scope]
     if len(below) != 1:
@@ -115,8 +117,8 @@ def _nest(state: State, chunks: For) -> tuple[BlockRealize, tuple[For, ...]]:
 
 
 def _found(state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: For) -> _Decomposed:
-    """The parts of a scan; raises where the block is none, or its chunks are not those of the
-    loop."""
+    """The parts of a scan; raises if the block is no scan, or if `chunks` does not run over its
+    chunks."""
     block = realize.block
     ordered = [v for v in block.iter_vars if not v.is_spatial]
     plain = not (block.init or block.alloc_buffers or block.match_buffers)
@@ -155,7 +157,10 @@ def _found(state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: 
 def _steps(
     state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: For, along: IterVar
 ) -> For:
-    """The loop over the steps of a chunk; raises where the two loops do not drive the scan."""
+    """The loop over the steps of a chunk.
+
+    Raises unless `chunks` and this loop together drive the scan iterator `along`.
+    """
     value = linear(realize.bindings[along.var])
     inside = loops[loops.index(chunks) + 1 :]
     steps = next((n for n in inside if value.terms.get(n.var) == 1), None)
@@ -196,12 +201,12 @@ def _same_bound(part: Expr, value: Linear, extent: int) -> bool:
 def _require_unwritten(
     state: State, realize: BlockRealize, start: BlockRealize, final: Block
 ) -> None:
-    """Refuse a scan that goes on from an element that another instance of the block writes."""
+    """Refuse a scan whose first step reads an element that an instance of the block writes."""
     buffer = final.writes[0].buffer
     if may_overlap(start.block, final, buffer, reads_a=True, reads_b=False):
         raise state.error(
-            "start-written", f"block {final.name} may write the element of {buffer.name} from "
-            "which another scan goes on", realize,
+            "start-written", f"block {final.name} may write the element of {buffer.name} that "
+            "the first step of another scan reads", realize,
             hint="let the scan say how it starts: T.if_then_else(vj == 0, start, ...)",
         )  # fmt: skip
 
@@ -224,10 +229,12 @@ class _Decomposed:
     """A scan in chunks: makes the new blocks, each over its own copies of the old iterators.
 
     Attributes:
+        scan: the scan, as `match_scan` has read the block.
         along: the iterator of the scan.
-        chunks, steps: the loops over the chunks and over the steps of one.
-        added: what a step adds, the start included where the scan says how it starts.
-        total, start: the buffers of the totals and of the starts.
+        chunks, steps: the loop over the chunks, and the loop over the steps of a chunk.
+        added: the value that a step adds. If the scan sets its own start value, the first step
+            adds the start value.
+        total, start: the buffer of the totals, and the buffer of the start values.
     """
 
     state: State
@@ -250,6 +257,7 @@ class _Decomposed:
         chunks: For,
         steps: For,
     ) -> _Decomposed:
+        """Create the buffers for the totals and the start values of a scan."""
         block = realize.block
         extents = [v.dom.extent for v in block.iter_vars]
         at = block.iter_vars.index(along)
@@ -262,14 +270,14 @@ class _Decomposed:
         return cls(state, realize, scan, along, chunks, steps, _added(scan, along.var), *buffers)
 
     def totals(self) -> BlockRealize:
-        """The reduction of all chunks but the last."""
+        """The block that reduces each chunk but the last to its total."""
         iters, inside, at = self._iterators(self.chunks.extent - 1, IterKind.REDUCE)
         start = BufferStore(self.total, self.scan.identity, at)
         value = self._combined(BufferLoad(self.total, at), substitute(self.added, inside))
         return self._block("total", iters, BufferStore(self.total, value, at), start)
 
     def starts(self) -> BlockRealize:
-        """The scan of the totals."""
+        """The block that scans the totals, which gives the start value of each chunk."""
         iters, inside, at = self._iterators(self.chunks.extent, None)
         position = self.realize.block.iter_vars.index(self.along)
         chunk = iters[position].var
@@ -281,7 +289,7 @@ class _Decomposed:
         return self._block("start", iters, BufferStore(self.start, value, at))
 
     def within(self) -> BlockRealize:
-        """The given block, which scans each chunk from its start."""
+        """The given block, changed to scan each chunk from its start value."""
         iters, inside, at = self._iterators(self.chunks.extent, self.along.kind)
         store = self.realize.block.body
         assert isinstance(store, BufferStore)
@@ -297,8 +305,15 @@ class _Decomposed:
     def _iterators(
         self, count: Expr, steps: IterKind | None
     ) -> tuple[list[IterVar], dict[Var, Expr], tuple[Expr, ...]]:
-        """Iterators with a chunk and a step (of kind `steps`, or none) in place of the scan's; the
-        old ones over them; and the element of a chunk in the buffers of totals and starts."""
+        """New iterators for a block, in which a chunk and a step replace the scan iterator.
+
+        Args:
+            count: the number of chunks.
+            steps: the kind of the step iterator; None to leave it out.
+
+        Returns the iterators; the value of each old iterator over them; and the indices of a
+        chunk's element in `total` and `start`.
+        """
         iters: list[IterVar] = []
         inside: dict[Var, Expr] = {}
         at: list[Expr] = []
@@ -327,7 +342,7 @@ class _Decomposed:
     def _block(
         self, suffix: str | None, iters: list[IterVar], body: Stmt, init: Stmt | None = None
     ) -> BlockRealize:
-        """A block with its bindings: the old block where there is no suffix, a new one else."""
+        """A block with its bindings: a new block named by `suffix`, or the old block for None."""
         old = self.realize.block
         block = evolve(old, iter_vars=tuple(iters), body=body, init=init)
         if suffix is not None:
@@ -344,7 +359,10 @@ class _Decomposed:
         return BlockRealize(tuple(values), self._predicate(suffix), block)
 
     def _predicate(self, suffix: str | None) -> Expr:
-        """The parts of the predicate that hold for whole chunks, and all parts for the steps."""
+        """The predicate of a new block: the conditions that do not use the loops of the scan.
+
+        Without a suffix, the whole predicate of the old block.
+        """
         if suffix is None:
             return self.realize.predicate
         moving = {self.chunks.var, self.steps.var}
@@ -356,7 +374,7 @@ class _Decomposed:
 
 
 def _added(scan: Scan, along: Var) -> Expr:
-    """What a step adds: where the scan starts anew, the start, in place of the result before."""
+    """The value that a step adds: the scan's start value where the scan restarts."""
     if scan.restarts is None or scan.start is None:
         return scan.added
     first: dict[Var, Expr] = {along: as_expr(0, along.dtype)}
@@ -368,7 +386,7 @@ def _added(scan: Scan, along: Var) -> Expr:
 
 
 def _first(scan: Scan, along: Var) -> Expr:
-    """What the first chunk starts from: the identity, or the result before the first step."""
+    """The start value of the first chunk: the identity, or the element before the first step."""
     first: dict[Var, Expr] = {along: as_expr(0, along.dtype)}
     before = substitute(scan.before, first)
     if scan.restarts is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int
@@ -25,14 +26,15 @@ from metasched.schedule.state import State
 
 @primitive(of_loop=ways.with_child)
 def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
-    """Merge directly nested loops, outermost first, into one over the product of their extents.
+    """Merge directly nested loops, outermost first, into one loop over the product of their
+    extents.
 
-    One loop alone stays as it is. Where the product is no number of the loops' type, the new loop
+    A single loop stays unchanged. If the product overflows the type of the loops, the new loop
     counts in int64.
 
-    requires  each loop is the only statement of the one before, is serial, has no annotation or
-              thread binding; no end uses another fused loop's variable, or memory that is written
-              below; no break leaves one of them
+    requires  each loop is the only statement of the loop before, is serial, and has no annotation
+              or thread binding; no end uses another fused loop's variable, or memory that is
+              written below; no break leaves a fused loop
     rewrite   for i, j in T.grid(4, 8): S(i, j)
               ->
               for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
@@ -56,7 +58,8 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
                 node,
             )
     name = "_".join(n.var.name for n in nodes) + "_fused"
-    wide = _counter(state, nodes)
+    extents = [as_int(n.extent) for n in nodes]
+    wide = counter(state, nodes, math.prod(e for e in extents if e is not None))
     fused = state.fresh_var(name, wide)
     extent: Expr = as_expr(1, wide)
     for node in nodes:
@@ -79,18 +82,16 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     return state.new_loop(fused)
 
 
-def _counter(state: State, nodes: list[For]) -> DType:
-    """The type of a variable that counts the iterations of all loops."""
+def counter(state: State, nodes: Sequence[For], count: int) -> DType:
+    """The type of a variable that counts so many iterations, made from these loops."""
     wide = max((n.var.dtype for n in nodes), key=lambda d: d.bits)
-    extents = [as_int(n.extent) for n in nodes]
-    count = math.prod(e for e in extents if e is not None)
     if count <= wide.range[1]:
         return wide
     if count > INT64.range[1]:
         raise state.error(
             "too-many-iterations",
-            f"the fused loop would have {count} iterations, more than int64 counts",
+            f"the new loop would have {count} iterations, more than int64 counts",
             nodes[0],
-            hint="fuse fewer loops",
+            hint="fuse fewer loops, or skew by less",
         )
     return INT64

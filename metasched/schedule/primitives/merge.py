@@ -29,14 +29,14 @@ from metasched.schedule.state import State
 def merge(state: State, *loops: LoopRV) -> LoopRV:
     """Merge nests that follow each other into one nest; returns its innermost loop.
 
-    The given loops are the innermost of each nest that are merged, with all loops above them up to
-    where the nests meet. Their bodies follow each other in the one nest.
+    Each given loop is the innermost loop to merge of its nest; the loops above are merged, too, up
+    to the sequence that holds all nests. The merged nest runs the bodies one after the other.
 
-    requires  two loops or more of one scope, in neighbouring nests of equal depth and extents (or
-              what stands between is independent of the later one); each loop of them plain,
-              serial, without break and continue, and the only statement of the one before; no
-              iteration depends on, or overwrites what is needed by, a later iteration of an earlier
-              nest
+    requires  two loops or more of one scope, in nests of equal depth and extents that are
+              neighbours, or between which stand only statements independent of the later nest; each
+              loop plain, serial, without break and continue, and the only statement of the loop
+              before; no iteration touches what a later iteration of an earlier nest writes, or
+              writes what that iteration reads
     rewrite   for i: B(i); for i: C(i) -> for i_m: B(i_m); C(i_m)
     """
     nodes = [require_plain_loop(state, rv) for rv in loops]
@@ -66,7 +66,10 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
 
 
 def _nests(state: State, nodes: Sequence[For]) -> tuple[list[list[For]], SeqStmt]:
-    """For each loop the chain from where the nests meet down to it, in program order."""
+    """For each loop the chain of loops down to it from the sequence that holds all nests.
+
+    The chains are in program order; the sequence is returned, too.
+    """
     paths = [[n, *state.ancestors(n)] for n in nodes]
     common = next((s for s in paths[0] if all(s in p for p in paths)), None)
     if not isinstance(common, SeqStmt):
@@ -96,8 +99,8 @@ def _require_equal(state: State, nests: Sequence[Sequence[For]]) -> None:
     for one in nests[1:]:
         if len(one) != len(first):
             raise state.error(
-                "other-depth", f"the nest of {one[-1].var.name} has {len(one)} loops, that of "
-                f"{first[-1].var.name} {len(first)}", one[-1],
+                "other-depth", f"the nest of {one[-1].var.name} has {len(one)} loops, the nest of "
+                f"{first[-1].var.name} has {len(first)}", one[-1],
             )  # fmt: skip
         same: dict[Var, Expr] = {}
         for mine, theirs in zip(first, one, strict=True):
@@ -143,7 +146,7 @@ def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) ->
 def _require_interleaved(
     state: State, around: object, fresh: Sequence[Var], bodies: Sequence[Stmt]
 ) -> None:
-    """Check on the merged program that no instance runs before one it depends on."""
+    """Refuse a merged program in which an instance runs before an instance that it depends on."""
     loops = [state.index.loops[v] for v in fresh]
     scope: Scope = state.scope(loops[0])
     assert scope.block.token is around

@@ -1,9 +1,10 @@
-"""overcompute: rounds extents of spatial iterators up to multiples; extra results are not used."""
+"""overcompute: pads spatial iterators to multiples of a tile; the extra results are not used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.added import control_exprs, unsafe_divisors
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, relax_ranges
 from metasched.arith.regions import block_access_regions
@@ -39,9 +40,7 @@ from metasched.schedule.checks import require_complete_or_reduction, require_sta
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import (
-    control_exprs,
     refuse_partial,
-    unsafe_divisors,
 )
 from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.primitives.new_stage import own_loops, with_extent
@@ -51,17 +50,18 @@ from metasched.schedule.state import State
 
 @primitive(of_block=ways.with_spatial_twos)
 def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr]) -> None:
-    """Let each iterator of `block` run on to a multiple of its number in `multiples`.
+    """Round the extent of each iterator of `block` up to a multiple of its number in `multiples`.
 
-    Tiles then divide evenly and need no conditions. The written buffer grows by the elements
-    computed beyond; no other block reads those. Where an access would leave its buffer, the
-    iterator is clamped to its last value. Loops and block keep their handles; an iterator whose
-    extent is already a multiple stays as it is.
+    Tiles then divide evenly and need no conditions. The written buffer grows by the extra results,
+    which no other block reads. Where an extra read would leave its buffer, the iterator is clamped
+    to its last value. Loops and block keep their handles. An iterator whose extent is already a
+    multiple is not changed.
 
-    requires  a complete or reduction block in a stage pipeline, alone below the loops that are its
-              iterators; one buffer written, allocated by the block around, at those iterators that
-              run on; one positive integer for each iterator, 1 for those that are reduced; no
-              integer division by what is loaded; the block around declares all that is read then
+    requires  a complete or reduction block in a stage pipeline, alone below loops that are its
+              iterators; one written buffer, allocated by the block around and indexed by each
+              padded iterator itself; one positive integer for each iterator, 1 for reduce
+              iterators; no integer division by a loaded value; a block around that declares all
+              that is read after the step
     rewrite   B[i] = A[i]; C[i] = B[i] for 7 i
               -> B[i] = A[T.min(i, 6)] for 8 i; C[i] = B[i] for 7 i
     """
@@ -97,7 +97,7 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
 
 
 def _require_declared(state: State, realize: BlockRealize, changed: Block) -> None:
-    """Refuse reads beyond what the block around declares to read."""
+    """Refuse reads outside of the regions that the block around declares."""
     around, old = state.scope_block(realize), realize.block
     assert around is not None
     for before, after in zip(old.reads, changed.reads, strict=False):
@@ -120,7 +120,7 @@ def _require_declared(state: State, realize: BlockRealize, changed: Block) -> No
 
 
 def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr]) -> dict[Expr, int]:
-    """The iterators that run on and their new extents."""
+    """The iterators that are padded, with their new extents."""
     iters = realize.block.iter_vars
     factors = [plain_int(state, n, "a multiple") for n in multiples]
     if len(factors) != len(iters) or any(n < 1 for n in factors):
@@ -149,7 +149,8 @@ def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr])
 def _place(
     state: State, realize: BlockRealize, buffer: Buffer, grown: Mapping[Expr, int]
 ) -> BufferStore:
-    """A store of the block; all stores must use one place, with each grown iterator as an index."""
+    """A store of the block; raises unless all stores have the same indices, among them each padded
+    iterator itself."""
     refuse_partial(state, realize, buffer)
     stores = [s for s in walk(realize.block) if isinstance(s, BufferStore)]
     loads = [e for e in walk(realize.block) if isinstance(e, BufferLoad) and e.buffer is buffer]
@@ -170,7 +171,7 @@ def _place(
 def _larger(
     state: State, realize: BlockRealize, place: BufferStore, grown: Mapping[Expr, int]
 ) -> Buffer:
-    """The buffer with room for what is computed beyond."""
+    """The written buffer, enlarged by the extra results."""
     old = place.buffer
     extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in realize.block.iter_vars}
     shape = []
@@ -206,7 +207,13 @@ def _require_safe(state: State, realize: BlockRealize) -> None:
 
 
 def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Block:
-    """The block over its new domain; `place` is where it stores."""
+    """The block over its new domain.
+
+    Args:
+        old: the block.
+        place: a store of the block; all its stores have these indices.
+        grown: the padded iterators with their new extents.
+    """
     iters = tuple(
         IterVar(v.var, Range(v.dom.min, as_expr(grown[v.var], v.var.dtype)), v.kind)
         if v.var in grown else v
@@ -235,7 +242,7 @@ def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Blo
     def stored(node: Stmt) -> Stmt | None:
         return evolve(node, indices=place.indices) if isinstance(node, BufferStore) else None
 
-    # a clamped load needs clamped guards and loop bounds, too; a divisor must not become zero
+    # guards, loop bounds and divisors must see the clamped iterators, not the extra values
     tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old)) or any(
         not grown.keys().isdisjoint(free_vars(e))
         for e in (*control_exprs(old), *unsafe_divisors(old, an))

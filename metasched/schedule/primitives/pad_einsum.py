@@ -1,9 +1,10 @@
-"""pad_einsum: pads the iterators of an einsum-like block, its inputs with zeros."""
+"""pad_einsum: pads the iterators of an einsum-like block, and pads its inputs with zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.added import control_exprs, unsafe_divisors
 from metasched.analysis.guarded import guarded_reads
 from metasched.analysis.reducer import identity_holds, match_reducer
 from metasched.arith.analyzer import Analyzer
@@ -43,10 +44,8 @@ from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import (
     Indices,
-    control_exprs,
     one_pattern,
     refuse_partial,
-    unsafe_divisors,
 )
 from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.primitives.new_stage import (
@@ -63,10 +62,10 @@ from metasched.schedule.state import State
 
 @primitive(of_block=ways.with_twos)
 def pad_einsum(state: State, block: BlockLike, padding: Sequence[int]) -> None:
-    """Make each iterator of `block` a multiple of its number in `padding`.
+    """Round the extent of each iterator of `block` up to a multiple of its number in `padding`.
 
-    Inputs indexed by a padded iterator are read from copies `<buffer>_pad` with zeros around them.
-    Results go to such a buffer, too, and are copied back. Handles stay valid.
+    Inputs indexed by a padded iterator are read from copies `<buffer>_pad`, which hold zeros in the
+    padding. Results are stored to a padded buffer, too, and then copied back. Handles stay valid.
 
     requires  a complete or reduction block in a stage pipeline, alone below its iterators' loops;
               every buffer accessed at one place, by distinct iterators and constants where padded
@@ -255,7 +254,7 @@ def _require_defined(
             why = "" if loads else ", which may be zero in a padded iteration"
             raise state.error("divides", f"{block.name} divides by {what}{why}", realize)
     if not steered:
-        return  # another, unpadded step reads the same element
+        return  # an unpadded step reads the same element
     known = guarded_reads(block) or ()
     for buffer, indices in accesses.items():
         reads = [r for r in known if r.buffer is buffer]
@@ -270,8 +269,8 @@ def _require_defined(
                 raise state.error(
                     "reads-outside",
                     f"{block.name} may read {show_expr(BufferLoad(buffer, point))}, which is "
-                    f"outside of {buffer.name}, in a padded step: conditions that keep it from "
-                    "that mention a padded iterator",
+                    f"outside of {buffer.name}, in a padded step: the conditions that guard this "
+                    "read mention a padded iterator",
                     realize,
                     hint="cache_read the buffer first, or pad before transform_layout",
                 )
@@ -282,7 +281,7 @@ def _inside(an: Analyzer, index: Expr, size: Expr) -> bool:
 
 
 def _folded(node: Expr) -> Expr | None:
-    """Fold arithmetic on zeros, None if nothing folds; 0 * x is 0 only if x cannot be infinite."""
+    """Fold arithmetic on zeros; None if nothing folds. 0 * x folds only if x cannot be infinite."""
     if isinstance(node, Cast):
         return as_expr(0, node.dtype) if _is_zero(node.value) else cast(node.dtype, node.value)
     if isinstance(node, (Add, Sub, Max, Min)) and _is_zero(node.a) and _is_zero(node.b):
@@ -312,8 +311,10 @@ def _finite(expr: Expr) -> bool:
 def _padded(
     state: State, block: Block, buffer: Buffer, pad: Buffer, indices: Indices, taken: Sequence[str]
 ) -> tuple[Stmt, Block]:
-    """The stage `pad = buffer` inside the iterators' old domains, zero outside. A dimension that is
-    read at one constant index is copied only there."""
+    """The stage that copies `buffer` inside the iterators' old domains and stores zero outside.
+
+    A dimension that is read at one constant index is copied at this index only.
+    """
     extents = {v.var: v.dom.extent for v in block.iter_vars}
 
     an = Analyzer()

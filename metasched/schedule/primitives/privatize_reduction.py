@@ -1,10 +1,11 @@
-"""privatize_reduction: sums an update apart, and adds the sums to the old values at the end."""
+"""privatize_reduction: reduces in a private buffer, and stores or adds the results at the end."""
 
 from __future__ import annotations
 
+from metasched.analysis.guarded import guarded_reads
 from metasched.analysis.reducer import Reduction, identity_of, match_reducer
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.regions import block_access_regions
+from metasched.arith.regions import declared
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import (
     TRUE,
@@ -20,11 +21,12 @@ from metasched.ir.stmt import (
     BlockToken,
     BufferStore,
     For,
+    IterVar,
     Stmt,
     evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, fresh_copy, loads_of
+from metasched.ir.visit import free_vars, fresh_copy, loads_of, transform, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_serial
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -35,21 +37,22 @@ from metasched.schedule.state import State
 
 @primitive(of_block=ways.plain())
 def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
-    """Sum the updates of a block in a private buffer, and add the sums to the old values at the
-    end; returns the block that adds.
+    """Reduce in a private buffer; a new block then stores or adds the results. Returns this block.
 
-    The private buffer `X_sum` starts from the identity and has an element for each value of the
-    spatial iterators. The given handle stands for the reduction into it, which has an init now and
-    is the only writer of its results, so that it can be tiled, factored and decomposed. As
-    `rfactor`, the step changes the order in which floating-point numbers are added.
+    The private buffer `X_sum` has an element for each value of the spatial iterators. For a block
+    with an init, the new block stores the results. For a block without init, the sums start from
+    the identity, and the new block adds them to the old values. Like `rfactor`, the addition
+    changes the order in which floating-point numbers are added. The given handle stands for the
+    reduction into `X_sum`, which has an init. No other block writes `X_sum`, so the reduction can
+    be tiled, factored and decomposed.
 
-    requires  a block without init whose body combines one element with values that do not use its
-              buffer, at indices without reduce iterators: a sum, difference, product, minimum or
-              maximum; spatial and reduce iterators, at least one reduce iterator; no predicate; a
-              chain of serial loops around the block alone that holds all loops of reduce
-              iterators, each the value of an iterator; a reduction that is not empty and starts at
-              the first values of its iterators; spatial loops whose ends depend on no reduction
-              loop
+    requires  a block that computes one element of one buffer, at indices without reduce iterators,
+              and uses no other element of the buffer; without an init, a body that is a sum,
+              difference, product, minimum or maximum of the element and values that do not use it;
+              spatial and reduce iterators, at least one reduce iterator; no predicate; a chain of
+              serial loops around the block and nothing else, each loop the value of one iterator,
+              with all reduce iterators among them; a reduction that is not empty and starts at the
+              first values of its iterators; loops whose ends depend on no reduction loop
     rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
               ->
               for i, k in T.grid(4, 8): C(C_sum[i] += A[i, k])
@@ -58,26 +61,27 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     old = realize.block
-    store, found, negative = updated(state, realize)
+    store, found, negative = _computed(state, realize)
     chain = _chain(state, realize)
     spatial = [v for v in old.iter_vars if v.is_spatial]
     _require_nest(state, realize, chain)
     _require_own_element(state, realize, store)
-    shape = tuple(v.dom.extent for v in spatial) or (as_expr(1),)
+    sizes = [_indexed(v) for v in spatial]
+    shape = tuple(size for _, size in sizes) or (as_expr(1),)
     private = state.fresh_buffer(f"{store.buffer.name}_sum", shape, store.buffer.dtype, "global")
-    at = tuple(v.var if as_int(v.dom.min) == 0 else v.var - v.dom.min for v in spatial)
-    at = at or (as_expr(0),)
-    summed = found.combine((BufferLoad(private, at),), found.rhs)[0]
-    reduction = _declared(
-        evolve(
-            old,
-            init=BufferStore(private, found.identity[0], at),
-            body=BufferStore(private, summed, at),
-        )
-    )
+    at = tuple(index for index, _ in sizes) or (as_expr(0),)
     total = BufferLoad(private, at)
     own = BufferLoad(store.buffer, store.indices)
-    after = _adding_nest(state, realize, chain, with_sum(found, own, total, negative))
+    if found is None:
+        reduction = _redirected(old, store, total)
+        last, suffix = BufferStore(store.buffer, total, store.indices), "store"
+    else:
+        init = BufferStore(private, found.identity[0], at)
+        summed = found.combine((total,), found.rhs)[0]
+        reduction = evolve(old, init=init, body=BufferStore(private, summed, at))
+        last, suffix = with_sum(found, own, total, negative), "add"
+    reduction = declared(reduction)
+    after = _last_nest(state, realize, chain, last, suffix)
     top: Stmt = chain[0] if chain else realize
     scope = state.scope(realize).block
     state.commit(
@@ -93,20 +97,83 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     return state.new_block(after.block.token)
 
 
+def _indexed(v: IterVar) -> tuple[Expr, Expr]:
+    """The index for an iterator in a private buffer, and the size of that dimension.
+
+    An iterator is the index itself where this leaves at most half of the elements unused.
+    """
+    low, extent = as_int(v.dom.min), as_int(v.dom.extent)
+    if low is not None and extent is not None and 0 <= low <= extent:
+        return v.var, as_expr(low + extent, v.dom.extent.dtype)
+    return v.var - v.dom.min, v.dom.extent
+
+
 def with_sum(found: Reduction, own: BufferLoad, total: Expr, negative: bool) -> BufferStore:
-    """The store that adds the private sum to an old value, or takes it from there."""
+    """The store that adds a private sum to an old value, or subtracts it from the old value.
+
+    Args:
+        found: the reduction that the sum belongs to.
+        own: the load of the old value.
+        total: the private sum.
+        negative: whether to subtract.
+    """
     value = Sub(own, total) if negative else found.combine((own,), (total,))[0]
     return BufferStore(own.buffer, value, own.indices)
 
 
-def _adding_nest(state: State, realize: BlockRealize, chain: list[For], body: Stmt) -> Stmt:
+def _computed(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction | None, bool]:
+    """The store of a block; for a block without init what it combines, and whether it subtracts."""
+    if realize.block.init is None:
+        return updated(state, realize)
+    return _own_result(state, realize), None, False
+
+
+def _own_result(state: State, realize: BlockRealize) -> BufferStore:
+    """A store of a block with an init; block and init use one element of its buffer alone."""
+    block = realize.block
+    stores = [s for s in walk_stmts(block) if isinstance(s, BufferStore)]
+    buffers = {s.buffer for s in stores}
+    reads = guarded_reads(block)
+    places = [(s.buffer, s.indices) for s in stores if s.predicate is None]
+    places += [(r.buffer, r.indices) for r in reads or () if r.buffer in buffers]
+    plain = reads is not None and isinstance(block.init, BufferStore) and len(places) >= len(stores)
+    if not plain or any(place != places[0] for place in places) or block.alloc_buffers:
+        raise state.error(
+            "several-places",
+            f"block {block.name} does not compute one element of one buffer, set by its init",
+            realize,
+        )
+    return stores[0]
+
+
+def _redirected(block: Block, place: BufferStore, private: BufferLoad) -> Block:
+    """The block with its element in the private buffer; the init may read the old value."""
+
+    def stored(node: Stmt) -> Stmt | None:
+        if isinstance(node, BufferStore):
+            return evolve(node, buffer=private.buffer, indices=private.indices)
+        return None
+
+    def loaded(node: Expr) -> Expr | None:
+        return private if isinstance(node, BufferLoad) and node.buffer is place.buffer else None
+
+    assert isinstance(block.init, BufferStore)
+    init = evolve(block.init, buffer=private.buffer, indices=private.indices)
+    return evolve(block, init=init, body=transform(block.body, stored, loaded))
+
+
+def _last_nest(
+    state: State, realize: BlockRealize, chain: list[For], body: Stmt, suffix: str
+) -> Stmt:
     """A block of the body over the spatial iterators, in copies of their loops."""
     old = realize.block
     pairs = zip(old.iter_vars, realize.iter_values, strict=True)
     spatial = {v: e for v, e in pairs if v.is_spatial}
-    name = state.fresh_block_name(f"{old.name}_add")
-    block = evolve(old, name=name, iter_vars=tuple(spatial), body=body, token=BlockToken())
-    nest: Stmt = BlockRealize(tuple(spatial.values()), TRUE, _declared(block))
+    name = state.fresh_block_name(f"{old.name}_{suffix}")
+    block = evolve(
+        old, name=name, iter_vars=tuple(spatial), init=None, body=body, token=BlockToken()
+    )
+    nest: Stmt = BlockRealize(tuple(spatial.values()), TRUE, declared(block))
     used = frozenset().union(*map(free_vars, spatial.values()))
     for loop in reversed(chain):
         if loop.var in used:
@@ -114,13 +181,12 @@ def _adding_nest(state: State, realize: BlockRealize, chain: list[For], body: St
     return fresh_copy(nest, lambda v: state.fresh_var(v.name, v.dtype))
 
 
-def _declared(block: Block) -> Block:
-    reads, writes = block_access_regions(block)
-    return evolve(block, reads=tuple(reads), writes=tuple(writes))
-
-
 def updated(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction, bool]:
-    """The store of a block, what it combines, and whether it subtracts."""
+    """The store of a block that updates an element, its reduction, and whether it subtracts.
+
+    Raises:
+        ScheduleError: `has-init` for a block with an init, `no-update` for any other body.
+    """
     block, store = realize.block, realize.block.body
     if block.init is not None:
         raise state.error(
@@ -149,7 +215,7 @@ def updated(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction
 
 
 def _chain(state: State, realize: BlockRealize) -> list[For]:
-    """The loops around a block alone, outermost first."""
+    """The loops that hold the block and nothing else, outermost first."""
     chain: list[For] = []
     below: Stmt = realize
     for loop in reversed(state.loops_above(realize)):
@@ -162,7 +228,7 @@ def _chain(state: State, realize: BlockRealize) -> list[For]:
 
 
 def _require_own_element(state: State, realize: BlockRealize, store: BufferStore) -> None:
-    """Refuse an update of an element that depends on the reduction."""
+    """Refuse an update whose element depends on a reduce iterator."""
     moving = {v.var for v in realize.block.iter_vars if v.is_reduce}
     if any(moving & free_vars(index) for index in store.indices):
         name = realize.block.name
@@ -173,7 +239,7 @@ def _require_own_element(state: State, realize: BlockRealize, store: BufferStore
 
 
 def _require_nest(state: State, realize: BlockRealize, chain: list[For]) -> None:
-    """Refuse iterators and loops for which the sums would not be those of the old updates."""
+    """Refuse iterators and loops for which private sums would differ from the old updates."""
     block = realize.block
     for v in block.iter_vars:
         if not (v.is_spatial or v.is_reduce):
@@ -185,15 +251,16 @@ def _require_nest(state: State, realize: BlockRealize, chain: list[For]) -> None
     reduced = {e for v, e in pairs if v.is_reduce}
     if realize.predicate is not TRUE or len(set(bound)) < len(bound) or not own >= set(bound):
         raise state.error(
-            "not-plain", f"block {block.name} has a predicate, or an iterator that is no loop of "
-            "its own", realize, hint="take the step before loops are split or fused",
+            "not-plain", f"block {block.name} has a predicate, or an iterator that is not the "
+            "value of one loop", realize, hint="take the step before loops are split or fused",
         )  # fmt: skip
     if not reduced or not own >= reduced or own - set(bound):
         raise state.error(
             "reduction-above",
-            f"the loops around block {block.name} alone are not those of its reduce iterators",
+            f"the loops that hold block {block.name} alone must be loops of its iterators, and "
+            "include all of its reduce iterators, at least one",
             realize,
-            hint="distribute the loops that it shares with other blocks by fission first",
+            hint="distribute the loops that the block shares with other blocks by fission first",
         )
     around = [loop for loop in state.loops_above(realize) if loop.var not in reduced]
     for loop in chain:

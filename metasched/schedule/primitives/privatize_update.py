@@ -1,4 +1,4 @@
-"""privatize_update: gives each iteration of a loop a copy of what it updates, and adds the copies.
+"""privatize_update: gives each loop iteration its own copy of a buffer, and adds the copies.
 
 Histograms and scatter-adds become parallel: each core counts into a copy of its own.
 """
@@ -6,8 +6,8 @@ Histograms and scatter-adds become parallel: each core counts into a copy of its
 from __future__ import annotations
 
 from metasched.analysis.reducer import Reduction
-from metasched.arith.regions import block_access_regions
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.arith.regions import declared
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.stmt import (
     Block,
@@ -36,16 +36,16 @@ from metasched.schedule.state import State
 def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
     """Update a copy of the buffer in each iteration of `loop`, then add the copies to the buffer.
 
-    The block below may update any element, as a histogram or a scatter-add does. It updates
-    `X_copy`, whose first dimension is the loop; the loop then is spatial. A block before
-    (`X_identity`) fills the copies, a block after (`X_merge`) adds them to the old values. Returns
-    these two blocks. As `rfactor`, the step changes the order in which floating-point numbers are
-    added.
+    The block below the loop may update any element, like a histogram or a scatter-add. After the
+    step it updates `X_copy`, whose first dimension is the loop, so the loop is spatial. A block
+    before (`X_identity`) fills the copies. A block after (`X_merge`) adds the copies to the old
+    values. Returns these two blocks. Like `rfactor`, the step changes the order in which
+    floating-point numbers are added.
 
-    requires  one block under the loop, and nothing else than loops around it there; serial loops,
-              `loop` from zero with a constant extent; a block without init whose body combines one
-              element with values, and whose indices and predicate do not use the buffer: a sum,
-              difference, product, minimum or maximum; a buffer of constant shape
+    requires  one block under the loop, with nothing but loops between them; serial loops, `loop`
+              from zero with a constant extent; a block without init whose body updates one element
+              by a sum, difference, product, minimum or maximum, and whose indices and predicate do
+              not use the buffer; a buffer of constant shape
     rewrite   for i, k in T.grid(4, 8): C(C[b[i, k]] += A[i, k])
               ->
               for ax0, ax1 in T.grid(4, 6): C_identity(p[ax0, ax1] = 0)
@@ -86,7 +86,7 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
 
 
 def _alone(state: State, node: For) -> BlockRealize:
-    """The only block below a loop, under loops that hold nothing else."""
+    """The block below a loop; raises where the loop holds anything else but loops."""
     below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
     if len(below) != 1:
         raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
@@ -104,9 +104,9 @@ def _alone(state: State, node: For) -> BlockRealize:
 def _redirected(
     state: State, realize: BlockRealize, node: For, copy: Buffer, found: Reduction
 ) -> BlockRealize:
-    """The given block, which updates the copy of an iteration of the loop.
+    """The given block, changed to update the copy that belongs to the loop's iteration.
 
-    An iterator bound to the loop and others is cut into one iterator for each.
+    An iterator bound to several loops, `node` among them, is cut into one iterator for each loop.
     """
     old = realize.block
     slot = state.fresh_var(f"v{node.var.name}", node.var.dtype)
@@ -127,14 +127,14 @@ def _redirected(
     at = (slot, *found.indices)
     body = BufferStore(copy, found.combine((BufferLoad(copy, at),), found.rhs)[0], at)
     block = evolve(old, iter_vars=tuple(iters), body=substitute(body, inside))
-    return BlockRealize(tuple(values), realize.predicate, _declared(block))
+    return BlockRealize(tuple(values), realize.predicate, declared(block))
 
 
 def _merged(
     state: State, realize: BlockRealize, copy: Buffer, buffer: Buffer, found: Reduction,
     negative: bool,
 ) -> tuple[Stmt, Block]:  # fmt: skip
-    """The block that adds all copies of each element to its old value, under its loops."""
+    """The block that adds all copies of each element to the old value, under new loops."""
     extents = (*buffer.shape, copy.shape[0])
     last = len(extents) - 1
     iters = []
@@ -146,14 +146,8 @@ def _merged(
     total = BufferLoad(copy, (chunk, *element))
     body = with_sum(found, BufferLoad(buffer, tuple(element)), total, negative)
     name = state.fresh_block_name(f"{realize.block.name}_merge")
-    block = _declared(Block(name, tuple(iters), (), (), body, token=BlockToken()))
+    block = declared(Block(name, tuple(iters), (), (), body, token=BlockToken()))
     loops: list[tuple[Var, Expr | int]] = [
         (state.fresh_var(f"ax{n}", size.dtype), size) for n, size in enumerate(extents)
     ]
     return nest(loops, BlockRealize(tuple(v for v, _ in loops), as_expr(True), block)), block
-
-
-def _declared(block: Block) -> Block:
-    reads, writes = block_access_regions(block)
-    declared: tuple[tuple[BufferRegion, ...], ...] = tuple(reads), tuple(writes)
-    return evolve(block, reads=declared[0], writes=declared[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from metasched.analysis.access import accesses
+from metasched.analysis.added import in_bounds
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import inputs
@@ -22,7 +23,6 @@ from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import (
     Indices,
-    in_bounds,
     known_ranges,
     one_pattern,
     refuse_partial,
@@ -54,15 +54,15 @@ def reindex(
     """Let `block` access `buffer` directly by its iterators; returns the block that copies.
 
     The copy has one dimension for each iterator that the buffer's indices depend on. An iterator of
-    a single value gets a dimension if it is an index by itself (a batch of one). Beside other
-    iterators (`h + kh` with a kernel of one element) it gets one only with `keep_units`. What is
-    read is copied before the block, what is written is copied back after it. Of several places at
-    which the block reads a buffer ("read", i, n) means the n-th from 0; the others stay.
+    extent one gets a dimension if it is an index by itself (a batch of one). In an index with other
+    iterators (`h + kh` with a kernel of one element) it gets a dimension only with `keep_units`. A
+    read buffer is copied before the block, a written buffer is copied back after the block. If the
+    block reads a buffer at several places, ("read", i, n) redirects only place n, counted from 0.
 
-    requires  a leaf block in a stage pipeline, alone below its loops; it accesses the buffer,
-              without pointers, at one place or at the named one; a read buffer is not written by
-              the block; a written buffer is not read by it, its indices determine the iterators,
-              and all its elements are written
+    requires  a leaf block in a stage pipeline, alone below its loops, that accesses the buffer
+              without pointers, at one place or at the given place; a read buffer that the block
+              does not write; or a written buffer that the block does not read, whose indices
+              determine the iterators, and of which all elements are written
     rewrite   B[i, j] = A[j, i] * 2
               -> A_reindex[i, j] = A[j, i]; B[i, j] = A_reindex[i, j] * 2
     """
@@ -92,8 +92,11 @@ def reindex(
 
 
 def _plain(block: Block, indices: Indices, keep_units: bool) -> Indices:
-    """Simplify the indices. Unless `keep_units`, an iterator of one value stays only in an index
-    that would be constant without it."""
+    """Simplify the indices.
+
+    Unless `keep_units`, an iterator of extent one stays only in an index that is constant but for
+    this iterator.
+    """
     ranges = {v.var: v.dom for v in block.iter_vars}
     kept = tuple(map(Analyzer(ranges, keep_units=True).simplify, indices))
     if keep_units:
@@ -125,10 +128,10 @@ def put_stage(
 
     Args:
         side: "read" or "write".
-        old, new: the indices over the block's iterators.
-        place: the edits that put the copy into the tree.
-        plain: the old indices in plainer form, if they have one.
-        outer: the loops above the block under which the copy stands as well.
+        target, cache, old, new: the used buffer and its copy, and the indices into each.
+        place: a function from the copy to the edits that insert it.
+        plain: the old indices in simpler form, if they have one.
+        outer: the loops above the block that also stand above the copy.
     """
     require_free_of_init(state, realize)
     block = realize.block
@@ -187,7 +190,7 @@ def refuse_in_place(state: State, realize: BlockRealize, side: str, target: Buff
 def require_injective(
     state: State, realize: BlockRealize, indices: Sequence[Expr], covered: list[IterVar], what: str
 ) -> None:
-    """Refuse indices that name one element for two combinations of the iterators."""
+    """Refuse indices at which two combinations of the iterators may access one element."""
     var = undetermined_iter(indices, covered)
     if var is not None:
         raise state.error(
@@ -198,7 +201,7 @@ def require_injective(
 
 
 def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: Indices) -> Stmt:
-    """The block with every access of `target[old]` as the access of `cache[new]`."""
+    """The block with every access of `target[old]` replaced by an access of `cache[new]`."""
     point = BufferRegion.point(cache, new)
 
     def moved(load: BufferLoad) -> Expr:
@@ -214,7 +217,7 @@ def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: In
         return None
 
     def swapped(region: BufferRegion, left: list[BufferRegion]) -> BufferRegion:
-        """The region to declare in place of `region`; what is read elsewhere (`left`) stays
+        """The region to declare in place of `region`; regions still read in `target` (`left`) stay
         declared."""
         if region.buffer is not target or len(left) > 1:
             return region

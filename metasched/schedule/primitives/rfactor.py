@@ -38,6 +38,7 @@ from metasched.schedule.checks import (
     require_from_zero,
     require_reduction,
     require_serial,
+    require_set_once,
     require_stage_pipeline,
 )
 from metasched.schedule.handles import BlockRV, LoopRV
@@ -48,20 +49,19 @@ from metasched.schedule.state import State
 
 @primitive(of_loop=ways.plain(0))
 def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
-    """Reduce for each iteration of `loop` apart, then over these partial results.
+    """Compute a partial result for each iteration of `loop`, then reduce the partial results.
 
-    The partial results are a new buffer `X.rf` with the loop as dimension `factor_axis` (negative
-    counts from the end). Returns the block that makes them (`X_rf`); the old handle stands for
-    the block that combines them.
-
-    Loops further out that hold other blocks as well stay around both steps.
+    A new buffer `X.rf` holds the partial results; the loop is its dimension `factor_axis` (negative
+    numbers count from the end). Returns the block that computes the partial results (`X_rf`). The
+    old handle stands for the block that combines them. Outer loops that also hold other blocks stay
+    around both blocks.
 
     requires  one reduction block under the loop in a stage pipeline; a serial loop from zero that
-              drives reduce iterators only, or runs once and drives none; the loops from the first
-              reduction loop on form a chain; no loop that drives both kinds; a commutative
-              reduction with its identity as init, or an argmin or argmax; where order decides ties
-              `loop` is the outermost loop of the reduction; where NaN or the sign of a zero would
-              matter, `tir.fast_math` allows it (`nnan`, `reassoc`)
+              drives reduce iterators only, or runs once and drives none; a chain of loops from the
+              first reduction loop on; no loop that drives both kinds; a commutative reduction with
+              its identity as init, or an argmin or argmax; if order decides ties, `loop` as the
+              outermost loop of the reduction; if the result depends on NaN or on the sign of a
+              zero, `tir.fast_math` with `nnan` or `reassoc`
     rewrite   for i, k in T.grid(4, 8): C(C[i] += A[i, k])
               ->
               for i, k in T.grid(4, 8): C_rf(C_rf[k, i] += A[i, k])
@@ -138,7 +138,7 @@ def _reducer(state: State, realize: BlockRealize, node: For) -> Reduction:
 
 
 def _require_liberties(state: State, realize: BlockRealize, found: Reduction) -> None:
-    """Refuse an argmin or argmax whose result depends on where a NaN, or which zero, stands."""
+    """Refuse an argmin or argmax whose result depends on the order of NaNs or of signed zeros."""
     missing = found.liberties.difference(state.func_of(realize)[1].liberties)
     if not missing:
         return
@@ -160,9 +160,9 @@ def _require_liberties(state: State, realize: BlockRealize, found: Reduction) ->
 
 
 def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node: For) -> int:
-    """Refuse loops that drive iterators of both kinds, or whose reduction loops are no chain.
+    """Refuse loops that drive iterators of both kinds, and reduction loops that are no chain.
 
-    Returns how many loops hold other statements beside the block, or hold one that does.
+    Returns the number of outer loops that the block shares with other statements.
     """
     shared = 0
     for k, outer in enumerate(loops):
@@ -189,6 +189,8 @@ def _check_loops(state: State, realize: BlockRealize, loops: Sequence[For], node
             )
         if not drives and as_int(loop.extent) != 1:
             raise state.error("idle-loop", f"{loop.var.name} drives no iterator", loop)
+    first = next((k for k, n in enumerate(loops) if IterKind.REDUCE in kinds.get(n.var, ())), None)
+    require_set_once(state, realize, loops[first:] if first is not None else ())
     if kinds.get(node.var, {IterKind.REDUCE}) != {IterKind.REDUCE}:
         raise state.error(
             "not-a-reduction-loop", f"{node.var.name} drives no reduce iterator", node,
@@ -206,7 +208,7 @@ def _loop_kinds(realize: BlockRealize) -> dict[Var, set[IterKind]]:
 
 
 class _Plan:
-    """Everything that the two new blocks share."""
+    """The data from which the partial and the combining block are built."""
 
     def __init__(
         self,
@@ -269,7 +271,7 @@ class _Plan:
         return fresh_copy(body, lambda v: state.fresh_var(v.name, v.dtype))
 
     def _check_starts(self) -> None:
-        """Refuse a predicate that may skip the first update, and with it the init, of a partial
+        """Refuse a predicate that may skip the first update, and so the init, of a partial
         result."""
         if self.realize.predicate is TRUE:
             return
@@ -348,14 +350,14 @@ class _Plan:
             (), (), old.annotations, old.token,
         )  # fmt: skip
         predicate: Expr = TRUE
-        for condition in conjuncts(self.realize.predicate):  # affine: each uses one kind
+        for condition in conjuncts(self.realize.predicate):  # a condition uses one kind of loops
             if all(self.kinds.get(v) is not IterKind.REDUCE for v in free_vars(condition)):
                 predicate = logical_and(predicate, condition)
         return BlockRealize(tuple(values), predicate, block)
 
 
 def without_reduction(block: Block) -> Block:
-    """A block that has an init and nothing left to reduce: each result is made at once."""
+    """A block with an init but without reduction as a block whose store computes the result."""
     first, then = block.init, block.body
     if not (isinstance(first, BufferStore) and isinstance(then, BufferStore)):
         return block

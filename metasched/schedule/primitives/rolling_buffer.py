@@ -1,4 +1,4 @@
-"""rolling_buffer: computes elements that neighbouring iterations share once, in a ring buffer."""
+"""rolling_buffer: computes elements that several iterations need only once, in a ring buffer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ from metasched.ir.expr import (
     compare,
     logical_and,
 )
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    ForKind,
+    IterKind,
+    IterVar,
+    Stmt,
+    evolve,
+)
 from metasched.ir.visit import free_vars, transform
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -34,10 +44,11 @@ from metasched.schedule.checks import (
     refuse_opaque,
     require_not_output,
     require_root_free,
+    require_same_scope,
     require_serial,
     require_stage_pipeline,
 )
-from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.storage import allocating_block, pick_buffer
 from metasched.schedule.rebind import ranges_of
@@ -45,26 +56,53 @@ from metasched.schedule.state import State
 
 
 @primitive(of_block=ways.with_buffers("write"))
-def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str | Buffer) -> None:
+def rolling_buffer(
+    state: State,
+    block: BlockRV | str | list[BlockRV | str],
+    write_buffer_index: int | str | Buffer,
+) -> None:
     """Keep the elements that an iteration computes for later iterations that need them again.
 
-    Of each dimension in which neighbouring iterations of a loop overlap only the new part is
-    computed; the dimension of the outermost such loop becomes a ring as long as one iteration's
-    part.
+    In a dimension where neighbouring iterations of a loop overlap, an iteration computes only the
+    new part. The dimension of the outermost loop with an overlap becomes a ring, as long as the
+    part of one iteration. In strips (`for io in 8: for i in 16`) each strip begins with a whole
+    part, and strips may run in parallel (Halide's sliding windows).
 
     requires  a complete or reduction block in a stage pipeline, no output, that writes one element
-              of an allocated buffer at its spatial iterators; serial loops that it shares with all
-              readers, none of which a producer below reduces over; a dimension of constant extent
-              in which the parts of neighbouring iterations overlap; a predicate that gives the same
-              answer for an element in every iteration
+              of an allocated buffer at its spatial iterators; loops shared with all readers, over
+              which no producer below the loops reduces; these loops are serial, parallel ones may
+              stand outside the first loop with an overlap; a dimension of constant extent in which
+              the parts of neighbouring iterations overlap, and the only dimension that this loop
+              moves; a predicate that has the same value for an element in every iteration
     rewrite   for i: for x in 6: B(B[i * 4 + x]); C(B[i * 4:i * 4 + 6])
               ->
               for i: for x in 6: where(i < 1 or 2 <= x) B(B[(i * 4 + x) % 6]); C(B[... % 6])
+
+    A new opaque iterator of the block says that its instances depend on earlier iterations. A list
+    of blocks gets rings in one step: afterwards no block is proved to read only what was written
+    before, as a later step for one of them would require.
     """
-    assert isinstance(block, BlockRV)
-    realize = require_root_free(state, block)
+    blocks = block if isinstance(block, list) else [block]
+    if not blocks:
+        raise state.error("no-blocks", "rolling_buffer needs at least one block")
+    nodes = [require_root_free(state, rv) for rv in blocks if isinstance(rv, BlockRV)]
+    around = require_same_scope(state, nodes)
+    rings = [_planned(state, realize, write_buffer_index) for realize in nodes]
+
+    def change(node: Stmt) -> Stmt:
+        for ring in rings:
+            node = transform(node, ring.stmt, ring.expr)
+        assert isinstance(node, Block)
+        new = {ring.old: ring.new for ring in rings}
+        return evolve(node, alloc_buffers=tuple(new.get(b, b) for b in node.alloc_buffers))
+
+    state.commit(edit.wrap(around, change))
+
+
+def _planned(state: State, realize: BlockRealize, index: int | str | Buffer) -> _Ring:
+    """The ring for the result of a block; refused where it would miss an element."""
     scope = require_stage_pipeline(state, realize)
-    buffer = pick_buffer(state, realize, "write", write_buffer_index)
+    buffer = pick_buffer(state, realize, "write", index)
     allocating_block(state, realize, buffer)
     require_not_output(state, realize)
     child = scope.child(realize.block.token)
@@ -73,40 +111,34 @@ def rolling_buffer(state: State, block: BlockLike, write_buffer_index: int | str
     _require_point(state, child, buffer)
     refuse_opaque(state, scope.block, buffer)
     box = _part(child, buffer, shared)
-    rolls = [r for loop in shared for r in _rolls(loop, box)]
+    found = [r for n, loop in enumerate(shared) for r in _rolls(loop, shared[:n], box)]
+    rolls = [r for r in found if _is_serial(shared[shared.index(r.loop) :])]
+    if found and not rolls:
+        require_serial(state, next(n for n in reversed(shared) if n.kind is not ForKind.SERIAL))
     if not rolls:
         raise state.error(
             "no-overlap", f"no dimension of {buffer.name} overlaps between iterations of a loop "
             "that the block shares with its readers", realize,
             hint="compute_at the block below the loop whose iterations read overlapping parts",
         )  # fmt: skip
-    _require_stable(state, scope, child, shared, rolls)
+    _require_stable(state, scope, child, shared)
     (_, write), *_ = [b for b in bound_regions(child, writes=True) if b[0] is buffer]
-    for roll in rolls:
-        _require_steady(state, realize, roll, write[roll.axis][0])
     guard = realize.predicate
     known = Analyzer(ranges_of(child.loops))
     for roll in rolls:
+        _require_steady(state, realize, roll, write[roll.axis][0])
         offset = known.simplify(write[roll.axis][0] - box[roll.axis].min)
         first = compare(LT, roll.loop.var, roll.loop.min + 1)
         guard = logical_and(guard, Or(first, IntImm(offset.dtype, roll.overlap) <= offset))
-    (region,) = realize.block.writes
-    rolled = {region.region[roll.axis].min for roll in rolls}
-    ring = _Ring(state, buffer, rolls[0].axis, rolls[0].length)
-
-    def change(node: Stmt) -> Stmt:
-        made = transform(node, lambda s: ring.stmt(s, realize.block, guard, rolled), ring.expr)
-        assert isinstance(made, Block)
-        allocs = tuple(ring.new if b is buffer else b for b in made.alloc_buffers)
-        return evolve(made, alloc_buffers=allocs)
-
-    state.commit(edit.wrap(scope.block, change))
+    return _Ring(state, buffer, realize, guard, rolls)
 
 
 @dataclass(frozen=True, slots=True)
 class _Roll:
-    """A dimension of which each iteration of `loop` needs `length` elements; the iteration before
-    made `overlap` of them."""
+    """A dimension of which each iteration of `loop` needs `length` elements.
+
+    The iteration before has computed `overlap` of these elements.
+    """
 
     loop: For
     axis: int
@@ -165,24 +197,39 @@ def _part(child: Child, buffer: Buffer, shared: Sequence[For]) -> list[Range]:
     raise AssertionError("the block writes the buffer")
 
 
-def _rolls(loop: For, box: Sequence[Range]) -> list[_Roll]:
-    """The dimensions that only this loop moves, by less than their length."""
-    found = []
-    for axis, r in enumerate(box):
-        form, length = linear(r.min), as_int(r.extent)
-        if set(form.terms) == {loop.var} and length is not None and as_int(loop.extent) != 1:
-            step = form.terms[loop.var]
-            if 0 < step < length:
-                found.append(_Roll(loop, axis, length, length - step))
-    return found[:1]
+def _rolls(loop: For, outside: Sequence[For], box: Sequence[Range]) -> list[_Roll]:
+    """The dimension that this loop alone moves, beside loops outside, by less than its length.
+
+    None where the loop moves a second dimension: the iteration before made no element at the new
+    places of that dimension.
+    """
+    around = {n.var for n in outside}
+    moved = [n for n, r in enumerate(box) if loop.var in free_vars(r.min) | free_vars(r.extent)]
+    if len(moved) != 1 or as_int(loop.extent) == 1 or not around.isdisjoint(_ends(loop)):
+        return []
+    (axis,) = moved
+    form, length = linear(box[axis].min), as_int(box[axis].extent)
+    step = form.terms.get(loop.var, 0)
+    rest = frozenset().union(*(free_vars(term) for term in form.terms if term is not loop.var))
+    if length is None or not 0 < step < length or not rest <= around:
+        return []
+    return [_Roll(loop, axis, length, length - step)]
 
 
-def _require_stable(
-    state: State, scope: Scope, child: Child, shared: Sequence[For], rolls: Sequence[_Roll]
-) -> None:
-    """Refuse loops that are not serial, and elements whose value may change between iterations."""
+def _ends(loop: For) -> frozenset[Var]:
+    return free_vars(loop.min) | free_vars(loop.extent)
+
+
+def _is_serial(loops: Sequence[For]) -> bool:
+    return all(loop.kind is ForKind.SERIAL for loop in loops)
+
+
+def _require_stable(state: State, scope: Scope, child: Child, shared: Sequence[For]) -> None:
+    """Refuse loops that are neither serial nor parallel, and elements whose value may change
+    between iterations."""
     for loop in shared:
-        require_serial(state, loop)
+        if loop.kind is not ForKind.PARALLEL:
+            require_serial(state, loop)
     moving = {loop.var for loop in shared}
     producers, queue = {child.token}, [child.token]
     while queue:
@@ -201,8 +248,10 @@ def _require_stable(
 
 
 def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Expr) -> None:
-    """Refuse a predicate that depends on the loop otherwise than by the element. A later iteration
-    would take an element as made that an earlier one skipped."""
+    """Refuse a predicate whose value for an element changes between iterations of the loop.
+
+    A later iteration would read an element that an earlier iteration skipped.
+    """
     place = linear(index)
     moving = free_vars(index)
     for condition in conjuncts(realize.predicate):
@@ -226,15 +275,29 @@ def _require_steady(state: State, realize: BlockRealize, roll: _Roll, index: Exp
 
 
 class _Ring:
-    """The buffer with one dimension folded into a ring, and the rewriting of its accesses."""
+    """The buffer with one dimension folded into a ring, and the rewriting of its accesses.
 
-    def __init__(self, state: State, buffer: Buffer, axis: int, length: int) -> None:
-        self.old, self.axis, self.length = buffer, axis, length
+    `writer` runs where `guard` holds. Its new opaque iterators, bound to the loops of the rolls,
+    say that its instances depend on those of earlier iterations.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        buffer: Buffer,
+        writer: BlockRealize,
+        guard: Expr,
+        rolls: Sequence[_Roll],
+    ) -> None:
+        self.old, self.axis, self.length = buffer, rolls[0].axis, rolls[0].length
+        self.token, self.guard = writer.block.token, guard
         shape = list(buffer.shape)
-        shape[axis] = IntImm(shape[axis].dtype, length)
+        shape[self.axis] = IntImm(shape[self.axis].dtype, self.length)
         self.new = state.fresh_buffer(
             buffer.name, tuple(shape), buffer.dtype, buffer.scope, (), None, buffer.align
         )
+        loops = [roll.loop for roll in rolls]
+        self.steps = [(state.fresh_var(f"v_{n.var.name}", n.var.dtype), n) for n in loops]
 
     def place(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         out = list(indices)
@@ -257,26 +320,20 @@ class _Ring:
         ranges[self.axis] = point if r.is_point else Range(zero, size)
         return BufferRegion(self.new, tuple(ranges))
 
-    def stmt(self, node: Stmt, target: Block, guard: Expr, rolled: set[Expr]) -> Stmt | None:
-        """One statement rewritten to the ring. In `target`, the iterators `rolled` become opaque,
-        because its instances depend on those of earlier iterations."""
+    def stmt(self, node: Stmt) -> Stmt | None:
+        """One statement rewritten to the ring."""
         if isinstance(node, BufferStore) and node.buffer is self.old:
             return evolve(node, buffer=self.new, indices=self.place(node.indices))
-        if isinstance(node, BlockRealize) and node.block.token is target.token:
-            return evolve(node, predicate=guard)
+        if isinstance(node, BlockRealize) and node.block.token is self.token:
+            values = (*node.iter_values, *(loop.var for _, loop in self.steps))
+            return evolve(node, predicate=self.guard, iter_values=values)
         if not isinstance(node, Block):
             return None
-        if any(r.buffer is self.old for r in (*node.reads, *node.writes)):
-            made = evolve(
-                node,
-                reads=tuple(map(self.region, node.reads)),
-                writes=tuple(map(self.region, node.writes)),
-            )
-            if node.token is not target.token:
-                return made
-            iters = [
-                IterVar(v.var, v.dom, IterKind.OPAQUE) if v.var in rolled else v
-                for v in node.iter_vars
-            ]
-            return evolve(made, iter_vars=tuple(iters))
-        return None
+        if not any(r.buffer is self.old for r in (*node.reads, *node.writes)):
+            return None
+        reads, writes = (tuple(map(self.region, x)) for x in (node.reads, node.writes))
+        made = evolve(node, reads=reads, writes=writes)
+        if node.token is not self.token:
+            return made
+        added = [IterVar(v, Range(n.min, n.extent), IterKind.OPAQUE) for v, n in self.steps]
+        return evolve(made, iter_vars=(*made.iter_vars, *added))

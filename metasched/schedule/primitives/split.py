@@ -8,8 +8,9 @@ from math import prod
 from operator import mul
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.mixed_radix import mixed_radix
 from metasched.ir.buffer import Range
-from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
+from metasched.ir.expr import TRUE, Expr, as_expr, as_int, cast
 from metasched.ir.stmt import Break, For
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -36,15 +37,15 @@ def split(
     """Cut `loop` into len(factors) nested loops; one factor may be None (or -1) to be inferred.
 
     requires  the loop is serial, has no annotation and no thread binding; factors are positive and
-              their product covers the extent; no break leaves it, and nothing below writes what its
-              ends read
+              their product covers the extent; no break leaves the loop, and nothing below writes
+              what the loop's ends read
     rewrite   for i in range(128): S(i)
               ->
               for i_0, i_1 in T.grid(2, 64): S(i_0 * 64 + i_1)
 
-    A predicate `i_0 * 64 + i_1 < extent` guards the blocks below where the cover is not exact
-    (`disable_predication` leaves it out: then out-of-range iterations run). The new loops start at
-    zero: the start of `loop` is added where its variable stood.
+    If the product exceeds the extent, a predicate `i_0 * 64 + i_1 < extent` guards the blocks
+    below. With `disable_predication` there is no predicate, and out-of-range iterations run. The
+    new loops start at zero; the start of `loop` is added where its variable is used.
     """
     node = require_plain_loop(state, loop, from_zero=False)
     require_serial(state, node)
@@ -110,23 +111,10 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
 
 @lru_cache(maxsize=1 << 12)
 def _filled_in(extent: Expr, *known: Expr | None) -> tuple[Expr, ...] | None:
-    """The extents of the new loops; None where they are not proved to cover the old one."""
+    """The extents of the new loops; None unless they are proved to cover the old loop."""
     analyzer, given = Analyzer(), [f for f in known if f is not None]
     product = reduce(mul, given, as_expr(1, extent.dtype))
     if len(given) == len(known):
         return tuple(given) if analyzer.prove(product >= extent) else None
     rest = analyzer.simplify((extent + product - 1) // product)
     return tuple(rest if f is None else f for f in known)
-
-
-@lru_cache(maxsize=1 << 12)
-def mixed_radix(variables: tuple[Var, ...], extents: tuple[Expr, ...]) -> Expr:
-    """The position in a nest of these extents: i_0 * (e_1 * e_2) + i_1 * e_2 + i_2."""
-    flat: Expr | None = None
-    stride = as_expr(1, variables[0].dtype)
-    for var, extent in zip(reversed(variables), reversed(extents), strict=True):
-        term = var * stride
-        flat = term if flat is None else term + flat
-        stride = stride * extent
-    assert flat is not None
-    return flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,15 +37,18 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import free_vars, substitute, transform
+from metasched.ir.visit import free_vars, substitute, transform, walk
 from metasched.schedule.primitives.tensor_mismatch import (
+    ITERS,
     ORDER,
     SAME,
     TILE,
     TYPE,
     Mismatch,
     in_scope,
+    one_place,
     split_to,
+    turned_to,
 )
 
 _COMMUTE = (Add, Mul, Min, Max)
@@ -56,7 +60,7 @@ class Match:
     """The match of a block's body with an intrinsic's description.
 
     Attributes:
-        parts: for each buffer of the description, the region of the program's buffer it stands for.
+        parts: for each buffer of the description, the region of the program that takes its place.
     """
 
     def __init__(self, block: Block, desc: Block, params: Sequence[Buffer]) -> None:
@@ -120,7 +124,7 @@ class Match:
         for a, b, what in pairs:
             if not self._equal(a, b):
                 text = f"loop {name} {what} {show_expr(a)}, described {show_expr(b)}"
-                raise Mismatch(text, mine, theirs, split_to(name, show_expr(theirs.extent)))
+                raise Mismatch(text, mine, theirs, split_to(name, mine.extent, theirs.extent))
         self.vars[theirs.var] = mine.var
         self.stmt(mine.body, theirs.body)
 
@@ -136,6 +140,8 @@ class Match:
         if dict(a.annotations) != dict(b.annotations):
             what = f"block {a.name} has other annotations than described"
             raise Mismatch(what, mine, theirs, f"unannotate block {a.name} first")
+        kinds = [[v.kind for v in block.iter_vars] for block in (a, b)]
+        turned = kinds[0] != kinds[1] and Counter(kinds[0]) == Counter(kinds[1])
         for x, y in zip(mine.exprs, theirs.exprs, strict=True):
             if x is not y and not self._equal(x, y):
                 raise Mismatch(
@@ -143,7 +149,7 @@ class Match:
                     f"{show_expr(y)} is described",
                     mine,
                     theirs,
-                    ORDER,
+                    ITERS if turned else ORDER,
                 )
         for v, w in zip(a.iter_vars, b.iter_vars, strict=True):
             if v.kind is not w.kind:
@@ -152,6 +158,7 @@ class Match:
                     f"described {w.kind.value}",
                     mine,
                     theirs,
+                    ITERS if turned else SAME,
                 )
             if not (self._equal(v.dom.min, w.dom.min) and self._equal(v.dom.extent, w.dom.extent)):
                 raise Mismatch(
@@ -159,7 +166,7 @@ class Match:
                     f"{show_expr(v.dom.extent)}, described {show_expr(w.dom.extent)}",
                     mine,
                     theirs,
-                    split_to(v.var.name, show_expr(w.dom.extent)),
+                    split_to(v.var.name, v.dom.extent, w.dom.extent),
                 )
             self.vars[w.var] = v.var
             self.ranges[v.var] = v.dom
@@ -167,8 +174,11 @@ class Match:
             raise Mismatch(f"block {a.name} allocates or matches buffers", mine, theirs)
         if (a.init is None) is not (b.init is None):
             has = "has no init" if a.init is None else "has an init"
-            what = f"block {a.name} {has}, unlike the description (decompose_reduction?)"
-            raise Mismatch(what, mine, theirs, "decompose_reduction moves the init out of a block")
+            what = f"block {a.name} {has}, unlike the description"
+            step = f"describe the update alone: blockize keeps the init outside of {a.name}"
+            if a.init is not None:
+                step = f"decompose_reduction {a.name} at the outermost loop of the description"
+            raise Mismatch(what, mine, theirs, step)
         self.known = Analyzer(self.ranges)
         for s, t in zip(a.stmts, b.stmts, strict=True):
             self.stmt(s, t)
@@ -185,8 +195,10 @@ class Match:
         return value.dtype is mine.dtype and (value is mine or self.known.equal(mine, value))
 
     def _index(self, theirs: Expr, dtype: DType) -> Expr:
-        """An index of the description over the program's variables, whose loops may count in
-        another type: indices do not overflow."""
+        """An index of the description over the program's variables.
+
+        The program's loops may count in another type, because indices do not overflow.
+        """
         if isinstance(theirs, IntImm):
             return IntImm(dtype, theirs.value)
         if isinstance(theirs, Cast) and theirs.value.dtype.is_int:
@@ -279,7 +291,7 @@ class Match:
                     "begins",
                     mine,
                     theirs,
-                    f"{ORDER}, or transform_layout {buffer.name} to its order of dimensions",
+                    f"{ORDER}, or {turned_to(buffer, wanted)}",
                 )
 
     def _part(self, mine: Access, theirs: Access) -> BufferRegion:
@@ -303,13 +315,14 @@ class Match:
         if tuple(sizes) != shape:
             what = f"the part {sizes} of {buffer.name} is not {list(shape)} as described"
             turned = sorted(map(str, sizes)) == sorted(map(str, shape))
-            step = f"transform_layout {buffer.name} to the order of dimensions of {wanted.name}"
-            raise Mismatch(what, mine, theirs, step if turned else TILE)
+            step = turned_to(buffer, wanted) if turned else TILE
+            several = len(_places(self.block, buffer)) > 1
+            raise Mismatch(what, mine, theirs, one_place(buffer) if several else step)
         for other in regions[1:]:
             for a, b in zip(first.region, other.region, strict=True):
                 if not (self.known.equal(a.min, b.min) and self.known.equal(a.extent, b.extent)):
                     what = f"{self.block.name} touches two parts of {buffer.name}"
-                    raise Mismatch(what, mine, theirs, f"cache_read one part of {buffer.name}")
+                    raise Mismatch(what, mine, theirs, one_place(buffer))
         return first
 
 
@@ -358,6 +371,12 @@ def _one(steps: For | Range) -> bool:
     return as_int(steps.extent) == 1
 
 
+def _places(block: Block, buffer: Buffer) -> set[tuple[Expr, ...]]:
+    """The indices at which the statements of a block read a buffer."""
+    loads = (e for e in walk(block.body) if isinstance(e, BufferLoad))
+    return {e.indices for e in loads if e.buffer is buffer}
+
+
 def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:
     """Raise Mismatch if a written buffer stands for two buffers of the description."""
     written = {r.buffer for r in desc.writes}
@@ -365,8 +384,9 @@ def no_alias(parts: Mapping[Buffer, BufferRegion], desc: Block) -> None:
     for wanted, region in parts.items():
         other = seen.setdefault(region.buffer, wanted)
         if other is not wanted and not written.isdisjoint((other, wanted)):
-            what = f"{region.buffer.name} stands for both {other.name} and {wanted.name}"
-            step = f"cache_read {region.buffer.name}, so that what is read has a buffer of its own"
+            name = region.buffer.name
+            what = f"{name} stands for both {other.name} and {wanted.name}"
+            step = f"let the program read a copy of {name}: a step that makes one changes results"
             raise Mismatch(what, step=step)
 
 

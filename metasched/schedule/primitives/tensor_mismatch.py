@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import zip_longest
 
 from metasched.ir.buffer import Buffer
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, Stmt
 from metasched.schedule.intrinsics import TensorIntrin
@@ -17,6 +18,7 @@ Node = Stmt | Expr
 
 SAME = "tensorize takes a block that computes what is described, statement for statement"
 ORDER = "reorder the loops as the description has them"
+ITERS = "reorder_block_iter_var gives the iterators the order of the description"
 TILE = "split the loops by the extents of the description, or pad_einsum first"
 TYPE = "type"  # the step is another intrinsic, which is looked for when all buffers are known
 
@@ -36,11 +38,33 @@ class Mismatch(Exception):
         self.mine, self.theirs, self.step = mine, theirs, step
 
 
-def split_to(name: str, extent: str) -> str:
-    """The step for a loop or an iterator of another extent."""
+def split_to(name: str, extent: Expr, described: Expr) -> str:
+    """The step for a loop or an iterator of another extent: a split where it has whole tiles."""
+    have, want, shown = as_int(extent), as_int(described), show_expr(described)
+    if have is None or want is None or have % want == 0:
+        return (
+            f"split the loop of {name} by {shown} and tensorize the inner part; where {shown} does "
+            "not divide it, pad_einsum first"
+        )
     return (
-        f"split the loop of {name} by {extent} and tensorize the inner part; where {extent} does "
-        "not divide it, pad_einsum first"
+        f"split the whole loop, of which {name} is a part, by {shown}: fuse the parts first; where "
+        f"{shown} does not divide the whole loop, pad_einsum the block first"
+    )
+
+
+def turned_to(buffer: Buffer, wanted: Buffer) -> str:
+    """The step for a buffer with its dimensions in another order."""
+    return (
+        f"transform_layout {buffer.name} to the order of dimensions of {wanted.name}, or, if "
+        f"{buffer.name} is an argument, a copy of it (cache_read)"
+    )
+
+
+def one_place(buffer: Buffer) -> str:
+    """The step for a buffer that a block reads at several places."""
+    return (
+        f'reindex(block, ("read", i, n)), before loops are split, copies what is read of '
+        f"{buffer.name}, read i, at place n"
     )
 
 
@@ -51,8 +75,10 @@ def in_scope(buffer: Buffer, scope: str) -> str:
 
 
 def nearest(block: Block, asked: TensorIntrin) -> str:
-    """The step for operands of other types: an intrinsic that takes the types of the block, of the
-    shapes of the block where there is one, and with a name like that of `asked`."""
+    """The hint for operands of other types: name an intrinsic that takes the block's types.
+
+    Intrinsics of the block's shapes come first, then intrinsics with a name like `asked.name`.
+    """
     regions = {r.buffer: r for r in (*block.writes, *block.reads)}
     mine = [(b.dtype, _sizes(r.extent for r in region.region)) for b, region in regions.items()]
     fitting: dict[str, bool] = {}
@@ -69,7 +95,7 @@ def nearest(block: Block, asked: TensorIntrin) -> str:
 
 
 def _sizes(extents: Iterable[Expr]) -> tuple[int | None, ...]:
-    """Extents other than one; None for one that is not constant."""
+    """The extents other than one; None for an extent that is not constant."""
     return tuple(n for n in map(as_int, extents) if n != 1)
 
 

@@ -41,17 +41,17 @@ def tensorize(
     tensor_intrin: str,
     preserve_unit_iters: bool = True,
 ) -> None:
-    """Replace the body of a block (of a loop: blockized first) by an intrinsic's implementation.
+    """Replace the body of a block by an intrinsic's implementation; a loop is blockized first.
 
     The implementation works on views of the regions that the block touches. The block keeps its
     handle, name, regions and init.
 
-    requires  a registered intrinsic; the body equals its description statement for statement:
-              loops and iterators of more than one step in order, kind and extent, and accesses
-              relative to where the block's regions begin; buffers of the described type and scope
-              (`local` serves as `global`; dimensions may come before), all of the part within the
-              buffer; no written buffer that stands for two; memory as the implementation lays it
-              out; everything that blockize requires, for a loop
+    requires  a registered intrinsic; a body that equals the description statement for statement:
+              loops and iterators (but those of extent one) in order, kind and extent, and accesses
+              relative to the start of the block's regions; buffers of the described type and scope
+              (`local` serves as `global`; dimensions may come before), with the whole region inside
+              the buffer; no written buffer that takes the place of two; the memory layout that the
+              implementation needs; for a loop, what blockize requires
     rewrite   C_o(for i: C(C[io * 4 + i] = ...)) -> C_o(Cv = match(C[io * 4:io * 4 + 4]); call(Cv))
     """
     assert not isinstance(block_or_loop, str)
@@ -85,7 +85,7 @@ def tensorize(
 def _mismatch(
     state: State, block: Block, intrin: TensorIntrin, found: Mismatch, node: Stmt
 ) -> ScheduleError:
-    """The refusal of a block that is not what an intrinsic describes."""
+    """The refusal of a block that does not match an intrinsic's description."""
     mod, desc = state.mod, intrin.desc.root
     return ScheduleError(
         state.primitive, "mismatch", f"{block.name} does not match {intrin.name}: {found}",
@@ -98,7 +98,8 @@ def _mismatch(
 
 def _require_inside(state: State, block: Block, part: BufferRegion, node: Stmt) -> None:
     """Refuse a part that may leave its buffer: the implementation may touch all of it."""
-    known = Analyzer({v.var: v.dom for v in block.iter_vars})
+    around = (above for above in state.ancestors(node) if isinstance(above, Block))
+    known = Analyzer({v.var: v.dom for each in (block, *around) for v in each.iter_vars})
     for r, extent in zip(part.region, part.buffer.shape, strict=True):
         if not (known.prove(r.min >= 0) and known.prove(r.min + r.extent <= extent)):
             raise state.error(

@@ -38,13 +38,14 @@ from metasched.schedule.state import State
 def transform_block_layout(
     state: State, block: BlockLike, index_map: IndexMap | Callable[..., Any]
 ) -> None:
-    """Let `block` iterate over `index_map` of its iterators, under new loops, one for each.
+    """Let `block` iterate over `index_map` of its iterators, with a new loop for each new iterator.
 
-    The loops above the block are consumed; get_loops gives the new ones.
+    The step consumes the loops above the block; get_loops gives the new loops.
 
     requires  the block alone below loops without kind or annotation, which count from zero and are
-              its iterators; only spatial and reduce iterators; a map that is bijective on their
-              domains and mixes no kinds; the new order of iterations keeps every dependence
+              the values of its iterators; only spatial and reduce iterators; a map that is
+              bijective on their domains and mixes no kinds; a new order of iterations that keeps
+              every dependence
     rewrite   for i, j in T.grid(4, 8): B(B[vi, vj] = A[vi, vj])
               -> for ax0 in range(32): B(B[v // 8, v % 8] = A[v // 8, v % 8])
     """
@@ -53,7 +54,7 @@ def transform_block_layout(
     old = realize.block
     mapping = as_index_map(state, index_map, len(old.iter_vars), realize)
     state.canonical = {"index_map": IndexMap.of(index_map, len(old.iter_vars))}
-    loops = _plain_loops(state, realize)
+    loops = plain_loops(state, realize)
     kinds = [_kind_of(state, realize, output, mapping) for output in mapping.outputs]
     shape = [v.dom.extent for v in old.iter_vars]
     try:
@@ -81,7 +82,8 @@ def transform_block_layout(
     state.commit(edit.replace(top, nest(new_loops, bound)))
 
 
-def _plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
+def plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
+    """The loops above a block, one for each iterator and without kind or annotation."""
     loops = chain_above(state, realize)
     refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
     if realize.predicate is not TRUE:
@@ -162,7 +164,7 @@ def _in_order(mapping: IndexMap, shape: Sequence[Expr]) -> bool:
 def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer) -> Block:
     """The block with its iterators replaced in body, init, regions and views, indices simplified.
 
-    The iterators themselves are still the old ones.
+    `iter_vars` of the result are still the old iterators.
     """
 
     def simple(indices: Sequence[Expr]) -> tuple[Expr, ...]:

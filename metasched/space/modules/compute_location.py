@@ -53,7 +53,7 @@ class StageAtTile:
     decisions.
 
     Attributes:
-        vector_bits: of a vector register.
+        vector_bits: the bits of a vector register.
     """
 
     vector_bits: int = 256
@@ -106,7 +106,7 @@ class FuseRows:
         child = scope.child(realize.block.token)
         if not untouched(child) or not all(v.is_spatial for v in realize.block.iter_vars):
             return [sch]
-        producers = ancestors(scope, child)
+        producers = all_producers(scope, child)
         fused = sch.copy()
         for axis in axes(fused, block):
             cut = cuts(realize.block).get(realize.block.iter_vars[axis.position].var)
@@ -158,7 +158,7 @@ def _packs(scope: Scope, child: Child) -> bool:
     return AHEAD in child.block.annotations or any(packed)
 
 
-def ancestors(scope: Scope, child: Child) -> list[Child]:
+def all_producers(scope: Scope, child: Child) -> list[Child]:
     """All producers of a block, direct and indirect, last in the program first."""
     found = [child]
     for one in found:  # `found` grows during the loop

@@ -51,7 +51,7 @@ class DepthBlocking:
 
     Attributes:
         blocks: the register tiling of the results, with its limits.
-        shallow: a reduction of fewer steps stays whole: its panels are small as they are.
+        shallow: a reduction of fewer steps is not sliced: its panels are small anyway.
         slices: the fewest and the most steps of a slice.
     """
 
@@ -77,7 +77,7 @@ class DepthBlocking:
             pairs = [(o, True) for o in (*plan.packable, *plan.ahead) if o is not None and reuse]
             pairs += [(o, False) for o in plan.direct]
             for o, pack in pairs if plan.step == 1 else ():
-                whole = pack and plan.form is None  # with a form, few rows are packed by the way
+                whole = pack and plan.form is None  # a form packs the operand even for few rows
                 if depth >= (self.shallow if whole or o.rows > FEW else 2 * STREAMS[0]):
                     way = partial(self._apply, block, plan, o, pack)
                     found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
@@ -86,10 +86,8 @@ class DepthBlocking:
     def _apply(
         self, block: BlockRV, plan: Plan, operand: Operand, pack: bool, long: bool, sch: Schedule
     ) -> None:
-        """Apply all steps; without `pack` the slices of the operand are read unpacked.
-
-        `long`: in long stretches, for an operand that few rows use.
-        """
+        """Apply all steps. `pack`: pack the slices of the operand. `long`: require tiles that read
+        rows of at least STRETCH bytes, for an operand that few rows use."""
         finish = epilogue(sch, block)
         panel, lanes = packed_panel(sch, block, operand, plan.vector) if pack else (None, 0)
         reduced = [a for a in _reduced(sch, block, plan) if a.extent != 1]
@@ -100,10 +98,10 @@ class DepthBlocking:
         slices, steps = self._slices(sch, reduced, (max(1, limits[0] // group), limits[1] // group))
         part = sch.rfactor(slices, 0)
         sch.set_scope(part, 0, "local")
-        # the slices are the first iterator of both parts, before the iterators of the plan
+        # The slices are the first iterator of both parts; the plan counts iterators after it.
         every = [replace(a, position=a.position - 1) for a in axes(sch, block)]
         if spatial != [a.position for a in every if a.spatial]:
-            why = "a reduction iterator before a spatial one went with its slices, and moved it"
+            why = "a reduction iterator stands before a spatial one, whose position slicing changes"
             raise ScheduleError("depth_blocking", "reduction-first", why)
         width, tiles, results = self.blocks.results(
             sch, every, plan, operand, (_PARALLEL, _MIDDLE, _REGISTER), padded=False
@@ -119,7 +117,7 @@ class DepthBlocking:
             store = strips if plan.form is None else plan.form.strips
             store(sch, panel, lanes, columns[-1])
         if panel is None or few:
-            # unpacked rows lie apart, and parts of them may conflict in few sets of a cache
+            # Unpacked rows lie far apart, and may compete for few sets of a cache.
             row = min(operand.stride * operand.item, PAGE)
         sch.require(as_expr(product([*steps, row, group])) <= self.blocks.panel_bytes)
         levels = tile(sch, STRUCTURE, [(a, *tiles[a]) for a in every])
@@ -146,7 +144,8 @@ class DepthBlocking:
     def _slices(
         self, sch: Schedule, reduced: Sequence[Axis], limits: tuple[int, int]
     ) -> tuple[LoopRV, Sequence[ExprRV]]:
-        """One loop over the slices, outside of the reduction loops, and the steps of a slice."""
+        """Make one loop over the slices, outside the reduction loops; returns the loop and the
+        number of steps that a slice takes of each reduction loop."""
         taken = [sch.sample_perfect_tile(a.loop, 2, limits[1]) for a in reduced]
         loops = [sch.split(a.loop, list(t)) for a, t in zip(reduced, taken, strict=True)]
         outer, inner = zip(*loops, strict=True)
@@ -166,9 +165,9 @@ class DepthBlocking:
         width: ExprRV | int,
         results: Expr,
     ) -> tuple[LoopRV, int]:
-        """The loops of a slice: its steps, the last ones unrolled, around the register block.
+        """Order the loops of a slice: its steps (the last unrolled) around the register block.
 
-        Returns the last loop of the steps that is not unrolled, and how deep it is.
+        Returns the innermost loop over steps that is not unrolled, and its depth.
         """
         node = sch.get(part)
         loops = sch.get_loops(part)[depth:]
@@ -190,6 +189,6 @@ class DepthBlocking:
 
 
 def _reduced(sch: Schedule, block: BlockRV, plan: Plan) -> list[Axis]:
-    """The loops of the reduction, but for the group of an instruction, which is the last one."""
+    """The loops of the reduction, without the last one if an instruction computes it as a group."""
     found = [a for a in axes(sch, block) if not a.spatial]
     return found if plan.form is None else found[:-1]

@@ -1,9 +1,10 @@
 """loop_distribution: one loop nest for each statement, so that other modules can schedule it.
 
-A loop around several blocks prevents tiling of these blocks, and often vectors and threads. The
-module offers the program with every loop distributed and every block with several outputs cut, as
-far as dependences allow, beside the program as written. A third program sums updates in private
-buffers (`C += A · B` after `C = beta * C`), which gives them an init and one writer.
+A loop around several blocks prevents tiling of these blocks, and often vectors and threads. Beside
+the program as written, the module offers a distributed program. There, every loop is distributed
+and every block with several outputs is cut, as far as dependences allow. A third program reduces in
+private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer. A
+triangle is computed over the square around it, whose loops have constant extents.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metasched.analysis.block import is_leaf
-from metasched.analysis.scope import Scope
+from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
-from metasched.ir.stmt import Block
+from metasched.ir.expr import as_int
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps
+from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
 
 
 @dataclass(frozen=True, slots=True)
 class LoopDistribution:
-    """Offer the distributed program, with private sums too, beside the program as written. It acts
-    on roots."""
+    """Offer the distributed program, without and with private sums, beside the program as written.
+
+    The module acts on root blocks.
+
+    Attributes:
+        least: the fewest iterations of a nest that gets a private buffer.
+    """
+
+    least: int = SMALL
 
     @property
     def name(self) -> str:
@@ -51,19 +59,39 @@ class LoopDistribution:
                 continue
         private = variant.copy()
         for child in list(Scope.of(private.mod[name].root).realizes):
-            if child.loops and steps(child.loops[0]) >= SMALL and _updates(child.block):
+            if child.loops and steps(child.loops[0]) >= self.least:
+                handle = private.get_block(child.block.name, func)
                 try:
-                    summed = private.get_block(child.block.name, func)
-                    private.privatize_reduction(summed)
-                    _in_loop_order(private, summed)
+                    _in_private(private, handle, child)
                 except ScheduleError as error:
                     sch.refused.append(error)
         every = {id(one.mod): one for one in (private, variant, sch)}
         return list(every.values())
 
 
-def _updates(block: Block) -> bool:
-    return block.init is None and any(v.is_reduce for v in block.iter_vars)
+def _in_private(sch: Schedule, block: BlockRV, child: Child) -> None:
+    """Sum an update in a private buffer, and a triangle over the square around it."""
+    ragged = any(as_int(n.min) is None or as_int(n.extent) is None for n in child.loops)
+    reduces = any(v.is_reduce for v in child.block.iter_vars)
+    if not reduces or not (ragged or child.block.init is None):
+        return
+    private = child.block.init is not None and _alone(sch.state.scope(child.realize), child)
+    if not private:
+        sch.privatize_reduction(block)
+    if ragged:
+        before = len(sch.trace)
+        try:
+            sch.overcompute_box(block)
+        except ScheduleError:
+            undo_to(sch, before)
+            raise
+    _in_loop_order(sch, block)
+
+
+def _alone(scope: Scope, child: Child) -> bool:
+    """Whether a block is the only writer of a buffer that the scope allocates."""
+    buffer = child.block.writes[0].buffer
+    return buffer in scope.block.alloc_buffers and len(scope.writers(buffer)) == 1
 
 
 def _in_loop_order(sch: Schedule, block: BlockRV) -> None:

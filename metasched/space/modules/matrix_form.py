@@ -1,4 +1,4 @@
-"""matrix_form: give blocks with divided indices, or with few lanes, the form of matrix products.
+"""matrix_form: rewrite blocks with divided indices, or with few lanes, as matrix products.
 
 It rewrites iterators in three ways, so that later tiling modules find plain iterators:
 
@@ -6,14 +6,14 @@ It rewrites iterators in three ways, so that later tiling modules find plain ite
     c in 256, index c // 64          ->  groups c // 64 and channels c % 64 (convolution in groups)
     o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
 
-If the lanes stay few (three colours), a variant takes lanes along the rows (w in 32) and stores the
-image with the rows' elements side by side. If the lanes are image columns that do not fill whole
-vectors (NCHW), a variant takes lanes along the channels and transposes the results at the end.
+If the lanes stay few (three colours), a variant takes lanes along the rows (w in 32). It stores the
+image with the elements of a row side by side. The lanes may be image columns that do not fill whole
+vectors (NCHW). Then a variant takes lanes along the channels and transposes the results at the end.
 
 First, the block is made to read the sources of producers that only move elements (transpositions).
 
-The results go to a local buffer laid out by the new iterators; the block that writes them back, or
-finishes them, follows.
+The results go to a local buffer laid out by the new iterators. The block that writes them back, or
+computes the epilogue, follows.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from metasched.space.tiling import changed, epilogue, tileable
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """Rewrite iterators as in the file's docstring, of blocks that a later module tiles.
+    """Rewrite the iterators of blocks that a later module tiles, as the file's docstring shows.
 
     Attributes:
-        vector_bits: of a vector register; lanes that do not fill a register are too few.
+        vector_bits: the bits of a vector register; lanes that do not fill a register are too few.
     """
 
     vector_bits: int = 256
@@ -67,10 +67,11 @@ class MatrixForm:
         return [sch, *self._turned(sch, block)]
 
     def _turned(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        """Variants with lanes along results that are not contiguous in memory.
+        """Variants with lanes along an iterator whose results are not contiguous in memory.
 
-        For blocks whose contiguous results make no whole vectors. Where these are few, a temporary
-        operand that varies with the new lanes is stored by them; other operands a tiling packs.
+        Offered for blocks whose contiguous results do not fill whole vectors. If the contiguous
+        results are few, a temporary operand that varies with the new lanes is stored with these
+        lanes contiguous. A later tiling packs other operands.
         """
         node = sch.get(block)
         inner = vector_iter(node)
@@ -80,7 +81,7 @@ class MatrixForm:
             return []
         few = 2 * extent <= lanes
         if not few and lane_operands(node, inner.var):
-            return []  # packed, vectors run on
+            return []  # a packed operand is padded to whole vectors
         scope = sch.state.scope(sch.state.block(block)).block
         for v in reversed(node.iter_vars):
             if v is inner or not v.is_spatial or (as_int(v.dom.extent) or 1) < lanes:
@@ -140,8 +141,8 @@ class _Plan:
 
 
 def _row_operand(node: Block, row: Var) -> tuple[int, Access, int] | None:
-    """The one operand that varies with `row`: its position among the reads, its access, and the
-    dimension that moves on by one, which is not the last."""
+    """The only operand that varies with `row`: its position among the reads, its access, and the
+    dimension whose index grows by one with `row`. None if that is the last dimension."""
     loads = [a for a in accesses(node) if not a.is_write and a.buffer is not node.writes[0].buffer]
     used = [a for a in loads if any(row in free_vars(i) for i in a.indices)]
     if len(used) != 1 or sum(a.buffer is used[0].buffer for a in loads) != 1:
@@ -164,9 +165,9 @@ def _last(dim: int, count: int) -> IndexMap:
 
 
 def _read_through(sch: Schedule, block: BlockRV) -> Schedule:
-    """Make a block read the sources of producers that only move elements (such as transpositions).
+    """Make a block read the sources of producers that only move elements (transpositions).
 
-    Where packing pays, elements then move once, from the source to the panel.
+    If packing pays, elements then move once, from the source to the panel.
     """
     realize = sch.state.block(block)
     for producer in sch.state.scope(realize).producers(realize.block.token):
@@ -225,7 +226,8 @@ def _apply(sch: Schedule, block: BlockRV, plan: _Plan) -> None:
     held = next(r for r in last.reads if r.buffer is result.buffer)
     there = {r.min: h.min for r, h in zip(result.region, held.region, strict=True)}
     if not {*plan.cuts, *plan.lanes} <= there.keys():
-        raise ScheduleError("matrix_form", "no-partner", "the write-back has no such iterators")
+        why = "the block that writes the results back lacks the iterators to cut or to join"
+        raise ScheduleError("matrix_form", "no-partner", why)
     theirs = _Plan(
         {there[v]: cut for v, cut in plan.cuts.items()},
         tuple(there[v] for v in plan.lanes),
@@ -243,7 +245,7 @@ def _order(iters: Sequence[IterVar], plan: _Plan) -> IndexMap:
 
 
 def _map(spatial: Sequence[Expr], reduced: Sequence[Expr], plan: _Plan) -> IndexMap:
-    """The map to the new iterators: phases and groups, other spatial ones, lanes, reductions.
+    """The map to the new iterators: phases and groups, other spatial iterators, lanes, reductions.
 
     `spatial` and `reduced` are in the order of the block's iterators, the spatial ones first.
     """

@@ -49,9 +49,9 @@ from metasched.space.tiling import (
 )
 
 WAYS = 2
-"""Mappings of a block to an instruction that are offered at most."""
+"""The most mappings of a block to an instruction that are offered."""
 WORK = 2.0
-"""By how much padding to whole tiles may multiply the work."""
+"""Padding to whole tiles may multiply the work by at most this factor."""
 TILES = 4
 """Register blocks of at most this many instructions are tried even if their results do not fit the
 registers."""
@@ -62,18 +62,18 @@ class MultiLevelTilingWithIntrin:
     """Offer tiles of an instruction (see the file's docstring), beside the unchanged block.
 
     Attributes:
-        intrin_name: of the tensor intrinsic; None for all registered intrinsics that the target
-            has, without the ones that `use_tensor_instruction` handles.
+        intrin_name: the name of the tensor intrinsic; None for all registered intrinsics that the
+            target has, except intrinsics that `use_tensor_instruction` handles.
         structure: letters S and R, outermost level first. The first level runs in parallel; the
             last R, if there are several, and what follows it are unrolled.
         max_innermost_factor: limit of the innermost part of each loop, in instructions.
-        reuse_read: after how many levels the operands are copied into tiles; "may" offers as well
-            to copy them before the loops.
+        reuse_read: after how many levels the operands are copied into tiles; "may" also offers
+            copies before the loops.
         reuse_write: after how many levels the results are stored.
-        features: of the target.
-        vector_bits, registers: of the vector registers, to which small results are kept.
-        cores: over which the first level is spread.
-        body: statements of the unrolled loops at most.
+        features: the features of the target.
+        vector_bits, registers: the bits and the number of vector registers, which results must fit.
+        cores: the number of cores over which the first level is spread.
+        body: the most statements of the unrolled loops.
     """
 
     intrin_name: str | None = None
@@ -127,8 +127,8 @@ class MultiLevelTilingWithIntrin:
     def _tiled(
         self, sch: Schedule, block: BlockRV, names: Sequence[str], way: TensorizeMapping
     ) -> list[Schedule]:
-        """A schedule for each place of the operands; without even loads on the cores where the
-        extents allow none."""
+        """A schedule for each place where operands may be copied; the cores have equal work unless
+        the extents do not allow it."""
         found = []
         for read in dict.fromkeys(self.reuse_read.places):
             apply = partial(self._apply, block, names, way, read)
@@ -144,8 +144,12 @@ class MultiLevelTilingWithIntrin:
         even: bool,
         sch: Schedule,
     ) -> None:
-        """All steps; `read`: after how many levels operands are copied, None for before the loops.
-        `even`: the parallel loops have equal work for each core."""
+        """Apply all steps to a copy of the schedule.
+
+        Args:
+            read: after how many levels operands are copied; None for copies before the loops.
+            even: require parallel loops with equal work for each core.
+        """
         if way.work > WORK:
             why = f"whole tiles of {names[0]} would take {way.work:.1f} times the work"
             raise ScheduleError(self.name, "padding", why, block_or_loop=sch.get(block))
@@ -236,9 +240,12 @@ class MultiLevelTilingWithIntrin:
         held: Sequence[ExprRV],
         steps: bool,
     ) -> None:
-        """Require results that fit the registers as far as one instruction's results do, and a
-        limited unrolled body; with `steps`, the first factor of `held` counts the unrolled
-        reduction steps."""
+        """Require results that fit the registers and an unrolled body of limited size.
+
+        Args:
+            held: the innermost factors.
+            steps: whether the first factor of `held` counts the unrolled reduction steps.
+        """
         result = way.operands[way.result].buffer.dtype.bits
         room = self.registers * self.vector_bits * 3 // 4 // (way.results * result)
         tiles = held[1:] if steps else held
@@ -249,31 +256,41 @@ class MultiLevelTilingWithIntrin:
             sch.require(as_expr(product(held)) <= max(1, self.body // size))
 
     def _store(self, sch: Schedule, finish: BlockRV, depth: int) -> None:
-        """Store the results in vectors where they lie side by side."""
+        """Store the results in vectors where they lie side by side.
+
+        The columns of tiles that lie side by side make one vector, if the loops hold a register
+        block alone, which is small.
+        """
         node = sch.get(finish)
         vector = vector_iter(node)
         if vector is None:
             return
+        loops = list(sch.get_loops(finish)[depth:])
+        at = node.iter_vars.index(vector)
+        inner, columns = loops.pop(at), _columns(node, at)
+        beside = None if columns is None else loops.pop(columns)
+        sch.reorder(*loops, *([] if beside is None else [beside]), inner)
+        if self.structure[max(self.reuse_write.levels, default=1) :].count("S") == 1:
+            sch.vectorize(inner if beside is None else sch.fuse(beside, inner))
+            return
         lanes = self.vector_bits // node.writes[0].buffer.dtype.bits
-        width = lanes_together(node, vector.var, max(1, lanes))
+        size = as_int(vector.dom.extent) or lanes
+        width = lanes_together(node, vector.var, max(1, min(lanes, size & -size)))
         if width > 1:
-            loops = list(sch.get_loops(finish)[depth:])
-            outer, inner = sch.split(loops.pop(node.iter_vars.index(vector)), [None, width])
-            sch.reorder(*loops, outer, inner)
-            sch.vectorize(inner)
+            sch.vectorize(sch.split(inner, [None, width])[1])
 
 
 def _fill(
     sch: Schedule, panel: BlockRV, way: TensorizeMapping, outputs: Sequence[int], depth: int
 ) -> list[LoopRV]:
-    """Let a copy store one tile after another, in vectors; returns its loops over spatial tiles.
+    """Make a copy store one tile after another, in vectors; returns its loops over spatial tiles.
 
     Args:
         sch: the schedule.
         panel: the block that copies.
         way: the mapping.
-        outputs: which outputs of the mapping its iterators are.
-        depth: how many loops stand outside of its own.
+        outputs: the outputs of the mapping that are the iterators of the copy.
+        depth: the number of loops around the loops of the copy.
     """
     node, loops = sch.get(panel), sch.get_loops(panel)[depth:]
     lane, width = _lane(node)
@@ -297,8 +314,17 @@ def _fill(
     return order["S"] or order["R"] or order["tile"][:1]
 
 
+def _columns(node: Block, at: int) -> int | None:
+    """The iterator before `at` that counts the tiles side by side in which a block stores the
+    steps of iterator `at`."""
+    (target,) = [a for a in accesses(node) if a.is_write]
+    steps = as_int(node.iter_vars[at].dom.extent)
+    strides = [iter_stride(target, v.var) for v in node.iter_vars[:at]]
+    return strides.index(steps) if steps != 1 and steps in strides else None
+
+
 def _lane(node: Block) -> tuple[int, int]:
-    """The iterator of a copy whose steps it stores side by side, and how many of them: a power of
+    """The iterator along which a copy stores contiguously, and for how many steps: a power of
     two."""
     (target,) = [a for a in accesses(node) if a.is_write]
     for atom, factor in linear(target.indices[-1]).terms.items():
@@ -313,7 +339,7 @@ def _lane(node: Block) -> tuple[int, int]:
 def _across(
     node: Block, way: TensorizeMapping, outputs: Sequence[int], lane: int, width: int
 ) -> int | None:
-    """The iterator of a copy along which it loads side by side, if it does not along its lanes:
+    """The iterator along which a copy loads contiguously, if it is not the iterator of the lanes:
     squares of both are transposed in registers."""
     (source,) = [a for a in accesses(node) if not a.is_write]
     if width < 4 or iter_stride(source, node.iter_vars[lane].var) == 1:
@@ -329,7 +355,7 @@ def _across(
 
 
 def _depth(sch: Schedule, loop: LoopRV) -> int:
-    """How many loops stand outside of what is under a loop."""
+    """How many loops stand around the body of a loop."""
     return len(sch.state.loops_above(sch.state.loop(loop))) + 1
 
 

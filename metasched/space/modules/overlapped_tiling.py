@@ -4,10 +4,12 @@
         A, on its tile and a border      # the borders of neighbouring tiles overlap
         output, on its tile
 
-As Halide schedules a blur of two stages (Ragan-Kelley et al. 2013, `tile` and `compute_at`): what a
-stage computes stays in the cache until the next stage reads it, each core has its own tiles, and a
-border is computed once for each tile that reads it. In a tile of few rows and of one vector, whose
-loops are unrolled, the stages stay in registers.
+Halide schedules a blur of two stages in this way (Ragan-Kelley et al. 2013, `tile` and
+`compute_at`). The results of a stage stay in the cache until the next stage reads them. Each core
+has its own tiles; a border is computed once for each tile that reads it. In a tile of few rows and
+of one vector, whose loops are unrolled, the stages stay in registers. In a strip of whole rows each
+stage keeps its last rows in a ring, so that a strip computes each row once (Halide's sliding
+windows).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
-from metasched.space.modules.compute_location import ancestors
+from metasched.space.modules.compute_location import all_producers
 from metasched.space.strides import vector_iter
 from metasched.space.tiling import Axis, axes, changed, untouched, within_parallel
 
@@ -38,6 +40,8 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Choices of the rows of a tile."""
 PLANES = (1, 2, 4, 8, 16)
 """Choices of the planes of a tile, for outputs of three dimensions or more."""
+STRIPS = (8, 16, 32, 64, 128, 256)
+"""Choices of the rows of a strip."""
 REGISTER_ROWS = (2, 4, 8)
 """Choices of the rows of a tile in registers."""
 REGISTER_VECTORS = (1, 2)
@@ -48,11 +52,11 @@ REGISTER_VECTORS = (1, 2)
 class OverlappedTiling:
     """Offer an output and the stages before it in tiles (see the file's docstring).
 
-    For an output without reduction whose producers, direct and indirect, have no reduction either
-    and of which one is read several times: by neighbours, or along a dimension that it lacks.
-    Such stages are computed for each tile; the other stages are inlined. Offers tiles in the
-    cache, tiles in registers where each lane reads its own column of every stage, and the
-    unchanged program.
+    For outputs whose direct and indirect producers have no reduction, like the output itself. At
+    least one producer is read several times: by neighbouring elements, or along a dimension that
+    the producer lacks. Such stages are computed for each tile; the other stages are inlined. Offers
+    tiles in the cache, and the unchanged program. If neighbouring rows read a stage, strips of rows
+    are offered, too; if each lane reads its own column of every stage, tiles in registers.
 
     Attributes:
         vector_bits: of a vector register.
@@ -74,12 +78,14 @@ class OverlappedTiling:
         if not _plain(child) or steps(child.loops[0]) < SMALL:
             return [sch]
         column = vector_iter(realize.block)
-        stages = [p for p in ancestors(scope, child) if _plain(p)]
+        stages = [p for p in all_producers(scope, child) if _plain(p)]
         if column is None or not any(_is_reused(scope, p) for p in stages):
             return [sch]
         lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
         at = realize.block.iter_vars.index(column)
         ways = [partial(_in_cache, block, at, max(1, lanes))]
+        if len(child.loops) > 1:
+            ways.append(partial(_in_strips, block, at))
         if all(_own_columns(scope, p) for p in stages if _is_reused(scope, p)):
             ways.append(partial(_in_registers, block, at, max(1, lanes)))
         return [*changed(sch, *ways), sch]
@@ -100,6 +106,28 @@ def _in_cache(block: BlockRV, column: int, lanes: int, sch: Schedule) -> None:
         inner = [part, *inner]
     sch.reorder(*outer, *inner)
     _stages_at(sch, block, outer[-1])
+
+
+def _in_strips(block: BlockRV, column: int, sch: Schedule) -> None:
+    """Strips of rows on the cores, with rings for the stages that several rows read."""
+    _inline(sch, block)
+    *around, rows, columns = _ordered(sch, block, column)
+    strip, row = sch.split(rows.loop, [None, _sampled(sch, rows, STRIPS)])
+    outer = [*(axis.loop for axis in around), strip]
+    sch.reorder(*outer, row, columns.loop)
+    sch.parallel(sch.fuse(*outer) if len(outer) > 1 else strip)
+    moved = _stages_at(sch, block, row)
+    rings: list[BlockRV | str] = [stage for stage in moved if _slides(sch.copy(), stage)]
+    sch.rolling_buffer(rings, 0)
+
+
+def _slides(trial: Schedule, stage: BlockRV) -> bool:
+    """Whether a stage can keep its last rows in a ring."""
+    try:
+        trial.rolling_buffer(stage, 0)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _in_registers(block: BlockRV, column: int, lanes: int, sch: Schedule) -> None:
@@ -128,7 +156,7 @@ def _inline(sch: Schedule, block: BlockRV) -> None:
     """Inline the stages that are not read again."""
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)
-    for stage in ancestors(scope, scope.child(realize.block.token)):
+    for stage in all_producers(scope, scope.child(realize.block.token)):
         now = sch.state.scope(sch.state.block(block))
         if _plain(stage) and not _is_reused(now, now.child(stage.token)):
             try:
@@ -138,12 +166,12 @@ def _inline(sch: Schedule, block: BlockRV) -> None:
 
 
 def _ordered(sch: Schedule, block: BlockRV, column: int) -> list[Axis]:
-    """The axes of an output, the one along memory last."""
+    """The axes of an output; the axis along which it is contiguous in memory comes last."""
     return sorted(axes(sch, block), key=lambda axis: axis.position == column)
 
 
 def _sampled(sch: Schedule, axis: Axis, sizes: Sequence[int], whole: bool = False) -> ExprRV | int:
-    """A size of a tile along an axis: one of `sizes` below its extent, or the extent."""
+    """Sample the size of a tile along an axis: one of `sizes` below its extent, or the extent."""
     fit = [n for n in sizes if axis.extent is None or n < axis.extent]
     if axis.extent is not None and (whole or not fit):
         fit.append(axis.extent)
@@ -151,13 +179,15 @@ def _sampled(sch: Schedule, axis: Axis, sizes: Sequence[int], whole: bool = Fals
 
 
 def _stages_at(sch: Schedule, block: BlockRV, place: LoopRV) -> list[BlockRV]:
-    """Compute the stages before an output at a loop, the last stage first; those that others read
-    too stay outside. Raises ScheduleError where none can be moved."""
+    """Compute the stages before an output at a loop, the last stage first; returns these stages.
+
+    Stages that other blocks read, too, stay outside. Raises ScheduleError if no stage can be moved.
+    """
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)
     moved: list[BlockRV] = []
     error: ScheduleError | None = None
-    for stage in ancestors(scope, scope.child(realize.block.token)):
+    for stage in all_producers(scope, scope.child(realize.block.token)):
         if _plain(stage):
             handle = sch.get_block(stage.block.name)
             try:

@@ -18,14 +18,14 @@ from metasched.space.loop_kinds import steps
 from metasched.space.strides import has_vectors
 
 PARALLEL = "meta_schedule.parallel"
-"""Note on the root or a block: the fewest iterations of a parallel loop, where possible."""
+"""Note on the root or a block: how many iterations a parallel loop should have at least."""
 UNROLL = "meta_schedule.unroll_explicit"
 """Note on the root or a block: the most copies of a reduction's body that unrolling may make."""
 UNROLL_IMPLICIT = "meta_schedule.unroll_implicit"
 """Note on the root or a block: the most statements to which the code generator may unroll loops of
 a reduction; the loops stay in the program."""
 VECTORIZE = "meta_schedule.vectorize"
-"""Note on a block, or on the root for every leaf: the lanes of its vectors at most."""
+"""Note on a block, or on the root for every leaf: the most lanes of its vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class ParallelVectorizeUnroll:
     """Note sampled limits on the root (parallel, unroll) and on each untiled leaf (vectors).
 
     Attributes:
-        cores: of the machine.
+        cores: the number of cores of the machine.
         jobs_per_core: choices of parallel iterations for each core.
-        vector_bits: of a vector register.
+        vector_bits: the bits of a vector register.
         vectors: choices of how many registers one vector operation spans.
         unroll: choices of the most copies.
         serial: blocks of at most this many iterations may stay on one core, because starting
@@ -57,7 +57,7 @@ class ParallelVectorizeUnroll:
         realize = sch.state.block(block)
         if sch.state.parent(realize) is None:
             self._root(sch, block, realize)
-        elif not settled(sch, realize) and _can_vectorize(realize.block):
+        elif not has_loop_kinds(sch, realize) and _can_vectorize(realize.block):
             bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
             lanes = max(1, self.vector_bits // max(8, bits))
             if self.vectors and lanes > 1:
@@ -66,7 +66,7 @@ class ParallelVectorizeUnroll:
         return [sch]
 
     def _root(self, sch: Schedule, root: BlockRV, realize: BlockRealize) -> None:
-        open_ones = [r for r in blocks_of(realize.block.body) if not settled(sch, r)]
+        open_ones = [r for r in blocks_of(realize.block.body) if not has_loop_kinds(sch, r)]
         notes = realize.block.annotations
         serial = [r for r in open_ones if ForKind.PARALLEL not in _kinds(sch, r)]
         if serial and self.jobs_per_core and PARALLEL not in notes:
@@ -85,7 +85,7 @@ def _can_vectorize(block: Block) -> bool:
     return not noted and is_leaf(block) is None and has_vectors(block)
 
 
-def settled(sch: Schedule, realize: BlockRealize) -> bool:
+def has_loop_kinds(sch: Schedule, realize: BlockRealize) -> bool:
     """Whether a tiling has chosen the loop kinds over a block: parallel outside, vectors inside."""
     kinds = _kinds(sch, realize)
     tiled = TILED in realize.block.annotations
@@ -97,7 +97,7 @@ def _kinds(sch: Schedule, realize: BlockRealize) -> set[ForKind]:
 
 
 def _choice(sch: Schedule, candidates: list[int]) -> ExprRV | int:
-    """One of the candidates, sampled where there is a choice."""
+    """One of the candidates, sampled if there are several."""
     if len(candidates) == 1:
         return candidates[0]
     return sch.sample_categorical(candidates, [1.0 / len(candidates)] * len(candidates))

@@ -8,9 +8,9 @@
             store the tile (or the elementwise consumer, fused)
 
 This is the micro kernel of fast matrix multiplications (Goto and van de Geijn 2008), for any block
-with data reuse. The vectorized loop is the loop along which the block stores contiguously. Steps
-`require` restrict the sampled tiles: the results fit the registers, the unrolled body is short, and
-the outer tiles divide evenly over the cores.
+with data reuse. The vectorized loop is the loop along which the block stores contiguously. The
+sampled tiles must meet conditions, which are steps `require`. The results fit the registers, the
+unrolled body is short, and the outer tiles divide evenly over the cores.
 
 Extents without suitable divisors are padded. Rows are padded to a size up to 15 % larger
 (`sample_padded_tile`, `overcompute`), columns to whole vectors in a padded panel. Only the block
@@ -42,7 +42,7 @@ from metasched.space.packing import (
     stored_iter,
     strips,
 )
-from metasched.space.strides import FEW, vector_iter, worth_moving
+from metasched.space.strides import FEW, vector_iter, worth_packing
 from metasched.space.tiling import (
     Axis,
     Factors,
@@ -138,7 +138,7 @@ class RegisterTiling:
         others = [o for o in operands if o not in ahead]
         packable: list[Operand | None] = [None] if all(o.contiguous for o in others) else []
         direct = tuple(o for o in others if o.stride and o.rows <= 2 * ROWS_PER_PACKING)
-        others = [o for o in others if worth_moving(node, o.rows, o.contiguous, lanes)]
+        others = [o for o in others if worth_packing(node, o.rows, o.contiguous, lanes)]
         packable += [o for o in others if not o.contiguous or o.bytes > SMALL_OPERAND]
         alone = len(operands) == 1 == len(others) + len(ahead)
         if extent % lanes and alone and extent > lanes // 2 > 0:
@@ -161,7 +161,7 @@ class RegisterTiling:
         return list(sch.sample_padded_tile(axis.loop, levels, most, sizes, chances))
 
     def _row_sizes(self, extent: int) -> tuple[list[int], list[float]]:
-        """The sizes to which rows may be padded, with the probability of each.
+        """The sizes to which rows may be padded, and the probability of each size.
 
         The extent itself is among the sizes unless it has no divisor that makes a register tile.
         Up to three larger sizes offer tiles of rows that the extent lacks.
@@ -210,7 +210,7 @@ class RegisterTiling:
         rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
         parts: list[tuple[Axis, Sequence[int], Factors]] = [(a, *tiles[a]) for a in every]
         if any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
-            # only as many tiles as the rows need: the sampled size may hold more
+            # The padded size may hold more tiles than the rows need: these are left out.
             kept = {a.position: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
             sch.overcompute(block, [product(kept.get(n, [])) for n in iters])
             needed = {a: [*kept[a.position][:-1], None, tiles[a][1][-1]] for a in rows}
@@ -231,7 +231,7 @@ class RegisterTiling:
         if panel is not None and pack is not None and pack not in plan.ahead:
             if plan.form is None or pack.rows > FEW:
                 self.fill(sch, panel, outer, plan, width)
-            else:  # packing pays within registers and the nearest cache only
+            else:  # for few rows, pack small pieces, which stay in the nearest cache
                 steps = levels[_REDUCE]
                 self.fill(sch, panel, steps[-1], plan, width, depth + len(steps))
         for loop in levels[_UNROLLED]:
@@ -253,7 +253,7 @@ class RegisterTiling:
         width: ExprRV | int,
         depth: int = 1,
     ) -> None:
-        """Compute a panel at the loop `place`, which has `depth` loops down to it, inclusive."""
+        """Compute a panel at the loop `place`, the innermost of `depth` nested loops."""
         if plan.form is not None:
             plan.form.fill(sch, panel, place, depth)
         else:
@@ -335,8 +335,8 @@ class RegisterTiling:
         return width, columns
 
     def min_accumulators(self, spatial: Sequence[Axis], plan: Plan, padded: bool) -> int:
-        """How many accumulators a tile is required to have: `chains`, or fewer if no tile has so
-        many for every size of the rows."""
+        """The fewest accumulators of a tile: `chains`, or fewer if some size of the rows has no
+        tile with `chains` accumulators."""
         width = plan.widths[0]
         vector = next(a for a in spatial if a.position == plan.vector)
         wide = {d // width for d in divisors(vector.extent or 1) if d % width == 0}
@@ -353,8 +353,8 @@ class RegisterTiling:
     def _reduction(self, sch: Schedule, every: Sequence[Axis], tiles: Tiles, plan: Plan) -> Expr:
         """Sample the tiles of the reduction axes; return the number of unrolled steps.
 
-        The last reduction loop is split for unrolling. If it is short (a row of a small kernel),
-        the loop before is split, too. Other reduction loops stay whole.
+        The last reduction loop is split for unrolling. If the last loop is short (a row of a small
+        kernel), the loop before is split, too. Other reduction loops stay whole.
         """
         reduced: list[Axis] = []
         inner = None if plan.form is None else max(every, key=lambda axis: axis.position)
@@ -410,7 +410,7 @@ class Plan:
         step: the columns are padded to a multiple of this number.
         ahead: constant operands: their panels are packed once, before the kernel runs.
         direct: operands that few rows use, which may be read unpacked.
-        form: tensor instructions in the place of vectors, if any.
+        form: the tensor instructions to use instead of vectors; None for vectors.
     """
 
     vector: int

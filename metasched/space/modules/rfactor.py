@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 from metasched.analysis.access import Access, accesses
 from metasched.analysis.block import FOLD, TILED, needs_multi_level_tiling, needs_rfactor, reduction
+from metasched.analysis.reducer import choice_of, match_reducer, updates_of
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.strides import FEW, iter_stride, reads_along, rows_of
+from metasched.space.strides import FEW, iter_stride, loads_run_along, rows_of
 from metasched.space.tiling import Axis, axes, changed, epilogue, product, untouched
 
 PARTIAL = "meta_schedule.partial_reduction"
@@ -34,7 +35,7 @@ class AddRFactor:
     """Offer to factor the outermost loop of a reduction that lacks parallel iterations.
 
     Attributes:
-        cores: of the machine.
+        cores: the number of cores of the machine.
         jobs_per_core: how many parallel iterations for each core are enough.
     """
 
@@ -73,11 +74,11 @@ class AddRFactor:
 class VectorReduction:
     """Reduce along contiguous memory in vector lanes, several vectors at a time.
 
-    Where few rows use a matrix, all results that share their reads have partial results in
+    If few rows use a matrix, all results that share their operands have partial results in
     registers at the same time.
 
     Attributes:
-        vector_bits, registers: of the machine's vector registers.
+        vector_bits, registers: the bits and the number of the machine's vector registers.
         vectors: choices of how many registers of partial results are kept.
     """
 
@@ -97,6 +98,8 @@ class VectorReduction:
         scope = sch.state.scope(realize)
         if reduction(scope, node.token) is not None or not untouched(scope.child(node.token)):
             return [sch]
+        if len(node.writes) > 1 and match_reducer(node.init, node.body) is None:
+            return [sch]
         reused = needs_multi_level_tiling(scope, node.token) is None
         if reused and min(rows_of(node, a) for a in _loads(node)) > FEW:
             return [sch]
@@ -105,10 +108,10 @@ class VectorReduction:
     def _apply(self, sch: Schedule, block: BlockRV, node: Block, reused: bool) -> None:
         every = axes(sch, block)
         reduced = [a for a in every if not a.spatial]
-        along = [a for a in reduced if reads_along(node, node.iter_vars[a.position].var)]
+        along = [a for a in reduced if loads_run_along(node, node.iter_vars[a.position].var)]
         run = _run(node, reduced) if along[-1:] == reduced[-1:] else along[-1:]
         length = math.prod(a.extent or 0 for a in run) if run else 0
-        lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
+        lanes = max(1, self.vector_bits // _value_bits(node))
         widths = [lanes * v for v in self.vectors if lanes * v <= length]
         if lanes < 2 or not widths:
             raise ScheduleError(self.name, "too-short", "nothing to reduce along memory")
@@ -161,8 +164,17 @@ class VectorReduction:
 
 def _loads(block: Block) -> list[Access]:
     """The loads of a reduction, without the loads of its result."""
-    result = block.writes[0].buffer
-    return [a for a in accesses(block) if not a.is_write and a.buffer is not result]
+    results = [r.buffer for r in block.writes]
+    return [a for a in accesses(block) if not a.is_write and a.buffer not in results]
+
+
+def _value_bits(block: Block) -> int:
+    """The bits of a lane: of the widest result, or of the value of an argmin or argmax."""
+    stores = updates_of(block.body) if len(block.writes) == 2 else None
+    found = choice_of(stores) if stores else None
+    if found is not None and stores is not None:
+        return stores[found[0].at].buffer.dtype.bits
+    return max(r.buffer.dtype.bits for r in block.writes)
 
 
 def _run(block: Block, reduced: Sequence[Axis]) -> list[Axis]:

@@ -5,9 +5,9 @@
         their maxima, exponentials, sums
         R rows of the output             # another product
 
-As FlashAttention does (Dao et al. 2022), the results between two products stay in the cache: R rows
-of the output need R rows of these results, not all. The rows pass through the whole chain at once,
-so no running value is corrected, and the results equal the unfused program's results.
+As in FlashAttention (Dao et al. 2022), the results between two products stay in the cache: R rows
+of the output need only R rows of these results. Unlike FlashAttention, a block has whole rows of
+scores, so no running maximum or sum is corrected. The results equal the unfused program's results.
 
 The chain becomes one block around blocks. Later modules tile its leaves.
 """
@@ -25,17 +25,17 @@ from metasched.errors import ScheduleError
 from metasched.ir.expr import Var, as_expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, For
 from metasched.ir.visit import free_vars
-from metasched.schedule.handles import BlockRV
+from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.compute_location import ancestors
+from metasched.space.modules.compute_location import all_producers
 from metasched.space.packing import lane_operands
 from metasched.space.strides import FEW, vector_iter
-from metasched.space.tiling import changed, product, untouched
+from metasched.space.tiling import changed, product, untouched, within_parallel
 
 MOST_ROWS = 128
-"""Rows of a block at most: the tiles inside need no more to reuse what they read."""
+"""The most rows of a block: the tiles inside need no more to reuse their operands."""
 FEWEST_ROWS = 8
-"""Rows of a block at least, if the output has this many."""
+"""The fewest rows of a block, if the output has this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Chain:
 
     Attributes:
         rows: how many leading loops of the output are rows.
-        names: the producers that a row needs a row of, the last in the program first.
-        row_bytes: of their results, for one row.
+        names: the producers of which a row of the output needs one row, the last in the program
+            first.
+        row_bytes: the bytes of one row of all their results.
     """
 
     rows: int
@@ -57,12 +58,13 @@ class Chain:
 class FuseRowBlocks:
     """Offer an output and its producers in blocks of rows (see the file's docstring).
 
-    For an output with a producer that reuses data, such as a product, whose results are reduced
-    again, and none of whose results is needed by two rows. Operands that all rows share, and that
-    vectors cannot read, are transposed before. Offers this variant and the unchanged program.
+    For outputs with a producer that reuses data, such as a product, if the chain reduces the
+    producer's results again. No two rows of the output may need the same row of the producer.
+    Operands that all rows share, and that vectors cannot read, are transposed before. Offers this
+    variant and the unchanged program.
 
     Attributes:
-        cores: how many the blocks of rows are spread over.
+        cores: the number of cores over which the blocks of rows are spread.
         cache_bytes: the most bytes of results between the blocks of the chain.
     """
 
@@ -74,25 +76,26 @@ class FuseRowBlocks:
         return "fuse_row_blocks"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        realize = sch.state.block(block)
-        around = sch.state.scope_block(realize)
-        if around is None or sch.state.parent(realize) is None:
-            return [sch]
-        scope = sch.state.scope(realize)
-        child = scope.child(realize.block.token)
-        if not is_output(around, realize.block) or not untouched(child):
-            return [sch]
-        chain = self._chain(sch, scope, child)
+        chain = self.chain(sch, block)
         if chain is None:
             return [sch]
         return [*changed(sch, partial(self._apply, block, chain)), sch]
 
-    def _chain(self, sch: Schedule, scope: Scope, output: Child) -> Chain | None:
-        """The chain of the most row loops that holds a producer with reuse."""
-        producers = [p for p in ancestors(scope, output) if untouched(p)]
+    def chain(self, sch: Schedule, block: BlockRV, products: bool = True) -> Chain | None:
+        """The chain of an output that has the most row loops and several reductions, among them a
+        producer with reuse if `products`; None where there is none."""
+        realize = sch.state.block(block)
+        around = sch.state.scope_block(realize)
+        if around is None or sch.state.parent(realize) is None or within_parallel(sch, block):
+            return None
+        scope = sch.state.scope(realize)
+        output = scope.child(realize.block.token)
+        if not is_output(around, realize.block) or not untouched(output):
+            return None
+        producers = [p for p in all_producers(scope, output) if untouched(p)]
         reuse = {p.block.name for p in producers if _reuses(scope, p)}
         spatial = [v.var for v in output.block.iter_vars if v.is_spatial]
-        if not reuse or not spatial:
+        if (products and not reuse) or not spatial:
             return None
         bound = dict(zip(output.realize.iter_values, output.block.iter_vars, strict=True))
         leading = 0
@@ -103,13 +106,13 @@ class FuseRowBlocks:
                 chain = self._moved(sch, output, producers, rows)
                 members = [p for p in producers if p.block.name in chain.names]
                 reductions = sum(_reduces(p.block) for p in (*members, output))
-                if not reuse.isdisjoint(chain.names) and reductions > 1:
+                if reductions > 1 and not (products and reuse.isdisjoint(chain.names)):
                     return chain
         return None
 
     def _moved(self, sch: Schedule, output: Child, producers: list[Child], rows: int) -> Chain:
-        """Move producers to one row of the output, on a copy; a producer that two rows need
-        stays."""
+        """The producers that can be computed for one row of the output, found on a copy of the
+        schedule; a producer that two rows need is left out."""
         probe = sch.copy()
         place = probe.get_loops(probe.get_block(output.block.name))[rows - 1]
         names: list[str] = []
@@ -132,24 +135,31 @@ class FuseRowBlocks:
         return Chain(rows, tuple(names), row_bytes)
 
     def _apply(self, block: BlockRV, chain: Chain, sch: Schedule) -> None:
-        members = [sch.get_block(name) for name in chain.names]
-        for member in (*members, block):
-            _transpose_shared(sch, member, {sch.get(m).writes[0].buffer for m in members})
-        loops = sch.get_loops(block)
-        split = loops[chain.rows - 1]
-        extent = as_int(sch.get(split).extent) or 1
-        tiles = sch.sample_perfect_tile(split, 2, MOST_ROWS)
-        sch.require(tiles[1] >= min(FEWEST_ROWS, extent))
-        sch.require(tiles[1] * chain.row_bytes <= self.cache_bytes)
-        before = math.prod(as_int(sch.get(x).extent) or 1 for x in loops[: chain.rows - 1])
-        if before < self.cores:
-            sch.require(as_expr(product([before, tiles[0]])) >= min(self.cores, before * extent))
-        place, _ = sch.split(split, list(tiles))
-        for member in members:
-            sch.compute_at(member, place, preserve_unit_loops=False)
-        outer = sch.blockize([*reversed(members), block])
-        sch.parallel(sch.fuse(*sch.get_loops(outer)))
-        sch.annotate(outer, TILED, "S")
+        rows = fuse_rows(sch, block, chain, self.cores)
+        sch.require(rows * chain.row_bytes <= self.cache_bytes)
+
+
+def fuse_rows(sch: Schedule, block: BlockRV, chain: Chain, cores: int) -> ExprRV:
+    """Compute a chain block of rows by block of rows, spread over cores; returns the sampled number
+    of rows in a block."""
+    members = [sch.get_block(name) for name in chain.names]
+    for member in (*members, block):
+        _transpose_shared(sch, member, {sch.get(m).writes[0].buffer for m in members})
+    loops = sch.get_loops(block)
+    split = loops[chain.rows - 1]
+    extent = as_int(sch.get(split).extent) or 1
+    tiles = sch.sample_perfect_tile(split, 2, MOST_ROWS)
+    sch.require(tiles[1] >= min(FEWEST_ROWS, extent))
+    before = math.prod(as_int(sch.get(x).extent) or 1 for x in loops[: chain.rows - 1])
+    if before < cores:
+        sch.require(as_expr(product([before, tiles[0]])) >= min(cores, before * extent))
+    place, _ = sch.split(split, list(tiles))
+    for member in members:
+        sch.compute_at(member, place, preserve_unit_loops=False)
+    outer = sch.blockize([*reversed(members), block])
+    sch.parallel(sch.fuse(*sch.get_loops(outer)))
+    sch.annotate(outer, TILED, "S")
+    return tiles[1]
 
 
 def _reuses(scope: Scope, child: Child) -> bool:
@@ -172,8 +182,11 @@ def _spatial_steps(realize: BlockRealize, loops: tuple[For, ...]) -> int:
 
 
 def _transpose_shared(sch: Schedule, block: BlockRV, inside: set[object]) -> None:
-    """Copy the operands that come from outside of the chain, are used by many rows and are not
-    contiguous along the vectors, with the iterator of the vectors last."""
+    """Copy operands so that they are contiguous along the vectors.
+
+    Copied are operands from outside the chain that many rows use and that are not contiguous along
+    the vectors.
+    """
     node = sch.get(block)
     vector = vector_iter(node)
     if vector is None or not _reduces(node):

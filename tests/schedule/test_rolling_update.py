@@ -1,0 +1,289 @@
+"""rolling_update: one pass over blocks gives the results of all passes; and every refusal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import check_refused, check_transform
+
+from metasched.ir.interp import run
+from metasched.ir.visit import blocks_of
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+
+def reduction(name: str, element: str, value: str, start: str = "T.float32(0)") -> str:
+    """A block that reduces rows of n values to an element."""
+    return f"""
+    for i, j in T.grid(3, {{n}}):
+        with T.block("{name}"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                {element} = {start}
+            {element} = {value.format(element)}"""
+
+
+def stage(name: str, value: str) -> str:
+    """A block that computes n values for each row."""
+    return f"""
+    for i, j in T.grid(3, {{n}}):
+        with T.block("{name}"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            {name}[vi, vj] = {value}"""
+
+
+def program(*blocks: str, n: int = 10, outputs: str = "") -> str:
+    """Blocks over X, V and P of rows of n, into M, S, D and Y of rows (see `outputs`) or E and F of
+    n values for each row."""
+    shapes = dict.fromkeys("XVPEF", f"(3, {n})") | dict.fromkeys("MSDY", "(3,)")
+    given = [f'{k}: T.Buffer({shapes[k]}, "float32")' for k in "XVP" + outputs]
+    inner = [f'    {k} = T.alloc_buffer({shapes[k]}, "float32")' for k in shapes
+             if k not in "XVP" + outputs]  # fmt: skip
+    text = "".join(blocks).replace("{n}", str(n))
+    return f"@T.prim_func\ndef f({', '.join(given)}):\n" + "\n".join(inner) + text
+
+
+LOWEST = 'T.min_value("float32")'
+MINUS = 'T.float32("-inf")'
+MAXIMUM = reduction("M", "M[vi]", "T.max({}, X[vi, vj])", LOWEST)
+E = stage("E", "T.exp(X[vi, vj] - M[vi])")
+SUM = reduction("S", "S[vi]", "{} + E[vi, vj]")
+SUMMED = reduction("S", "S[vi]", "{} + T.exp(X[vi, vj] - M[vi])")
+WEIGHTED = reduction("Y", "Y[vi]", "{} + E[vi, vj] * V[vi, vj] / S[vi]")
+FAMILIES = {
+    "softmax, then a sum": (MAXIMUM, E, SUM, WEIGHTED),
+    "from -inf": (MAXIMUM.replace(LOWEST, MINUS), E, SUM, WEIGHTED),
+    "scaled": (
+        MAXIMUM.replace(LOWEST, MINUS),
+        stage("E", "T.exp2(X[vi, vj] * T.float32(3) - M[vi] * T.float32(3))"),
+        SUM,
+        WEIGHTED.replace("E[vi, vj] * V[vi, vj] / S[vi]", "V[vi, vj] * (E[vi, vj] / S[vi])"),
+    ),
+    "log-sum-exp": (
+        MAXIMUM.replace(LOWEST, MINUS),
+        SUMMED,
+        """
+    for i in range(3):
+        with T.block("Y"):
+            vi = T.axis.spatial(3, i)
+            Y[vi] = T.log(S[vi]) + M[vi]""",
+    ),
+    "masked by a number": (
+        reduction("M", "M[vi]", "T.max({}, T.Select(0 < P[vi, vj], X[vi, vj], T.float32(-1e9)))",
+                  MINUS),
+        stage("E", "T.exp(T.Select(0 < P[vi, vj], X[vi, vj], T.float32(-1e9)) - M[vi])"),
+        SUM,
+        WEIGHTED,
+    ),
+    "masked by a zero": (
+        MAXIMUM,
+        stage("E", "T.if_then_else(0 < P[vi, vj], T.exp(X[vi, vj] - M[vi]), T.float32(0))"),
+        SUM,
+        WEIGHTED.replace(" / S[vi]", ""),
+    ),
+    "a stage before and one between": (
+        stage("F", "X[vi, vj] * P[vi, vj]"),
+        MAXIMUM.replace("X[vi", "F[vi"),
+        stage("E", "T.exp((F[vi, vj] - M[vi]) / T.float32(2)) * V[vi, vj]"),
+        reduction("Y", "Y[vi]", "{} + E[vi, vj]"),
+    ),
+    "a minimum": (
+        reduction("M", "M[vi]", "T.min({}, X[vi, vj])", 'T.float32("inf")'),
+        reduction("Y", "Y[vi]", "{} + T.exp(M[vi] - X[vi, vj])"),
+    ),
+    "two exponents, an independent sum": (
+        reduction("D", "D[vi]", "{} + V[vi, vj]"),
+        MAXIMUM,
+        SUMMED,
+        reduction("Y", "Y[vi]", "{} + T.exp((X[vi, vj] - M[vi]) * T.float32(0.5)) * D[vi]"),
+    ),
+}  # fmt: skip
+
+
+def rolled(text: str, size: int) -> Schedule:
+    """The program with all blocks over n in one pass."""
+    sch = Schedule(parse(text), check=True)
+    blocks = [r.block.name for r in blocks_of(sch.func.root.body)]
+    loops = [sch.get_loops(name)[-1] for name in blocks]
+    sch.rolling_update([loop for loop in loops if sch.get(loop).var.name == "j"], size)
+    return sch
+
+
+def values(kind: str, n: int, rng: np.random.Generator) -> list[np.ndarray]:
+    x, v, p = (rng.normal(size=(3, n)).astype("float32") for _ in range(3))
+    if kind == "large":
+        x *= np.float32(1e4)
+    elif kind == "huge":
+        x *= np.float32(1e37)
+    elif kind == "masked":
+        x[0, : n // 2 + 1], x[1] = -np.inf, -np.inf
+    elif kind == "infinite":
+        x[0, n // 2], x[1, 0] = np.inf, np.nan
+    return [x, v, p]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    family=st.sampled_from(sorted(FAMILIES)),
+    n=st.integers(1, 20),
+    size=st.integers(1, 22),
+    kind=st.sampled_from(["normal", "large", "huge", "masked", "infinite"]),
+    seed=st.integers(0, 1000),
+)
+def test_one_pass_gives_the_results_of_all(family, n, size, kind, seed):
+    text = program(*FAMILIES[family], n=n, outputs="MY")
+    sch = rolled(text, size)
+    given = values(kind, n, np.random.default_rng(seed))
+    wanted, found = ([np.zeros(3, "float32") for _ in range(2)] for _ in range(2))
+    with np.errstate(all="ignore"):
+        run(parse(text), *given, *wanted)
+        run(sch.mod, *given, *found, check_regions=True)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["normal", "huge", "masked", "infinite"])
+@pytest.mark.parametrize("family", ["from -inf", "scaled", "log-sum-exp"])
+def test_compiled_programs_agree(family, kind):
+    text = program(*FAMILIES[family], n=13, outputs="MY")
+    given = values(kind, 13, np.random.default_rng(3))
+    wanted, found = ([np.zeros(3, "float32") for _ in range(2)] for _ in range(2))
+    with np.errstate(all="ignore"):
+        run(parse(text), *given, *wanted)
+    build(rolled(text, 4).mod, target="native")(*given, *found)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def test_numpy_agrees_on_log_sum_exp():
+    text = program(*FAMILIES["log-sum-exp"], n=100, outputs="MY")
+    x, v, p = values("large", 100, np.random.default_rng(0))
+    m, y = np.zeros(3, "float32"), np.zeros(3, "float32")
+    run(rolled(text, 16).mod, x, v, p, m, y)
+    np.testing.assert_allclose(y, np.logaddexp.reduce(x.astype("float64"), axis=1), rtol=1e-6)
+
+
+def test_lengths_known_at_run_time():
+    func = parse("""
+@T.prim_func
+def f(a: T.handle, B: T.Buffer((1,), "float32"), C: T.Buffer((1,), "float32")):
+    n = T.int32()
+    A = T.match_buffer(a, (n,), "float32")
+    for k in range(n):
+        with T.block("B"):
+            v = T.axis.reduce(n, k)
+            with T.init():
+                B[0] = T.float32("-inf")
+            B[0] = T.max(B[0], A[v])
+    for k in range(n):
+        with T.block("C"):
+            v = T.axis.reduce(n, k)
+            with T.init():
+                C[0] = T.float32(0)
+            C[0] = C[0] + T.exp2(A[v] - B[0])
+""")
+    sch = Schedule(func, check=True)
+    sch.rolling_update([sch.get_loops("B")[0], sch.get_loops("C")[0]], 4)
+    check_transform(func, sch)
+
+
+def test_handles_stay_and_the_axis_is_cut():
+    sch = Schedule(parse(program(MAXIMUM, E, SUM, WEIGHTED, outputs="Y")), check=True)
+    loops = [sch.get_loops(name)[1] for name in "MESY"]
+    around = sch.rolling_update(loops, 4)
+    assert [sch.get(loop).extent.value for loop in loops] == [4] * 4
+    assert sch.get(around).name == "Y_rolling"
+    assert [b.name for b in sch.get(around).alloc_buffers if b.name == "E_block"] == ["E_block"]
+    assert "E = T.alloc" not in sch.func.script()
+
+
+def test_values_before_the_maximum_may_be_used_outside():
+    text = program(*FAMILIES["a stage before and one between"], outputs="MYF")
+    sch = rolled(text, 4)
+    given = values("normal", 10, np.random.default_rng(0))
+    out = [np.zeros(3, "float32"), np.zeros(3, "float32"), np.zeros((3, 10), "float32")]
+    run(sch.mod, *given, *out)
+    np.testing.assert_allclose(out[2], given[0] * given[2], rtol=1e-6)
+
+
+SHORT = SUMMED.replace("T.grid(3, {n})", "T.grid(3, 5)")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason", "message"),
+    [
+        ((MAXIMUM, stage("E", "X[vi, vj] - M[vi]"), SUM), "no-correction",
+         "depends on M other than by a factor"),
+        ((MAXIMUM, stage("E", "T.exp(M[vi] - X[vi, vj])"), SUM), "other-exponent",
+         "no positive multiple of the difference of a value and the maximum"),
+        ((MAXIMUM, stage("E", "T.exp(X[vi, vj] - M[vi] + V[vi, vj])"), SUM), "other-exponent",
+         "the exponent of exp is no positive"),
+        ((MAXIMUM, stage("E", "T.exp(X[vi, vj] - M[2 - vi] * M[vi])"), SUM), "no-correction",
+         "depends on M"),
+        ((MAXIMUM, E, SUM.replace("E[vi, vj]", "E[vi, vj] * E[vi, vj]")), "two-factors",
+         "a running extremum in two factors"),
+        ((MAXIMUM, E, SUM.replace("S[vi] + E", "S[vi] + E[vi, 0] + E")), "other-position",
+         "block S reads E at another position of the axis than vj"),
+        ((MAXIMUM, stage("E", "T.exp(X[vi, vj] - M[vi])").replace("E[vi, vj] =", "E[vi, 9 - vj] ="),
+          SUM), "other-position", "block E does not write an element of its own"),
+        ((MAXIMUM, E, reduction("S", "S[vi]", "T.max({}, E[vi, vj])", LOWEST)), "not-a-sum",
+         "block S combines values that depend on another block of the pass, by max"),
+        ((MAXIMUM, SUMMED, stage("E", "X[vi, vj] / S[vi]"), WEIGHTED.replace(" / S[vi]", "")),
+         "stage-factor", "block E needs the final result of another block of the pass"),
+        ((MAXIMUM, reduction("S", "S[vi]", "{} + X[vi, vj]", "T.float32(1)")), "no-reducer",
+         "block S is no commutative reduction over vj alone"),
+        ((MAXIMUM, SHORT), "other-extent", "j and j have different extents"),
+    ],
+)  # fmt: skip
+def test_refused_dependences(blocks, reason, message):
+    sch = Schedule(parse(program(*blocks, outputs="MSY")))
+    names = [r.block.name for r in blocks_of(sch.func.root.body)]
+    loops = [sch.get_loops(name)[1] for name in names]
+    check_refused(sch, lambda: sch.rolling_update(loops, 4), reason, message)
+
+
+def test_users_outside_of_the_pass_are_refused():
+    sch = Schedule(parse(program(MAXIMUM, E, SUM, WEIGHTED, outputs="Y")))
+    loops = [sch.get_loops(name)[1] for name in "MES"]
+    message = "E is used outside of the blocks of the pass"
+    check_refused(sch, lambda: sch.rolling_update(loops, 4), "read-outside", message)
+
+
+def test_refused_nests():
+    sch = Schedule(parse(program(MAXIMUM, E, SUM, WEIGHTED, outputs="Y")))
+    m, e, s = (sch.get_loops(name)[1] for name in "MES")
+    cases = [
+        (([], 4), "no-loops", "needs one loop or several"),
+        (([m, m], 4), "no-loops", "several different ones"),
+        (([m, s], 4), "not-consecutive", "the nests do not follow each other directly"),
+        (([m, e, s], 0), "bad-size", "the size 0 of a block is no positive constant"),
+    ]
+    for args, reason, message in cases:
+        check_refused(sch, lambda args=args: sch.rolling_update(*args), reason, message)
+    outer, _ = sch.split(m, [None, 3])
+    message = "block M has a predicate, or a loop that is not the value of one iterator"
+    check_refused(sch, lambda: sch.rolling_update([outer, e, s], 4), "not-plain", message)
+
+
+def test_overwritten_operands_are_refused():
+    copy = stage("E", "X[vi, vj]")
+    sch = Schedule(parse(program(copy, MAXIMUM, stage("X", "V[vi, vj]"), outputs="ME")))
+    loops = [sch.get_loops(name)[1] for name in "EMX"]
+    message = "block X overwrites X, which E reads"
+    check_refused(sch, lambda: sch.rolling_update(loops, 4), "write-after-read", message)
+
+
+def test_refused_bodies():
+    two = stage("E", "X[vi, vj]") + "\n            F[vi, vj] = X[vi, vj]"
+    sch = Schedule(parse(program(MAXIMUM, two, outputs="MEF")))
+    m, e = (sch.get_loops(name)[1] for name in "ME")
+    check_refused(sch, lambda: sch.rolling_update([m, e], 4), "no-store", "more than one store")
+    together = program(MAXIMUM, outputs="ME") + E.split("grid(3, {n}):", 1)[1]
+    sch = Schedule(parse(together))
+    outer = sch.get_loops("M")[1]
+    check_refused(
+        sch, lambda: sch.rolling_update([outer], 4), "not-one-block", "2 blocks are below j"
+    )
